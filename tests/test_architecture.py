@@ -183,6 +183,20 @@ def test_every_shipped_file_says_what_it_is(path: str) -> None:
     assert ast.get_docstring(tree(path)) or not tree(path).body, f"{path} has no module docstring"
 
 
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_public_class_name_occurs_once() -> None:
+    """One name, one thing: a reader who searches for a class finds that one."""
+    places: dict[str, list[str]] = {}
+    for path in sources(*SHIPPED):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(f"{path}:{node.lineno}")
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert not twice, twice
+
+
 # --- purity of the core ----------------------------------------------------------------------------------------------
 
 # What tells the time, draws numbers, reads the machine, or waits.

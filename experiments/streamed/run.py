@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 
 from plait import AsyncOrchestrator, Config
-from plait.apps.common.problems import Problem, draw
+from plait.apps.common.problems import CountdownProblem, draw
 
 from .._tools import by_hand
 from .._tools.measure import Row, interleave
@@ -24,13 +24,13 @@ from .._tools.server import Server, scripted
 
 ANSWERS, ROUNDS, BASE = 24, 5, "openai, stream"
 PLANNER = "sample:n=1,answer.temperature=1,answer.max_tokens=512,answer.stream=true"
-Ask = Callable[[Problem, int], Awaitable[None]]
+Ask = Callable[[CountdownProblem, int], Awaitable[None]]
 
 
 def ways(server: Server, bare: httpx.AsyncClient, client: object, plait: AsyncOrchestrator) -> dict[str, Ask]:
     """Return the ways to ask for a streamed answer."""
 
-    async def lines(problem: Problem, seed: int) -> None:
+    async def lines(problem: CountdownProblem, seed: int) -> None:
         body = {"model": by_hand.MODEL, "prompt": by_hand.head(problem, "serial"), "seed": seed}
         body |= {"stream": True, "max_tokens": 512, "temperature": 1.0, "return_token_ids": True}
         async with bare.stream("POST", f"{server.url}/completions", json=body) as answer:
@@ -38,7 +38,7 @@ def ways(server: Server, bare: httpx.AsyncClient, client: object, plait: AsyncOr
                 if line.startswith("data: {"):
                     json.loads(line[6:])
 
-    async def openai(problem: Problem, seed: int) -> None:
+    async def openai(problem: CountdownProblem, seed: int) -> None:
         create = client.completions.create  # pyright: ignore[reportAttributeAccessIssue]
         prompt = by_hand.head(problem, "serial")
         async for _ in await create(
@@ -46,10 +46,10 @@ def ways(server: Server, bare: httpx.AsyncClient, client: object, plait: AsyncOr
         ):
             pass
 
-    async def unread(problem: Problem, seed: int) -> None:
+    async def unread(problem: CountdownProblem, seed: int) -> None:
         await plait.run(problem.text, task="countdown", planner=PLANNER, seed=seed)
 
-    async def read(problem: Problem, seed: int) -> None:
+    async def read(problem: CountdownProblem, seed: int) -> None:
         async for _ in plait.stream(problem.text, task="countdown", planner=PLANNER, seed=seed):
             pass
 

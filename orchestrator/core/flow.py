@@ -23,17 +23,17 @@ from pydantic import JsonValue
 from .awaited import (
     All,
     Awaited,
-    Called,
+    CallHandle,
     Chance,
     First,
+    FlowHost,
     Group,
-    Host,
-    Joined,
+    JoinHandle,
     Line,
-    Made,
     Pieces,
     Several,
     StepFailed,
+    StepHandle,
 )
 from .budget import Budget
 from .chat import Message
@@ -43,7 +43,7 @@ from .ops import Call, Join, Op, Part, Plugin, Ref, Text, Think
 from .plan import Plan, Step
 from .planning import CallOptions, LineOptions, call_model, derive
 from .prompt import Prompt
-from .tools.context import Context as ToolContext
+from .tools.context import ToolContext
 from .tools.tool import tool
 
 __all__ = [
@@ -61,10 +61,10 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-M = TypeVar("M", bound=Made[object])
+M = TypeVar("M", bound=StepHandle[object])
 ROOT = "flow"
 """Name of the step that a flow's run consists of at first."""
-Answerable = Made[object] | JsonValue
+Answerable = StepHandle[object] | JsonValue
 """What a flow may return: a step, whose value is the run's, or a value."""
 Tolerate = Literal["all", "quorum", "best-effort", "any-end"]
 
@@ -79,7 +79,7 @@ class AnyTool(Protocol):
     name: str
 
 
-class Named(TypedDict, total=False):
+class StepOptions(TypedDict, total=False):
     """What any step of a flow may be given besides."""
 
     name: str
@@ -101,7 +101,7 @@ async def ask_a_person(question: str, choices: list[JsonValue], ctx: ToolContext
 class Context:
     """What a flow makes its steps with."""
 
-    def __init__(self, host: Host, brief: Brief, planner: str) -> None:
+    def __init__(self, host: FlowHost, brief: Brief, planner: str) -> None:
         self.brief = brief
         """The request, its task, and the tools there are."""
         self._inner: Inner | None = None
@@ -137,24 +137,24 @@ class Context:
             raise FlowError(f"{step.name} is no model call: use `ctx.call` and `ctx.join`")
         return self._add(Line(self, self._host, step))
 
-    def plan(self, plan: Plan) -> Made[object]:
+    def plan(self, plan: Plan) -> StepHandle[object]:
         """Make the steps of a plan that a helper has put together; return its output."""
-        kinds: dict[str, type[Line | Called | Joined]] = {"think": Line, "call": Called, "join": Joined}
+        kinds: dict[str, type[Line | CallHandle | JoinHandle]] = {"think": Line, "call": CallHandle, "join": JoinHandle}
         made = {step.name: self._add(kinds[step.op.kind](self, self._host, step)) for step in plan.steps}
         if plan.output not in made:
             raise FlowError(f"the plan has no step {plan.output!r}, which it names as its output")
         return made[plan.output]
 
-    def call(self, name: str | AnyTool, /, **args: object) -> Called:
+    def call(self, name: str | AnyTool, /, **args: object) -> CallHandle:
         """Call a tool, by its name. Handles among the arguments stand for the values of their steps."""
         op = Call(tool=name if isinstance(name, str) else name.name, args={k: _argument(v) for k, v in args.items()})
-        return self._add(Called(self, self._host, self._step("call", op, (), {})))
+        return self._add(CallHandle(self, self._host, self._step("call", op, (), {})))
 
-    def called(self, op: Call, after: Iterable[Made[object]] = (), **named: Unpack[Named]) -> Called:
+    def called(self, op: Call, after: Iterable[StepHandle[object]] = (), **named: Unpack[StepOptions]) -> CallHandle:
         """Make a tool call as plans have it, once the steps `after` have ended in a value."""
-        return self._add(Called(self, self._host, self._step("call", op, (each.name for each in after), named)))
+        return self._add(CallHandle(self, self._host, self._step("call", op, (each.name for each in after), named)))
 
-    def ask(self, question: str, choices: Sequence[JsonValue] = ()) -> Called:
+    def ask(self, question: str, choices: Sequence[JsonValue] = ()) -> CallHandle:
         """Put a question to a person. Awaiting it gives the answer, one of `choices` if there are any; `StepFailed` if
         nobody can be asked."""
         return self.call(ask_a_person, question=question, choices=list(choices))
@@ -169,31 +169,36 @@ class Context:
 
     def join(
         self,
-        branches: Iterable[Made[object]],
+        branches: Iterable[StepHandle[object]],
         merge: str | Plugin | Merge = "collect",
         *,
         tolerate: Tolerate = "all",
         quorum: int | None = None,
         deadline: float | None = None,
         early: bool = False,
-        **named: Unpack[Named],
-    ) -> Joined:
+        **named: Unpack[StepOptions],
+    ) -> JoinHandle:
         """Make one value of several steps; options as those of `Join`. The steps need not have ended."""
         needs = list(branches)
         for each in needs:
-            if not isinstance(each, Made):  # pyright: ignore[reportUnnecessaryIsInstance]
+            if not isinstance(each, StepHandle):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise FlowError(f"a join takes steps (think, call, join), not {each!r}: await it, or give its steps")
         spec = Plugin(name=merge) if isinstance(merge, str) else Plugin.of(merge)
         op = Join(merge=spec, tolerate=tolerate, quorum=quorum, deadline=deadline, early=early)
         return self._joined("join", op, (each.name for each in needs), named)
 
     def answer(
-        self, value: Made[object] | JsonValue, why: str = "", *, data: JsonValue = None, **named: Unpack[Named]
-    ) -> Joined:
+        self,
+        value: StepHandle[object] | JsonValue,
+        why: str = "",
+        *,
+        data: JsonValue = None,
+        **named: Unpack[StepOptions],
+    ) -> JoinHandle:
         """Return a step that has a value, or passes a step's value on, with a note on how it came about, and `data` for
         programs that want to know."""
         told: dict[str, JsonValue] = {} if data is None else {"data": data}
-        if isinstance(value, Made):
+        if isinstance(value, StepHandle):
             spec = Plugin(name="stitch", options={**({"note": why} if why else {}), **told})
             return self._joined("answer", Join(merge=spec), (value.name,), named)
         spec = Plugin(name="constant", options={"value": value, "why": why, **told})
@@ -221,17 +226,17 @@ class Context:
             case Several():
                 for each in awaited.members:
                     self.cancel(each, reason)
-            case Made():
+            case StepHandle():
                 if not awaited.ended:
                     self._host.give_up(awaited, reason)
             case _:
                 self._host.abandon(awaited, reason)
 
-    def scope(self, budget: Budget | None = None) -> Scope:
+    def scope(self, budget: Budget | None = None) -> BudgetScope:
         """Return a context for `async with` whose steps share a budget. Its end gives up those that still run."""
         name = self._host.place().next("scope")
         name = name if self._group is None else f"{self._group.name}/{name}"
-        return Scope(self, Group(name, budget, self._group))
+        return BudgetScope(self, Group(name, budget, self._group))
 
     def inside(self, group: Group) -> Context:
         """Return a context like this one whose steps belong to a group."""
@@ -268,7 +273,7 @@ class Context:
             inner.brief = replace(self.brief, request=request, task=task, tools=chosen)
             inner._inner = Inner(f"{place}.", Plugin.of(flow), None if tools is None else tuple(tools))
             value = await flow.run(inner, question)
-            if not isinstance(value, Made):
+            if not isinstance(value, StepHandle):
                 return value
             await value
             return value.value
@@ -304,10 +309,10 @@ class Context:
             name = f"{prefix}{self._host.place().next(kind)}"
         return name
 
-    def _joined(self, kind: str, op: Join, needs: Iterable[str], named: Named) -> Joined:
-        return self._add(Joined(self, self._host, self._step(kind, op, needs, named)))
+    def _joined(self, kind: str, op: Join, needs: Iterable[str], named: StepOptions) -> JoinHandle:
+        return self._add(JoinHandle(self, self._host, self._step(kind, op, needs, named)))
 
-    def _step(self, kind: str, op: Op, needs: Iterable[str], named: Named) -> Step:
+    def _step(self, kind: str, op: Op, needs: Iterable[str], named: StepOptions) -> Step:
         prefix = self._inner.prefix if self._inner is not None else ""
         own = named.get("name")
         name = f"{prefix}{own}" if own else self._next(kind)
@@ -335,7 +340,7 @@ class Inner(NamedTuple):
         return {"planner": self.planner.model_dump(mode="json"), "tools": tools, "state": state}
 
 
-class Scope:
+class BudgetScope:
     """A part of a flow whose steps share a budget and end with it."""
 
     def __init__(self, context: Context, group: Group) -> None:
@@ -438,12 +443,14 @@ def may_change(step: Step, brief: Brief) -> bool:
 def _parts(prompt: Pieces) -> tuple[Part, ...]:
     if isinstance(prompt, str):
         return (Text(text=prompt),)
-    pieces = cast("Sequence[str | Part | Made[object]]", prompt if isinstance(prompt, list | tuple) else (prompt,))
+    pieces = cast(
+        "Sequence[str | Part | StepHandle[object]]", prompt if isinstance(prompt, list | tuple) else (prompt,)
+    )
     return tuple(map(_part, pieces))
 
 
-def _part(piece: str | Part | Made[object]) -> Part:
-    if isinstance(piece, Made):
+def _part(piece: str | Part | StepHandle[object]) -> Part:
+    if isinstance(piece, StepHandle):
         return Ref(step=piece.name)
     return Text(text=piece) if isinstance(piece, str) else piece
 
@@ -451,7 +458,7 @@ def _part(piece: str | Part | Made[object]) -> Part:
 def _argument(value: object) -> object:
     """Return an argument with references in the place of handles; what only looks like a reference is protected."""
     match value:
-        case Made():
+        case StepHandle():
             return {"$ref": value.name}
         case dict():
             items = cast("dict[str, object]", value)

@@ -25,7 +25,7 @@ from ...runtime.journal.names import refuse_names
 from ...runtime.journal.resume import Rebuilt, rebuild
 from ...runtime.journal.sessions import settings_of
 from ...runtime.plugins.loader import Plugins
-from ..common.interrupt import Interrupted, Stopper, run_stoppable
+from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ..common.journals import Place, place_of
 from ..common.options import Allow, Common, Json, common_options
 from ..common.output import Output, opened
@@ -231,7 +231,7 @@ def export(
 
     if redact and form != "text":
         raise UsageError("--redact goes with --format text: token ids are the text itself")
-    left = exporting.Left()
+    left = exporting.ExclusionCounts()
     known = None if tokenizer is None else exporting.tokenizer_of(tokenizer)
     with opened(as_json) as output:
         unread: list[str] = []
@@ -266,7 +266,7 @@ async def _resume(config: Config, entry: RunEntry, alone: bool, output: Output, 
             handle = await session.orchestrator.reopen(entry.run, path=entry.path)
             stopper.then(handle.cancel)
             return await handle
-    except Interrupted:
+    except CommandInterrupted:
         return Answer(run=entry.run, status="cancelled", why="given up before anything ran")
 
 

@@ -23,7 +23,7 @@ from ..common.terminal import safe
 from ..verbs import steps_named
 from .attachments import Attachment
 
-__all__ = ["Manner", "Turn", "as_markdown", "dump", "load"]
+__all__ = ["Manner", "ReplTurn", "as_markdown", "dump", "load"]
 
 FORMAT = 1
 _SURE = ("confidence", "tail", "bottom", "lowest")
@@ -73,7 +73,7 @@ class Manner:
 
 
 @dataclass(slots=True)
-class Turn:
+class ReplTurn:
     """One question, what became of it, and how it was asked."""
 
     question: str
@@ -86,7 +86,7 @@ class Turn:
     """It ran a plan from a file."""
     said: Message | None = None
     """The question as the model is told it, with what was attached."""
-    before: Turn | None = None
+    before: ReplTurn | None = None
     """The turn that it goes on."""
     attached: Sequence[Attachment] = ()
     _heard: dict[str, int] = field(default_factory=dict[str, int])
@@ -101,7 +101,7 @@ class Turn:
     def messages(self) -> list[Message]:
         """The conversation up to and with this turn."""
         found: list[Message] = []
-        turn: Turn | None = self
+        turn: ReplTurn | None = self
         while turn is not None:
             if turn.answer is not None and turn.answer.value is not None:
                 found = [turn.said or Message(role="user", content=turn.question), turn.answer.message, *found]
@@ -160,7 +160,7 @@ class Turn:
         return steps_named(self.steps.values(), pattern)
 
 
-def dump(turns: Iterable[Turn], manner: Manner, head: Turn | None = None) -> str:
+def dump(turns: Iterable[ReplTurn], manner: Manner, head: ReplTurn | None = None) -> str:
     """Return a conversation as JSON; `head`: the turn that the next question goes on."""
     turns = list(turns)
     places = {id(turn): place for place, turn in enumerate(turns)}
@@ -187,7 +187,7 @@ def dump(turns: Iterable[Turn], manner: Manner, head: Turn | None = None) -> str
     )
 
 
-def load(path: Path) -> tuple[list[Turn], Manner, Turn | None]:
+def load(path: Path) -> tuple[list[ReplTurn], Manner, ReplTurn | None]:
     """Read what `dump` wrote: turns, settings, and the turn that the next question goes on. Raises `UsageError` for a
     file that cannot be read or is none of its kind."""
     remedy = "give a file that /save wrote with a name ending in .json"
@@ -200,14 +200,14 @@ def load(path: Path) -> tuple[list[Turn], Manner, Turn | None]:
     if not isinstance(written, dict) or written.get("plait-conversation") != FORMAT:
         raise UsageError(f"{path} holds no conversation of this version of plait: {remedy}")
     try:
-        turns: list[Turn] = []
+        turns: list[ReplTurn] = []
         for each in written["turns"]:
             steps = {step["step"]: StepRecord.read(_renamed(step)) for step in each["steps"]}
             answer = None if each["answer"] is None else Answer.model_validate(each["answer"])
             said = None if each.get("said") is None else Message.model_validate(each["said"])
             before = _earlier(turns, each.get("before"))
             turns.append(
-                Turn(each["question"], each["asked"], each["run"], steps, answer, each["planned"], said, before)
+                ReplTurn(each["question"], each["asked"], each["run"], steps, answer, each["planned"], said, before)
             )
         return turns, Manner.read(written["settings"]), _earlier(turns, written.get("head"))
     except (ValidationError, UsageError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
@@ -215,7 +215,7 @@ def load(path: Path) -> tuple[list[Turn], Manner, Turn | None]:
         raise UsageError(f"{path} is damaged ({type(error).__name__}: {said}): {remedy}") from None
 
 
-def _earlier(turns: Sequence[Turn], place: object) -> Turn | None:
+def _earlier(turns: Sequence[ReplTurn], place: object) -> ReplTurn | None:
     """Return the turn at a place among those that were read already."""
     return turns[place] if isinstance(place, int) and 0 <= place < len(turns) else None
 
@@ -231,7 +231,7 @@ def _renamed(step: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "kind": step["op"], "usage": usage, "signals": signals}
 
 
-def as_markdown(turns: Iterable[Turn], model: str, worded: Iterable[str]) -> str:
+def as_markdown(turns: Iterable[ReplTurn], model: str, worded: Iterable[str]) -> str:
     """Return a conversation for people; `worded` holds the answers in words, one for each turn."""
     lines = ["# Conversation with plait", "", f"Model: `{safe(model)}`", ""]
     for number, (turn, words) in enumerate(zip(turns, worded, strict=True), 1):

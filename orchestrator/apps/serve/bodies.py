@@ -21,7 +21,7 @@ from ...core.request import Request
 from ...core.values import Frozen
 from .errors import ApiError, invalid, not_found, unsupported
 
-__all__ = ["PREFIX", "Body", "ChatBody", "ResponseBody", "Strategy", "resolve"]
+__all__ = ["PREFIX", "Body", "ChatBody", "ResponseBody", "ServedStrategy", "resolve"]
 
 # Fields of the bodies that are taken and not read change nothing about the answer that a client could rely on.
 
@@ -32,7 +32,7 @@ _MORE = re.compile(r"\+(?=[a-z][a-z0-9.-]*(?:[:+]|$))")
 
 
 @dataclass(frozen=True, slots=True)
-class Strategy:
+class ServedStrategy:
     """What the name of a model asks for."""
 
     planner: Plugin | None = None
@@ -79,7 +79,7 @@ class Body(BaseModel):
     def _request(
         self,
         messages: Sequence[Mapping[str, Any]],
-        strategy: Strategy,
+        strategy: ServedStrategy,
         tools: Iterable[FunctionTool | ResponseTool],
         generation: Mapping[str, object],
         output: dict[str, JsonValue] | None,
@@ -152,7 +152,7 @@ class FunctionTool(BaseModel):
     strict: bool | None = None
 
 
-class Tool(BaseModel):
+class ToolBody(BaseModel):
     """A tool of a chat body."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -178,7 +178,7 @@ class ChatBody(Body):
     stop: str | list[str] | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
-    tools: list[Tool] | None = None
+    tools: list[ToolBody] | None = None
     parallel_tool_calls: bool | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
@@ -222,7 +222,7 @@ class ChatBody(Body):
                 raise unsupported(f"tools[{place}].type", "only tools of type `function` are taken")
         _check_choice(self.tool_choice, [each.function.name for each in self.tools or () if each.function])
 
-    def request(self, strategy: Strategy) -> Request:
+    def request(self, strategy: ServedStrategy) -> Request:
         """Return what it asks for, of a planner and a model that the name of its model stands for."""
         generation = {
             "max_tokens": self.max_completion_tokens or self.max_tokens,
@@ -326,7 +326,7 @@ class ResponseBody(Body):
         if not self.input and self.previous_response_id is None and self.plait.plan is None:
             raise ApiError(400, "`input` is missing", param="input", code="missing_required_parameter")
 
-    def request(self, messages: Sequence[Mapping[str, Any]], strategy: Strategy) -> Request:
+    def request(self, messages: Sequence[Mapping[str, Any]], strategy: ServedStrategy) -> Request:
         """Return what it asks for in a conversation, of a planner and a model that the name of its model stands
         for."""
         effort = (self.reasoning or {}).get("effort")
@@ -352,7 +352,7 @@ class ResponseBody(Body):
         return form.schema_
 
 
-def resolve(name: str, aliases: Mapping[str, str], served: Collection[str], any_name: bool) -> Strategy:
+def resolve(name: str, aliases: Mapping[str, str], served: Collection[str], any_name: bool) -> ServedStrategy:
     """Return what the name of a model asks for.
 
     Args:
@@ -366,7 +366,7 @@ def resolve(name: str, aliases: Mapping[str, str], served: Collection[str], any_
     said = aliases.get(name, name)
     if not said.startswith(PREFIX):
         if said in served or any_name:
-            return Strategy(model=said if said in served else None)
+            return ServedStrategy(model=said if said in served else None)
         raise _no_model(name, served, aliases)
     plan, at, model = said.removeprefix(PREFIX).rpartition("@")
     plan, model = (plan, model) if at else (model, "")
@@ -376,7 +376,7 @@ def resolve(name: str, aliases: Mapping[str, str], served: Collection[str], any_
         first, *policies = map(Plugin.of, _MORE.split(plan))
     except PluginError as error:
         raise invalid(f"model {name!r}: {error}", "model") from None
-    return Strategy(first, tuple(policies), model or None)
+    return ServedStrategy(first, tuple(policies), model or None)
 
 
 def _no_model(name: str, served: Collection[str], aliases: Mapping[str, str]) -> ApiError:

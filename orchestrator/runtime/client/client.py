@@ -31,7 +31,7 @@ from ...core.tools.tool import ToolSpec
 from ...machine import Machine
 from .. import telemetry
 from ..driver import silence
-from ..driver.cache import Cached, ResultCache, default_file, identity
+from ..driver.cache import CachingWorker, ResultCache, default_file, identity
 from ..driver.driver import LARGE, SLICE, Driver
 from ..driver.effects import revised
 from ..driver.expander import Expander
@@ -39,18 +39,18 @@ from ..driver.flows import first_patch
 from ..driver.watchers import Watcher
 from ..journal.location import Database, Location, located
 from ..journal.resume import OnUnknown
-from ..journal.sessions import Records, Resumer, RunEntry
+from ..journal.sessions import JournalSink, Resumer, RunEntry
 from ..journal.writer import Recorder
 from ..plugins.loader import Plugins
 from ..plugins.trust import trust
 from .answer import Answer, Mode, News
 from .briefing import Briefs, Live, ToolLike, of_kind, taken
 from .config import Config
-from .flow import LiveFlow, Program
+from .flow import LiveFlow, ProgramFlow
 from .handle import Handle, Questions, read_answer
 from .pool import Pool
 from .pricing import priced
-from .questions import Asker, OnAsk
+from .questions import OnAsk, QuestionQueue
 from .worker_factory import bound_load, handed_over, tools as build_tools, workers as build_workers
 
 __all__ = ["AsyncOrchestrator", "Handle", "ToolLike", "read_answer"]
@@ -121,12 +121,12 @@ class AsyncOrchestrator:
         self.plugins = Plugins()
         self._given = handed_over(workers)
         self._tools: Any = build_tools(self.config, self.plugins, tools)
-        self._asker = Asker(on_ask)
+        self._asker = QuestionQueue(on_ask)
         if hasattr(self._tools, "on_ask"):
             self._tools.on_ask = self._asker.ask
         self._driver: Driver | None = None
         self._expander = Expander(revised)
-        self._records = Records(self.config)
+        self._records = JournalSink(self.config)
         self._resumer = Resumer(self.config, self.plugins, self._asker, self._records)
         self._cache: ResultCache | None = None
         self._briefs = Briefs(self.config, self.plugins, self._tools, self._given)
@@ -191,7 +191,7 @@ class AsyncOrchestrator:
         if self.config.cache is not None:
             self._cache = self._cache or ResultCache(self.config.cache if self.config.cache != "on" else default_file())
             model_workers = [
-                Cached(each, self._cache, identity(self.config.model, each, self.config.base_url))
+                CachingWorker(each, self._cache, identity(self.config.model, each, self.config.base_url))
                 for each in model_workers
             ]
         for worker in self._given or ():
@@ -373,7 +373,7 @@ class AsyncOrchestrator:
         4
         """
 
-        async def submit(program: Program) -> Handle:
+        async def submit(program: ProgramFlow) -> Handle:
             made, live = self._taken(request or "a flow", {**fields, "planner": program})
             live.planner = program
             return await self._submit(made, {}, None, False, answerable=True, live=live)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import ConfigError, RunTaken
-from .tables import FORMAT, Batch, demand_format
+from .tables import FORMAT, WriteBatch, demand_format
 
 APPLICATION = 0x706C6974  # "plit", in SQLite's own header: says whose file this is
 SCHEMA = """
@@ -213,7 +213,7 @@ class SqliteFile:
         with explained(self.location):
             self._db.execute("INSERT OR REPLACE INTO sessions VALUES (?, ?)", (first, header))
 
-    def write(self, batch: Batch, sync: bool) -> None:
+    def write(self, batch: WriteBatch, sync: bool) -> None:
         """Write a batch in one transaction."""
         assert self._db is not None
         with explained(self.location):

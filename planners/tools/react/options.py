@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from plait.core.agent import Agent
 from plait.core.ops import Plugin
 from plait.core.prompt import Prompt, Uses
-from plait.core.tools.turns import Wanted
+from plait.core.tools.turns import CallRequest
 from plait.core.vocabulary import OnePlugin
 
 from ..._shared.talk import ToolTurns
@@ -46,7 +46,7 @@ class ReactOptions(ToolTurns):
             raise ValueError(f"{self.n} samples at temperature 0 are the same: give turn.temperature, such as 0.7")
         return self
 
-    def asks(self, call: Wanted) -> tuple[Agent, str] | None:
+    def asks(self, call: CallRequest) -> tuple[Agent, str] | None:
         """Return the agent that a call asks, and what; `None` for a call that asks none."""
         agent = next((each for each in self.agents if each.name == call.name), None)
         question = call.arguments.get("question")

@@ -15,7 +15,7 @@ from plait.core.prompt import Prompt, Uses
 from plait.core.vocabulary import MergeOption, N, Warmup
 
 from ..._shared.seeds import derive
-from .rule import Look, Seen, Switching, calibrated, leader, safe
+from .rule import LineLooks, Look, Switching, calibrated, leader, safe
 
 __all__ = ["Mars"]
 
@@ -35,8 +35,8 @@ class _Sample:
     final: str | None = None
 
     @property
-    def seen(self) -> Seen:
-        return Seen(self.looks, self.final)
+    def seen(self) -> LineLooks:
+        return LineLooks(self.looks, self.final)
 
 
 class Mars(Flow):

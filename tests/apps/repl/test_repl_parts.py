@@ -20,7 +20,7 @@ from plait.apps.common.terminal import CleanOutput, safe
 from plait.apps.repl.cells import Cells
 from plait.apps.repl.completion import ReplCompleter
 from plait.apps.repl.conversation import started
-from plait.apps.repl.state import Manner, Turn, dump, load
+from plait.apps.repl.state import Manner, ReplTurn, dump, load
 from plait.apps.repl.view import Screen, plan_tree
 from plait.core.ops import Join, Plugin, Text as Part, Think
 from plait.core.plan import Plan, Step
@@ -105,7 +105,7 @@ def test_options_that_are_given_are_not_offered_again(complete):
 def test_files_steps_and_runs_are_offered(complete, tmp_path):
     (tmp_path / "talk.json").write_text("")
     assert complete("/load ta") == ["lk.json"]
-    turn = Turn("q", run="r1")
+    turn = ReplTurn("q", run="r1")
     for name, step in (("child-1", "r1:child-1"), ("a", "r1:child-1/a"), ("a", "r1:a")):
         turn.steps[step] = StepRecord(step, name, "think")
     complete.repl.session.turns.append(turn)
@@ -155,7 +155,7 @@ def test_a_plugin_is_read_as_it_is_written(options):
 
 
 def test_a_step_is_found_by_what_people_call_it():
-    turn = Turn("q", run="r")
+    turn = ReplTurn("q", run="r")
     for step in (
         "r:round-1",
         "r:round-1/child-1",
@@ -177,7 +177,7 @@ def test_a_step_is_found_by_what_people_call_it():
 
 
 def test_confidence_is_the_mean_over_all_tokens_heard_of():
-    turn = Turn("q", run="r")
+    turn = ReplTurn("q", run="r")
 
     def heard(text, tokens, logprob):
         turn.take(TextNews(at=0.0, step="r:a", text=text, tokens=tokens, logprob=logprob))

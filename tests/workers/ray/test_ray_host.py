@@ -12,9 +12,9 @@ from plait import Think
 from plait.core import Result, Text
 from plait.core.events import Job
 from plait.core.result import Failure
-from plait.workers._shared.streams import Checkpoint
+from plait.workers._shared.streams import TokenBatch
 from plait.workers.ray import actor
-from plait.workers.ray.actor import Host
+from plait.workers.ray.actor import ActorHost
 from plait.workers.ray.token_pipe import IdsIn
 from plait.workers.scripted import Reply, Scripted
 
@@ -26,7 +26,7 @@ def job(attempt: int, prompt: str) -> Job:
     return Job(attempt=attempt, run="r", step=f"r:{attempt}", op=Think(prompt=(Text(text=prompt),)))
 
 
-async def exchanged(host: Host, *calls: tuple[int, list[Job], list[int]]) -> list[Any]:
+async def exchanged(host: ActorHost, *calls: tuple[int, list[Job], list[int]]) -> list[Any]:
     """Make the calls in the order given; return the news that come with them and with further calls until all the jobs
     have ended."""
     due = sum(len(jobs) for _, jobs, _ in calls)
@@ -45,7 +45,7 @@ async def exchanged(host: Host, *calls: tuple[int, list[Job], list[int]]) -> lis
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 async def test_a_cancel_that_overtakes_its_job_waits_for_it(order: tuple[int, int]) -> None:
-    host = Host(HOST, {"replies": REPLIES})
+    host = ActorHost(HOST, {"replies": REPLIES})
     calls = [(0, [job(1, "slow"), job(2, "a")], []), (1, [], [1, 77])]
     ends = dict(await exchanged(host, *(calls[number] for number in order)))
     assert isinstance(ends[1], Result) and ends[1].finish == "cancelled"
@@ -54,14 +54,14 @@ async def test_a_cancel_that_overtakes_its_job_waits_for_it(order: tuple[int, in
 
 
 async def test_a_cancel_in_the_call_of_its_job_is_not_lost() -> None:
-    host = Host(HOST, {"replies": REPLIES})
+    host = ActorHost(HOST, {"replies": REPLIES})
     ((attempt, end),) = await exchanged(host, (0, [job(1, "slow")], [1]))
     assert attempt == 1 and isinstance(end, Result) and end.finish == "cancelled"
     await host.close()
 
 
 async def test_nothing_is_kept_of_cancels_that_come_too_late() -> None:
-    host = Host(HOST, {"replies": REPLIES})
+    host = ActorHost(HOST, {"replies": REPLIES})
     await asyncio.wait_for(host.exchange(0, [job(1, "a")]), 300)
     waiting = asyncio.ensure_future(host.exchange(1, [], [1]))
     await asyncio.sleep(0.01)
@@ -71,7 +71,7 @@ async def test_nothing_is_kept_of_cancels_that_come_too_late() -> None:
 
 
 async def test_only_the_newest_call_waits_and_none_that_came_late_has_news() -> None:
-    host = Host(HOST, {"replies": REPLIES})
+    host = ActorHost(HOST, {"replies": REPLIES})
     first = asyncio.ensure_future(host.exchange(0))
     await asyncio.sleep(0.01)
     third = asyncio.ensure_future(host.exchange(2, [job(1, "a")]))
@@ -86,10 +86,10 @@ async def test_only_the_newest_call_waits_and_none_that_came_late_has_news() -> 
 
 
 async def test_checkpoints_go_out_at_once_and_before_what_comes_after_them() -> None:
-    host = Host(HOST, {"replies": REPLIES})
+    host = ActorHost(HOST, {"replies": REPLIES})
     waiting = asyncio.ensure_future(host.exchange(0))
     await asyncio.sleep(0)
-    one, two = Checkpoint([1, 2], [2, 1], [5, 6, 7]), Checkpoint([1], [1], [8])
+    one, two = TokenBatch([1, 2], [2, 1], [5, 6, 7]), TokenBatch([1], [1], [8])
     assert [list(each) for _, each in one.parts()] == [[5, 6], [7]]
     host._account(one)
     host._account(two)
@@ -105,7 +105,7 @@ class Accounting(Scripted):
 
     on_checkpoint: Any = None
 
-    def account(self, checkpoint: Checkpoint) -> None:
+    def account(self, checkpoint: TokenBatch) -> None:
         thread = threading.Thread(target=self.on_checkpoint, args=(checkpoint,))
         thread.start()
         thread.join()
@@ -120,9 +120,9 @@ def hosted(monkeypatch: pytest.MonkeyPatch) -> Accounting:
 
 async def test_checkpoints_go_into_the_pipe_where_there_is_one(hosted: Accounting) -> None:
     pipe = IdsIn()
-    host = Host("here", {})
+    host = ActorHost("here", {})
     await host.start(pipe.path)
-    hosted.account(Checkpoint([1, 2], [2, 1], [5, 6, 7]))
+    hosted.account(TokenBatch([1, 2], [2, 1], [5, 6, 7]))
     (told,) = pipe.read()
     assert tuple(map(list, told)) == ([1, 2], [2, 1], [5, 6, 7])
     assert not host._news
@@ -131,8 +131,8 @@ async def test_checkpoints_go_into_the_pipe_where_there_is_one(hosted: Accountin
 
 @pytest.mark.parametrize("path", [None, "/nowhere/ids"])
 async def test_checkpoints_go_with_the_news_where_there_is_no_pipe(hosted: Accounting, path: str | None) -> None:
-    host = Host("here", {})
+    host = ActorHost("here", {})
     await host.start(path)
     waiting = asyncio.ensure_future(host.exchange(0))
-    hosted.account(checkpoint := Checkpoint([1], [1], [5]))
+    hosted.account(checkpoint := TokenBatch([1], [1], [5]))
     assert await asyncio.wait_for(waiting, 5) == [checkpoint]

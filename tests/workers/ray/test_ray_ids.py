@@ -18,9 +18,9 @@ from hypothesis import given, strategies as st
 from plait.core import Progress
 from plait.core.errors import WorkerError
 from plait.core.result import Failure
-from plait.workers._shared.streams import Checkpoint, Stream
+from plait.workers._shared.streams import Stream, TokenBatch
 from plait.workers.ray import RayWorker, token_pipe
-from plait.workers.ray.token_pipe import HEAD, IdsIn, IdsOut, Told
+from plait.workers.ray.token_pipe import HEAD, IdsIn, IdsOut, TokenBuffer
 from plait.workers.scripted import Reply
 
 HOST = "plait.workers.scripted:Scripted"
@@ -38,7 +38,7 @@ def there(path: str) -> bool:
     return Path(path).parent.exists()
 
 
-def plain(checkpoint: Checkpoint) -> tuple[list[int], ...]:
+def plain(checkpoint: TokenBatch) -> tuple[list[int], ...]:
     return tuple(map(list, checkpoint))
 
 
@@ -49,14 +49,14 @@ checkpoints = st.lists(st.lists(told_ids, max_size=4), min_size=1, max_size=6)
 @given(checkpoints, st.data())
 def test_what_is_written_is_read_in_whole_checkpoints_however_it_arrives(parts: list, data: st.DataObject) -> None:
     with closing(IdsIn()) as pipe, closing(IdsOut(pipe.path)) as out:
-        sent: list[Checkpoint] = []
+        sent: list[TokenBatch] = []
         for each in parts:
             ids = [token for _, tokens in each for token in tokens]
-            sent.append(Checkpoint([attempt for attempt, _ in each], [len(tokens) for _, tokens in each], ids))
+            sent.append(TokenBatch([attempt for attempt, _ in each], [len(tokens) for _, tokens in each], ids))
             out.write(sent[-1])
         raw = os.read(pipe.fileno(), 1 << 16)
         cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=5)))
-        got: list[Checkpoint] = []
+        got: list[TokenBatch] = []
         for begin, end in zip([0, *cuts], [*cuts, len(raw)], strict=True):
             os.write(out._file, raw[begin:end])
             got += pipe.read()
@@ -88,12 +88,12 @@ def test_half_a_checkpoint_is_not_told(pipe: IdsIn) -> None:
 def test_what_the_pipe_has_no_room_for_goes_later_and_nothing_is_lost(pipe: IdsIn) -> None:
     out = IdsOut(pipe.path)
     for number in range(100):
-        out.write(Checkpoint([number], [1000], [number] * 1000))  # 400 KB, and a pipe holds 64
+        out.write(TokenBatch([number], [1000], [number] * 1000))  # 400 KB, and a pipe holds 64
     assert out._unsent
-    got: list[Checkpoint] = []
+    got: list[TokenBatch] = []
     while len(got) < 100:
         got += pipe.read()
-        out.write(Checkpoint([1000], [0], []))
+        out.write(TokenBatch([1000], [0], []))
     assert [each.attempts[0] for each in got][:100] == list(range(100))
     assert all(len(each.ids) == 1000 for each in got[:100])
     out.close()
@@ -103,7 +103,7 @@ def test_a_writer_whose_reader_has_gone_goes_on(pipe: IdsIn) -> None:
     other = IdsIn()
     out = IdsOut(other.path)
     other.close()
-    out.write(Checkpoint([1], [1], [5]))
+    out.write(TokenBatch([1], [1], [5]))
     assert not out._unsent
     out.close()
 
@@ -117,11 +117,11 @@ def test_a_pipe_that_nobody_reads_is_not_taken_for_one(tmp_path: Path) -> None:
 
 async def test_without_named_pipes_there_is_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "mkfifo")
-    assert Told({}).open() is None
+    assert TokenBuffer({}).open() is None
 
 
 async def test_each_actor_has_a_pipe_of_its_own_and_no_file_is_left() -> None:
-    told, seen = Told({}), []
+    told, seen = TokenBuffer({}), []
     for _ in range(3):
         path = told.open()
         assert path is not None
@@ -138,7 +138,7 @@ async def test_each_actor_has_a_pipe_of_its_own_and_no_file_is_left() -> None:
 async def test_ids_from_the_pipe_are_told_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_pipe, "TELL_SECONDS", 0.0)
     stream = Stream()
-    told = Told({7: stream})
+    told = TokenBuffer({7: stream})
     path = told.open()
     assert path is not None
     out = IdsOut(path)
@@ -146,7 +146,7 @@ async def test_ids_from_the_pipe_are_told_as_they_come(monkeypatch: pytest.Monke
     sums = list(accumulate(range(1, 6)))
     news = aiter(stream)
     for number in sums:
-        out.write(Checkpoint([7], [1], [number]))
+        out.write(TokenBatch([7], [1], [number]))
         item = await asyncio.wait_for(anext(news), 300)
         assert isinstance(item, Progress)
         heard += item.ids
@@ -166,9 +166,9 @@ async def test_ids_of_checkpoints_are_told_now_and_then_and_all_of_them_when_the
     assert path is not None
     out = IdsOut(path)
     worker._told.opened()
-    worker._told.keep(Checkpoint([7, 9], [2, 1], [1, 2, 99]))  # nobody waits for attempt 9
+    worker._told.keep(TokenBatch([7, 9], [2, 1], [1, 2, 99]))  # nobody waits for attempt 9
     assert worker._told._kept == {}
-    for checkpoint in (Checkpoint([8, 7], [1, 2], [5, 3, 4]), Checkpoint([7], [1], [6])):
+    for checkpoint in (TokenBatch([8, 7], [1, 2], [5, 3, 4]), TokenBatch([7], [1], [6])):
         (out.write if pipe else worker._told.keep)(checkpoint)
     assert worker._told._kept == ({} if pipe else {8: [5], 7: [3, 4, 6]})
     out.close()
@@ -199,7 +199,7 @@ async def test_ids_are_told_before_the_news_that_the_actor_is_gone(monkeypatch: 
 
     async def read() -> str:
         worker._told._due = float("inf")
-        worker._told.keep(Checkpoint([7], [2], [1, 2]))
+        worker._told.keep(TokenBatch([7], [2], [1, 2]))
         return "it was killed"
 
     async def make() -> None:
