@@ -16,7 +16,7 @@ from .states import DONE, State
 from .task import Task
 
 
-class Ended(NamedTuple):
+class AttemptEnd(NamedTuple):
     """An attempt that ended in a value."""
 
     seconds: float
@@ -266,7 +266,7 @@ class Siblings(Protocol):
         ...
 
     @property
-    def finished(self) -> Sequence[Ended]:
+    def finished(self) -> Sequence[AttemptEnd]:
         """Seconds, tokens and workers of those that ended in a value, the first to end first."""
         ...
 
@@ -395,7 +395,7 @@ class View(Protocol):
         """Return when the seconds of its budget are over, if they are limited."""
         ...
 
-    def peers(self, step: StepView) -> Sequence[Ended]:
+    def peers(self, step: StepView) -> Sequence[AttemptEnd]:
         """Return seconds, tokens and worker of recent steps like this one, of all runs, the oldest first: of the same
         template (`core.lengths`), model, limit of tokens and place in a context (at its beginning or not); where those
         are few, of any template. For a call: of the same tool."""

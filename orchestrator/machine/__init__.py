@@ -1,22 +1,22 @@
 """The machine: events in, actions out. Outside this folder only the names listed here are used; the records (`Run`,
 `Node`, `Attempt`, `WorkerState`) are then read and never written to."""
 
-from .follow import Order, Refused, Sent
+from .follow import Order, RefuseOrder, SendOrder
 from .invariants import check
 from .machine import Machine
 from .records import Attempt, Node, Run, WorkerState
-from .views import StepView, View
+from .views import MachineView, NodeView
 
 __all__ = [
     "Attempt",
     "Machine",
+    "MachineView",
     "Node",
+    "NodeView",
     "Order",
-    "Refused",
+    "RefuseOrder",
     "Run",
-    "Sent",
-    "StepView",
-    "View",
+    "SendOrder",
     "WorkerState",
     "check",
 ]

@@ -33,7 +33,7 @@ from ..core.view import Branch
 from .ready_queue import ReadyQueue
 from .records import Attempt, Node, Records, Run, Scope
 from .slots import Slots
-from .views import StepView, View, branches_of, decided
+from .views import MachineView, NodeView, branches_of, decided
 
 _LIMITS: dict[str, Cause] = {BudgetExceeded.__name__: "budget", DeadlineExceeded.__name__: "deadline"}
 
@@ -77,8 +77,8 @@ class Steps:
         node.rank = ()
         for policy in run.rankers:
             try:
-                subject = StepView(node)
-                rank = policy.rank(subject, View(self._records, self._queue, subject, run.id))
+                subject = NodeView(node)
+                rank = policy.rank(subject, MachineView(self._records, self._queue, subject, run.id))
                 node.rank += tuple(map(float, rank))  # one after the other: a later policy only breaks ties
             except RAISED as error:
                 self.break_run(run, policy, error)

@@ -26,7 +26,7 @@ from ..core.record import StepRecord
 from ..core.result import NO_USAGE, Failure
 from ..core.values import as_text
 from ..machine import Machine
-from .genai_metrics import Metrics, meter
+from .genai_metrics import GenAIMetrics, meter
 from .runlog import AttemptRecord, RunDelta, RunLog, RunRecord
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def watch(driver: Driver, config: Config) -> None:
     servers = {each.name: url for each in driver.workers if (url := _server_of(each))}
     made = Spans(
         tracer(), lambda at: zero + at, model=model, server=servers, content=with_content(),
-        metrics=Metrics(meter()),
+        metrics=GenAIMetrics(meter()),
     )  # fmt: skip
     driver.watchers.append(made)
     driver.traced = made.traceparent
@@ -189,7 +189,7 @@ class Spans:
         server: str | Mapping[str, str] | None = None,
         content: bool = False,
         only: str | None = None,
-        metrics: Metrics | None = None,
+        metrics: GenAIMetrics | None = None,
     ) -> None:
         self._tracer = tracer
         self._wall = wall

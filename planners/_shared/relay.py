@@ -10,7 +10,7 @@ from plait.core.flow import Context
 from plait.core.ops import Plugin
 from plait.core.planning import LineOptions
 from plait.core.prompt import Prompt
-from plait.core.search import Node, Scorer
+from plait.core.search import Scorer, SearchNode
 
 __all__ = ["Piece", "Relay"]
 
@@ -70,7 +70,9 @@ class Relay:
             spec = spec.model_copy(update={"options": {**spec.options, "model": self.target}})
         scorer = cast("Scorer", self.ctx.brief.plugin("scorer", spec))
         line = piece.line if scorer.logprobs else None  # a judge reads the text: another model wrote the line
-        node = Node(f"n.{piece.number}", Node("n"), piece.number, tokens=piece.line.tokens, step=piece.whole, line=line)
+        node = SearchNode(
+            f"n.{piece.number}", SearchNode("n"), piece.number, tokens=piece.line.tokens, step=piece.whole, line=line
+        )
         try:
             return await scorer.score(self.ctx, self.question, node)
         except StepFailed:

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, cast
 
 from pydantic import Field, field_validator
 
-from plait.core.awaited import Awaited, Joined, Line, Made, Pieces, StepFailed
+from plait.core.awaited import Awaited, JoinHandle, Line, Pieces, StepFailed, StepHandle
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Part as Piece, Text
 from plait.core.prompt import Prompt, Uses
@@ -90,8 +90,10 @@ class Scale(Flow):
         parts = await self._outline(ctx, question)
         if not parts:
             return ctx.answer(await self._hard(ctx, question, "answer"), "no outline could be read: one hard step")
-        tally = Tally(isotonic([(each[0], each[1]) for each in self.records]) if len(self.records) >= LEAST else [])
-        done: dict[int, Awaited[list[Made[object]]]] = {}
+        tally = StepCounts(
+            isotonic([(each[0], each[1]) for each in self.records]) if len(self.records) >= LEAST else []
+        )
+        done: dict[int, Awaited[list[StepHandle[object]]]] = {}
         for part in parts.values():
             done[part.number] = ctx.gather(self._step(ctx, question, part, parts, dict(done), tally))
         results = [(await done[number])[0] for number in parts]
@@ -133,9 +135,9 @@ class Scale(Flow):
         question: str,
         part: Part,
         parts: Mapping[int, Part],
-        before: Mapping[int, Awaited[list[Made[object]]]],
-        tally: Tally,
-    ) -> Made[object]:
+        before: Mapping[int, Awaited[list[StepHandle[object]]]],
+        tally: StepCounts,
+    ) -> StepHandle[object]:
         """Do one step when those that it needs are done."""
         needs = [number for number in part.needs if number in before]
         results = [(await before[number])[0] for number in needs]
@@ -150,7 +152,7 @@ class Scale(Flow):
         chat = ctx.brief.task.chat()  # a text without roles has no turn that could begin
         return await ctx.think(prompt, self.easy if chat else self.easy.model_copy(update={"begin": None}), label=label)
 
-    async def _difficulty(self, ctx: Context, prompt: Sequence[str | Piece | Made[object]], part: Part) -> float:
+    async def _difficulty(self, ctx: Context, prompt: Sequence[str | Piece | StepHandle[object]], part: Part) -> float:
         """Return the expected mark in [0, 1]; what the outline says where no mark can be had."""
         try:
             line: Line = await ctx.think(
@@ -161,7 +163,7 @@ class Scale(Flow):
         shares = {int(digit): math.exp(logprob) for digit, logprob in line.labels.items()}
         return sum(digit * share for digit, share in shares.items()) / sum(shares.values()) / 9
 
-    async def _hard(self, ctx: Context, prompt: Pieces, label: str) -> Line | Joined:
+    async def _hard(self, ctx: Context, prompt: Pieces, label: str) -> Line | JoinHandle:
         """Do a step with all effort."""
         lines = [ctx.think(prompt, self.hard, label=label) for _ in range(self.votes)]
         if len(lines) == 1:
@@ -169,11 +171,13 @@ class Scale(Flow):
         return await ctx.join(lines, "majority", tolerate="best-effort", label=f"{label}: vote")
 
 
-def _known(question: str, texts: Sequence[str], results: Sequence[Made[object]]) -> list[str | Piece | Made[object]]:
+def _known(
+    question: str, texts: Sequence[str], results: Sequence[StepHandle[object]]
+) -> list[str | Piece | StepHandle[object]]:
     """Return the beginning of a step's prompt: the question, and the results that it builds on."""
-    prompt: list[str | Piece | Made[object]] = [Text(text=question)]
+    prompt: list[str | Piece | StepHandle[object]] = [Text(text=question)]
     for text, result in zip(texts, results, strict=True):
-        prompt += [f"\n\nDone: {text}\n", cast("Made[object]", result)]
+        prompt += [f"\n\nDone: {text}\n", cast("StepHandle[object]", result)]
     return prompt
 
 
@@ -181,7 +185,7 @@ Fit = list[tuple[float, float, int]]
 
 
 @dataclass(slots=True)
-class Tally:
+class StepCounts:
     """How steps were done."""
 
     fit: Fit

@@ -61,7 +61,7 @@ class Takeover(Flow):
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Write the chains side by side, and vote."""
-        relay, tally = Relay(ctx, question, self.scorer, self.target.model), Tally()
+        relay, tally = Relay(ctx, question, self.scorer, self.target.model), SegmentCounts()
         texts = await ctx.gather(
             *(self._chain(ctx, relay, tally, number) for number in range(1, self.n + 1)), return_exceptions=True
         )
@@ -73,7 +73,7 @@ class Takeover(Flow):
         vote = ctx.join(chains, self.merge, name="vote", label=f"{self.merge.name} of {len(chains)}")
         return ctx.answer(vote, str(tally), data=tally.data(), name="answer")
 
-    async def _chain(self, ctx: Context, relay: Relay, tally: Tally, number: int) -> StepHandle[object]:
+    async def _chain(self, ctx: Context, relay: Relay, tally: SegmentCounts, number: int) -> StepHandle[object]:
         """Write one chain, and return a step whose value is its text."""
         last: Piece | None = None
         taken = 0
@@ -110,7 +110,7 @@ class Takeover(Flow):
 
 
 @dataclass(slots=True)
-class Tally:
+class SegmentCounts:
     """What became of drafted segments, by round."""
 
     scores: list[list[float]] = field(default_factory=list[list[float]])

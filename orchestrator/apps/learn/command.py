@@ -20,14 +20,14 @@ from ...runtime.journal.directory import entries
 from ...runtime.plugins.loader import Plugins
 from ...runtime.runlog import RunLog
 from ..common.concurrently import for_each
-from ..common.dataset import Question, read_questions
-from ..common.interrupt import Interrupted, Stopper, run_stoppable
+from ..common.dataset import DatasetQuestion, read_questions
+from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ..common.journals import Place, place_of
 from ..common.options import Common, Json, common_options
 from ..common.output import Output, opened
 from ..common.session import Session, opened_session
-from ..rollouts.export import Left, export
-from .improve import Round, Tried, improve
+from ..rollouts.export import ExclusionCounts, export
+from .improve import ProblemTrial, Round, improve
 from .learnable import Declared, Values, Versions, applied, versions_of
 from .reflect import lesson
 from .strategies import count, portfolio
@@ -48,7 +48,7 @@ def strategies(
     as_json: Json = False,
 ) -> None:
     """Count how well strategies did, by task, for the planner `portfolio`."""
-    left = Left()
+    left = ExclusionCounts()
     found = list(entries(place_of(place), []))
     table = count(export(found, Plugins(), left, unanswered=True), price, arm or ())
     tasks = sorted({task for task, _ in table.rows})
@@ -104,7 +104,7 @@ def prompts(
             f"{problems} has {len(questions)} problems: half are to learn from and half to test on, so 4 are least"
         )
     with opened(as_json) as output:
-        made: list[Round[Question]] = []
+        made: list[Round[DatasetQuestion]] = []
         learner = _Learner(config, request, concurrency)
         run_stoppable(lambda stopper: learner.run(versions, questions, rounds, level, made, output, stopper))
         said = [
@@ -136,10 +136,10 @@ class _Learner:
     async def run(
         self,
         versions: Versions,
-        questions: Sequence[Question],
+        questions: Sequence[DatasetQuestion],
         rounds: int,
         level: float,
-        made: list[Round[Question]],
+        made: list[Round[DatasetQuestion]],
         output: Output,
         stopper: Stopper,
     ) -> None:
@@ -148,7 +148,7 @@ class _Learner:
         try:
             async with opened_session(self._config, output, stopper, watch=self._log.take) as session:
 
-                async def solve(values: Values, part: Sequence[Question]) -> list[Tried]:
+                async def solve(values: Values, part: Sequence[DatasetQuestion]) -> list[ProblemTrial]:
                     return await self._solve(session, values, part, stopper)
 
                 async def ask(plan: Plan) -> str:
@@ -160,16 +160,18 @@ class _Learner:
                     made.append(
                         await improve(versions, train, test, solve, ask, level=level, seed=self._config.seed + number)
                     )
-        except Interrupted:
+        except CommandInterrupted:
             return
 
-    async def _solve(self, session: Session, values: Values, part: Sequence[Question], stopper: Stopper) -> list[Tried]:
+    async def _solve(
+        self, session: Session, values: Values, part: Sequence[DatasetQuestion], stopper: Stopper
+    ) -> list[ProblemTrial]:
         before = str(values.get("text", ""))
         planner, policies = applied(self._request.planner, self._request.policies, values)
         given = self._request.updated({"planner": planner, **({"policies": policies} if values.get("policy") else {})})
-        out: list[Tried] = [Tried(0.0)] * len(part)
+        out: list[ProblemTrial] = [ProblemTrial(0.0)] * len(part)
 
-        async def one(item: tuple[int, Question]) -> None:
+        async def one(item: tuple[int, DatasetQuestion]) -> None:
             place, question = item
             text = f"{before}\n\n{question.text}" if before else question.text
             answer = await session.orchestrator.run(given.updated({"text": text}))
@@ -179,11 +181,11 @@ class _Learner:
             feedback = f"the answer {json.dumps(answer.answer)} is wrong{wanted}"
             if answer.failure is not None:
                 feedback = answer.failure.message
-            out[place] = Tried(float(right), "" if right or found is None else lesson(found, feedback))
+            out[place] = ProblemTrial(float(right), "" if right or found is None else lesson(found, feedback))
 
         await for_each(list(enumerate(part)), one, min(self._concurrency, max(1, len(part))), stopper)
         if stopper.requested:
-            raise Interrupted
+            raise CommandInterrupted
         return out
 
 

@@ -17,10 +17,10 @@ from ...runtime.plugins.loader import Plugins
 from ..common.journals import Place, place_of
 from ..common.options import Json
 from ..common.output import opened
-from ..rollouts.export import Left
+from ..rollouts.export import ExclusionCounts
 from ..rollouts.stored import stored_runs
 from .learnable import Declared, versions_of
-from .replay import Drawn, Ran, Replay, drawn, learn
+from .replay import CandidateRun, LineSample, Replay, drawn, learn
 
 __all__ = ["numbers"]
 
@@ -45,7 +45,7 @@ def numbers(
     Candidates are run again over the lines that were drawn in life: the best of half of the questions, by successive
     halving, is taken if a paired test on the other half says so.
     """
-    versions, left = versions_of(declared), Left()
+    versions, left = versions_of(declared), ExclusionCounts()
     questions = _drawn(place_of(place), left)
     others = [] if check is None else _drawn(place_of(check), left)
     replay = Replay(Plugin.of(planner), [Plugin.of(each) for each in policy or ()])
@@ -81,11 +81,11 @@ def numbers(
         output.people.print(f"best: {json.dumps(found.best)}: {said}", markup=False, soft_wrap=True)
 
 
-def _drawn(place: Location, left: Left) -> list[Drawn]:
+def _drawn(place: Location, left: ExclusionCounts) -> list[LineSample]:
     return drawn(stored_runs(entries(place, []), Plugins(), lambda error: left.add(f"not readable: {error}")))
 
 
-def _means(runs: Sequence[Ran], price: float) -> dict[str, float]:
+def _means(runs: Sequence[CandidateRun], price: float) -> dict[str, float]:
     n = max(1, len(runs))
     return {
         "questions": len(runs),

@@ -29,10 +29,10 @@ from ...runtime.plugins.loader import Plugins
 from ...runtime.runlog import RunRecord
 from ...runtime.simulation.latency import Host, LatencyModel
 from ...runtime.simulation.simulator import simulate
-from .accept import Outcome, halving, paired_test
+from .accept import PairedTest, halving, paired_test
 from .learnable import Learnable, Values, Versions, applied
 
-__all__ = ["Drawn", "Found", "NotDrawn", "Ran", "Replay", "candidates", "drawn", "learn"]
+__all__ = ["CandidateRun", "LineSample", "NotDrawn", "Replay", "SearchResult", "candidates", "drawn", "learn"]
 
 MOST = 64
 """Candidates that are tried, where the grid has more."""
@@ -55,7 +55,7 @@ class NotDrawn(PlaitError):
 
 
 @dataclass(slots=True)
-class Drawn:
+class LineSample:
     """A question, and the lines that were drawn for it."""
 
     text: str
@@ -63,7 +63,7 @@ class Drawn:
     lines: dict[Key, list[Result]] = field(default_factory=lambda: defaultdict[Key, list[Result]](list))
 
 
-class Ran(NamedTuple):
+class CandidateRun(NamedTuple):
     """What a candidate came to on one question."""
 
     right: bool
@@ -75,13 +75,13 @@ class Ran(NamedTuple):
         return self.right - price * self.tokens
 
 
-def drawn(runs: Iterable[RunRecord]) -> list[Drawn]:
+def drawn(runs: Iterable[RunRecord]) -> list[LineSample]:
     """Return the questions of runs with all lines that were drawn for each, whatever planner drew them. Calls that go
     on in another's context have no line of their own."""
-    found: dict[tuple[str, str], Drawn] = {}
+    found: dict[tuple[str, str], LineSample] = {}
     for run in runs:
         request = run.request
-        question = found.setdefault((repr(request.task), request.text), Drawn(request.text, request.task))
+        question = found.setdefault((repr(request.task), request.text), LineSample(request.text, request.task))
         for attempt in run.calls:
             if attempt.result is not None and (key := _key(attempt.op)) is not None:
                 kept = attempt.result.model_copy(update={"prompt_ids": (), "token_ids": (), "drawn": None})
@@ -102,25 +102,26 @@ class Replay:
     def __init__(self, planner: Plugin, policies: Sequence[Plugin] = ()) -> None:
         self._planner, self._policies = planner, tuple(policies)
         self._plugins = Plugins()
-        self._known: dict[tuple[str, int], Ran] = {}
+        self._known: dict[tuple[str, int], CandidateRun] = {}
 
-    def run(self, values: Values, question: Drawn) -> Ran:
+    def run(self, values: Values, question: LineSample) -> CandidateRun:
         """Return what values come to on a question. Raises `NotDrawn`, and what a planner or policy is refused for."""
         key = repr(sorted(values.items())), id(question)
         if key not in self._known:
             self._known[key] = self._run(values, question)
         return self._known[key]
 
-    def runs(self, values: Values, questions: Sequence[Drawn]) -> list[Ran]:
+    def runs(self, values: Values, questions: Sequence[LineSample]) -> list[CandidateRun]:
         """Return what values come to on those questions that have the lines for it."""
-        found: list[Ran] = []
+        found: list[CandidateRun] = []
         for each in questions:
             with contextlib.suppress(NotDrawn):
                 found.append(self.run(values, each))
         return found
 
-    def scores(self, values: Values, questions: Sequence[Drawn], price: float) -> list[float]:
-        """Return what values are worth on each question (`Ran.worth`); less than anything where lines are missing."""
+    def scores(self, values: Values, questions: Sequence[LineSample], price: float) -> list[float]:
+        """Return what values are worth on each question (`CandidateRun.worth`); less than
+        anything where lines are missing."""
         found: list[float] = []
         for each in questions:
             try:
@@ -129,7 +130,7 @@ class Replay:
                 found.append(-math.inf)
         return found
 
-    def _run(self, values: Values, question: Drawn) -> Ran:
+    def _run(self, values: Values, question: LineSample) -> CandidateRun:
         planner, policies = applied(self._planner, self._policies, values)
         request = Request(text=question.text, task=question.task, planner=planner, policies=policies)
         hosts = (Host("journal", slots=1 << 16, prefill_rate=math.inf, decode_rate=_TICK),)
@@ -142,10 +143,10 @@ class Replay:
         if told.result is not None:
             value = told.result.value
             answer = value if told.result.extracted or not isinstance(value, str) else task.extract(value)
-        return Ran(answer is not None and task.verify(answer) is True, told.usage.completion)
+        return CandidateRun(answer is not None and task.verify(answer) is True, told.usage.completion)
 
 
-def _again(question: Drawn) -> Callable[[Job, random.Random], Result]:
+def _again(question: LineSample) -> Callable[[Job, random.Random], Result]:
     """Return what jobs end in: the lines of the question, each step its own, however often it is tried."""
     given: dict[str, Result] = {}
     used: dict[Key, int] = defaultdict(int)
@@ -163,7 +164,7 @@ def _again(question: Drawn) -> Callable[[Job, random.Random], Result]:
     return outcome
 
 
-def _missing(question: Drawn, key: Key | None, there: int) -> str:
+def _missing(question: LineSample, key: Key | None, there: int) -> str:
     if key is None:
         return "a call that goes on in another's context cannot be replayed"
     if there:
@@ -208,7 +209,7 @@ def _between(each: Learnable) -> list[JsonValue]:
 
 
 @dataclass(slots=True)
-class Found:
+class SearchResult:
     """What came of a search."""
 
     questions: int
@@ -219,18 +220,24 @@ class Found:
     left: dict[str, int]
     """Candidates that could not be tried, by reason."""
     best: Values
-    before: list[Ran]
+    before: list[CandidateRun]
     """The values in force, on the questions that decide."""
-    after: list[Ran]
+    after: list[CandidateRun]
     """The best values there."""
-    outcome: Outcome | None = None
+    outcome: PairedTest | None = None
     """`None`: nothing was better than what is in force."""
     version: int | None = None
 
 
 def learn(
-    versions: Versions, replay: Replay, questions: Sequence[Drawn], *, price: float, level: float = 0.1, seed: int = 0
-) -> Found:
+    versions: Versions,
+    replay: Replay,
+    questions: Sequence[LineSample],
+    *,
+    price: float,
+    level: float = 0.1,
+    seed: int = 0,
+) -> SearchResult:
     """Search for better values on one half of the questions, by successive halving of what they are worth (a right
     answer less `price` a token), and test the best on the other half against those in force; take them if the test says
     so.
@@ -239,7 +246,7 @@ def learn(
     """
     now = dict(versions.current.values)
     why = ""
-    usable: list[Drawn] = []
+    usable: list[LineSample] = []
     for question in questions:
         try:
             replay.run(now, question)
@@ -266,7 +273,7 @@ def learn(
             left[str(error)] += 1
     best, spent = halving(able, lambda values, start, end: replay.scores(values, train[start:end], price), half)
     before, after = ([replay.run(now, each) for each in test], replay.runs(best, test))
-    found = Found(len(usable), len(questions) - len(usable), len(able), spent, dict(left), best, before, after)
+    found = SearchResult(len(usable), len(questions) - len(usable), len(able), spent, dict(left), best, before, after)
     if best != now:
         found.outcome = paired_test(replay.scores(now, test, price), replay.scores(best, test, price), level)
         if found.outcome.accepted:

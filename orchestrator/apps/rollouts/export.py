@@ -27,11 +27,21 @@ from .sequences import records
 from .store import Store
 from .stored import stored_runs
 
-__all__ = ["Chosen", "Kept", "Left", "Selection", "export", "select", "tokenizer_of", "write_records", "write_texts"]
+__all__ = [
+    "ExclusionCounts",
+    "ExportedRun",
+    "Selection",
+    "TrainingRun",
+    "export",
+    "select",
+    "tokenizer_of",
+    "write_records",
+    "write_texts",
+]
 
 
 @dataclass(slots=True)
-class Kept:
+class ExportedRun:
     """A run that ended in an answer, or was to."""
 
     run: RunRecord
@@ -51,7 +61,7 @@ class Kept:
 
 
 @dataclass(slots=True)
-class Left:
+class ExclusionCounts:
     """How many runs were left out, by reason."""
 
     why: dict[str, int] = field(default_factory=dict[str, int])
@@ -61,7 +71,9 @@ class Left:
         self.why[why] = self.why.get(why, 0) + 1
 
 
-def export(entries: Iterable[RunEntry], plugins: Plugins, left: Left, *, unanswered: bool = False) -> Iterator[Kept]:
+def export(
+    entries: Iterable[RunEntry], plugins: Plugins, left: ExclusionCounts, *, unanswered: bool = False
+) -> Iterator[ExportedRun]:
     """Yield the runs of journals that ended in an answer; whatever cannot be read is counted and passed over. With
     `unanswered` also those that ended without one, as wrong; runs that a person cancelled say nothing about it."""
 
@@ -82,7 +94,7 @@ def export(entries: Iterable[RunEntry], plugins: Plugins, left: Left, *, unanswe
         if answer is None and not unanswered:
             left.add("no answer")
             continue
-        yield Kept(found, task, answer, right, finish.usage.completion, finish.critical_path_tokens)
+        yield ExportedRun(found, task, answer, right, finish.usage.completion, finish.critical_path_tokens)
 
 
 def _answer(finish: Finish, task: Task) -> Any:
@@ -93,7 +105,7 @@ def _answer(finish: Finish, task: Task) -> Any:
 
 
 @dataclass(slots=True)
-class Chosen:
+class TrainingRun:
     """A run to train on."""
 
     run: RunRecord
@@ -119,13 +131,13 @@ class Selection:
     def __len__(self) -> int:
         return len(self._lines)
 
-    def __iter__(self) -> Iterator[Chosen]:
+    def __iter__(self) -> Iterator[TrainingRun]:
         for group, at in self._lines:
             self._file.seek(at)
             run, right = pickle.load(self._file)  # noqa: S301  (nobody else can write to it)
-            yield Chosen(run, group, right)
+            yield TrainingRun(run, group, right)
 
-    def put(self, run: Kept) -> int:
+    def put(self, run: ExportedRun) -> int:
         """Write a run down, and return where it stands."""
         at = self._file.seek(0, os.SEEK_END)
         pickle.dump((run.run, run.right), self._file, pickle.HIGHEST_PROTOCOL)
@@ -137,8 +149,8 @@ class Selection:
 
 
 def select(
-    runs: Iterable[Kept],
-    left: Left,
+    runs: Iterable[ExportedRun],
+    left: ExclusionCounts,
     *,
     verified: bool = False,
     most: int | None = None,
@@ -183,7 +195,7 @@ def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def write_records(runs: Selection, out: Path, left: Left, tokenizer: Tokenizer | None = None) -> int:
+def write_records(runs: Selection, out: Path, left: ExclusionCounts, tokenizer: Tokenizer | None = None) -> int:
     """Write runs as token-exact records, which `Reader(supervised=True)` reads; return how many sequences. A run whose
     worker told no token ids, or of which a record does not re-tokenise to itself, is left out."""
     check = None if tokenizer is None else retokenised(tokenizer)
@@ -207,7 +219,7 @@ def write_records(runs: Selection, out: Path, left: Left, tokenizer: Tokenizer |
     return count
 
 
-def write_texts(runs: Iterable[Chosen], out: Path, left: Left, redact: bool = False) -> int:
+def write_texts(runs: Iterable[TrainingRun], out: Path, left: ExclusionCounts, redact: bool = False) -> int:
     """Write each model call of the runs as `{"prompt", "completion"}`, or `{"messages"}` for a conversation; return how
     many. One whose prompt has token ids of another step has no text of its own, and is left out. With `redact` texts
     are replaced by their lengths: what remains says how many there are and how long."""

@@ -13,14 +13,14 @@ from ...runtime.client.answer import Answer
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.runlog import RunLog
 from ..common.concurrently import for_each
-from ..common.dataset import Question
+from ..common.dataset import DatasetQuestion
 from ..common.interrupt import Stopper
 from .record import Record
 from .rewards import Reward
 from .sampler import Sampler
 from .sequences import records
 
-__all__ = ["Made", "Producer", "Todo", "sampled", "todo"]
+__all__ = ["Producer", "ProductionCounts", "Todo", "sampled", "todo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Todo:
 
     group: str
     branch: int
-    question: Question
+    question: DatasetQuestion
 
     @property
     def rollout(self) -> str:
@@ -38,7 +38,7 @@ class Todo:
 
 
 @dataclass(slots=True)
-class Made:
+class ProductionCounts:
     """What was made so far."""
 
     rollouts: int = 0
@@ -64,7 +64,7 @@ Sink = Callable[[Sequence[Record]], None]
 """Takes a whole rollout."""
 
 
-def todo(questions: Sequence[Question], branches: int) -> Iterator[Todo]:
+def todo(questions: Sequence[DatasetQuestion], branches: int) -> Iterator[Todo]:
     """Yield all rollouts, those of a prompt one after another."""
     for number, question in enumerate(questions):
         for branch in range(branches):
@@ -89,7 +89,7 @@ class Producer:
     def __init__(self, request: Request, reward: Reward, seed: int = 0) -> None:
         self._request, self._reward, self._seed = request, reward, seed
         self.log = RunLog(keep="attempts")
-        self.made = Made()
+        self.made = ProductionCounts()
 
     async def make(
         self,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from ...core.record import StepRecord
 from ...runtime.runlog import AttemptRecord, RunRecord
-from .record import BadRecord, Record, Segment
+from .record import BadRecord, Record, WeightsSegment
 
 __all__ = ["records"]
 
@@ -30,7 +30,7 @@ class _Sequence:
     tokens: list[int]
     mask: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
-    segments: list[Segment] = field(default_factory=list[Segment])
+    segments: list[WeightsSegment] = field(default_factory=list[WeightsSegment])
     steps: list[str] = field(default_factory=list[str])
     known: bool = True
     """The log-probability of every generated token is known."""
@@ -168,7 +168,7 @@ def _write(sequence: _Sequence, prompt: list[int], attempt: AttemptRecord) -> No
         end = policies[place + 1][0] if place + 1 < len(policies) else count
         if begin < min(end, count):
             sequence.segments.append(
-                Segment(start=start + begin, end=start + min(end, count), policy=policy, step=sequence.steps[-1])
+                WeightsSegment(start=start + begin, end=start + min(end, count), policy=policy, step=sequence.steps[-1])
             )
 
 
@@ -178,7 +178,7 @@ def _record(sequence: _Sequence, run: RunRecord, group: str, branch: int, of: in
         sequence.tokens.append(sequence.end[0])
         sequence.mask.append(1)
         sequence.logprobs.append(sequence.end[1])
-        sequence.segments.append(Segment(start=place, end=place + 1, policy=policy, step=sequence.steps[-1]))
+        sequence.segments.append(WeightsSegment(start=place, end=place + 1, policy=policy, step=sequence.steps[-1]))
     return Record(
         rollout=f"{group}/{branch}",
         group=group,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 
 from ...core.errors import ConfigError, PlaitError
-from ...core.interfaces import Plugins
+from ...core.interfaces import PluginRegistry
 from ...runtime.journal.directory import RunEntry
 from ...runtime.journal.replay import histories
 from ...runtime.runlog import RunLog, RunRecord
@@ -15,7 +15,7 @@ __all__ = ["stored_runs"]
 
 
 def stored_runs(
-    entries: Iterable[RunEntry], plugins: Plugins, failed: Callable[[PlaitError], None]
+    entries: Iterable[RunEntry], plugins: PluginRegistry, failed: Callable[[PlaitError], None]
 ) -> Iterator[RunRecord]:
     """Yield the records of runs with their attempts, by replaying journals: each about once, however many of its runs
     are wanted. `failed` is told of each run that cannot be read."""

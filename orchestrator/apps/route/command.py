@@ -22,11 +22,11 @@ from ..common.journals import Place, place_of
 from ..common.options import Json
 from ..common.output import Output, opened
 from ..rollouts.stored import stored_runs
-from .fit import Report, Row, fit, report
+from .fit import RouteReport, RouteRow, fit, report
 
 __all__ = ["route", "rows_of"]
 
-Tasks = dict[str, list[Row]]
+Tasks = dict[str, list[RouteRow]]
 
 
 def route(
@@ -47,7 +47,7 @@ def route(
     left: dict[str, int] = defaultdict(int)
     tasks, checked = rows_of(entries(place_of(place), []), Plugins(), left)
     routes: dict[str, Route] = {}
-    reports: dict[str, Report | None] = {}
+    reports: dict[str, RouteReport | None] = {}
     for task, rows in sorted(tasks.items()):
         made = fit(rows, checked[task], lose=lose, least=least, price=price)
         if made is None:
@@ -103,7 +103,7 @@ def rows_of(found: Iterable[RunEntry], plugins: Plugins, left: dict[str, int]) -
             left["that nobody can judge: the task has no verifier"] += 1
             continue
         checked[request.task.name] = True
-        row = Row(request.text, request.planner, float(right), float(finish.usage.completion))
+        row = RouteRow(request.text, request.planner, float(right), float(finish.usage.completion))
         tasks.setdefault(request.task.name, []).append(row)
     return tasks, checked
 
@@ -112,7 +112,7 @@ def _plugin(route: Route) -> Plugin:
     return Plugin(name="by-complexity", options=route.model_dump(mode="json"))
 
 
-def _show(output: Output, task: str, route: Route, said: Report | None) -> None:
+def _show(output: Output, task: str, route: Route, said: RouteReport | None) -> None:
     output.people.print(
         f"{task}: {counted(len(route.tiers), 'planner')}, price {route.price:.2g} a token", markup=False
     )
@@ -143,7 +143,7 @@ def _show(output: Output, task: str, route: Route, said: Report | None) -> None:
     output.people.print(f"over {counted(said.requests, 'request')}, each routed by numbers of others", markup=False)
 
 
-def _figures(said: Report) -> dict[str, object]:
+def _figures(said: RouteReport) -> dict[str, object]:
     named = {"route": said.route, "random": said.random, "cascade": said.cascade, "oracle": said.oracle}
     return {
         "requests": said.requests,

@@ -29,7 +29,7 @@ from ...runtime.journal.documents import Documents
 from ...runtime.journal.location import Database
 from ...runtime.journal.sessions import place
 from ...runtime.plugins.trust import untrusted
-from .bodies import Body, Strategy, resolve
+from .bodies import Body, ServedStrategy, resolve
 from .errors import ApiError, invalid
 from .kept import Responses
 from .metrics import Metrics
@@ -131,7 +131,7 @@ class Service:
         """Whether a worker takes any name of a model."""
         return any(not offer(each).models and "think" in offer(each).serves for each in self.workers)
 
-    def strategy(self, model: str, user: User) -> Strategy:
+    def strategy(self, model: str, user: User) -> ServedStrategy:
         """Return what the name of a model asks for. Raises `ApiError`, also for a model that is not the tenant's."""
         found = resolve(model, self.settings.aliases, self.served, self.any_name)
         user.may_ask(model, found.model)

@@ -10,11 +10,11 @@ from ...core.record import StepRecord
 from ...core.result import Failure, Usage
 from ...runtime.runlog import AttemptRecord, WorkerRecord
 
-__all__ = ["Ballot", "Clock", "Contact", "Segment", "Trace", "Vote"]
+__all__ = ["AnswerVotes", "Clock", "Contact", "Segment", "Trace", "Vote"]
 
 
 @dataclass(frozen=True, slots=True)
-class Ballot:
+class AnswerVotes:
     """An answer of a vote, and the branches that gave it."""
 
     answer: str
@@ -35,7 +35,7 @@ class Vote:
     why: str
     early: bool
     """Reached with branches still out."""
-    ballots: tuple[Ballot, ...]
+    ballots: tuple[AnswerVotes, ...]
     """Empty for a join that takes all of its branches and chooses none."""
     unheard: tuple[str, ...]
     """Branches that were not done when the verdict was reached."""

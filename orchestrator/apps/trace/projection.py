@@ -14,7 +14,7 @@ from ...runtime.client.report import report
 from ...runtime.runlog import AttemptRecord, RunRecord, WorkerRecord
 from .details import limits, named
 from .model import Clock, Trace
-from .prefixes import Context, prefix_tree
+from .prefixes import CallContext, prefix_tree
 from .votes import votes_of
 
 __all__ = ["UNFINISHED", "trace_of"]
@@ -90,21 +90,21 @@ def _steps(run: RunRecord) -> list[StepRecord]:
     return steps
 
 
-def _contexts(run: RunRecord, steps: Sequence[StepRecord]) -> list[Context]:
+def _contexts(run: RunRecord, steps: Sequence[StepRecord]) -> list[CallContext]:
     """Return what the engine read and wrote for each model call that has begun, in order of their starts."""
     known = {step.step: step for step in steps}
     told: dict[str, AttemptRecord] = {}
     for attempt in run.attempts:  # of a step that was tried more than once: all have the same context
         if attempt.read or not told.get(attempt.step, attempt).read:
             told[attempt.step] = attempt
-    made: list[Context] = []
+    made: list[CallContext] = []
     for attempt in sorted(told.values(), key=lambda each: (each.start, each.id)):
         op = attempt.op
         if op.kind == "think" and attempt.step in known:
             begin = (Text(text=op.begin),) if op.begin else ()
             prompt = (*(part for part in op.parts if part.kind != "ref"), *begin)
             line = _line(known[attempt.step], known)
-            made.append(Context(attempt.step, prompt, attempt.result, attempt.text, attempt.usage, line))
+            made.append(CallContext(attempt.step, prompt, attempt.result, attempt.text, attempt.usage, line))
     return made
 
 

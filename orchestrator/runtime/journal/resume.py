@@ -27,7 +27,7 @@ from ...core.events import (
     WorkerDown,
 )
 from ...core.flow import is_root
-from ...core.interfaces import Plugins, Worker
+from ...core.interfaces import PluginRegistry, Worker
 from ...core.plan import Plan, Step
 from ...core.result import Result, as_failure
 from ...core.states import State
@@ -35,7 +35,7 @@ from ...core.tools.context import Question
 from ...machine import Machine, Node
 from ..driver.driver import arrival
 from ..driver.expander import Expander, heard_at
-from ..driver.flows import Heard
+from ..driver.flows import FlowRecord
 from ..runlog import RunLog, RunRecord
 from .journal import Journal
 from .location import Location
@@ -64,7 +64,7 @@ class Rebuilt:
     """Follows the run."""
     record: RunRecord
     notes: list[Note] = field(default_factory=list[Note])
-    trails: dict[str, list[Heard]] = field(default_factory=dict[str, list["Heard"]])
+    trails: dict[str, list[FlowRecord]] = field(default_factory=dict[str, list["FlowRecord"]])
     """The events of the run's flows, by the ids of the steps that stand for them."""
 
     @property
@@ -108,7 +108,7 @@ class Rebuilt:
         return self.record.records.nodes if self.record.records is not None else ()
 
 
-def rebuild(path: Location, run: str, plugins: Plugins) -> Rebuilt:
+def rebuild(path: Location, run: str, plugins: PluginRegistry) -> Rebuilt:
     """Rebuild a run from its journal.
 
     Raises `ConfigError` for a file or run that cannot be read, and for a journal after whose events this machine acts
@@ -120,7 +120,7 @@ def rebuild(path: Location, run: str, plugins: Plugins) -> Rebuilt:
 class Rebuilder:
     """Rebuilds a run that may be under way, again and again: each look reads what was written since the last."""
 
-    def __init__(self, path: Location, run: str, plugins: Plugins) -> None:
+    def __init__(self, path: Location, run: str, plugins: PluginRegistry) -> None:
         self.path, self.run = path, run
         self._history = Growing(path, plugins, run)
         self._rebuilt: Rebuilt | None = None

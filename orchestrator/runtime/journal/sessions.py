@@ -21,7 +21,7 @@ from ...core.task import Task
 from ...core.tools.tool import ToolSpec
 from ...machine import Run
 from ..client.config import Config
-from ..client.questions import Asker, Told
+from ..client.questions import QuestionQueue, Told
 from ..driver.driver import Driver
 from ..plugins.loader import Plugins
 from .directory import RunEntry, default_folder, find, new_file, tidy
@@ -31,7 +31,7 @@ from .recorded import of_runs
 from .resume import OnUnknown, Rebuilt, rebuild, rule, settle
 from .writer import Recorder
 
-__all__ = ["Rebuilt", "Records", "Resumer", "RunEntry", "Taken", "place", "settings_of"]
+__all__ = ["JournalSink", "Rebuilt", "Resumer", "RunClaim", "RunEntry", "place", "settings_of"]
 
 log = logging.getLogger("plait.journal")
 
@@ -44,7 +44,7 @@ def place(config: Config) -> Location:
     return config.journal if isinstance(config.journal, Path | Database) else default_folder()
 
 
-class Records:
+class JournalSink:
     """Where one orchestrator writes its runs: one file, or in a folder one after another."""
 
     def __init__(self, config: Config) -> None:
@@ -112,7 +112,7 @@ class Records:
 
 
 @dataclass(slots=True)
-class Taken:
+class RunClaim:
     """A run that was resumed, or that has ended."""
 
     rebuilt: Rebuilt
@@ -126,7 +126,7 @@ class Taken:
 class Resumer:
     """Resumes runs: reads them from their journals and gives them to the machine of a driver."""
 
-    def __init__(self, config: Config, plugins: Plugins, asker: Asker, records: Records) -> None:
+    def __init__(self, config: Config, plugins: Plugins, asker: QuestionQueue, records: JournalSink) -> None:
         self._config = config
         self._plugins = plugins
         self._asker = asker
@@ -144,7 +144,7 @@ class Resumer:
         lend: Callable[[Task], Iterable[ToolSpec]],
         on_unknown: OnUnknown,
         told: Told | None,
-    ) -> Taken:
+    ) -> RunClaim:
         """Rebuild a run and resume it; a run that has ended is only read. `lend` lets the run call its own tools, given
         its task, and describes all that it may call.
 
@@ -189,7 +189,7 @@ class Resumer:
                 return self._read(rebuilt)
             began = rebuilt.submitted.at - rebuilt.machine.now
             at, future = driver.adopt(rebuilt.machine, run)
-            return Taken(rebuilt, future, began + at)
+            return RunClaim(rebuilt, future, began + at)
         except BaseException:
             self._asker.end(run)
             driver.expander.forget(run)
@@ -199,11 +199,11 @@ class Resumer:
         finally:
             self._taken.discard(run)
 
-    def _read(self, rebuilt: Rebuilt) -> Taken:
+    def _read(self, rebuilt: Rebuilt) -> RunClaim:
         assert rebuilt.record.finish is not None
         future: asyncio.Future[tuple[Finish, Run | None]] = asyncio.get_running_loop().create_future()
         future.set_result((rebuilt.record.finish, rebuilt.record.records))
-        return Taken(rebuilt, future, rebuilt.submitted.at, rebuilt.machine.now)
+        return RunClaim(rebuilt, future, rebuilt.submitted.at, rebuilt.machine.now)
 
 
 def settings_of(entry: RunEntry) -> Mapping[str, JsonValue]:

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
-from plait.core.awaited import Awaited, Joined, StepFailed
+from plait.core.awaited import Awaited, JoinHandle, StepFailed
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Plugin
@@ -18,7 +18,7 @@ from plait.core.prompt import Prompt, Uses
 from plait.core.vocabulary import MergeOption, N, Rounds, Scorer, Threshold, Window
 
 from ..._shared.relay import Piece, Relay
-from .strategies import POOL, Counts, Strategy, choose
+from .strategies import POOL, Strategy, StrategyFigures, choose
 
 __all__ = ["SSR"]
 
@@ -69,7 +69,7 @@ class SSR(Flow):
     """The pool; empty: paths differ by their seeds alone."""
     cover: float = Field(default=0.3, ge=0.0)
     """What a tag that no chosen strategy has adds to a score in [0, 1]."""
-    known: dict[str, Counts] = {}
+    known: dict[str, StrategyFigures] = {}
     """Wins and losses of strategies, by id, as `{"cases": {"wins": 3, "losses": 1}}`."""
     scorer: Scorer = Plugin(name="model")
     rounds: Rounds = Field(default=24, le=1000)
@@ -78,7 +78,7 @@ class SSR(Flow):
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Choose strategies, write the paths side by side, and vote."""
         chosen = await self._chosen(ctx, question)
-        counts = Kept()
+        counts = DraftRecord()
         paths = [ctx.gather(self._path(ctx, question, number, each, counts)) for number, each in enumerate(chosen, 1)]
         ended = await self._enough(ctx, paths)
         if not ended:
@@ -103,10 +103,10 @@ class SSR(Flow):
         marks = [_expected(line.labels) if line.done else None for line in asked]
         return choose(self.strategies, marks, self.known, self.n, self.cover, ctx.random.randrange(1 << 52))
 
-    async def _enough(self, ctx: Context, paths: Sequence[Awaited[list[Joined]]]) -> list[Joined]:
+    async def _enough(self, ctx: Context, paths: Sequence[Awaited[list[JoinHandle]]]) -> list[JoinHandle]:
         """Return the paths that ended, once there are as many as `ends` wants; the others are given up."""
         task, left = ctx.brief.task, list(paths)
-        ended: list[Joined] = []
+        ended: list[JoinHandle] = []
         while left:
             await ctx.first(_ended(each) for each in left)
             for each in [each for each in left if each.ended]:
@@ -121,7 +121,9 @@ class SSR(Flow):
                 break
         return ended
 
-    async def _path(self, ctx: Context, question: str, number: int, strategy: Strategy | None, counts: Kept) -> Joined:
+    async def _path(
+        self, ctx: Context, question: str, number: int, strategy: Strategy | None, counts: DraftRecord
+    ) -> JoinHandle:
         """Write one path, and return a step whose value is its text."""
         along = "" if strategy is None else _ALONG.format(strategy=strategy.text)
         relay = Relay(ctx, question + along, self.scorer, self.target.model)
@@ -165,7 +167,7 @@ def _label(who: str, number: int, before: Piece | None) -> str:
 
 
 @dataclass(slots=True)
-class Kept:
+class DraftRecord:
     """What became of the draft's steps."""
 
     drafted: int = 0
@@ -188,7 +190,7 @@ def _expected(labels: dict[str, float]) -> float | None:
     return sum(mark * share for mark, share in shares.items()) / total / _HIGHEST if total else None
 
 
-async def _ended(path: Awaited[list[Joined]]) -> None:
+async def _ended(path: Awaited[list[JoinHandle]]) -> None:
     """Wait for the end of a path, however it ends."""
     with contextlib.suppress(StepFailed, PlannerError):
         await path

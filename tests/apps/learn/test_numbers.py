@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from plait.apps.learn.learnable import Learnable, Values, Versions, applied
-from plait.apps.learn.replay import Drawn, NotDrawn, Ran, Replay, candidates, drawn, learn
+from plait.apps.learn.replay import CandidateRun, LineSample, NotDrawn, Replay, candidates, drawn, learn
 from plait.apps.rollouts.stored import stored_runs
 from plait.core.errors import UsageError
 from plait.core.ops import Plugin
@@ -35,11 +35,11 @@ def lines(p: float, rng: random.Random) -> list[Result]:
     return [GOOD if rng.random() < p else BAD for _ in range(16)]
 
 
-def questions(count: int, chances: dict[float, float], seed: int) -> list[Drawn]:
+def questions(count: int, chances: dict[float, float], seed: int) -> list[LineSample]:
     """Questions whose lines at each temperature are right with a known chance."""
     rng = random.Random(seed)
     return [
-        Drawn(TEXT, TASK, {(PROMPT, heat, 1.0, 512): lines(p, rng) for heat, p in chances.items()})
+        LineSample(TEXT, TASK, {(PROMPT, heat, 1.0, 512): lines(p, rng) for heat, p in chances.items()})
         for _ in range(count)
     ]
 
@@ -76,9 +76,9 @@ def test_width_and_stop_rule_follow_the_price_of_a_token(tmp_path: Path) -> None
 class Quick(Replay):
     """A replay of eight lines at once, without a machine."""
 
-    def run(self, values: Values, question: Drawn) -> Ran:
+    def run(self, values: Values, question: LineSample) -> CandidateRun:
         heat: Any = values["answer.temperature"]
-        return Ran(any(each is GOOD for each in question.lines[PROMPT, heat, 1.0, 512][:8]), 160)
+        return CandidateRun(any(each is GOOD for each in question.lines[PROMPT, heat, 1.0, 512][:8]), 160)
 
 
 def test_changes_that_do_not_help_pass_at_the_nominal_rate_at_most(tmp_path: Path) -> None:

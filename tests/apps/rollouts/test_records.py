@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.apps.rollouts.record import BadRecord, Record, Segment
+from plait.apps.rollouts.record import BadRecord, Record, WeightsSegment
 from plait.apps.rollouts.sampler import Sampler
 from plait.apps.rollouts.sequences import records
 from plait.core.errors import FieldError
@@ -21,7 +21,7 @@ from tests.apps.rollouts.letters import END, Letters
 
 GOOD: dict[str, Any] = {
     "rollout": "7/0", "group": "7", "tokens": (5, 6, 7), "mask": (0, 1, 1), "logprobs": (0.0, -0.5, -0.25),
-    "segments": (Segment(start=1, end=3),), "reward": 1.0,
+    "segments": (WeightsSegment(start=1, end=3),), "reward": 1.0,
 }  # fmt: skip
 
 
@@ -46,9 +46,9 @@ def test_a_reward_that_is_no_number_stays_one() -> None:
         ({"logprobs": (0.0, 0.5, 0.0)}, "not above 0"),
         ({"mask": (0, 1, 2)}, "a mask is 0 or 1"),
         ({"tokens": (5, -6, 7)}, "0 or more"),
-        ({"segments": (Segment(start=1, end=2),)}, "do not cover"),
-        ({"segments": (Segment(start=1, end=9),)}, "do not cover"),
-        ({"segments": (Segment(start=1, end=3), Segment(start=2, end=3))}, "do not cover"),
+        ({"segments": (WeightsSegment(start=1, end=2),)}, "do not cover"),
+        ({"segments": (WeightsSegment(start=1, end=9),)}, "do not cover"),
+        ({"segments": (WeightsSegment(start=1, end=3), WeightsSegment(start=2, end=3))}, "do not cover"),
         ({"index": 1}, "sequence 1 of 1"),
         ({"index": 1, "of": 2, "parent": 1}, "does not come before"),
         ({"fork": 1}, "1 tokens are the parent's"),
