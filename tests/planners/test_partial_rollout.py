@@ -79,7 +79,7 @@ def test_lines_branch_off_where_the_model_was_least_sure() -> None:
 
 def test_a_branch_reads_what_was_there_and_repeats_no_call() -> None:
     script = Script()
-    ask(script, rollouts=1, fresh=0, positions=1, times=2)
+    ask(script, rollouts=1, fresh=0, positions=1, n=2)
     first = next(done for before, done in script.turns if before == 5)
     branched = [done for before, done in script.turns if before == 2]
     assert len(branched) == 3 and all(done == first[:2] for done in branched)

@@ -44,7 +44,8 @@ class Bench:
         self.finish: Finish | None = None
         self.expanded: list[Expand] = []
         request = Request(text=text, task=Plugin(name=task), policies=tuple(map(Plugin.of, policies)))
-        planner = Sample.model_validate({"n": n, "answer": {"temperature": 1.0}, **options})
+        asked = {name: options.pop(name) for name in ("stream", "logprobs", "window") if name in options}
+        planner = Sample.model_validate({"n": n, "answer": {"temperature": 1.0, **asked}, **options})
         brief = Brief(request, self.task)
         self._expander = Expander()
         self.take(WorkerUp(at=0, worker="w", slots=slots, serves=("think",)))
