@@ -72,6 +72,9 @@ class Generation(Frozen):
     def _one_stop(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
 
+    def __deepcopy__(self, memo: object) -> Self:
+        return self  # frozen: planners share their defaults, which pydantic would copy for each planner that is made
+
     def over(self, other: Generation) -> Self:
         """Return this, with what it leaves open as `other` says it."""
         fields = type(self).model_fields

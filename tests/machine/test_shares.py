@@ -198,7 +198,7 @@ def test_shares_and_lanes_are_forgotten_with_their_runs() -> None:
 
 
 def test_before_there_were_shares_steps_went_in_order_of_arrival() -> None:
-    """Journals of then are replayed so."""
+    """`fair=False`, for comparison."""
     machine = Machine(Registry(), fair=False)
     world = World(slots=1, checked=False)
     world.machine = machine

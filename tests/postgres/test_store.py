@@ -226,40 +226,41 @@ async def told(run: Distant) -> list[dict[str, Any]]:
     return [row async for row in run.events()]
 
 
-async def test_ctl_sees_and_steers_runs_of_the_store(store: str, monkeypatch: Any, tmp_path: Any) -> None:
+async def test_commands_see_and_steer_runs_of_the_store(
+    store: str, monkeypatch: Any, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     import json
 
-    from typer.testing import CliRunner
-
-    from plait.apps.control.command import app
+    from plait.apps import main
     from plait.apps.control.top import _look
 
     monkeypatch.setenv("PLAIT_JOURNAL", store)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # no process of this host is found there
 
-    async def ctl(*words: str) -> Any:
-        said = await asyncio.to_thread(CliRunner().invoke, app, [*words, "--json"])
-        assert said.exit_code == 0, said.output
-        return [json.loads(line) for line in said.stdout.splitlines() if line.startswith("{")]
+    async def command(*words: str) -> Any:
+        code = await asyncio.to_thread(main.run, ["runs", *words, "--json"])
+        said = capsys.readouterr()
+        assert code == 0, said.err
+        return [json.loads(line) for line in said.out.splitlines() if line.startswith("{")]
 
     async with orchestrator(store, Reply(text="word " * 500, tokens_per_second=50), tools=Pay().tools) as plait:
         slow = await plait.submit("slow one", planner="sample:n=2,answer.max_tokens=500")
         asking = await plait.submit("x", plan=CONFIRM)
         await until(lambda: pending(at(store)))
-        (listed,) = await ctl("list")
+        (listed,) = await command("top", "--once")
         assert {row["run"]: row["status"] for row in listed["runs"]} == {slow.run: "running", asking.run: "running"}
         looked = await asyncio.to_thread(_look, {})
         assert {row["run"]: row["pid"] for row in looked["runs"]} == {slow.run: None, asking.run: None}
         assert all(row["tokens_per_second"] == 0 for row in looked["runs"]), "since when is not known at the first look"
-        (shown,) = await ctl("show", slow.run[:10])
+        (shown,) = await command("show", slow.run[:10])
         assert {step["state"] for step in shown["steps"]} >= {"running"}
-        await ctl("answer", asking.run, "yes")
+        await command("answer", asking.run, "yes")
         assert (await asking).value == "yes"
         followed = asyncio.ensure_future(told(Distant.find(at(store), slow.run)))
         name = next(step["name"] for step in shown["steps"] if step["state"] == "running")
-        await ctl("prune", slow.run, name)
+        await command("prune", slow.run, name)
         await until(lambda: any(step.state == "cancelled" for step in slow.steps))
-        await ctl("cancel", slow.run)
+        await command("cancel", slow.run)
         assert (await slow).status == "cancelled"
         rows = await followed
         assert rows[-1]["kind"] == "answer" and rows[-1]["status"] == "cancelled"

@@ -123,8 +123,8 @@ async def test_a_watcher_that_raises_ends_its_own_run() -> None:
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"planer": "sample"}, "no option 'planer'; did you mean 'planner'"),
-        ({"temperature": 1}, "no option 'temperature'"),
+        ({"planer": "sample"}, "`planer` is not known here; did you mean 'planner'"),
+        ({"temperature": 1}, "temperature is a field of `generation`"),
         ({"policies": "consensus"}, r"write policies=\['consensus'\]"),
     ],
 )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -49,17 +47,6 @@ async def test_a_journal_of_several_runs_is_replayed(tmp_path: Path) -> None:
     await order_of_ends(path, weight=3.0, share="small")
     report = replay(path, Plugins(), check=True)
     assert report.divergence is None and len(report.finished) == 4
-
-
-async def test_a_journal_from_before_there_were_shares_is_replayed_in_order_of_arrival(tmp_path: Path) -> None:
-    path = tmp_path / "runs.plait"
-    await order_of_ends(path)
-    with sqlite3.connect(path) as db:
-        ((first, header),) = db.execute("SELECT first, header FROM sessions").fetchall()
-        db.execute("UPDATE sessions SET header = ?", (json.dumps(json.loads(header) | {"format": 3}),))
-        assert first == 1
-    report = replay(path, Plugins())
-    assert report.divergence is not None, "its small runs went ahead of what had come before them"
 
 
 @pytest.mark.parametrize(
