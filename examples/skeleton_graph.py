@@ -25,7 +25,7 @@ MODEL = [
 
 def main() -> None:
     """Ask, and show what ran when and for which model."""
-    planner = Plugin(name="skeleton_graph", options={"models": {"2": "small"}})
+    planner = Plugin(name="skeleton_graph", options={"part": {"model": "small"}, "threshold": 0.25})
     with Orchestrator(workers=[Scripted(MODEL)]) as plait:
         answer = plait.run("Where do the trains meet?", planner=planner)
     print(answer.text)

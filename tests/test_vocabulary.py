@@ -12,9 +12,10 @@ from plait.core.prompt import Prompt
 from plait.runtime.plugins.loader import Plugins
 
 WORDS = {
-    "allocate": "Allocate", "arithmetic": "Arithmetic", "deadline": "Deadline", "merge": "MergeOption", "most": "Most",
-    "n": "N", "reads": "Reads", "records": "Records", "rounds": "Rounds", "scorer": "Scorer", "settle": "Settle",
-    "threshold": "Threshold", "warmup": "Warmup", "width": "Width", "window": "Window",
+    "allocate": "Allocate", "arithmetic": "Arithmetic", "deadline": "Deadline", "least": "Least",
+    "merge": "MergeOption", "most": "Most", "n": "N", "reads": "Reads", "records": "Records", "rounds": "Rounds",
+    "scorer": "Scorer", "separator": "Separator", "settle": "Settle", "threshold": "Threshold", "warmup": "Warmup",
+    "width": "Width", "window": "Window",
 }  # fmt: skip
 """Shared words, with the types that `plait.core.vocabulary` gives them."""
 TYPES = {
@@ -24,14 +25,13 @@ TYPES = {
 }
 """Options with a shared word and another type, with the reason."""
 SENTENCES = {
-    "auto": {"most", "n"}, "code-search": {"n"}, "decompose": {"most"}, "evolve": {"n", "rounds"},
+    "auto": {"most", "n"}, "code-search": {"n"}, "evolve": {"n", "rounds"},
     "llmcompiler": {"most", "rounds"}, "partial-rollout": {"n", "rounds"}, "react": {"merge", "n", "rounds"},
-    "refine": {"rounds"}, "skeleton": {"most"}, "skeleton-graph": {"most", "threshold"},
-    "speculate": {"rounds", "window"}, "threads": {"deadline", "most", "n", "rounds", "settle"},
+    "refine": {"rounds"}, "speculate": {"rounds", "window"}, "threads": {"deadline", "most", "n", "rounds", "settle"},
     "tree": {"most", "n", "scorer", "threshold"},
 }  # fmt: skip
 """Shared words that a planner still describes in a sentence of its own. It only gets shorter."""
-MOST_NAMES = 166
+MOST_NAMES = 154
 """Names of options over all planners, each field of a prompt counted once. It only gets smaller: 90 is the goal."""
 PLANNERS = sorted(Plugins().names("planner"))
 

@@ -64,7 +64,7 @@ class CallOptions(TypedDict, total=False):
     """In a flow on by default, so that a line goes on behind its stop text."""
     logprobs: int
     window: int
-    form: Structured | None
+    form: Structured | Literal["calls", "choice", "json"] | None
     thinking: Thinking
     thinking_tokens: int | None
     labels: Sequence[str]
@@ -136,8 +136,8 @@ def call_model(
     said = _as_options(prompt) | cast("dict[str, object]", options)
     step = {key: said.pop(key) for key in _OF_STEP if key in said}
     form = said["structured"] = said.pop("form", None)
-    if form == "calls":
-        raise FlowError(f"the call {name!r} writes no calls of tools: leave the form `calls` out")
+    if isinstance(form, str):  # the planner makes no such form for this call
+        raise FlowError(f"the call {name!r} has no form {form!r} of its own: leave the form out, or write it out")
     sampling = {key: said.pop(key) for key in list(said) if key in _OF_SAMPLING}
     stop = sampling.pop("stop", ())
     if stop:

@@ -94,9 +94,9 @@ class Prompt(Generation):
     which fields there are. Other braces stay as they are."""
     model: str | None = None
     """Name of the model that answers; `None`: the request's."""
-    form: Structured | Literal["calls"] | None = None
-    """The form that the text must have; `None`: free. `calls`: calls of the tools that there are, for the calls of the
-    model that say so."""
+    form: Structured | Literal["calls", "choice", "json"] | None = None
+    """The form that the text must have; `None`: free. A word stands for a form that the planner makes, for the calls of
+    the model that say so: `calls` of the tools that there are, a `choice` of texts, `json`."""
     begin: str | None = None
     """Text that the model's turn begins with. `no-thinking`: an ended block of thoughts, for a model that thinks
     before it answers (NoThinking, arXiv 2504.09858)."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -11,7 +10,7 @@ from pydantic import JsonValue
 
 from plait.core.chat import split_reasoning
 from plait.core.interfaces import Brief
-from plait.core.ops import Part, Text, Think
+from plait.core.ops import Part
 from plait.core.plan import Plan, Step
 from plait.core.planning import NO_THINKING, CallOptions, OnResult, call_model, pass_through as through
 from plait.core.prompt import Prompt
@@ -25,8 +24,6 @@ __all__ = [
     "Asker",
     "OnResult",
     "as_text_or_none",
-    "begun",
-    "filled",
     "instead",
     "or_direct",
     "shortened",
@@ -35,7 +32,6 @@ __all__ = [
 ]
 
 ANSWER, DIRECT, ALONE = "answer", "direct", "alone"
-_FIELD = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +80,6 @@ def visible(text: str) -> str:
     """Return a model's text without the reasoning block before it, also where the template had opened the block. A
     block that was cut off hides everything."""
     return split_reasoning(text)[1]
-
-
-def begun(op: Think, begin: str) -> Think:
-    """Return a call whose output begins with a text: the start of the model's turn in a chat, else the prompt's end.
-    `no-thinking` stands for `NO_THINKING`."""
-    begin = NO_THINKING if begin == "no-thinking" else begin
-    if not begin:
-        return op
-    update = {"begin": begin} if op.chat else {"prompt": (*op.prompt, Text(text=f"\n{begin}"))}
-    return op.model_copy(update=update)
-
-
-def filled(template: str, fields: Mapping[str, str]) -> str:
-    """Put fields into a template of the user's, once each; other braces stay as they are."""
-    return _FIELD.sub(lambda found: fields.get(found[1], found[0]), template)
 
 
 def shortened(text: str, most: int = 60) -> str:

@@ -23,7 +23,7 @@ DIRECT = {"planner": {"name": "single", "options": {"style": "direct"}}, "cost":
 SERIAL = {"planner": "single", "cost": 300}
 VOTE = {"planner": {"name": "sample", "options": {"n": 3}}, "cost": 900}
 FLOW = {"planner": {"name": "adaptive", "options": {"n": 2, "most": 2}}, "cost": 700}
-POINTS = {"planner": {"name": "skeleton", "options": {"router": "off"}}, "cost": 500}
+POINTS = {"planner": {"name": "skeleton", "options": {"split": "all"}}, "cost": 500}
 
 
 def tiers(*each: dict[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ NO_PAPER = {"single", "fixed"}
 OPTIONS: dict[str, dict[str, Any]] = {
     "fixed": {"plan": {"steps": [{"name": "a", "op": {"kind": "think", "prompt": "{{prompt}}"}}], "output": "a"}},
     "threads": {"dialect": "threadweaver"},
-    "skeleton": {"router": "off"},
+    "skeleton": {"split": "all"},
     "auto": {"split": "off"},
     "refine": {"rounds": [2, 1]},
     "partial_rollout": {"at": "uniform"},
@@ -210,5 +210,6 @@ def test_a_planner_has_an_offline_example_tests_and_its_place_in_the_documents(n
     document = (ROOT / "docs" / "planners.md").read_text()
     shown = name.replace("_", "-")  # as `plait names` says it
     section = document.partition(f"\n## {shown}\n")[2].partition("\n## ")[0]
-    assert f"`{shown}`" in document.partition("\n## ")[0], "it is not in the table of when to use which"
+    table = document.partition("\n## All planners\n")[2].partition("\n## ")[0]
+    assert f"| [`{shown}`](" in table, "it is not in the table of when to use which"
     assert "```mermaid" in section, "its section has no picture of its DAG"

@@ -94,7 +94,7 @@ def setups() -> Iterator[tuple[str, str, dict[str, Any], tuple[str, str]]]:
     few = {"tokens": 400, "deep_tokens": 400}
     options: dict[str, list[dict[str, Any]]] = {
         "llmcompiler": [{"rounds": 3}, {"rounds": 1, "repairs": 0}],
-        "skeleton": [{"router": "off"}, {}],
+        "skeleton": [{"split": "all"}, {}],
         "tree": [{"step": {"max_tokens": 8192}, "most": 40}],  # a step is a whole text, also of twice the length
         "takeover": [{"n": 2, "draft": {"max_tokens": 8192}, "rounds": 8}],
         "scale": [{"records": [[0.1, 1.0]] * 100}],

@@ -11,6 +11,7 @@ from hypothesis import given, strategies as st
 
 from plait.core.ops import Join, Structured, Text, Think
 from plait.core.plan import Plan
+from plait.core.prompt import Prompt
 from plait.core.result import Result
 from plait.planners._shared.json_text import read_object
 from plait.planners.split.decompose import Decompose
@@ -230,7 +231,7 @@ def test_the_first_plan_asks_for_the_split() -> None:
     op = plan.steps[0].op
     assert isinstance(op, Think) and op.sampling.temperature == 0 and op.sampling.structured is None
     assert TRANSLATE in prompt(plan.steps[0])
-    op = made(Decompose(structured=True), brief(TRANSLATE)).steps[0].op
+    op = made(Decompose(extract=Prompt(form="json")), brief(TRANSLATE)).steps[0].op
     assert isinstance(op, Think) and isinstance(op.sampling.structured, Structured)
     assert op.sampling.structured.kind == "json"
 
@@ -248,6 +249,8 @@ def test_pieces_share_what_stands_before_them() -> None:
     assert {op.prompt[0] for op in ops} == {Text(text="Here is a poem about rain and rivers. Answer this: ")}
     assert [op.prompt[1] for op in ops] == [Text(text="Who?"), Text(text="Where?"), Text(text="When?")]
     assert len({op.sampling.seed for op in ops}) == 3
+    plan = patch(json.dumps(said), text, item=Prompt(template="In one word. {piece}"))
+    assert prompt(plan.steps[1]) == f"In one word. {said['context']} Answer this: Where?"
 
 
 def test_what_is_written_several_times_is_varied() -> None:
@@ -263,9 +266,10 @@ def test_what_is_written_several_times_is_varied() -> None:
 
 @pytest.mark.parametrize("said", ["", "no", "{}", '{"template": null}', json.dumps({**SPLIT, "data": ["x"]})])
 def test_a_split_that_is_none_is_one_call(said: str) -> None:
-    plan = patch(said, serial_tokens=55)
+    plan = patch(said, answer=Prompt(max_tokens=55))
     assert [step.name for step in plan.steps] == ["direct", "alone"]
     assert prompt(plan.steps[0]) == TRANSLATE
+    assert plan.steps[0].op.sampling.max_tokens == 55
 
 
 def test_an_extraction_that_was_cut_off_is_not_taken_for_the_whole() -> None:

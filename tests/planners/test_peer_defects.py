@@ -146,7 +146,7 @@ def test_multiverse_more_than_twenty_paths_are_not_run() -> None:
 async def test_sot_points_are_written_at_the_same_time() -> None:
     points = "1. One\n2. Two\n3. Three\n"
     replies = [Reply(when="Write only the skeleton", text=points), Reply(text="It is so.", delay=0.05)]
-    answer, _ = await ask("skeleton", "Tell me three things.", *replies, options={"router": "off"})
+    answer, _ = await ask("skeleton", "Tell me three things.", *replies, options={"split": "all"})
     rows = [row for row in answer.report.steps if row.name.startswith("point-")]
     starts, ends = [row.started_at for row in rows], [row.ended_at for row in rows]
     assert len(rows) == 3
@@ -156,7 +156,7 @@ async def test_sot_points_are_written_at_the_same_time() -> None:
 @pytest.mark.parametrize("skeleton", ["", "about 3.5 ideas come to mind", "I cannot.", "1.1. sub\n1.2. sub"])
 async def test_sot_a_skeleton_without_points_is_one_call(skeleton: str) -> None:
     replies = [Reply(when="Write only the skeleton", text=skeleton), Reply(text="Answer: 42")]
-    answer, _ = await ask("skeleton", "Tell me.", *replies, options={"router": "off"})
+    answer, _ = await ask("skeleton", "Tell me.", *replies, options={"split": "all"})
     assert (answer.status, answer.answer) == ("done", "42")
     assert not any(name.startswith("point-") for name in states(answer))
 

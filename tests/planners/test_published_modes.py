@@ -84,7 +84,7 @@ def test_own_instructions_take_the_place_of_the_built_in_ones() -> None:
     said = op.prompt[0].model_dump()["text"]
     assert said.startswith("Tools:\n1. search(query: string)") and "\n2. join()\n{1}\n" in said
     assert "utmost" not in said and "Question: Why?" in said
-    graph = SkeletonGraph(plan_prompt="{question}: {least} to {most} parts, {as} they are").start(brief())
+    graph = SkeletonGraph(plan=Prompt(template="{question}: {least} to {most} parts, {1} as it is")).start(brief())
     op = graph.steps[0].op
     assert isinstance(op, Think)
-    assert op.prompt[0].model_dump()["text"] == "Why?: 2 to 10 parts, {as} they are"
+    assert op.prompt[0].model_dump()["text"] == "Why?: 2 to 10 parts, {1} as it is"

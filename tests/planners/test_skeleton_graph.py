@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.core.errors import FieldError
 from plait.core.ops import Text, Think
 from plait.core.plan import Plan
+from plait.core.prompt import Prompt
 from plait.core.result import Result
 from plait.planners._shared.sub_problems import HARDEST, GraphText, Part
 from plait.planners.split.skeleton_graph import SkeletonGraph
@@ -142,30 +142,21 @@ def test_each_line_is_a_patch_and_results_go_to_those_that_need_them() -> None:
 def test_difficulty_chooses_the_model_and_the_tokens() -> None:
     made = patches(
         PLAN,
-        models={2: "small", 4: "middle"},
-        part_tokens=11,
-        hard_tokens=99,
-        easy_suffix=" /no_think",
-        hard_suffix=" /think",
+        threshold=0.25,
+        part=Prompt(model="small", max_tokens=11, template="Your part: {text} /no_think"),
+        hard=Prompt(model="large", max_tokens=99, template="Your part: {text} /think"),
     )
     ops = [patch.steps[0].op for patch in made[:3]]
-    assert [op.model for op in ops if isinstance(op, Think)] == ["small", "small", None]
+    assert [op.model for op in ops if isinstance(op, Think)] == ["small", "small", "large"]
     assert [op.sampling.max_tokens for op in ops if isinstance(op, Think)] == [11, 11, 99]
     assert prompt(made[0].steps[0]).endswith(" /no_think") and prompt(made[2].steps[0]).endswith(" /think")
     assert "difficulty 1, small" in made[0].steps[0].label
 
 
-def test_the_model_for_a_difficulty() -> None:
-    planner = SkeletonGraph.model_validate({"models": {"2": "small", "5": "large"}})
-    assert [planner.model_for(level) for level in range(1, 6)] == ["small", "small", "large", "large", "large"]
-    assert SkeletonGraph().model_for(1) is None
-    with pytest.raises(FieldError, match="difficulties are 1 to 5"):
-        SkeletonGraph(models={6: "x"})
-
-
 def test_the_threshold_is_on_the_difficulty_between_0_and_1() -> None:
     def hard(threshold: float) -> list[bool]:
-        made = patches("".join(f"{i}. [difficulty {i}] x\n" for i in range(1, 6)), threshold=threshold, hard_tokens=999)
+        said = "".join(f"{i}. [difficulty {i}] x\n" for i in range(1, 6))
+        made = patches(said, threshold=threshold, hard=Prompt(max_tokens=999))
         ops = [patch.steps[0].op for patch in made[:5]]
         return [op.sampling.max_tokens == 999 for op in ops if isinstance(op, Think)]
 
@@ -219,11 +210,11 @@ async def test_a_part_starts_while_the_list_is_still_being_written() -> None:
 
 async def test_a_synthesis_at_the_end() -> None:
     replies = (Reply(when=ASKED, text=PLAN), *PARTS, Reply(when="The parts of the work are done", text="Therefore 4."))
-    answer, worker = await ask("skeleton_graph", "What is x?", *replies, options={"finish": "synthesis"})
+    answer, worker = await ask("skeleton_graph", "What is x?", *replies, options={"conclude": "summary"})
     assert answer.value == "Therefore 4." and "a synthesis" in answer.why
     assert "3. Solve for x\nx is 4" in worker.asked("The parts of the work are done")[0]
     broken = (*replies[:-1], Reply(when="The parts of the work are done", text="x", finish="error"))
-    answer, _ = await ask("skeleton_graph", "What is x?", *broken, options={"finish": "synthesis"})
+    answer, _ = await ask("skeleton_graph", "What is x?", *broken, options={"conclude": "summary"})
     assert answer.status == "done" and str(answer.value).endswith("3. Solve for x\nx is 4")
     assert "the synthesis failed" in answer.why
 

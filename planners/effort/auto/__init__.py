@@ -109,7 +109,7 @@ class Auto(Planner):
         if (route := self._route(brief)) is not None:
             return route.start(brief)
         if self.split == "auto" and brief.task.chat() and signals(brief.request.text):
-            extract = self._decompose().extract(asker, expands=True)
+            extract = self._decompose().extraction(asker, expands=True)
             end = through("answer", "extract", expands=True, tolerate=True)
             return Plan(steps=(extract, end), output="answer")
         return self._probe(asker)

@@ -5,15 +5,16 @@ The rules for a sound split are in `rules.py`.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
 from plait.core.flow import Answerable, Flow, StepFailed
-from plait.core.ops import Join, Plugin, Structured, Text
+from plait.core.ops import Join, Part, Plugin, Structured, Text
 from plait.core.plan import Plan, Step
-from plait.core.prompt import Prompt
+from plait.core.prompt import Prompt, Uses
 from plait.core.result import Result
+from plait.core.vocabulary import Most, Separator
 
 from ..._shared.json_text import read_object
 from ..._shared.steps import Asker, shortened
@@ -26,39 +27,42 @@ Some requests ask for the same thing several times: once for each of several giv
 They can be split into independent requests. Decide whether this one can, and how.
 
 <request>
-{prompt}
+{question}
 </request>
 
 Reply with one JSON object and nothing else. If it can be split:
-- "template": the instruction for a single piece, as a complete request. Put {{data}} where the piece goes. If all \
-pieces need the same text, begin with {{context}}. For something written several times over there is no {{data}}: word \
+- "template": the instruction for a single piece, as a complete request. Put {data} where the piece goes. If all \
+pieces need the same text, begin with {context}. For something written several times over there is no {data}: word \
 the instruction for one.
 - "context": that text, copied from the request, or null.
 - "data": the pieces as a list of strings, copied from the request; or null if the same is written several times over.
 - "n": how many times, or null if there is "data".
 - "category": "Repeated Generation", "Reading Comprehension", "Keyword Extraction", "Named Entity Recognition", \
 "Translation", "Language Correction", "Sentiment Analysis", or a name of your own.
-If pieces depend on one another, or there is only one, it cannot be split: reply {{"template": null}}.
+If pieces depend on one another, or there is only one, it cannot be split: reply {"template": null}.
 
 Examples:
 "Translate to German: 1. Good day. 2. Good night." gives
-{{"template": "Translate to German: {{data}}", "context": null, "data": ["Good day.", "Good night."], "n": null, \
-"category": "Translation"}}
+{"template": "Translate to German: {data}", "context": null, "data": ["Good day.", "Good night."], "n": null, \
+"category": "Translation"}
 "Write 3 riddles about rain" gives
-{{"template": "Write a riddle about rain", "context": null, "data": null, "n": 3, "category": "Repeated Generation"}}
+{"template": "Write a riddle about rain", "context": null, "data": null, "n": 3, "category": "Repeated Generation"}
 """
-_SCHEMA: dict[str, JsonValue] = {
-    "type": "object",
-    "properties": {
-        "template": {"type": ["string", "null"]},
-        "context": {"type": ["string", "null"]},
-        "data": {"type": ["array", "null"], "items": {"type": "string"}},
-        "n": {"type": ["integer", "null"]},
-        "category": {"type": "string"},
+_FORM = Structured(
+    kind="json",
+    spec={
+        "type": "object",
+        "properties": {
+            "template": {"type": ["string", "null"]},
+            "context": {"type": ["string", "null"]},
+            "data": {"type": ["array", "null"], "items": {"type": "string"}},
+            "n": {"type": ["integer", "null"]},
+            "category": {"type": "string"},
+        },
+        "required": ["template"],
+        "additionalProperties": False,
     },
-    "required": ["template"],
-    "additionalProperties": False,
-}
+)
 _VARY = """
 
 This is one of {n} independent answers to the same request, number {i}. Choose something that the others are unlikely \
@@ -82,11 +86,19 @@ class Decompose(Flow):
     Temperature 0.7 and 1,000 tokens for a piece by default, as there.
     """
 
+    answer_prompts: ClassVar[tuple[str, ...]] = ("item", "answer")
+
+    extract: Annotated[Prompt, Uses("question", "context", "data")] = Prompt(max_tokens=1024, temperature=0.0)
+    """The question how the request is split. Its template has `{question}`; `{context}` and `{data}` stay as they are.
+    `form=json`: the engine allows nothing but the JSON that is read."""
+    item: Annotated[Prompt, Uses("piece")] = Prompt(max_tokens=1000, temperature=0.7)
+    """The answer to a piece. Its template has `{piece}`, the request for this piece."""
+    answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=4000, temperature=0.7)
+    """The one call for a prompt that is not split. Its template has `{question}`."""
     confidence: Literal["high", "medium", "low"] = "medium"
     """How sure a split must be. `high`: a count, a list, two questions or a word for several in the prompt. `medium`:
     also commas, "for each", a plural before a colon, translation and its like, three pieces. `low`: any sound split."""
-    most: int = Field(default=64, ge=2)
-    """Most pieces; a prompt with more is one call."""
+    most: Most = Field(default=64, ge=2)
     failed: Literal["note", "serial", "fail"] = "note"
     """What a piece that fails becomes. `note`: a remark in its place. `serial`: the whole prompt is one call. `fail`:
     the run fails."""
@@ -95,20 +107,7 @@ class Decompose(Flow):
     which of how many it is."""
     numbered: bool = True
     """Write the piece's number before its answer."""
-    separator: str = "\n\n"
-    """Between answers."""
-    extract_tokens: int = Field(default=1024, ge=1)
-    """Most tokens of the extraction."""
-    item_tokens: int = Field(default=1000, ge=1)
-    """Most tokens of a piece's answer."""
-    serial_tokens: int = Field(default=4000, ge=1)
-    """Most tokens of the one call that a prompt is not split for."""
-    temperature: float = Field(default=0.7, ge=0.0)
-    """Of the pieces and of the one call; 0 is greedy. The extraction is always greedy."""
-    structured: bool = False
-    """Let the engine hold the extraction to its JSON schema, where it can."""
-    stream: bool = False
-    """Send the text of pieces while it is being written."""
+    separator: Separator = "\n\n"
 
     async def run(self, ctx: Flow.Context, question: str) -> Answerable:
         """Return the pieces put together, or the one call."""
@@ -116,7 +115,7 @@ class Decompose(Flow):
         if not signals(ctx.brief.request.text):
             return self._direct(ctx, asker, "one call: no sign of several pieces")
         try:
-            found = self.split(asker, (await ctx.step(self.extract(asker))).result)
+            found = self.split(asker, (await ctx.step(self.extraction(asker))).result)
             if isinstance(found, str):
                 return self._direct(ctx, asker, f"one call: {found}")
             async with ctx.scope() as inner:
@@ -128,13 +127,11 @@ class Decompose(Flow):
                 raise
             return self._direct(ctx, asker, f"one call instead ({error})")
 
-    def extract(self, asker: Asker, expands: bool = False) -> Step:
+    def extraction(self, asker: Asker, expands: bool = False) -> Step:
         """Return the call that asks how the prompt is split; with `expands` a reader reads it."""
-        form = Structured(kind="json", spec=_SCHEMA) if self.structured else None
-        prompt = _EXTRACT.format(prompt=asker.question)
-        return asker.step(
-            "extract", prompt, max_tokens=self.extract_tokens, form=form, expands=expands, label="several pieces?"
-        )
+        form = _FORM if self.extract.form == "json" else self.extract.form
+        pieces = self.extract.parts(_EXTRACT, question=asker.question)
+        return asker.step("extract", pieces, self.extract, form=form, expands=expands, label="several pieces?")
 
     def split(self, asker: Asker, result: Result) -> Plan | str:
         """Return the pieces and their join that an extraction asks for, or why it asks for none."""
@@ -159,15 +156,11 @@ class Decompose(Flow):
             shared, own = split.piece(data)
             if data is None and self.diversity == "hint":
                 own += _VARY.format(n=split.size, i=i)
-            step = asker.step(
-                f"item-{i}",
-                tuple(Text(text=part) for part in (shared, own) if part),
-                max_tokens=self.item_tokens,
-                temperature=self.temperature,
-                stream=self.stream,
-                label=shortened(data) if data is not None else f"{i} of {split.size}",
-            )
-            steps.append(step)
+            pieces: tuple[Part, ...] = tuple(Text(text=part) for part in (shared, own) if part)
+            if self.item.template is not None:  # else in two texts: an engine reads what all pieces share once
+                pieces = self.item.parts("", piece=pieces)
+            label = shortened(data) if data is not None else f"{i} of {split.size}"
+            steps.append(step := asker.step(f"item-{i}", pieces, self.item, label=label))
             head = f"{i}. " if self.numbered else ""
             missing = f"{head}(no answer: {{reason}})"
             entries.append({"branch": step.name, "head": head, "missing": missing})
@@ -179,7 +172,4 @@ class Decompose(Flow):
         return Plan(steps=(*steps, join), output="text")
 
     def _direct(self, ctx: Flow.Context, asker: Asker, note: str) -> Answerable:
-        return ctx.plan(asker.direct(self._direct_prompt(), note))
-
-    def _direct_prompt(self) -> Prompt:
-        return Prompt(max_tokens=self.serial_tokens, temperature=self.temperature, stream=self.stream)
+        return ctx.plan(asker.direct(self.answer, note))

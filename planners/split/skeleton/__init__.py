@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
@@ -12,12 +12,15 @@ from plait.core.errors import PluginError
 from plait.core.flow import Answerable, Flow, Line, StepFailed
 from plait.core.ops import Plugin, Structured, Text
 from plait.core.plan import Step
-from plait.core.prompt import Prompt
+from plait.core.prompt import Prompt, Uses
+from plait.core.vocabulary import Least, Most, Separator, Tolerate
 
 from ..._shared.steps import Asker, shortened
 from . import text as words
 
 __all__ = ["Skeleton"]
+
+_LETTERS = Structured(kind="choice", spec=["A", "B", "C"])
 
 
 class Skeleton(Flow):
@@ -35,33 +38,25 @@ class Skeleton(Flow):
     temperature 0 and blank lines between points, as there.
     """
 
-    router: Literal["model", "off"] = "model"
-    """`model`: ask before splitting. `off`: split every request (the original without its router)."""
-    least: int = Field(default=3, ge=1)
-    """Fewest points that are worth writing apart; with fewer it is one call."""
-    most: int = Field(default=10, ge=1, le=100)
-    """Most points; those beyond are left out."""
-    router_tokens: int = Field(default=16, ge=1)
-    """Most tokens of the router's answer. Raise it for a model that thinks before it answers."""
-    skeleton_tokens: int = Field(default=256, ge=1)
-    """Most tokens of the skeleton."""
-    point_tokens: int = Field(default=128, ge=1)
-    """Most tokens of a point."""
-    serial_tokens: int = Field(default=1024, ge=1)
-    """Most tokens of the one call that a request is not split for."""
-    temperature: float = Field(default=0.0, ge=0.0)
-    """Of skeleton, points and the one call; 0 is greedy. The router is always greedy."""
-    begin: bool = True
-    """Write the start of skeleton and points for the model. Off for a model that thinks before it answers: its turn
-    begins with its thoughts."""
-    separator: str = "\n\n"
-    """Between points: blank lines, or `"\\n"` as the original's batches have it."""
-    tolerate: Literal["best-effort", "all"] = "best-effort"
-    """`best-effort`: a point that fails is its heading alone. `all`: with the first that fails it is one call."""
-    structured: bool = False
-    """Let the engine hold the router to A, B or C, where it can."""
-    stream: bool = False
-    """Send the text of points while it is being written."""
+    answer_prompts: ClassVar[tuple[str, ...]] = ("point", "answer")
+
+    router: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=16, temperature=0.0)
+    """The question whether to split. Its template has `{question}`. `form=choice`: the engine allows nothing but A, B
+    or C. Raise `max_tokens` for a model that thinks before it answers."""
+    outline: Annotated[Prompt, Uses("question", "least", "most", "begin")] = Prompt(max_tokens=256, temperature=0.0)
+    """The skeleton. Its template has `{question}`, `{least}`, `{most}`, and `{begin}`, how to begin in words. `begin`
+    is the list's start; give an empty one to a model that thinks before it answers."""
+    point: Annotated[Prompt, Uses("number", "text", "begin")] = Prompt(max_tokens=128, temperature=0.0)
+    """A point. Its template, behind question and skeleton, has `{number}`, `{text}`, the heading, and `{begin}`, how to
+    begin in words. `begin` is the heading; give an empty one to a model that thinks before it answers."""
+    answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=1024, temperature=0.0)
+    """The one call for a request that is not split. Its template has `{question}`."""
+    split: Literal["auto", "all"] = "auto"
+    """`auto`: ask before splitting. `all`: split every request (the original without its router)."""
+    least: Least = 3
+    most: Most = Field(default=10, le=100)
+    separator: Separator = "\n\n"
+    tolerate: Tolerate = "best-effort"
 
     @model_validator(mode="after")
     def _range(self) -> Skeleton:
@@ -72,7 +67,7 @@ class Skeleton(Flow):
     async def run(self, ctx: Flow.Context, question: str) -> Answerable:
         """Return the points put together, or the one call."""
         asker = Asker("skeleton", ctx.brief)
-        refused = await self._refused(ctx, asker) if self.router == "model" else ""
+        refused = await self._refused(ctx, asker) if self.split == "auto" else ""
         if refused:
             return self._direct(ctx, asker, f"one call: {refused}")
         try:
@@ -88,9 +83,9 @@ class Skeleton(Flow):
 
     async def _refused(self, ctx: Flow.Context, asker: Asker) -> str:
         """Return why the router will not have the request split, or nothing."""
-        form = Structured(kind="choice", spec=["A", "B", "C"]) if self.structured else None
-        prompt = words.ROUTER.format(question=asker.question)
-        route = asker.step("route", prompt, max_tokens=self.router_tokens, form=form, label="independent points?")
+        form = _LETTERS if self.router.form == "choice" else self.router.form
+        pieces = self.router.parts(words.ROUTER, question=asker.question)
+        route = asker.step("route", pieces, self.router, form=form, label="independent points?")
         try:
             letter = words.letter((await ctx.step(route)).text)
         except StepFailed as error:
@@ -100,16 +95,15 @@ class Skeleton(Flow):
         return reason and f"the router says {reason}"
 
     def _outline(self, asker: Asker) -> Step:
-        ask = words.begin_in_words("1.", asker.brief.task.chat())
-        return asker.step(
-            "skeleton",
-            words.SKELETON.format(question=asker.question, least=self.least, most=self.most, begin=ask),
-            max_tokens=self.skeleton_tokens,
-            temperature=self.temperature,
-            begin="1." if self.begin else "",
-            stop=(f"\n{self.most + 1}.",),
-            label="skeleton",
+        pieces = self.outline.parts(
+            words.SKELETON,
+            question=asker.question,
+            least=str(self.least),
+            most=str(self.most),
+            begin=words.begin_in_words("1.", asker.brief.task.chat()),
         )
+        begin, stop = _begin(self.outline, "1."), self.outline.stop or (f"\n{self.most + 1}.",)
+        return asker.step("skeleton", pieces, self.outline, begin=begin, stop=stop, label="skeleton")
 
     def _written(self, ctx: Flow.Context, asker: Asker, points: Sequence[words.Point]) -> JoinHandle:
         """Make a call for each point, and the join that puts them together."""
@@ -120,14 +114,13 @@ class Skeleton(Flow):
         for point in points:
             head = str(point)
             begin = words.begin_in_words(head, asker.brief.task.chat())
+            own = self.point.parts(words.POINT, number=str(point.number), text=point.text, begin=begin)
             call = asker.step(
                 f"point-{point.number}",
-                (shared, Text(text=words.POINT.format(number=point.number, begin=begin))),
-                max_tokens=self.point_tokens,
-                temperature=self.temperature,
-                begin=head if self.begin else "",
-                stop=(f"\n{point.number + 1}.",),
-                stream=self.stream,
+                (shared, *own),
+                self.point,
+                begin=_begin(self.point, head),
+                stop=self.point.stop or (f"\n{point.number + 1}.",),
                 label=shortened(head),
             )
             calls.append(ctx.step(call))
@@ -138,7 +131,9 @@ class Skeleton(Flow):
         return ctx.join(calls, merge, tolerate=self.tolerate, name="text", label=note)
 
     def _direct(self, ctx: Flow.Context, asker: Asker, note: str) -> Answerable:
-        return ctx.plan(asker.direct(self._direct_prompt(), note))
+        return ctx.plan(asker.direct(self.answer, note))
 
-    def _direct_prompt(self) -> Prompt:
-        return Prompt(max_tokens=self.serial_tokens, temperature=self.temperature, stream=self.stream)
+
+def _begin(prompt: Prompt, ours: str) -> str:
+    """Return what the model's turn begins with: ours, unless the prompt says something, which may be nothing."""
+    return ours if prompt.begin is None else prompt.begin

@@ -19,20 +19,25 @@ example:
 
 Write nothing before or after the list.
 """
-PART = """\
+SHARED = """\
 {question}
 
 The work is split into parts that are done at the same time. """
 KNOWN = "Done already, and to be built on:\n\n"
-OWN = """\
+PART = """\
 Your part: {text}
 
-Write the result of this part only{how}."""
-EASY, HARD = ", in at most three sentences", "; think it through step by step first"
-FINAL = """\
+Write the result of this part only, in at most three sentences."""
+HARD = """\
+Your part: {text}
+
+Write the result of this part only; think it through step by step first."""
+SUMMARY = """\
 {question}
 
 The parts of the work are done:
 
+{parts}
+
+Write the complete answer from them.
 """
-FINAL_END = "\n\nWrite the complete answer from them.\n"
