@@ -30,8 +30,8 @@ def test_each_condition_has_its_planner_and_calibration_is_by_round() -> None:
     scores = calibration_of([*rows, ROW])
     assert [len(each) for each in scores] == [30, 30]
     made = {key: planner_of(key, scores) for key in CONDITIONS}
-    assert isinstance(made["takeover 0.2"], Takeover) and made["takeover 0.2"].calibration[0] == tuple(scores[0])
-    assert isinstance(made["ssr 10"], SSR) and made["ssr 10"].tau == 10
+    assert isinstance(made["takeover 0.2"], Takeover) and made["takeover 0.2"].records[0] == tuple(scores[0])
+    assert isinstance(made["ssr 10"], SSR) and made["ssr 10"].threshold == 10
 
 
 def test_the_page_says_what_is_the_targets_own_and_compares_with_a_mix() -> None:
