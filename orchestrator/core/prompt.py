@@ -173,8 +173,3 @@ def joined(parts: Sequence[Part]) -> tuple[Part, ...]:
         elif not (isinstance(part, Text) and not part.text):
             out.append(part)
     return tuple(out)
-
-
-def as_json(generation: Generation) -> dict[str, JsonValue]:
-    """Return what it says, and nothing that it leaves open."""
-    return generation.model_dump(mode="json", exclude_unset=True)

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
-from pydantic import JsonValue
-
 from plait.core.chat import split_reasoning
 from plait.core.interfaces import Brief
 from plait.core.ops import Part
@@ -23,7 +21,6 @@ __all__ = [
     "NO_THINKING",
     "Asker",
     "OnResult",
-    "as_text_or_none",
     "instead",
     "or_direct",
     "shortened",
@@ -86,8 +83,3 @@ def shortened(text: str, most: int = 60) -> str:
     """Return a text on one line, cut to `most` characters: for labels."""
     text = " ".join(text[: 4 * most].split())
     return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def as_text_or_none(value: JsonValue) -> str | None:
-    """Return a value if it is text."""
-    return value if isinstance(value, str) else None
