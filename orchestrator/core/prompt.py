@@ -72,7 +72,7 @@ class Generation(Frozen):
     def _one_stop(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
 
-    def __deepcopy__(self, memo: object) -> Self:
+    def __deepcopy__(self, memo: dict[int, object] | None = None) -> Self:
         return self  # frozen: planners share their defaults, which pydantic would copy for each planner that is made
 
     def over(self, other: Generation) -> Self:
