@@ -36,7 +36,10 @@ def there(folder: Path) -> set[tuple[str, float]]:
         ended = {run.run for run in Journal(path).runs() if run.status == "done"}
         for event in Journal(path).events():
             if event.kind == "submitted" and event.run in ended:
-                found.add((event.request.text, Sample(**event.request.planner.options).answer.temperature))
+                heat = Sample(**event.request.planner.options).answer.temperature
+                # A run that leaves the temperature to the model is none of these.
+                if heat is not None:
+                    found.add((event.request.text, heat))
     return found
 
 
