@@ -47,7 +47,7 @@ def cases() -> Iterator[tuple[str, dict[str, Any]]]:
             yield "tree", {**beam, "search": {"name": name, "options": {key: value}}}
     yield "tree", {"most": MANY, "n": 64, "branch": MANY, "propose": "list"}
     yield "blackboard", {"lag": MANY, "rounds": MANY}
-    yield "adaptive", {"most": MANY, "probes": MANY}
+    yield "adaptive", {"most": MANY, "n": MANY}
     yield "adaptive", {"allocate": {"name": "by-saturation", "options": {"most": MANY}}}
     yield "refine", {"rounds": [1, MANY], "k": MANY, "distiller": "random-k"}
 

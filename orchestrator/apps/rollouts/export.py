@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -167,15 +168,17 @@ def select(
         distinct: of a question's answers that mean the same (`Task.key`) only the cheapest.
         by: cheap in generated tokens of all of it, or along its critical path.
     """
-    chosen = Selection()
     groups: dict[bytes, list[tuple[int, str, bytes, int]]] = defaultdict(list)
-    for run in runs:
-        if verified and run.right is not True:
-            left.add("not verified")
-            continue
-        cost = run.critical if by == "critical" else run.tokens
-        key = _digest(run.task.key(run.answer)) if distinct else b""
-        groups[_digest(run.question)].append((cost, run.run.id, key, chosen.put(run)))
+    with contextlib.ExitStack() as stack:
+        chosen = stack.enter_context(Selection())
+        for run in runs:
+            if verified and run.right is not True:
+                left.add("not verified")
+                continue
+            cost = run.critical if by == "critical" else run.tokens
+            key = _digest(run.task.key(run.answer)) if distinct else b""
+            groups[_digest(run.question)].append((cost, run.run.id, key, chosen.put(run)))
+        stack.pop_all()  # all were read: from here on the caller closes it
     for number, group in enumerate(groups.values()):
         seen: set[bytes] = set()
         kept = 0

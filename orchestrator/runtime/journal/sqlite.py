@@ -43,7 +43,10 @@ def explained(path: Path) -> Generator[None]:
     except sqlite3.IntegrityError as error:
         raise RunTaken(f"{path} was written by another process at the same time: {error}") from None
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):  # the rest of it says how
+        code: int | None = getattr(error, "sqlite_errorcode", None)
+        if code is None:  # Python's own, for a text that is not UTF-8
+            raise ConfigError(f"{path} is not a journal, or is damaged: {error}") from None
+        if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):  # the rest of it says how
             raise ConfigError(f"{path} is locked by another program; close it, or write to another file") from None
         raise ConfigError(f"{path} cannot be used: {error}; check space and permissions there") from None
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import tempfile
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
@@ -166,18 +167,32 @@ def test_runs_wait_for_the_choice_on_the_disk(tmp_path: Path, journals: Path) ->
     def large() -> Iterator[ExportedRun]:
         for n in range(100):
             request = one.run.request.model_copy(update={"text": f"{n % 2}" + chr(97 + n % 26) * 200_000})
-            yield replace(one, run=replace(one.run, run=f"r{n:02}", request=request), tokens=100 - n)
+            yield replace(one, run=replace(one.run, id=f"r{n:02}", request=request), tokens=100 - n)
 
     tracemalloc.start()
     with select(large(), ExclusionCounts(), most=2) as chosen:
         held = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert held < 5e6, "20 MB of texts"
-        told = [(each.group, each.run.run) for each in chosen]
+        told = [(each.group, each.run.id) for each in chosen]
         assert len(chosen) == len(told) == 52 and told[:2] == [(0, "r78"), (0, "r52")], "the cheapest of each question"
         assert [group for group, _ in told] == [n // 2 for n in range(52)]
         assert all(each.run.attempts == one.run.attempts and each.right == one.right for each in chosen)
         assert write_texts(chosen, tmp_path / "t.jsonl", ExclusionCounts()) == 52 * len(one.run.attempts)
+
+
+def test_a_choice_that_fails_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    files: list[Any] = []
+    real = tempfile.TemporaryFile
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: files.append(real()) or files[-1])
+
+    def broken() -> Iterator[ExportedRun]:
+        raise OSError("the disk is gone")
+        yield
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        select(broken(), ExclusionCounts())
+    assert [file.closed for file in files] == [True]
 
 
 def test_mooncake_rows_tell_who_waited_for_whom(plait: Any, tmp_path: Path, journals: Path) -> None:

@@ -415,6 +415,12 @@ def test_a_file_that_is_damaged(file: Path) -> None:
     refused("not a journal, or is damaged", file)
 
 
+def test_a_text_that_is_not_utf_8(file: Path) -> None:
+    record(file)
+    sql(file, "UPDATE events SET kind = CAST(X'FF' AS TEXT) WHERE seq = 3")
+    refused("not a journal, or is damaged: Could not decode to UTF-8", file)
+
+
 def test_a_file_that_lacks_an_event(file: Path) -> None:
     record(file)
     sql(file, "DELETE FROM events WHERE seq = 4")
