@@ -230,7 +230,7 @@ def test_without_extras_it_plans_simulates_runs_and_replays(slim: Installed) -> 
         ("run six? --script replies.json --otel", 2, "otel"),
         ("run six? --script replies.json --mcp http://localhost:1/mcp", 2, "mcp"),
         ("batch rows.jsonl --out rows.parquet --script replies.json", 2, "batch"),
-        ("job list", 1, "job"),
+        ("job submit -- run six?", 1, "job"),
     ],
 )
 def test_a_command_names_the_extra_that_it_needs(slim: Installed, words: str, code: int, extra: str) -> None:
