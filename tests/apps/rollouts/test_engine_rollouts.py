@@ -14,6 +14,7 @@ from plait.apps.common.interrupt import Stopper
 from plait.apps.rollouts.producer import Producer, Todo, sampled
 from plait.apps.rollouts.record import Record
 from plait.apps.rollouts.rewards import reward_of
+from plait.core.request import Request
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.tasks.countdown import Countdown
 from plait.workers.engine import Engine
@@ -44,7 +45,7 @@ async def test_scoring_the_ids_again_gives_the_same_logprobs(tmp_path: Path) -> 
         "task": "countdown",
         "planner": "threads:n=3,parent.temperature=1,thread.temperature=1,settle=false,early=false",
     }
-    producer = Producer(options, reward_of("verified"))
+    producer = Producer(Request.of(options), reward_of("verified"))
     orchestrator = AsyncOrchestrator(workers=workers, journal="off")
     orchestrator.watch(producer.log.take)
     stopper = Stopper(asyncio.get_running_loop())
