@@ -155,7 +155,7 @@ def test_hash_seeds_change_nothing(root) -> None:
         "from tests.runtime.simulation.test_properties import wide, flaky\n"
         "from plait.runtime.simulation.simulator import *\n"
         "hosts = [Host(f'h{i}', 3) for i in range(3)]\n"
-        "print(simulate(wide(40), hosts=hosts, outcome=flaky, faults=[Fault(0.3, 'h1', 0.2)]).model_dump_json())"
+        "print(simulate(wide(40), hosts=hosts, outcome=flaky, faults=[WorkerFault(0.3, 'h1', 0.2)]).model_dump_json())"
     )
     made = {
         subprocess.run(

@@ -66,8 +66,8 @@ def test_what_is_written_is_read_in_whole_checkpoints_however_it_arrives(parts: 
 def test_what_was_written_outlives_its_writer(pipe: IdsIn) -> None:
     code = (
         "import sys, time; from plait.workers.ray.token_pipe import *\n"
-        "from plait.workers._shared.streams import Checkpoint\n"
-        "out = IdsOut(sys.argv[1]); out.write(Checkpoint([7], [3], [1, 2, 3])); print('written', flush=True)\n"
+        "from plait.workers._shared.streams import TokenBatch\n"
+        "out = IdsOut(sys.argv[1]); out.write(TokenBatch([7], [3], [1, 2, 3])); print('written', flush=True)\n"
         "time.sleep(60)"
     )
     root = Path(token_pipe.__file__).parents[1]
