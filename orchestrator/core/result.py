@@ -23,6 +23,8 @@ class Usage(Frozen):
     """Prompt tokens read from the prefix cache."""
     completion: int = 0
     """Generated tokens."""
+    thoughts: int = 0
+    """Generated tokens of thoughts that the server counts apart. Part of `completion`."""
     cancelled: int = 0
     """Generated tokens that nobody read: those of stopped, failed and superseded attempts. Part of `completion`."""
     cost: float = 0.0
@@ -30,21 +32,16 @@ class Usage(Frozen):
     """Tokens of results that came out of the result cache. Nothing was generated for them, so they are no part of
     `completion`, and their prompts none of `prompt`."""
     uncounted: int = 0
-    """Answers that were given up and of which the server never said how long they were: where this is not 0,
-    `completion` holds an estimate of their tokens."""
+    """By how many tokens `completion` may be wrong at most: of answers that were given up, or whose server does not
+    count. Budgets take them for generated."""
+    uncounted_prompt: int = 0
+    """By how many tokens `prompt` may be wrong at most: it is an estimate where the server said nothing of it."""
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            prompt=self.prompt + other.prompt,
-            cached=self.cached + other.cached,
-            completion=self.completion + other.completion,
-            cancelled=self.cancelled + other.cancelled,
-            cost=self.cost + other.cost,
-            reused=self.reused + other.reused,
-            uncounted=self.uncounted + other.uncounted,
-        )
+        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in _COUNTS})
 
 
+_COUNTS = tuple(Usage.model_fields)
 NO_USAGE = Usage()
 
 

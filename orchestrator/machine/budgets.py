@@ -257,8 +257,8 @@ def reached(account: Account) -> str:
 
 
 def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage | None, now: float) -> list[Account]:
-    """Charge the end of an attempt that generated so many tokens; return the accounts that hold steps back and may now
-    admit one. Without `usage` nobody knows what its prompt and its cost came to."""
+    """Charge the end of an attempt that generated so many tokens, uncounted ones among them; return the accounts that
+    hold steps back and may now admit one. Without `usage` nobody knows what its prompt and its cost came to."""
     holders: list[Account] = []
     if account is None:
         return holders
@@ -269,6 +269,10 @@ def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage 
         cost = attempt.cost + more * _rate(price)
     else:
         cost = usage.cost or (price.of(usage, now - attempt.started) if price is not None else 0.0)
+        cost += (tokens - usage.completion) * _rate(price)
+        if usage.uncounted_prompt and prompt < attempt.prompt:  # what was reserved for it stays so
+            cost += (attempt.prompt - prompt) * (price.input if price is not None else 0.0) / MILLION
+            prompt = attempt.prompt
     for each in account.chain():
         held = _held(each, attempt)
         each.reserved -= held
@@ -415,8 +419,8 @@ def prompt_reported(attempt: Attempt, usage: Usage) -> None:
     """Take note of what a prompt came to by the report of the worker that read it."""
     node, known = attempt.node, len(attempt.resumed_from.ids) if attempt.resumed_from is not None else 0
     op = resolve(node, 1)
-    if op.kind != "think" or usage.prompt <= known:
-        return
+    if op.kind != "think" or usage.prompt <= known or usage.uncounted or usage.uncounted_prompt:
+        return  # also where an answer broke off: its prompt was read twice
     node.run.prompts[_key(op)] = usage.prompt - known
     parts = _parts(op)
     characters = sum(len(part.text) for part in parts if part.kind == "text")

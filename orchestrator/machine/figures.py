@@ -145,7 +145,9 @@ class Meter:
     cancelled: int = 0
     cost: float = 0.0
     reused: int = 0
+    thoughts: int = 0
     uncounted: int = 0
+    uncounted_prompt: int = 0
 
     def add(self, usage: Usage, read: bool) -> None:
         """Add an attempt's usage; `read` is whether its tokens went into a step's value."""
@@ -154,7 +156,9 @@ class Meter:
         self.completion += usage.completion
         self.cost += usage.cost
         self.reused += usage.reused
+        self.thoughts += usage.thoughts
         self.uncounted += usage.uncounted
+        self.uncounted_prompt += usage.uncounted_prompt
         if not read:
             self.cancelled += usage.completion
 
@@ -171,7 +175,9 @@ class Meter:
             cancelled=max(0, self.cancelled),
             cost=self.cost,
             reused=self.reused,
+            thoughts=self.thoughts,
             uncounted=self.uncounted,
+            uncounted_prompt=self.uncounted_prompt,
         )
 
 

@@ -93,7 +93,7 @@ class LimitEnforcer:
         for node in run.nodes:
             account.attempts += node.tries + node.hedged
             if node.spent is not None:
-                account.tokens += node.spent.completion
+                account.tokens += node.spent.completion + node.spent.uncounted
                 account.prompt += node.spent.prompt
             if node.inner is not None:
                 _around(account, node.inner.groups)

@@ -107,7 +107,8 @@ class Slots:
         """Take note that an attempt is over: its slot and its reservation are free again.
 
         `read` is whether its tokens go into its step's value, `dead` whether it surely generates no more. Without
-        `usage` nobody knows what it generated, and the meter counts what was heard of. The accounts are charged all
+        `usage` nobody knows what it generated: the meter counts what was heard of and the prompt as it is estimated,
+        and the rest as uncounted. The accounts are charged all
         that it might have generated, since a limit is hard. The exception is an attempt that is dead and had made
         reports: then they are charged these and one more, as large as the largest. Example: of 500 tokens reserved, 40
         heard of, at most 16 at a time: 56.
@@ -120,7 +121,7 @@ class Slots:
             least = min(attempt.reserved, told) if dead and attempt.tokens else attempt.reserved
         known = usage
         if usage is None:
-            usage = NO_USAGE if attempt.price is None else Usage(prompt=attempt.prompt, cost=attempt.cost)
+            usage = self._unknown(attempt)
         if attempt.tokens and usage.completion < attempt.tokens:
             usage = usage.model_copy(update={"completion": attempt.tokens})
         attempt.state = "gone"
@@ -141,7 +142,7 @@ class Slots:
         if node.prefix_group is not None:
             prefix_groups.gone(node.prefix_group, attempt, usage, self._records.prefixes)
         if node.account is not None:
-            charge = max(usage.completion, least)
+            charge = max(usage.completion, least) if known is None else usage.completion + usage.uncounted
             if node.account.prompts and known is not None and node.step.op.kind == "think":
                 budgets.prompt_reported(attempt, usage)
             for account in budgets.settle(node.account, attempt, charge, known, self._records.now):
@@ -153,6 +154,21 @@ class Slots:
             self.stirred[run.id] = run
         if run.live == 0:
             self.closing.append(run)  # a run finishes only when nothing of it generates any more: its usage is whole
+
+    def _unknown(self, attempt: Attempt) -> Usage:
+        """Return what is known of an attempt of which nothing was told."""
+        node = attempt.node
+        if node.step.op.kind != "think":
+            return NO_USAGE
+        known = len(attempt.resumed_from.ids) if attempt.resumed_from is not None else 0
+        prompt = budgets.prompt_size(node, attempt.worker, known, ask=False)
+        assert isinstance(prompt, budgets.PromptSize)
+        return Usage(
+            prompt=prompt.tokens,
+            cost=attempt.cost,
+            uncounted=max(0, attempt.reserved - attempt.tokens),
+            uncounted_prompt=prompt.tokens,  # perhaps it was not even sent
+        )
 
     def won(self, attempt: Attempt, result: Result) -> Result:
         """Take note of the attempt that gave its step a value, and stop the other one.

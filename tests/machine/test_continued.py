@@ -8,7 +8,7 @@ from plait.core.ops import Sampling, Think
 from plait.core.plan import Step
 from plait.core.planning import derive
 from plait.core.request import Retries
-from plait.core.result import Result, Usage
+from plait.core.result import Result
 from plait.machine.views import NodeView
 from plait.policies.merge.majority import Majority
 from plait.policies.merge.stitch import Stitch
@@ -62,7 +62,7 @@ def test_tokens_of_a_lost_attempt_that_were_gone_on_from_count_once_and_are_not_
     world.down(world.jobs[world.attempt("a")].worker)
     world.succeed("a", "text", prompt_ids=[9], token_ids=[1, 2, 3, 4, 5], tokens=2)
     world.succeed("b", tokens=4)
-    assert world.finish.usage == Usage(completion=9, cancelled=0)
+    assert (world.finish.usage.completion, world.finish.usage.cancelled) == (9, 0)
     assert world.finish.critical_path_tokens == 9
 
 
@@ -72,7 +72,7 @@ def test_tokens_of_a_lost_attempt_are_cancelled_when_the_next_one_begins_again()
     world.progress("a", ids=[1, 2, 3])
     world.down(world.jobs[world.attempt("a")].worker)
     world.succeed("a", "text", token_ids=[1, 2, 3, 4, 5], tokens=5)
-    assert world.finish.usage == Usage(completion=8, cancelled=3)
+    assert (world.finish.usage.completion, world.finish.usage.cancelled) == (8, 3)
     assert world.finish.critical_path_tokens == 5
 
 
@@ -85,7 +85,7 @@ def test_a_worker_without_ids_that_begins_again_is_taken_at_its_word() -> None:
     world.progress("a", "two ", tokens=1)
     assert "".join(world.node("a").attempt.text) == "one two "
     world.succeed("a", "one two ", tokens=2)
-    assert world.finish.usage == Usage(completion=3, cancelled=1)
+    assert (world.finish.usage.completion, world.finish.usage.cancelled) == (3, 1)
 
 
 def test_ids_that_do_not_account_for_all_tokens_are_not_gone_on_from() -> None:
@@ -142,7 +142,7 @@ def test_an_attempt_lost_after_its_last_token_leaves_nothing_to_generate() -> No
     assert isinstance(job.op, Think)
     assert job.op.sampling.max_tokens == 3
     world.succeed("a", "abc", token_ids=[1, 2, 3], tokens=0, finish="length")
-    assert world.finish.usage == Usage(completion=3)
+    assert (world.finish.usage.completion, world.finish.usage.cancelled) == (3, 0)
 
 
 def sampled(name: str, temperature: float = 1.0, seed: int | None = 7) -> Step:

@@ -213,7 +213,7 @@ class Http(Worker):
             said = link.scrub(f"{type(error).__name__}: {error}")
             end = as_failure(EngineError(f"the request to {link.base_url} failed: {said}"))
         if isinstance(end, Failure):
-            end = end.model_copy(update={"usage": live.used(sender.pace)})
+            end = end.model_copy(update={"usage": live.spent})
         elif self._events is not None and end.prompt_ids:
             asked = live.think.model
             model = asked if asked is not None and asked != sender.server.model else ""

@@ -81,6 +81,10 @@ class AnswerSpeed:
     def __init__(self) -> None:
         self.rate = 50.0
         """Tokens a second of one answer: a mean over the last dozen or so."""
+        self.per_byte = 0.25
+        """Tokens for each byte of a prompt, likewise."""
+        self.per_piece: float | None = None
+        """The most tokens for each piece of a stream, of late; `None` until the server has counted one."""
 
     def add(self, tokens: int, seconds: float) -> None:
         """Take note of an answer that came to its end."""
@@ -90,3 +94,24 @@ class AnswerSpeed:
     def estimate(self, seconds: float, most: int) -> int:
         """Return about how many tokens were generated in so many seconds."""
         return min(most, math.ceil(self.rate * seconds))
+
+    def read(self, tokens: int, size: int) -> None:
+        """Take note of how many tokens the server read in a prompt of so many bytes."""
+        if size:
+            self.per_byte += (tokens / size - self.per_byte) / 8
+
+    def prompt(self, size: int) -> int:
+        """Return about how many tokens a prompt of so many bytes has."""
+        return math.ceil(self.per_byte * size)
+
+    def counted(self, tokens: int, pieces: int) -> None:
+        """Take note of how many tokens the server counted in an answer that came in so many pieces."""
+        if pieces:
+            before = 0.0 if self.per_piece is None else self.per_piece * 0.95
+            self.per_piece = max(1.0, before, tokens / pieces)
+
+    def unread(self, pieces: int, size: int) -> int:
+        """Return how many more tokens than pieces a text of so many bytes may have: a token has one byte at least, and
+        the last may have none."""
+        most = size if self.per_piece is None else math.ceil(pieces * self.per_piece)
+        return max(0, most - pieces) + 1

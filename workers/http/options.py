@@ -71,7 +71,7 @@ class HttpOptions(Frozen):
     whole: int = Field(default=512, ge=0)
     """A step of at most so many tokens whose text nobody follows gets its answer in one piece, which costs both sides
     less; 0 for none. The server never says how long such an answer was that is given up: its tokens are estimated
-    (`Usage.uncounted`)."""
+    (`Usage.uncounted` says by how many that may be wrong)."""
 
 
 def check(base_url: str, api_key_env: str | None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from plait.core.errors import EngineError
 from plait.core.ops import Text, Think, Tokens
-from plait.core.result import Finish, Result, Usage
+from plait.core.result import Finish, Result
 
 from .._shared.prompt import TAIL
 from .._shared.stops import first_stop, opening
@@ -66,8 +66,7 @@ class Prompts:
             finish = "length"
         else:
             return None
-        usage = Usage(prompt=len(prompt) + len(past))
-        return Result(value=text, prompt_ids=tuple(prompt), token_ids=ids, usage=usage, finish=finish)
+        return Result(value=text, prompt_ids=tuple(prompt), token_ids=ids, finish=finish)
 
     async def form(self, server: ServerFacts, think: Think, chat: bool) -> Mapping[str, Any]:
         """Return the fields that ask for the step's form, if it has one. Raises `EngineError` or `ServerError`."""

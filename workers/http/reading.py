@@ -48,15 +48,20 @@ class AnswerReading:
         self._tokens: list[Token] = []
         self._trace = ConfidenceTrace.of(think.sampling)
         self._labels: dict[str, float] = {}
-        self._usage: Usage | None = None
-        self._before = Usage()
-        """Of the streams before this one."""
+        self.told: Usage | None = None
+        """What the server says of the stream that is read now, so far."""
+        self.billed = False
+        """That is all of it: it was said at its end."""
+        self.ended = False
+        """The server ended it, and not we."""
         self._calls: CallAssembler | None = None
         """Calls of functions, if it made any."""
         self._aligned = True
         """The ids are those of the text."""
-        self._size = 0
-        """Characters that the server sent."""
+        self.size = 0
+        """Bytes of text that the server sent."""
+        self._beyond = 0
+        """Tokens that came after what is wanted."""
         self._thoughts: list[str] = []
         """Reasoning that the server keeps apart."""
         self.ids: list[int] = []
@@ -95,12 +100,7 @@ class AnswerReading:
             text = text.replace(secret, "***")
         shown = len(self.text) if shown is None else shown
         self._untold, self._texts, self._held = text[shown:], [text[:shown]], ""
-        self._begun = self.count
-        usage = self._usage or Usage(prompt=len(self.prompt_ids))
-        self._before, self._usage = (
-            Usage(prompt=self._before.prompt or usage.prompt, cached=self._before.cached or usage.cached),
-            None,
-        )
+        self._begun, self.told, self.billed, self.ended, self.size = self.count, None, False, False, 0
 
     @property
     def text(self) -> str:
@@ -116,17 +116,22 @@ class AnswerReading:
             )
         if chunk.get("error") or chunk.get("object") == "error":
             raise reported(chunk.get("error") or chunk)
-        self._read_usage(chunk.get("usage"))
         choices = chunk.get("choices")
         if not isinstance(choices, list):
             raise ServerError(
                 f"the server's answer has no `choices` ({str(dict(chunk))[:80]}): is it OpenAI-compatible?"
             )
-        if not choices:
-            return None
-        choice = choices[0]
+        choice = choices[0] if choices else {}
         if not isinstance(choice, Mapping):
             raise ServerError("the server's `choices` hold no objects: is it OpenAI-compatible?")
+        self.ended = self.ended or choice.get("finish_reason") is not None
+        self._read_usage(chunk.get("usage"), not choices)
+        if not choices:
+            return None
+        if self.left:
+            said = choice.get("delta") or choice.get("message") or choice
+            self._beyond += any(said.get(each) for each in ("text", "content", "reasoning_content", "reasoning"))
+            return None
         prompt_ids = choice.get("prompt_token_ids") or chunk.get("prompt_token_ids")
         if prompt_ids and not self.prompt_ids:
             self.prompt_ids = list(prompt_ids)
@@ -140,7 +145,7 @@ class AnswerReading:
         text = text or ""
         ids = choice.get("token_ids") or ()
         text = writable(text)  # half a character no file can hold
-        self._size += len(text)
+        self.size += len(text.encode())
         scores = _scores(choice.get("logprobs"))
         wanted = self._sampling.logprobs or self._sampling.top_logprobs is not None
         if wanted and text and not scores and not self._scored:
@@ -158,8 +163,8 @@ class AnswerReading:
         calls = message.get("tool_calls")
         tokens = len(ids) or len(scores) or int(bool(text or thought or calls))
         self._end(choice)
-        whole = self._usage is not None and self.finish is not None and self.fresh
-        said = max(tokens, min(self._completion(), len(text))) if whole else tokens
+        whole = self.told is not None and self.finish is not None and self.fresh
+        said = max(tokens, min(self.generated, len(text))) if whole else tokens
         room = max(0, self._sampling.max_tokens - self._past - self.count)
         if said > room:
             self.overran, self.finish, self.stop = True, "length", None
@@ -247,32 +252,45 @@ class AnswerReading:
         self._texts.append(text)
         return text
 
-    def _read_usage(self, usage: object) -> None:
+    def _read_usage(self, usage: object, last: bool) -> None:
         if isinstance(usage, Mapping):
-            details = usage.get("prompt_tokens_details")
-            prompt = _whole(usage.get("prompt_tokens"), MOST_PROMPT) or len(self.prompt_ids)
+            details, parts = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
+            prompt = _whole(usage.get("prompt_tokens"), MOST_PROMPT)
             cached = _whole(details.get("cached_tokens") if isinstance(details, Mapping) else 0, prompt)
             completion = _whole(usage.get("completion_tokens"), math.inf)
-            self._usage = Usage(prompt=prompt, cached=cached, completion=completion)
-
-    def _completion(self) -> int:
-        """Return how many tokens the current stream took. The server's count is believed within bounds: hidden
-        reasoning is within the step's limit, and every other token has at least one character."""
-        seen = self.count - self._begun
-        if self._usage is None or not self._usage.completion:
-            return seen
-        said = min(self._usage.completion, max(self._sampling.max_tokens, seen, self._size))
-        return max(said, seen) if self.ids else said
+            thoughts = _whole(parts.get("reasoning_tokens") if isinstance(parts, Mapping) else 0, completion)
+            self.told = Usage(prompt=prompt, cached=cached, completion=completion, thoughts=thoughts)
+            self.billed = (last or self.ended) and completion > 0
 
     @property
-    def usage(self) -> Usage:
-        """Tokens so far."""
-        usage, before = self._usage or Usage(prompt=len(self.prompt_ids)), self._before
-        return Usage(
-            prompt=before.prompt or usage.prompt,
-            cached=before.cached or usage.cached,
-            completion=self._completion() + self._begun,
-        )
+    def left(self) -> bool:
+        """Whether what comes now is not wanted any more."""
+        return self.stopped_here or self.overran
+
+    @property
+    def pieces(self) -> int:
+        """Pieces of the stream that is read now."""
+        return self.count - self._begun + self._beyond
+
+    @property
+    def went_on(self) -> bool:
+        """Whether the server said more after that."""
+        return self._beyond > 0
+
+    @property
+    def ids_complete(self) -> bool:
+        """Whether the server said the ids of all tokens of the stream that is read now."""
+        return bool(self.ids) and len(self.ids) == self.count + self._past
+
+    @property
+    def generated(self) -> int:
+        """Tokens of the stream that is read now. The server's count is believed within bounds: hidden reasoning is
+        within the step's limit, and every other token has at least one byte."""
+        seen = self.pieces
+        if self.told is None or not self.told.completion:
+            return seen
+        said = min(self.told.completion, max(self._sampling.max_tokens, seen, self.size))
+        return max(said, seen) if self.ids else said
 
     def result(self, finish: Finish) -> Result:
         """Return the result of an answer that ended so."""
@@ -283,7 +301,6 @@ class AnswerReading:
             value=text,
             prompt_ids=tuple(self.prompt_ids) if whole else (),
             token_ids=tuple(self.ids) if whole else (),
-            usage=self.usage,
             finish=finish,
             logprob=self._logprobs / self._scored if self._sampling.logprobs and self._scored else None,
             signals=self._trace.signals() if self._trace else None,

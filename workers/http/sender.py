@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +24,7 @@ from plait.core.result import Failure, Result, Usage
 
 from .._shared.codes import PROCESSOR
 from .._shared.streams import Stream, together
+from .bill import SentRequest
 from .hints import Kind, kind_of, said as told
 from .limiter import AnswerSpeed, Gate, Verdict
 from .options import HttpOptions
@@ -41,6 +42,8 @@ LONGEST_WAIT = 600.0
 """Seconds. A server that asks to wait for longer fails the step."""
 QUICK = 1.0
 """Seconds. A request that failed within this time cost the server next to nothing."""
+MOMENT = 0.25
+"""Seconds that the usage of an answer may take that we have cut at a stop text."""
 SLOW = 30.0
 """Seconds without a token after which a person is told that the server may hang."""
 
@@ -64,29 +67,18 @@ class LiveJob:
     """Its answer broke off, and a further request goes on where it did. That is done once."""
     stuck: bool = False
     """Its answer broke off where no other request can go on."""
-    unseen: float | None = None
-    """When the job asked for a whole answer that has not come yet. The server says nothing of it before it is
-    complete."""
+    request: SentRequest | None = None
+    """The one that is under way."""
     untold: list[Progress] = field(default_factory=list[Progress])
     """News of a job that does not stream, until its group of confidence is due."""
     spent: Usage = field(default_factory=Usage)
-    """Of whole answers that broke off unseen before this one."""
+    """Of its requests that are over, whether they brought an answer or not."""
 
-    def used(self, pace: AnswerSpeed) -> Usage:
-        """Return the usage of the job, with an estimate for answers that broke off unseen."""
-        usage = self.reading.usage + self.spent if self.reading else self.spent
-        if self.unseen is None:
-            return usage
-        seconds = asyncio.get_running_loop().time() - self.unseen
-        return usage + Usage(completion=pace.estimate(seconds, self.think.sampling.max_tokens), uncounted=1)
-
-    def spend(self, pace: AnswerSpeed) -> None:
-        """Keep the estimate for an answer that broke off unseen."""
-        if self.unseen is not None:
-            seen = self.reading.usage if self.reading else Usage()
-            used = self.used(pace)
-            self.spent = Usage(completion=used.completion - seen.completion, uncounted=used.uncounted)
-            self.unseen = None
+    def close(self, speed: AnswerSpeed, free: bool = False) -> None:
+        """Charge the request that was under way, unless the server turned it away."""
+        if self.request is not None and not free:
+            self.spent += self.request.usage(asyncio.get_running_loop().time(), speed)
+        self.request = None
 
 
 class Sender:
@@ -119,7 +111,7 @@ class Sender:
         while True:
             try:
                 result = await self._offered(live, server, chat or (live.think.chat and self._template))
-                return result.model_copy(update={"usage": result.usage + live.spent})
+                return result.model_copy(update={"usage": live.spent})
             except ServerError as trouble:
                 refused = trouble.status in (400, 422, 500) and "chat template" in trouble.message
                 if refused and not chat and live.think.chat and self._template:
@@ -132,7 +124,6 @@ class Sender:
                 if wait is None:
                     raise
                 log.info("%s: %s", self._options.name, trouble.message)
-            live.spend(self.pace)
             live.tries += 1
             self._counts["retries"] += 1
             await asyncio.sleep(wait)
@@ -168,11 +159,11 @@ class Sender:
     def partial(self, live: LiveJob) -> Result:
         """Return the result of a cancelled job: what the server had sent before."""
         result = live.reading.result("cancelled") if live.reading else Result(value="", finish="cancelled")
-        return result.model_copy(update={"usage": live.used(self.pace)})
+        return result.model_copy(update={"usage": live.spent})
 
     def count(self, live: LiveJob) -> None:
         """Add a job that has ended to the worker's counts."""
-        usage = live.used(self.pace)
+        usage = live.spent
         self._counts["generated"] += usage.completion
         self._counts["prompt"] += usage.prompt
         self._counts["cached"] += usage.cached
@@ -240,7 +231,6 @@ class Sender:
         self, live: LiveJob, server: ServerFacts, chat: bool, offer: Mapping[str, Any] = MappingProxyType({})
     ) -> Result:
         """Send one request and read its answer."""
-        live.unseen = None
         begun = await self._begin(live, server, chat)
         if isinstance(begun, Result):
             return begun
@@ -271,7 +261,8 @@ class Sender:
         sent = asyncio.get_running_loop().time()
         try:
             self._counts["requests"] += 1
-            live.unseen = sent if whole else None
+            room = max(0, think.sampling.max_tokens - past)
+            live.request = SentRequest(fields, reading, room, sent)
             await self._read(live, reading, server, dialect, fields, extra.headers)
             verdict = "served"
         except ServerError as trouble:
@@ -279,17 +270,17 @@ class Sender:
             if trouble.status in (429, 503):
                 verdict = "overloaded"
                 self._counts["overloaded"] += 1
-            if not (trouble.costly or (trouble.retryable and not trouble.refused)):
-                live.unseen = None
+            live.close(self.pace, free=reading.fresh and (trouble.refused or trouble.turned_away))
             raise
         finally:
+            live.close(self.pace)
             self._gate.leave(round_, verdict)
         if reading.overran and self._limits:
             self._limits = False
             log.warning("%s does not keep max_tokens: its answers are cut here, and streamed to be cut in time", base)
         if reading.finish is None:
             raise self._unfinished(reading, base, asyncio.get_running_loop().time() - sent)
-        self.pace.add(reading.usage.completion - past, asyncio.get_running_loop().time() - sent)
+        self.pace.add(reading.generated, asyncio.get_running_loop().time() - sent)
         return _continued(think, await self._prompts.stripped(think, server, reading))
 
     async def _read(
@@ -311,7 +302,8 @@ class Sender:
             async with asyncio.timeout_at(min(end, loop.time() + options.first_timeout)) as clock:
                 async with contextlib.aclosing(server.link.stream(dialect.endpoint, fields, headers)) as chunks:
                     async for chunk in chunks:
-                        live.unseen = None
+                        if live.request is not None:
+                            live.request.heard = loop.time()
                         progress = reading.feed(chunk)
                         if progress is not None:
                             now = loop.time()
@@ -321,7 +313,9 @@ class Sender:
                                 if slow is not None:
                                     slow.cancel()
                             self._tell(live, reading, progress)
-                        if reading.stopped_here or reading.overran:
+                        if reading.stopped_here:
+                            await _read_on(chunks, reading)
+                        if reading.left:
                             break
         except TimeoutError:
             if loop.time() >= end:
@@ -413,6 +407,15 @@ class Sender:
             if reading.due() or (live.job.report and sum(each.tokens for each in live.untold) >= REPORTS):
                 live.stream.push(replace(together(live.untold), text=""))
                 live.untold.clear()
+
+
+async def _read_on(chunks: AsyncIterator[Any], reading: AnswerReading) -> None:
+    """Read on for a moment to the usage, which comes last: it does at once where the answer ends here. A server that
+    says more instead generates on, and is left."""
+    with contextlib.suppress(TimeoutError, StopAsyncIteration, ServerError):
+        async with asyncio.timeout(MOMENT):
+            while not reading.billed and not reading.went_on:
+                reading.feed(await anext(chunks))
 
 
 def _continued(think: Think, result: Result) -> Result:

@@ -49,6 +49,11 @@ class ServerError(Exception):
         self.refused = False
         """The server turned the request away before it generated anything."""
 
+    @property
+    def turned_away(self) -> bool:
+        """Whether the server answered with an error at once, and so read nothing for us."""
+        return self.status is not None and not self.costly
+
 
 @dataclass(frozen=True)
 class ServerDialect:
@@ -118,6 +123,8 @@ def body(
         fields.pop("return_tokens_as_token_ids", None)  # labels are known by their text
     if dialect.usage:
         fields["stream_options"] = {"include_usage": True}
+        if dialect.extras and not dialect.ids:  # said with every piece, it is known of an answer that is left early
+            fields["stream_options"]["continuous_usage_stats"] = True
     if dialect.extras:
         fields["skip_special_tokens"] = False
         if sampling.top_k:

@@ -182,7 +182,7 @@ def cost(answer: Answer) -> str:
     if usage.cost:
         parts.append(f"cost {usage.cost:.6g}")
     if usage.uncounted:
-        parts.append(f"{usage.uncounted} answers given up uncounted")
+        parts.append(f"at most {usage.uncounted} tokens uncounted")
     return " · ".join(parts)
 
 

@@ -245,7 +245,9 @@ def test_with_no_host_left_the_run_fails() -> None:
 def test_lost_streams_give_the_tokens_that_were_heard_of() -> None:
     p = plan(think("x", tokens=300, stream=True))
     report = run(p, faults=[WorkerFault(1.0, "a", down_for=0.0)], latency=LatencyModel(chunk=30))
-    assert report.usage == Usage(prompt=2, completion=90 + 300, cancelled=90)
+    used = report.usage
+    assert (used.completion, used.cancelled, used.uncounted) == (90 + 300, 90, 300 - 90)
+    assert (used.prompt, used.uncounted_prompt) == (2 + 2, 2), "of the one that was lost it is estimated"
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------

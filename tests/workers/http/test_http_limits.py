@@ -235,12 +235,14 @@ async def test_every_failure_says_what_it_used() -> None:
 async def test_a_budget_counts_streams_that_break() -> None:
     server = FakeServer(ids=False, reply=lambda prompt: " ".join(["w"] * 100))
     async with server, AsyncOrchestrator(config=config(server)) as plait:
-        await plait.start()
+        await plait.run("go on", planner="single:answer.max_tokens=700")  # its server counts a token a piece
         server.requests.clear()
-        server.faults += [Fault(after=90)] * 20
+        server.faults += [Fault(after=60)] * 20
         answer = await plait.run("go on", planner="single:answer.max_tokens=100", tokens=100)
-    assert answer.status != "done" and 90 <= answer.usage.completion <= 100
-    assert len(server.asked()) == 2, "the second had the ten tokens that were left"
+    assert answer.status != "done" and 60 <= answer.usage.completion <= 100
+    first, second = server.asked()
+    assert first["max_tokens"] == 100
+    assert 10 < second["max_tokens"] < 40, "what was left, less what the server may have made on the way"
 
 
 async def test_a_proxy_that_cuts_whole_answers_is_asked_a_few_times_and_all_is_counted() -> None:
@@ -252,7 +254,8 @@ async def test_a_proxy_that_cuts_whole_answers_is_asked_a_few_times_and_all_is_c
         answer = await plait.run("go on", planner="sample:n=1,answer.max_tokens=100")
     assert answer.status == "failed"
     assert len(server.asked()) <= 6
-    assert answer.usage.uncounted == len(server.asked()) and answer.usage.completion >= len(server.asked())
+    assert answer.usage.completion >= len(server.asked())
+    assert answer.usage.completion + answer.usage.uncounted == 100 * len(server.asked())
 
 
 async def test_refusals_are_tried_again_by_the_worker_alone() -> None:
@@ -309,8 +312,8 @@ async def test_an_answer_given_up_unseen_is_estimated_by_the_pace_of_the_others(
         await asyncio.sleep(0.5)
         await worker.cancel(9)
         (end,) = await running
-        assert isinstance(end, Result) and end.usage.uncounted == 1
-        assert 5 < end.usage.completion < 200
+        assert isinstance(end, Result) and 5 < end.usage.completion < 200
+        assert end.usage.completion + end.usage.uncounted == 400
 
 
 # --- addresses and the key ---

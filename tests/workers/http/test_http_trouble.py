@@ -120,7 +120,8 @@ async def test_a_truncated_stream_goes_on_from_its_ids(fault: Fault, stream: boo
         *news, last = await items(worker, job(stream=stream, chat=chat, logprobs=4, max_tokens=9))
         assert isinstance(last, Result)
         assert (last.value, last.prompt_ids, last.token_ids) == (whole.value, whole.prompt_ids, whole.token_ids)
-        assert last.usage == whole.usage, "as if it had not been interrupted"
+        assert last.usage.completion == whole.usage.completion, "as if it had not been interrupted"
+        assert (last.usage.prompt, last.usage.cached) == (2 + 4, 1), "the second request read what the first generated"
         begun, refused, further = server.asked()
         assert further["prompt"] == refused["prompt"] == server.encode("one two alpha beta"), "also what was a chat"
         assert (begun["max_tokens"], further["max_tokens"]) == (9, 7)
@@ -175,7 +176,7 @@ async def test_a_server_that_falls_silent() -> None:
         server.delay = 30.0
         failure = await fails(worker)
         assert "did not answer for 0.3 s: it hangs, or needs a longer `first_timeout`" in failure.message
-        assert not failure.retryable and len(server.asked()) == 1 and failure.usage.uncounted == 1
+        assert not failure.retryable and len(server.asked()) == 1 and failure.usage.uncounted > 0
         await eventually(lambda: server.running == 0)
 
 

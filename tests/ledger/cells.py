@@ -1,0 +1,150 @@
+"""The cells of the matrix: every planner, over every kind of server, under every condition; and what is told of each
+run beside what its servers know."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from plait import AsyncOrchestrator, Config, Plugin
+from plait.core.result import Usage
+from plait.runtime.client.answer import Answer
+from plait.runtime.client.handle import Handle
+from plait.workers.http import Http
+from tests.planners.test_contract import ASKS, NAMES, OPTIONS, PROMPT, SAYS, run_python, search
+
+from .truth import Form, Truth, TruthServer
+
+Condition = Literal["plain", "stream", "cancel", "first", "hedge", "failing", "stops", "cached"]
+FORMS: tuple[Form, ...] = ("ids", "text", "chat")
+CONDITIONS: tuple[Condition, ...] = ("plain", "stream", "cancel", "first", "hedge", "failing", "stops", "cached")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the matrix."""
+
+    planner: str
+    form: Form
+    told: bool
+    """The server says its usage."""
+    condition: Condition
+
+    def __str__(self) -> str:
+        return f"{self.planner}-{self.form}-{'told' if self.told else 'silent'}-{self.condition}"
+
+
+CELLS = [Cell(*each) for each in itertools.product(NAMES, FORMS, (True, False), CONDITIONS)]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was told of a cell's run, and what was."""
+
+    answer: Answer
+    usage: Usage
+    truth: Truth
+
+    @property
+    def anomalies(self) -> Iterator[str]:
+        """Yield what is told wrongly, in words."""
+        usage, truth = self.usage, self.truth
+        for name, told, true, unsure in (
+            ("prompt", usage.prompt, truth.prompt, usage.uncounted_prompt),
+            ("completion", usage.completion, truth.completion, usage.uncounted),
+        ):
+            if abs(told - true) > unsure:
+                yield f"{name}: told {told}, true {true}, uncounted {unsure}"
+
+
+def replies(planner: str) -> Any:
+    """Return a model: a function of prompt and seed, which often begins as the planner wants it to."""
+
+    def reply(prompt: str, seed: int) -> str:
+        drawn = random.Random(f"{seed} {prompt}")
+        words = " ".join(drawn.choice(["so", "then", "we", "see", "half\n", "omega", "it"]) for _ in range(24))
+        said = SAYS.get(planner, "") if drawn.random() < 0.5 else ""
+        return f"{said}{words} answer: {drawn.randrange(3)}"
+
+    return reply
+
+
+async def run(cell: Cell) -> Outcome:
+    """Run a cell on servers of its own."""
+    hedged, seed, words = cell.condition == "hedge", str(cell), ["</s>"]
+    servers = [
+        TruthServer.of(
+            cell.form, cell.told, replies=replies(cell.planner), delay=delay,
+            failing=random.Random(seed) if cell.condition == "failing" else None,
+        )
+        for delay in ((0.0, 0.02) if hedged else (0.002 if cell.condition in ("cancel", "first") else 0.0,))
+    ]  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        for each in servers:
+            await each.open()
+            each.words = words
+        try:
+            return await _run(cell, servers, Path(folder))
+        finally:
+            for each in servers:
+                await each.shut()
+
+
+async def _run(cell: Cell, servers: list[TruthServer], folder: Path) -> Outcome:
+    cached = cell.condition == "cached"
+    config = Config(journal="off", cache=folder / "cache" if cached else None)
+    workers = [Http(each.url, name=f"w{n}", slots=4, backoff=0.001) for n, each in enumerate(servers)]
+    async with AsyncOrchestrator(config=config, workers=workers, tools=[search, run_python]) as plait:
+        if cached:
+            await _ask(plait, cell, servers)
+        await plait.start()
+        for each in servers:
+            each.truth = Truth()
+        answer = await _ask(plait, cell, servers)
+    await asyncio.sleep(0.02)  # a server that sees late that nobody listens counts on
+    truth = Truth(
+        sum(each.truth.prompt for each in servers), sum(each.truth.completion for each in servers),
+        sum(each.truth.requests for each in servers),
+    )  # fmt: skip
+    return Outcome(answer, answer.usage, truth)
+
+
+async def _ask(plait: AsyncOrchestrator, cell: Cell, servers: list[TruthServer]) -> Answer:
+    task, text = ASKS.get(cell.planner, ("plain", PROMPT))
+    spec: Any = Plugin(name=cell.planner, options=OPTIONS.get(cell.planner, {}))
+    fields: dict[str, Any] = {"task": task, "seed": 7}
+    match cell.condition:
+        case "stops":
+            fields["generation"] = {"stop": ["omega"]}
+        case "hedge":
+            fields["policies"] = ["hedge:least=1,quantile=0.5,interval=0.005,slow=1,gain=0,low=1"]
+        case _:
+            pass
+    watch = cell.condition in ("stream", "cancel")
+    handle = await plait.submit(text, planner=spec, watch=watch, **fields)
+    if cell.condition == "cancel":
+        most = 1 + random.Random(str(cell)).randrange(40)
+        while not handle.finished.done() and sum(each.truth.completion for each in servers) < most:
+            await asyncio.sleep(0.001)
+        handle.cancel()
+    if cell.condition == "first":
+        await _first(handle)
+    return await handle
+
+
+async def _first(handle: Handle) -> None:
+    """Give up all that runs beside the first model call to end, once."""
+    while not handle.finished.done():
+        await asyncio.sleep(0.001)
+        thinks = [each for each in handle.steps if each.kind == "think"]
+        if any(each.state == "done" for each in thinks):
+            for each in thinks:
+                if each.state == "running":
+                    handle.prune(each.step)
+            return

@@ -1,0 +1,104 @@
+"""What the requests of a job came to: what the server said, what we counted ourselves, and what nobody can know.
+
+A request that was sent counts its prompt, however early it is left. What its server did not say is told as well as it
+is known, and `Usage.uncounted` and `Usage.uncounted_prompt` say by how much that may be wrong.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from plait.core.result import Usage
+
+from .limiter import AnswerSpeed
+from .reading import AnswerReading
+
+AHEAD = 16
+"""Tokens that a server may be ahead of what we have read of it: those on the way, and those that it makes before it
+sees that nobody listens."""
+_MESSAGE = 16
+"""Tokens that a chat template may put around a message, and around all of them."""
+
+
+@dataclass(slots=True, eq=False)
+class SentRequest:
+    """A request that is under way, and may cost something."""
+
+    fields: Mapping[str, Any]
+    """Its JSON."""
+    reading: AnswerReading
+    room: int
+    """The most tokens that it may generate."""
+    heard: float
+    """When it was sent, or when the server said something last, on the loop's clock."""
+
+    def usage(self, now: float, speed: AnswerSpeed) -> Usage:
+        """Return what it came to by now: it has ended, or is left."""
+        told = self.reading.told
+        prompt, unsure = self._prompt(speed)
+        completion, uncounted = self._completion(now - self.heard, speed)
+        cached = min(told.cached, prompt) if told is not None else 0
+        if told is not None and told.prompt:
+            speed.read(told.prompt, _size(self.fields)[0])
+        thoughts = min(told.thoughts, completion) if told is not None else 0
+        return Usage(
+            prompt=prompt, cached=cached, completion=completion, thoughts=thoughts, uncounted=uncounted,
+            uncounted_prompt=unsure,
+        )  # fmt: skip
+
+    def _prompt(self, speed: AnswerSpeed) -> tuple[int, int]:
+        """Return the tokens of the prompt, and by how many that may be wrong."""
+        told, sent = self.reading.told, self.fields.get("prompt")
+        if told is not None and told.prompt:
+            return told.prompt, 0
+        if isinstance(sent, list):
+            return len(sent), 0
+        if self.reading.prompt_ids:
+            return len(self.reading.prompt_ids), 0
+        size, around = _size(self.fields)
+        about = max(1, speed.prompt(size))
+        return about, max(about - 1, size + around - about)  # a token has at least one byte
+
+    def _completion(self, silent: float, speed: AnswerSpeed) -> tuple[int, int]:
+        """Return the tokens that were generated, and how many more there may be."""
+        reading, room = self.reading, self.room
+        seen, ended = reading.generated, reading.ended
+        if reading.billed and reading.pieces > 1:
+            speed.counted(seen, reading.pieces)
+        if reading.billed or (ended and reading.ids_complete):
+            return seen, 0
+        if ended and reading.finish == "length":
+            return seen, max(0, room - seen)
+        if self.fields.get("stream") is False:
+            if not reading.chunks:
+                about, most = speed.estimate(silent, room), room
+            else:
+                about, most = max(seen, speed.prompt(reading.size)), reading.size + 1
+            return about, max(about, most - about)
+        unread = 0 if reading.told is not None or reading.ids_complete else speed.unread(seen, reading.size)
+        if not ended:
+            unread += max(AHEAD, speed.estimate(silent, room))
+        return seen, unread if reading.overran else min(unread, max(0, room - seen))
+
+
+def _size(fields: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the bytes of the text in a request's prompt, and the most tokens that a template puts around it."""
+    prompt = fields.get("prompt")
+    if isinstance(prompt, str):
+        return len(prompt.encode()), 1
+    messages: list[Any] = fields.get("messages") or []
+    said = [each if isinstance(each, str) else _texts(each) for each in messages]
+    tools = json.dumps(fields["tools"]) if fields.get("tools") else ""
+    return sum(len(each.encode()) for each in (*said, tools)), _MESSAGE * (len(messages) + 1)
+
+
+def _texts(message: Mapping[str, Any]) -> str:
+    """Return what is text in a message: an image is no text."""
+    content = message.get("content") or ""
+    if isinstance(content, list):
+        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    calls = json.dumps(message["tool_calls"]) if message.get("tool_calls") else ""
+    return f"{message.get('role', '')}{content}{calls}"
