@@ -122,6 +122,11 @@ class Expanded(_Written):
     )
     """By step of the patch: the model calls, one after another, that its flow had waited for when it made it. By scope
     that limits `turns`; those of the whole flow under the empty name."""
+    refused: Annotated[dict[str, str], Field(exclude_if=lambda refused: not refused)] = field(
+        default_factory=dict[str, str]
+    )
+    """Steps of the patch that a scope's budget does not allow, and why, in words: they fail at once
+    (`BudgetExceeded`)."""
 
 
 @dataclass(slots=True)

@@ -484,7 +484,7 @@ class Machine:
                 self.late += 1
             else:
                 try:
-                    added = self._plans.enter(event.patch, node.inner, node.account, event.waited)
+                    added = self._plans.enter(event.patch, node.inner, node.account, event.waited, event.refused)
                 except PlaitError as error:
                     self._steps.fail(node, as_failure(error))
                     return

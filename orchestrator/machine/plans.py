@@ -11,13 +11,14 @@ anything is changed, so a plan that is refused leaves no trace.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.errors import BudgetExceeded, PlanError
 from ..core.interfaces import Merge, PluginRegistry
 from ..core.ops import Call, Join, Plugin, Think
 from ..core.plan import Plan
+from ..core.result import as_failure
 from ..core.states import DONE, EXPANDED, FAILED, UNDER_WAY, WAITING
 from .budgets import FlowWaits, enter, open_account
 from .figures import lane_of
@@ -42,11 +43,12 @@ class Plans:
         scope: Scope,
         account: Account | None,
         waited: Mapping[str, Mapping[str, int]] | None = None,
+        refused: Mapping[str, str] | None = None,
     ) -> Sequence[Node]:
         """Add a plan's steps to a scope, nothing started. Raises as `insert` does, with nothing changed."""
         records, timers = self._records, self._slots.timers
         owner = scope.owner
-        added = insert(plan, scope, account, records.now, self._plugins.merge, waited)
+        added = insert(plan, scope, account, records.now, self._plugins.merge, waited, refused or ())
         for each in added.accounts:
             self.arm_deadline(each, scope.run)
         before = 0
@@ -59,6 +61,9 @@ class Plans:
             node.path_before = before
             if node.merge is not None and node.step.op.kind == "join" and node.step.op.deadline is not None:
                 timers.add(records.now + node.step.op.deadline, "deadline", node)
+        for node in added.nodes if refused else ():
+            if (why := refused.get(node.step.name)) is not None:
+                self._steps.fail(node, as_failure(BudgetExceeded(why)))
         return added.nodes
 
     def arm_deadline(self, account: Account, run: Run) -> None:
@@ -119,12 +124,13 @@ def insert(
     now: float,
     merge: Callable[[Plugin], Merge],
     waited: Mapping[str, Mapping[str, int]] | None = None,
+    refused: Collection[str] = (),
 ) -> PlanInsertion:
     """Add a plan's steps to a scope and return them, with edges and counts set and nothing started.
 
     Raises `PlanError` (unknown or forbidden reference, cycle, name taken, no output), `BudgetExceeded` (too many steps)
-    or what `merge` raises for a plugin that is not there. In each case nothing was changed. `waited` is that of
-    `Expanded`.
+    or what `merge` raises for a plugin that is not there. In each case nothing was changed. `waited` and
+    `refused` are those of `Expanded`: what was refused is in no budget.
     """
     run = scope.run
     group, known = _group_account(plan, scope, account, now)
@@ -149,7 +155,8 @@ def insert(
         order = _topological(order)
     if scope.owner is not None:
         _refuse_outer_cycles(nodes.values(), scope)
-    message = enter(group, order, scope.level, _waited(plan, scope, group, waited))
+    allowed = [node for node in order if node.step.name not in refused] if refused else order
+    message = enter(group, allowed, scope.level, _waited(plan, scope, group, waited))
     if message:
         raise BudgetExceeded(message)
     accounts = _open_step_accounts(nodes.values(), group, now)

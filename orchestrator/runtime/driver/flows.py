@@ -84,8 +84,8 @@ class RunningFlow:
         self._handles: dict[str, StepHandle[Any]] = {}
         """Steps that have not ended, by id."""
         self._made: list[tuple[StepHandle[Any], Group | None]] = []
-        self._unmade: set[str] = set()
-        """Names of steps that a budget of a scope did not allow."""
+        self._refused: dict[str, str] = {}
+        """Why a budget of a scope does not allow steps that have not been sent out, by their names."""
         self._given_up: dict[str, str] = {}
         self._opened: set[str] = set()
         """Groups whose budget the machine has been told."""
@@ -117,12 +117,12 @@ class RunningFlow:
             raise FlowError(f"{type(self._flow).__name__} made {handle.name} after it had ended")
         if len(self._made) >= _MOST:
             raise FlowError(f"it made {_MOST:,} steps without waiting for any: await some before it makes more")
-        refused = self._refused(handle.step, group)
-        if refused is not None:
-            self._unmade.add(handle.name)
-            handle.end(None, refused)
-            return
         self._made.append((handle, group))
+        refused = _count(group)
+        if refused:  # it enters the plan all the same, as a failed step: what is made of it may tolerate that
+            self._refused[handle.name] = refused
+            handle.end(None, as_failure(BudgetExceeded(refused)))
+            return
         self._handles[f"{self.root}/{handle.name}"] = handle
         if group is not None:
             group.steps.append(handle)
@@ -133,24 +133,6 @@ class RunningFlow:
             self._current.made.append(handle)
             if self._current.given_up:
                 self.give_up(handle, "made by what had been given up")
-
-    def _refused(self, step: Step, group: Group | None) -> Failure | None:
-        """Count a step in its scopes; return why it is not made where their budgets do not allow it, or where it needs
-        one that was not made. The flow hears of it, as it does of an attempt too many; the run's own budget ends it."""
-        if group is None and not self._unmade:
-            return None
-        needs = (*step.references(), step.op.after) if step.op.kind == "think" else tuple(step.references())
-        missing = next((each for each in needs if each in self._unmade), None)
-        if missing is not None:
-            return Failure(kind="Cancelled", message=f"it needs {missing}, which was not made")
-        scopes = list(group.chain()) if group is not None else []
-        for each in scopes:
-            limit = each.budget.steps if each.budget is not None else None
-            if limit is not None and each.count >= limit:
-                return as_failure(BudgetExceeded(f"scope {each.name}: a limit of {limit} steps is used; raise `steps`"))
-        for each in scopes:
-            each.count += 1
-        return None
 
     def place(self) -> FlowPlace:
         """Return where the coroutine stands that runs now."""
@@ -322,8 +304,8 @@ class RunningFlow:
             patches += self._patches()
         except BaseException as error:
             return self._stopped(error, at)
+        said = self._said(patches, at)  # before the end: what it gave up in its last turn is given up
         self.close()
-        said = self._said(patches, at)
         end = Plan(steps=(), output=value.name)
         return [*said, Expanded(at=at, step=self.root, attempt=self._attempt, patch=end, closed=True)]
 
@@ -398,13 +380,32 @@ class RunningFlow:
 
     def _said(self, patches: list[Plan], at: float) -> list[Event]:
         waited, self._waited = self._waited, {}
+        refused, self._refused = self._refused, {}
         said: list[Event] = []
         for patch in patches:
             of_it = {each.name: waited[each.name] for each in patch.steps if each.name in waited} if waited else {}
-            said.append(Expanded(at=at, step=self.root, attempt=self._attempt, patch=patch, waited=of_it))
+            not_allowed = (
+                {each.name: refused[each.name] for each in patch.steps if each.name in refused} if refused else {}
+            )
+            said.append(
+                Expanded(at=at, step=self.root, attempt=self._attempt, patch=patch, waited=of_it, refused=not_allowed)
+            )
         given_up, self._given_up = self._given_up, {}
         said += [Pruned(at=at, step=step, reason=why) for step, why in given_up.items() if step in self._handles]
         return said
+
+
+def _count(group: Group | None) -> str:
+    """Count a step in its scopes; return why it is refused where their budgets do not allow it. The flow hears of it,
+    as it does of an attempt too many; the run's own budget ends it."""
+    scopes = list(group.chain()) if group is not None else []
+    for each in scopes:
+        limit = each.budget.steps if each.budget is not None else None
+        if limit is not None and each.count >= limit:
+            return f"scope {each.name}: a limit of {limit} steps is used; raise `steps`"
+    for each in scopes:
+        each.count += 1
+    return ""
 
 
 def failure_of(flow: Flow, error: BaseException) -> Failure:

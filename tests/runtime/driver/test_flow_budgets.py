@@ -222,9 +222,40 @@ async def test_a_scope_of_so_many_steps_refuses_the_next_and_the_flow_goes_on() 
 
     answer = await run(plan)
     assert answer.status == "done", answer
-    assert len(answer.report.steps) == 4, "the flow, two in the scope, one after it"
+    assert len(answer.report.steps) == 7, "the flow, two in the scope and three that were refused, one after it"
     assert said == [
         "BudgetExceeded: scope scope-1: a limit of 2 steps is used; raise `steps`",
-        "Cancelled: it needs think-3, which was not made",
-        "Cancelled: it needs think-3, which was not made",
+        "BudgetExceeded: scope scope-1: a limit of 2 steps is used; raise `steps`",
+        "BudgetExceeded: scope scope-1: a limit of 2 steps is used; raise `steps`",
     ]
+
+
+@pytest.mark.parametrize("tolerate", ["best-effort", "any-end", "quorum"])
+async def test_a_step_that_a_scope_refuses_is_a_failed_branch_of_what_tolerates(tolerate: Any) -> None:
+    async def plan(ctx: Context, question: str) -> Any:
+        async with ctx.scope(Budget(steps=3)) as inner:
+            made = [inner.think(f"line {i}") for i in range(4)]
+            return await ctx.join(made, tolerate=tolerate, **({"quorum": 2} if tolerate == "quorum" else {}))
+
+    answer = await run(plan)
+    assert answer.value[:2] == ["answer: 4"] * 2 and answer.value[3:] in ([], [None]), answer.failure
+    states = {row.name: row.state for row in answer.report.steps}
+    assert states["think-4"] == "failed" and states["think-1"] == "done"
+
+
+@pytest.mark.parametrize("how", ["returned", "needed", "continued"])
+async def test_a_refused_step_that_is_the_answer_says_which_budget_refused_it(how: str) -> None:
+    async def plan(ctx: Context, question: str) -> Any:
+        async with ctx.scope(Budget(steps=1)) as inner:
+            await inner.think("first")
+            second = inner.think("second")
+        match how:
+            case "returned":
+                return second
+            case "needed":
+                return ctx.think(["of ", second])
+            case _:
+                return second.think("on")
+
+    answer = await run(plan)
+    assert answer.failure is not None and "a limit of 1 steps is used; raise `steps`" in answer.failure.message

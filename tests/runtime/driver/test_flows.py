@@ -475,3 +475,28 @@ def test_a_flow_that_computes_for_ever_fails_alone() -> None:
             assert said["status"] == "failed"
             assert f"{name}: it ran for 0.5 s without waiting for a step, at line " in said["why"]
             assert "of stuck_child.py in" in said["why"]
+
+
+@pytest.mark.parametrize("how", ["scope", "first", "cancel"])
+@pytest.mark.parametrize("waits", [False, True])
+async def test_what_a_flow_gives_up_in_the_turn_in_which_it_returns_is_given_up(how: str, waits: bool) -> None:
+    async def plan(ctx: Context, question: str) -> Any:
+        a = b = ctx.think("quick")
+        if how == "scope":
+            async with ctx.scope() as inner:
+                b = inner.think("long")
+                await a
+        else:
+            b = ctx.think("long")
+            await ctx.first([a, b]) if how == "first" else await a
+            ctx.cancel(b)
+        joined = ctx.join([a, b], tolerate="best-effort")
+        if waits:
+            await joined
+        return joined
+
+    long = Reply(when="long", text="word " * 40, tokens_per_second=20.0)
+    async with AsyncOrchestrator(workers=[Scripted([long, Reply(text="answer: 4")])], journal="off") as plait:
+        answer = await asyncio.wait_for(plait.run("What?", planner=plan), 60)
+    assert {row.name: row.state for row in answer.report.steps}["think-2"] == "cancelled"
+    assert answer.value == ["answer: 4", None] and answer.total_tokens < 20
