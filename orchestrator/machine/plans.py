@@ -62,7 +62,7 @@ class Plans:
             if node.merge is not None and node.step.op.kind == "join" and node.step.op.deadline is not None:
                 timers.add(records.now + node.step.op.deadline, "deadline", node)
         for node in added.nodes if refused else ():
-            if (why := refused.get(node.step.name)) is not None:
+            if refused and (why := refused.get(node.step.name)) is not None:
                 self._steps.fail(node, as_failure(BudgetExceeded(why)))
         return added.nodes
 

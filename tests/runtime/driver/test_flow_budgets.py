@@ -223,11 +223,8 @@ async def test_a_scope_of_so_many_steps_refuses_the_next_and_the_flow_goes_on() 
     answer = await run(plan)
     assert answer.status == "done", answer
     assert len(answer.report.steps) == 7, "the flow, two in the scope and three that were refused, one after it"
-    assert said == [
-        "BudgetExceeded: scope scope-1: a limit of 2 steps is used; raise `steps`",
-        "BudgetExceeded: scope scope-1: a limit of 2 steps is used; raise `steps`",
-        "BudgetExceeded: scope scope-1: a limit of 2 steps is used; raise `steps`",
-    ]
+    reason = "BudgetExceeded: scope scope-1: a limit of 2 steps is used; raise `steps`"
+    assert said[:2] == [reason, reason] and said[2].startswith("DependencyFailed") and said[2].endswith(reason)
 
 
 @pytest.mark.parametrize("tolerate", ["best-effort", "any-end", "quorum"])
