@@ -309,8 +309,11 @@ class Think(Frozen):
     """With `chat`: functions that the model may call by itself, by its chat template or the server's API. Its calls are
     part of the text, each as `<tool_call>{"name": …, "arguments": …}</tool_call>`. A server that takes no functions is
     not told of them, so a prompt that relies on them says in words what else to write."""
-    tool_choice: Literal["auto", "required"] = Field(default="required", exclude_if=lambda each: each == "required")
-    """Whether the model must call one of `tools` or may, where a server can be told so."""
+    tool_choice: str = Field(default="required", max_length=64, exclude_if=lambda each: each == "required")
+    """`auto`: the model may call one of `tools`. `required`: it must. A name: it must call that one. A server is told
+    so; an engine in this process holds the model to it."""
+    parallel_tool_calls: bool = Field(default=True, exclude_if=lambda each: each)
+    """Whether one turn may make several calls."""
     thinking: Thinking = Field(default="auto", exclude_if=lambda thinking: thinking == "auto")
     """Whether a model that can think before it answers shall; `auto` leaves it to the model."""
     thinking_tokens: int | None = Field(default=None, ge=0, exclude_if=lambda tokens: tokens is None)
@@ -337,7 +340,8 @@ class Think(Frozen):
             model: str | None = None,
             salt: str = "",
             tools: Sequence[Function] = (),
-            tool_choice: Literal["auto", "required"] = "required",
+            tool_choice: str = "required",
+            parallel_tool_calls: bool = True,
             messages: Sequence[Message] = (),
             thinking: Thinking = "auto",
             thinking_tokens: int | None = None,

@@ -87,7 +87,8 @@ class CallOptions(TypedDict, total=False):
     model: str | None
     salt: str
     tools: Sequence[Function]
-    tool_choice: Literal["auto", "required"]
+    tool_choice: str
+    parallel_tool_calls: bool
     label: str
     budget: Budget | None
     priority: int

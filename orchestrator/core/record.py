@@ -61,7 +61,7 @@ class StepRecord:
     text: str = ""
     """What it ended in as text, or had generated so far, where that was listened to."""
     why: str = ""
-    """For a join: why it chose what it chose."""
+    """For a join: why it chose what it chose. For a model call: what of it the worker left out."""
     data: JsonValue = None
     """For a join: what its merge measured, for programs (`Verdict.data`)."""
     cause: Cause | None = None
@@ -88,7 +88,7 @@ class StepRecord:
 
     @property
     def reason(self) -> str:
-        """Why it failed or was cancelled; for a join, why it chose what it chose."""
+        """Why it failed or was cancelled; for a join, why it chose what it chose; what a worker left out."""
         last = self.moves[-1][2] if self.moves and self.ended else ""
         return last if self.state in ("failed", "cancelled") else self.why or last
 

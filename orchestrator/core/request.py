@@ -141,6 +141,8 @@ class Request(Frozen):
     """Functions that the model may call and the caller runs: its calls stand in the answer's message."""
     tool_choice: str = Field(default="auto", max_length=64, exclude_if=lambda choice: choice == "auto")
     """Of these: `auto`, `none`, `required`, or the name of the one that has to be called."""
+    parallel_tool_calls: bool = Field(default=True, exclude_if=lambda each: each)
+    """Whether one turn may make several calls."""
     output: Annotated[Form | None, BeforeValidator(_form)] = Field(default=None, exclude_if=lambda form: form is None)
     """The form of the answer, where it is to be typed: a pydantic model, a dataclass, a TypedDict, `list[…]`, or a JSON
     schema."""

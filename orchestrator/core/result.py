@@ -146,7 +146,7 @@ class Result(Frozen):
     tokens: tuple[Token, ...] = Field(default=(), exclude_if=lambda tokens: not tokens)
     """The text's tokens, if `Sampling.top_logprobs` asked for them; empty where they are not known of all."""
     why: str = ""
-    """For a join: why the merge chose this value."""
+    """For a join: why the merge chose this value. For a model call: what of it the worker left out, and why."""
     data: JsonValue = Field(default=None, exclude_if=lambda data: data is None)
     """For a join: what the merge measured, for programs (`Verdict.data`)."""
     reasoning: str = Field(default="", exclude_if=lambda reasoning: not reasoning)

@@ -79,6 +79,24 @@ async def test_a_typed_answer_has_its_form(plait: AsyncOrchestrator) -> None:
     assert said["age"] == 42 and "John" in said["name"]
 
 
+WEATHER = {
+    "name": "get_weather",
+    "description": "The weather in a city.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+TIME = {"name": "get_time", "description": "The time.", "parameters": {"type": "object", "properties": {}}}
+
+
+@pytest.mark.parametrize("choice", ["required", "get_time"])
+async def test_a_call_that_must_come_comes(plait: AsyncOrchestrator, choice: str) -> None:
+    fields = {"tools": [WEATHER, TIME], "tool_choice": choice, "parallel_tool_calls": False}
+    answer = await plait.run("What is the weather in Rome?", **fields)
+    (call,) = answer.message.tool_calls
+    assert call.function.name == ("get_weather" if choice == "required" else "get_time")
+    if choice == "required":
+        assert "Rome" in json.loads(call.function.arguments)["city"]
+
+
 async def test_a_budget_of_tokens_ends_a_run(plait: AsyncOrchestrator) -> None:
     answer = await plait.run("Tell me a long story.", budget=Budget(tokens=20))
     assert answer.usage.completion <= 20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -11,10 +11,10 @@ from hypothesis import given, strategies as st
 
 from plait import tool
 from plait.core.errors import PluginError
-from plait.core.ops import Think
+from plait.core.ops import Structured, Think
 from plait.core.prompt import Prompt
 from plait.planners.tools.llmcompiler import LLMCompiler
-from plait.planners.tools.llmcompiler.prompts import expression
+from plait.planners.tools.llmcompiler.grammar import LINES, grammar
 from plait.planners.tools.llmcompiler.tool_calls import NativeCalls
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.workers._shared.prompt import Prompter
@@ -132,7 +132,7 @@ def test_a_call_that_cannot_be_read_is_an_error_and_keeps_its_number(call: objec
     assert [step["name"] for step in made["steps"] if step["tool"] != "join"] == ["2"]
 
 
-@pytest.mark.parametrize("template", ["a template", None])
+@pytest.mark.parametrize("template", ["a template of tools", None])
 def test_an_engines_chat_template_is_told_of_the_functions(template: str | None) -> None:
     class Tokenizer:
         chat_template = template
@@ -159,9 +159,13 @@ def test_an_engines_chat_template_is_told_of_the_functions(template: str | None)
         assert told["function"]["parameters"]["properties"]["query"]["type"] == "string"
 
 
-def test_native_calls_and_a_constrained_plan_exclude_each_other() -> None:
+def test_native_calls_and_a_form_of_ones_own_exclude_each_other() -> None:
+    form = Structured(kind="regex", spec="a")
     with pytest.raises(PluginError, match="two languages"):
-        LLMCompiler(dialect="native", plan=Prompt(form="calls"))
+        LLMCompiler(dialect="native", plan=Prompt(form=form))
+    orchestrator = AsyncOrchestrator(workers=[], tools=[search])
+    op = orchestrator.plan("q", planner="llmcompiler:dialect=native").steps[0].op
+    assert isinstance(op, Think) and op.sampling.structured is None and op.tool_choice == "required"
 
 
 def test_one_repair_is_one() -> None:
@@ -169,26 +173,116 @@ def test_one_repair_is_one() -> None:
     assert "1 native tool call read as tasks" in made["repairs"]
 
 
-def test_a_constrained_plan_is_what_the_expression_allows() -> None:
-    form = expression([search.spec, fetch_page.spec])
-    whole = re.compile(form)
-    good = '1. search("a")\n2. search(query="b", limit=2)\nThought: now both\n3. fetch_page($1)\n4. join()<END_OF_PLAN>'
-    assert whole.fullmatch(good)
-    for bad in (
-        "4. join()<END_OF_PLAN>",
-        good.replace("search", "delete"),
-        good.replace("<END_OF_PLAN>", ""),
-        "Sure, here is a plan:\n" + good,
-        good + "\nmore",
+@tool
+def total(values: list[float]) -> float:
+    """Add up."""
+    return sum(values)
+
+
+@tool
+def now() -> str:
+    """The time."""
+    return "12:00"
+
+
+def allows(text: str, known: Sequence[int] = (), first: int = 1) -> bool:
+    """Whether an engine held to the grammar could write a whole plan."""
+    xgrammar = pytest.importorskip("xgrammar")
+    tokens = xgrammar.TokenizerInfo([chr(each) for each in range(128)], stop_token_ids=[0])
+    specs = [search.spec, fetch_page.spec, total.spec, now.spec]
+    matcher = xgrammar.GrammarMatcher(xgrammar.GrammarCompiler(tokens).compile_grammar(grammar(specs, known, first)))
+    return matcher.accept_string(text) and matcher.accept_token(0)
+
+
+GOOD = """\
+1. search(query="a")
+2. search("b ${1} for $$5", limit=2)
+Thought: now both
+3. fetch_page(of=$1)
+4. total(values=[$1, 2.5, -1e3])
+5. now()
+6. join()<END_OF_PLAN>"""
+
+
+def test_a_constrained_plan_is_what_the_grammar_allows() -> None:
+    assert allows(GOOD)
+    for wrong, instead in (
+        ("of=$1", "of=$3"),  # itself
+        ("of=$1", "of=$4"),  # a later one
+        ("${1} for", "${2} for"),
+        ("search(query", "delete(query"),
+        ("limit=2", "limit=two"),
+        ("limit=2", "size=2"),
+        ("5. now", "7. now"),
+        ("<END_OF_PLAN>", ""),
+        ("1. search", "Sure:\n1. search"),
+        ('search("b ${1} for $$5", limit=2)', "search(limit=2)"),  # lacks what it must have
     ):
-        assert not whole.fullmatch(bad), bad
+        assert not allows(GOOD.replace(wrong, instead)), instead
+    assert not allows("1. join()<END_OF_PLAN>"), "a plan has a call"
+
+
+def test_another_plan_counts_on_and_may_refer_to_the_results_there_are() -> None:
+    plan = "4. fetch_page(of=$2)\n5. fetch_page(of=$4)\n6. join()<END_OF_PLAN>"
+    assert allows(plan, known=(1, 2), first=4)
+    assert not allows(plan.replace("$2", "$3"), known=(1, 2), first=4)
+
+
+def test_a_plan_longer_than_the_grammar_counts_goes_on() -> None:
+    lines = [f"{at}. now()" for at in range(1, LINES + 30)]
+    assert allows("\n".join([*lines, f"{LINES + 30}. join()<END_OF_PLAN>"]))
+
+
+_VALUE = {
+    "string": st.text(alphabet='ab "\\{}[],=()', max_size=8),
+    "integer": st.integers(-999, 999),
+    "boolean": st.booleans(),
+}
+
+
+@given(st.data())
+def test_what_the_grammar_allows_is_read_without_repairs(data: st.DataObject) -> None:
+    kinds = data.draw(st.lists(st.sampled_from(sorted(_VALUE)), min_size=1, max_size=3))
+    fields: dict[str, Any] = {f"a{at}": {"type": kind} for at, kind in enumerate(kinds)}
+    spec = now.spec.model_copy(
+        update={"name": "f", "parameters": {"type": "object", "properties": fields, "required": list(fields)}}
+    )
+    values = {name: data.draw(_VALUE[kind["type"]]) for name, kind in fields.items()}
+    text = ", ".join(f"{name}={json.dumps(value)}" for name, value in values.items())
+    plan = f"1. f({text})\n2. join()<END_OF_PLAN>"
+    xgrammar = pytest.importorskip("xgrammar")
+    tokens = xgrammar.TokenizerInfo([chr(each) for each in range(128)], stop_token_ids=[0])
+    matcher = xgrammar.GrammarMatcher(xgrammar.GrammarCompiler(tokens).compile_grammar(grammar([spec])))
+    assert matcher.accept_string(plan)
+    made: Any = LLMCompiler().parse(plan, [spec])
+    assert made["errors"] == [] and made["repairs"] == [] and made["steps"][0]["args"] == values
 
 
 def test_the_planner_asks_the_engine_for_it() -> None:
     orchestrator = AsyncOrchestrator(workers=[], tools=[search])
-    for constrained in (True, False):
-        made = orchestrator.plan("q", planner=LLMCompiler(plan=Prompt(form="calls")) if constrained else "llmcompiler")
-        op = made.steps[0].op
+    for planner, kind in (("llmcompiler", "grammar"), ("llmcompiler:plan.form=null", None)):
+        op = orchestrator.plan("q", planner=planner).steps[0].op
         assert isinstance(op, Think)
-        assert (op.sampling.structured is not None) == constrained
+        form = op.sampling.structured
+        assert (form.kind if form is not None else None) == kind
+        assert form is None or not form.required, "a worker that cannot does without"
     assert op.sampling.stop  # and the end mark still ends it
+
+
+def test_equal_calls_are_made_once_and_others_as_often_as_they_are_written() -> None:
+    @tool(side_effects=True)
+    def send(to: str) -> str:
+        """Send it."""
+        return to
+
+    plan = """1. search(query="a")
+2. search(query="a", limit=3)
+3. send(to="x")
+4. send(to="x")
+5. fetch_page(of=$2)
+6. join()<END_OF_PLAN>"""
+    made: Any = LLMCompiler().parse(plan, [search.spec, fetch_page.spec, send.spec])
+    assert made["errors"] == []
+    assert [step["name"] for step in made["steps"]] == ["1", "3", "4", "5", "6"]
+    assert made["steps"][3]["args"] == {"of": {"$ref": "1"}}, "who refers to the second means the first"
+    assert "task 2: the same call as task 1, made once" in made["repairs"]

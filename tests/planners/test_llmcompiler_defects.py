@@ -89,7 +89,7 @@ async def test_lc4_and_lc5_a_dependent_starts_when_its_input_is_there_not_at_the
         """Start."""
         return x
 
-    plan = "1. first()\n2. second($1)\nThought: slow words slow words slow words slow words\n3. first()\n4. join()"
+    plan = "1. first()\n2. second($1)\nThought: slow words slow words slow words slow words\n3. second(5)\n4. join()"
     replies = [Reply(when="^Answer a question", text="Action: Finish(ok)"), Reply(text=plan, tokens_per_second=10)]
     async with AsyncOrchestrator(workers=[Scripted(replies)], tools=[first, second]) as orchestrator:
         answer = await orchestrator.run("q", planner="llmcompiler")

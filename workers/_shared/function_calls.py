@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plait.core.ops import Function
-from plait.core.tools.calls import call_text
+from plait.core.ops import Function, Think
+from plait.core.tools.calls import CLOSE, OPEN, call_text
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 MOST_CALLS = 10_000
@@ -22,11 +22,41 @@ def function(offered: Function) -> dict[str, Any]:
     return {
         "type": "function",
         "function": {
-            "name": _NOT_IN_NAMES.sub("_", offered.name)[:64],
+            "name": called(offered.name),
             "description": offered.description,
             "parameters": offered.parameters or {"type": "object", "properties": {}},
         },
     }
+
+
+def called(name: str) -> str:
+    """Return a function's name as APIs take it."""
+    return _NOT_IN_NAMES.sub("_", name)[:64]
+
+
+def forced(think: Think) -> str:
+    """Return the form of a turn in which the model must call a function, as a structural tag of XGrammar (JSON): one
+    call, or a line each for several, with arguments of the function's schema. Empty where it need not."""
+    if not think.tools or not think.chat or think.tool_choice == "auto" or think.sampling.structured or think.begin:
+        return ""
+    offered = [each for each in think.tools if think.tool_choice in ("required", each.name)]
+    # Without a limit a small model may write spaces for ever.
+    tags = [
+        {
+            "type": "tag",
+            "begin": f'{OPEN}{{"name": {json.dumps(called(each.name))}, "arguments": ',
+            "content": {
+                "type": "json_schema",
+                "json_schema": each.parameters or {"type": "object", "properties": {}},
+                "max_whitespace_cnt": 1,
+            },
+            "end": f"}}{CLOSE}",
+        }
+        for each in offered
+    ]
+    made = {"type": "tags_with_separator", "tags": tags, "separator": "\n", "at_least_one": True}
+    made["stop_after_first"] = not think.parallel_tool_calls
+    return json.dumps({"type": "structural_tag", "format": made})
 
 
 def written(name: str, arguments: str) -> str:
@@ -74,7 +104,9 @@ class CallAssembler:
     arguments as an object. A call is told as soon as the brackets of its arguments are closed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_CALLS) -> None:
+        """`most`: calls beyond are left out."""
+        self._most = most
         self._calls: list[_Open] = []
         self._count = 0
         self._at: dict[int, _Open] = {}
@@ -99,7 +131,7 @@ class CallAssembler:
         number = index if isinstance(index, int) else None
         call = self._at.get(number) if number is not None else self._calls[-1] if self._calls else None
         if call is None or _another(call, str(name), id_, numbered=number is not None):
-            if self._count >= MOST_CALLS:
+            if self._count >= self._most:
                 return
             self._count += 1
             call = _Open(id_, str(name))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from plait.core.chat import Message, spoken, user, with_prompt
 from plait.core.errors import EngineError
-from plait.core.ops import Text, Think, Tokens
+from plait.core.ops import Function, Text, Think, Tokens
 from plait.core.tools.calls import loads
 
 from .function_calls import function
@@ -96,6 +97,10 @@ class Prompter:
             found[label] = ids[0]
         return found
 
+    def writes(self, text: str) -> bool:
+        """Whether the tokenizer can write a text, character for character: one of whole words has no quotes, say."""
+        return self.text(self._encode(text, False)) == text
+
     @property
     def template(self) -> str:
         """The model's chat template; empty if it has none."""
@@ -149,8 +154,10 @@ class Prompter:
         for name in options:
             if name not in self.template:
                 raise EngineError(f"the model's chat template knows no {name!r}: leave it out")
-        if think.tools:
+        if think.tools and "tools" in self.template:
             options["tools"] = [function(each) for each in think.tools]
+        elif think.tools and think.tool_choice != "auto":
+            messages = _told(messages, think.tools)
         end = getattr(self.tokenizer, "eos_token", None) or ""
         given = [_for_template(each, end, raw) for each in messages]
         try:
@@ -231,6 +238,15 @@ class Prompter:
             return True
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         return type(getattr(backend, "model", None)).__name__ == "WordLevel"
+
+
+def _told(messages: Sequence[Message], tools: Sequence[Function]) -> Sequence[Message]:
+    """Return a conversation whose first message tells of functions in words, for a template that has no place for
+    them."""
+    text = "You may call these functions:\n" + "\n".join(json.dumps(function(each)["function"]) for each in tools)
+    if messages and messages[0].role in ("system", "developer"):
+        return [messages[0].model_copy(update={"content": f"{messages[0].text}\n\n{text}"}), *messages[1:]]
+    return [Message(role="system", content=text), *messages]
 
 
 def _for_template(message: Message, end: str, raw: bool) -> Mapping[str, Any]:

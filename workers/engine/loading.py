@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import warnings
 from typing import Any
@@ -12,6 +13,7 @@ from .._shared import resources
 from .._shared.codes import PROCESSOR
 from .options import EngineOptions
 from .parameters import engine_arguments, lora_rank
+from .private import without_amx
 from .process import INSTALL, environment, explain, first_line
 
 __all__ = ["arguments", "broken", "load", "prepare", "tokens_input"]
@@ -49,6 +51,10 @@ def load(args: dict[str, Any]) -> tuple[Any, Any]:
         raise EngineError(f"vLLM {said}: {INSTALL}") from error
     except Exception as error:
         raise EngineError(f"vLLM is installed but cannot be imported ({first_line(error)}): {INSTALL}") from error
+    with contextlib.suppress(ImportError):
+        from vllm.v1.attention.backends import cpu_attn
+
+        without_amx(cpu_attn)
     known = inspect.signature(vllm.EngineArgs).parameters
     asked = {"max_loras": "lora", "max_lora_rank": "lora", "runner": "runner"}
     if args.get("kv_events_config"):

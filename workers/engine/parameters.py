@@ -46,9 +46,10 @@ class Abilities:
         deltas: bool,
         mute: bool = False,
         labels: Sequence[int] = (),
+        calls: str = "",
     ) -> Any:
         """Return vLLM's form of the sampling settings; `mute`: it need not make text of the ids. `labels`: the token
-        ids of the step's labels.
+        ids of the step's labels. `calls`: the form of a turn that must call functions.
 
         Raises `EngineError` for a setting that this vLLM does not know, and whatever vLLM raises for a value that it
         does not accept.
@@ -97,6 +98,8 @@ class Abilities:
             self.need(f"structured_outputs.{form.kind}", known or not form.required)
             if known:
                 fields["structured_outputs"] = forms(**{form.kind: specified(form)})
+        if calls and "structural_tag" in _parameters(self._forms or dict):
+            fields["structured_outputs"] = self._forms(structural_tag=calls)
         for name in fields:
             self.need(name, name in self._fields)
         return self._sampling(**fields, **self._own)

@@ -50,6 +50,20 @@ def follow_blocks(engine: Any, take: Callable[[Sequence[Any]], None]) -> bool:
     return True
 
 
+def without_amx(attention: Any) -> None:
+    """Have vLLM's module of attention on CPUs leave the AMX kernel alone. That of 0.32 is wrong: SmolLM2 (three queries
+    a key, heads of 64) then answers something else than with every other kernel. Products of matrices keep AMX."""
+    chosen = getattr(attention, "_get_attn_isa", None)
+    if callable(chosen) and not hasattr(chosen, "without_amx"):
+
+        def isa(*args: Any, **named: Any) -> Any:
+            found = chosen(*args, **named)
+            return "vec" if found == "amx" else found
+
+        isa.without_amx = True  # pyright: ignore[reportFunctionMemberAccess]
+        attention._get_attn_isa = isa
+
+
 def pack_head(model: Any) -> None:
     """Bring a head that is tied to the embedding up to date after new weights came. vLLM 0.32 keeps a packed copy of it
     on a CPU, which its reloading forgets: the model would go on with the old head."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,6 +57,10 @@ class EngineRequest:
     """The text of the whole context without its last, half character: the engine then begins by repeating it."""
     anew: str = ""
     """Why its conversation was rendered anew, if it was."""
+    calls: str = ""
+    """The form of a turn that must call functions, if it must."""
+    why: str = ""
+    """Why the text was not held to its form, if it was not."""
     inner: str = ""
     ids: list[int] = field(default_factory=list[int])
     """What this attempt has generated."""
@@ -77,6 +82,14 @@ class EngineRequest:
     """Tokens that are told already, and with them the sum of their log-probabilities and the length of the text."""
     told_cumulative: float = 0.0
     told_text: int = 0
+
+    @property
+    def form(self) -> tuple[str, str] | None:
+        """The kind and the specification of the form that the text is held to, if the step can do without."""
+        form = self.sampling.structured
+        if form is not None:
+            return None if form.required else (form.kind, json.dumps(form.spec))
+        return ("calls", self.calls) if self.calls else None
 
     @property
     def context(self) -> list[int]:
@@ -130,6 +143,7 @@ class EngineRequest:
             logprob=self.cumulative / count if self.sampling.logprobs and count else None,
             signals=self.trace.signals() if self.trace else None,
             anew=self.anew,
+            why=self.why,
             labels=self.found,
             drawn=self.drawn(ids),
         )

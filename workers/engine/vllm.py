@@ -21,6 +21,7 @@ from plait.core.result import Failure, Result, as_failure
 
 from .._shared.cached_blocks import CachedBlocks, read
 from .._shared.confidence import ConfidenceTrace, measure
+from .._shared.function_calls import forced
 from .._shared.prompt import Prompter
 from .._shared.stops import first_stop
 from .._shared.streams import Stream, TokenBatch
@@ -33,6 +34,11 @@ from .requests import EngineOutputs, EngineRequest, ended, take_up
 
 log = logging.getLogger("plait.engine")
 
+WRITTEN = {"json": '{"a": [1, true]}', "calls": '<tool_call>{"a": 1}</tool_call>', "grammar": '1. f(a="b", c=$1)\n'}
+"""What a tokenizer must be able to write, as an example, before a model is held to forms of a kind."""
+KEEPS = "vLLM cannot keep this model to it"
+REMEMBERED = 1000
+"""Forms that cannot be kept, of which it is known."""
 REPORTS = 16
 """Tokens between two reports of a request that a budget counts."""
 
@@ -53,6 +59,8 @@ class Core:
         self._inner: dict[str, EngineRequest] = {}
         """The requests that are running by vLLM's names for them."""
         self._checkpoint = spec.checkpoint
+        self._unkept: set[tuple[str, str]] = set()
+        """Forms that vLLM could not keep the model to: not tried again."""
         args = prepare(spec)
         if not Core._place.acquire(blocking=False):
             raise EngineError(
@@ -144,9 +152,17 @@ class Core:
         order.buffer = 0 if sampling.keep_stop else max(map(len, stops.texts), default=1) - 1
         if sampling.labels:
             order.labels = self.prompter.labels(sampling.labels)
+        order.calls = forced(think)
+        form = order.form
+        if form in self._unkept:
+            self._do_without(order, KEEPS)
+        elif form is not None and not self.prompter.writes(WRITTEN.get(form[0], "")):
+            self._do_without(order, "the model's tokenizer has no tokens to write it with")
+        sampling = order.sampling
         # A form's state cannot be taken up in its middle, nor are a lost attempt's log-probabilities known: that output
         # starts from the beginning.
         whole = sampling.structured is not None or bool(sampling.labels) or sampling.top_logprobs is not None
+        whole = whole or bool(order.calls)
         order.tells = bool(self._checkpoint) and not whole
         if job.generated and not whole:
             take_up(order, job.generated, self.prompter, sampling.stop)
@@ -166,7 +182,7 @@ class Core:
         order.mute = order.mute and self.prompter.decodes_late(order.context)
         limit = min(sampling.max_tokens - len(order.past), room)
         ids = tuple(order.labels.values())
-        order.params = self.able.params(sampling, stops, limit, order.deltas, order.mute, ids)
+        order.params = self.able.params(sampling, stops, limit, order.deltas, order.mute, ids, order.calls)
         order.trace = ConfidenceTrace.of(sampling)
         order.attempt, order.reports = job.attempt, job.report
         order.bare = order.tells and not (order.deltas or sampling.logprobs)
@@ -332,15 +348,23 @@ class Core:
 
     def _without_form(self, order: EngineRequest, news: EngineOutputs) -> bool:
         """Ask again without a form that vLLM cannot keep the model to, if the step can do without. Returns whether."""
-        form = order.sampling.structured
-        if form is None or form.required or order.ids:
+        if (form := order.form) is None or order.ids:
             return False
-        log.warning("vLLM cannot keep this model to the form %r: the text is checked when it is whole", form.kind)
-        order.sampling = order.sampling.model_copy(update={"structured": None})
+        log.warning("vLLM cannot keep this model to the form %r: the text is checked when it is whole", form[0])
+        if len(self._unkept) >= REMEMBERED:
+            self._unkept.clear()
+        self._unkept.add(form)
+        self._do_without(order, KEEPS)
         order.params = copy.copy(order.params)
         order.params.structured_outputs = None
         self.add(order, news)
         return True
+
+    def _do_without(self, order: EngineRequest, why: str) -> None:
+        """Leave the form of a request out, and have its result say so."""
+        assert order.form is not None
+        order.why = f"not held to the form {order.form[0]!r}: {why}"
+        order.sampling, order.calls = order.sampling.model_copy(update={"structured": None}), ""
 
     def _seen(self, order: EngineRequest) -> RequestProgress | None:
         """Return what a running request has generated so far, where this vLLM says it where 0.32 does."""

@@ -12,7 +12,7 @@ from plait.core.result import Finish, Result, Token, TokenDraws, Usage
 from plait.core.values import writable
 
 from .._shared.confidence import ConfidenceTrace, add_position
-from .._shared.function_calls import CallAssembler
+from .._shared.function_calls import MOST_CALLS, CallAssembler
 from .._shared.stops import opening
 from .wire import ServerDialect, ServerError, stops_here
 
@@ -29,6 +29,7 @@ class AnswerReading:
     def __init__(self, dialect: ServerDialect, think: Think, tells: bool = False, secrets: Sequence[str] = ()) -> None:
         """Begin. With `tells`, token ids are told with what is new. `secrets` are replaced by `***` in the text."""
         self._sampling = think.sampling
+        self._most = MOST_CALLS if think.parallel_tool_calls else 1
         self._keeps = think.sampling.keep_stop and not dialect.ids
         self._tells = tells
         self._stops = think.sampling.stop if stops_here(dialect, think) else ()
@@ -199,7 +200,7 @@ class AnswerReading:
 
     def _called(self, calls: object) -> str:
         """Return the text of the calls that are complete now."""
-        made = self._calls = self._calls or CallAssembler()
+        made = self._calls = self._calls or CallAssembler(self._most)
         text = made.feed(calls)
         return text + made.close() if self.finish is not None else text
 

@@ -61,6 +61,8 @@ class LiveJob:
     """Set when the worker itself gives the job up."""
     began: float = 0.0
     """When the job came, on the loop's clock."""
+    unformed: str = ""
+    """Why the text is not held to its form, if it is not."""
     tries: int = 0
     """Requests that were sent again."""
     resumed: bool = False
@@ -111,7 +113,7 @@ class Sender:
         while True:
             try:
                 result = await self._offered(live, server, chat or (live.think.chat and self._template))
-                return result.model_copy(update={"usage": live.spent})
+                return result.model_copy(update={"usage": live.spent, "why": live.unformed})
             except ServerError as trouble:
                 refused = trouble.status in (400, 422, 500) and "chat template" in trouble.message
                 if refused and not chat and live.think.chat and self._template:
@@ -152,6 +154,7 @@ class Sender:
             )
             return False
         log.warning("%s: without the form %r, since %s", self._options.name, form.kind, trouble.message)
+        live.unformed = f"not held to the form {form.kind!r}: {trouble.message}"
         sampling = live.think.sampling.model_copy(update={"structured": None})
         live.think = live.think.model_copy(update={"sampling": sampling})
         return True
@@ -221,7 +224,10 @@ class Sender:
         while True:
             offer = self._offers.fields(server.model, live.think, chat)
             try:
-                return await self._once(live, server, chat, offer)
+                result = await self._once(live, server, chat, offer)
+                if live.think.tools and live.think.tool_choice != "auto" and offer.get("tool_choice", "auto") == "auto":
+                    live.unformed = f"not held to a call: {server.link.base_url} does not take tool_choice"
+                return result
             except ServerError as trouble:
                 begun = live.reading is not None and not live.reading.fresh
                 if begun or not self._offers.refused(server.model, offer, trouble):
@@ -238,7 +244,10 @@ class Sender:
         think, base = live.think, server.link.base_url
         chat = chat and not live.resumed  # by the ids that the server said, its template's words among them
         dialect = replace(server.dialect, endpoint="chat/completions") if chat else server.dialect
-        form = {**await self._prompts.form(server, think, chat), **offer}
+        form = await self._prompts.form(server, think, chat)
+        if think.sampling.structured is not None and not form:
+            live.unformed = f"not held to the form {think.sampling.structured.kind!r}: {base} takes none of that kind"
+        form = {**form, **offer}
         fields = body(dialect, server.model, think, prompt, chat, past=past, priority=live.job.priority, form=form)
         if dialect.ids and think.sampling.stop:
             fields["stop_token_ids"] = [*think.sampling.stop_ids, *await self._prompts.singles(server, think)]

@@ -9,19 +9,23 @@ from typing import Any
 
 from plait.core.ops import Think
 
-from .._shared.function_calls import function
+from .._shared.function_calls import called, function
 from .wire import ServerError
 
 log = logging.getLogger("plait.http")
 
-WAYS: tuple[Mapping[str, Any], ...] = (
-    {"tool_choice": "required", "parallel_tool_calls": True},
-    {"tool_choice": "auto", "parallel_tool_calls": True},
-    {"tool_choice": "auto"},
-)
-"""Richest first. vLLM takes functions only when it was started with a parser of calls (`--tool-call-parser`, and for
-`auto` `--enable-auto-tool-choice`); llama.cpp writes several calls only when asked for parallel ones."""
+WAYS = (("tool_choice", "parallel_tool_calls"), ("parallel_tool_calls",), ())
+"""Which of a step's own words on its functions are sent, richest first; the choice is else `auto`. vLLM takes
+functions only when it was started with a parser of calls (`--tool-call-parser`, and for `auto`
+`--enable-auto-tool-choice`); llama.cpp writes several calls only when asked for parallel ones."""
 _ABOUT = re.compile(r"tool|function|jinja|unrecogni[sz]ed|extra|not permitted|unknown (field|parameter|name)", re.I)
+
+
+def choice(said: str) -> str | dict[str, Any]:
+    """Return a step's `tool_choice` as OpenAI's API has it."""
+    if said in ("auto", "required"):
+        return said
+    return {"type": "function", "function": {"name": called(said)}}
 
 
 class Offers:
@@ -32,10 +36,15 @@ class Offers:
 
     def fields(self, model: str, think: Think, chat: bool) -> Mapping[str, Any]:
         """Return the fields that offer a step's functions; none where the server takes none."""
-        way = max(self._ways.get(model, 0), think.tool_choice == "auto")
+        way = self._ways.get(model, 0)
         if not think.tools or not chat or way >= len(WAYS):
             return {}
-        return {"tools": [function(each) for each in think.tools], **WAYS[way]}
+        said: dict[str, Any] = {"tools": [function(each) for each in think.tools], "tool_choice": "auto"}
+        if "tool_choice" in WAYS[way]:
+            said["tool_choice"] = choice(think.tool_choice)
+        if "parallel_tool_calls" in WAYS[way]:
+            said["parallel_tool_calls"] = think.parallel_tool_calls
+        return said
 
     def refused(self, model: str, fields: Mapping[str, Any], trouble: ServerError) -> bool:
         """Whether a request was refused for the functions in its fields, so that it is to be sent again with less. A
@@ -44,7 +53,8 @@ class Offers:
             return False
         if not _ABOUT.search(trouble.message):
             return False
-        sent = next((place for place, way in enumerate(WAYS) if way.items() <= fields.items()), len(WAYS))
+        # What was refused is what was sent, whatever another request has learned in the meantime.
+        sent = 2 if "parallel_tool_calls" not in fields else 1 if fields["tool_choice"] == "auto" else 0
         if self._ways.get(model, 0) <= sent:
             self._ways[model] = sent + 1
             if sent + 1 >= len(WAYS):

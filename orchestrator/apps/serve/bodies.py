@@ -69,6 +69,7 @@ class Body(BaseModel):
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     metadata: Annotated[dict[str, str] | None, Field(max_length=16)] = None
     tool_choice: str | dict[str, JsonValue] | None = None
+    parallel_tool_calls: bool | None = None
     plait: PlaitField = PlaitField()
     # Of vLLM and its kin:
     top_k: int | None = Field(default=None, ge=-1)
@@ -102,6 +103,7 @@ class Body(BaseModel):
                 "output": output,
                 "tools": [each.model_dump(include={"name", "description", "parameters"}) for each in tools],
                 "tool_choice": named.get("name") if isinstance(named, dict) else choice,
+                "parallel_tool_calls": self.parallel_tool_calls,
                 "generation": {
                     name: value
                     for name, value in {
@@ -179,7 +181,6 @@ class ChatBody(Body):
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
     tools: list[ToolBody] | None = None
-    parallel_tool_calls: bool | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     frequency_penalty: float | None = None
@@ -291,7 +292,6 @@ class ResponseBody(Body):
     store: bool | None = None
     text: TextConfig | None = None
     tools: list[ResponseTool] | None = None
-    parallel_tool_calls: bool | None = None
     max_tool_calls: int | None = None
     include: list[str] | None = None
     stream_options: JsonValue = None

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...core.flow import ask_a_person
 from ...core.interfaces import Brief
-from ...core.ops import Call, Sampling, Text, Think
+from ...core.ops import Call, Join, Sampling, Text, Think
 from ...core.plan import Plan, Step
 from ...core.request import Request
 from ...core.tools.more import MORE_TOOLS
@@ -19,6 +19,25 @@ from ...core.tools.tool import ToolSpec
 def revised(plan: Plan, brief: Brief) -> Plan:
     """Return a plan with all that the tools and the request of its run say of its steps."""
     return with_approval(marked(with_defaults(plan, brief.request), brief.tools), brief)
+
+
+def must_call(plan: Plan, request: Request) -> Plan:
+    """Return a run's first plan, in which the calls whose text is the answer must call a function where the request
+    says so: the output itself, or the branches that a join makes it of. Whoever plans more asks more than the question; the
+    functions are then offered alone, and that one was called is checked of the answer."""
+    if request.tool_choice in ("auto", "none"):
+        return plan
+    output = next((step for step in plan.steps if step.name == plan.output), None)
+    asked = () if output is None else output.needs if isinstance(output.op, Join) else (output.name,)
+
+    def told(step: Step) -> Step:
+        op = step.op
+        if step.name not in asked or step.expands or not isinstance(op, Think) or op.tool_choice != "auto":
+            return step
+        update = {"tools": request.tools, "tool_choice": request.tool_choice}
+        return step.model_copy(update={"op": op.model_copy(update=update)})
+
+    return plan.model_copy(update={"steps": tuple(map(told, plan.steps))})
 
 
 def with_defaults(plan: Plan, request: Request) -> Plan:
@@ -36,8 +55,8 @@ def with_defaults(plan: Plan, request: Request) -> Plan:
         update: dict[str, object] = {"model": op.model or request.model, "salt": op.salt or request.salt}
         update |= _generated(op, said) if said else {}
         if offered and op.chat and not op.tools:
-            # Whoever plans asks more than the question, so that the model must call one is checked of the answer.
-            update |= {"tools": offered, "tool_choice": "auto"}
+            parallel = request.parallel_tool_calls
+            update |= {"tools": offered, "tool_choice": "auto", "parallel_tool_calls": parallel}
         if request.messages and op.chat and op.after is None and "messages" not in op.model_fields_set:
             update["messages"] = request.messages
             if request.messages[-1].role == "tool" and op.prompt == (Text(text=request.text),):

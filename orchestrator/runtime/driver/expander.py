@@ -19,6 +19,7 @@ from ...core.states import State
 from ...core.view import StepView
 from ...machine import Machine
 from . import checked, forms
+from .effects import must_call
 from .flows import End, FlowRecord, RunningFlow, again
 
 ENDS = (State.DONE.value, State.FAILED.value, State.CANCELLED.value)
@@ -91,7 +92,8 @@ class Expander:
         self._runs[run] = _Open(planner, brief)
         if brief.request.output is not None:
             plan = forms.with_form(plan, brief.request.output)
-        return Submitted(at=at, run=run, request=brief.request, plan=self._revise(plan, brief))
+        plan = must_call(self._revise(plan, brief), brief.request)
+        return Submitted(at=at, run=run, request=brief.request, plan=plan)
 
     def heard(self, machine: Machine, at: float) -> list[Event]:
         """Tell flows which of their steps ended in the last `Machine.handle`, and return what they want."""

@@ -17,6 +17,7 @@ from plait.core.tools.more import MORE_TOOLS
 
 from ..._shared.told import functions
 from . import prompts
+from .grammar import MOST_TOOLS, grammar
 
 __all__ = ["DONE", "NUMBERS", "LLMCompilerOptions"]
 
@@ -31,11 +32,13 @@ class LLMCompilerOptions(Planner):
     answer_prompts: ClassVar[tuple[str, ...]] = ("joiner",)
 
     plan: Annotated[Prompt, Uses("instructions", "tools", "join")] = Prompt(
-        max_tokens=1024, temperature=0.0, stream=True
+        max_tokens=1024, temperature=0.0, stream=True, form="calls"
     )
     """Writes a plan. Its template holds the instructions, such as the authors' own with examples: `{instructions}`
     stands for ours, `{tools}` for the numbered list of tools, `{join}` for the number of the join. The question and
-    earlier plans follow. `form=calls`: the engine allows nothing but a plan that calls the tools there are."""
+    earlier plans follow. `form=calls`: the engine allows nothing but a plan that calls the tools there are, with
+    arguments as they are typed and references to earlier tasks; where it cannot, or there are more than 64 tools, the
+    words alone ask for that. `form=none`: it may write anything."""
     joiner: Annotated[Prompt, Uses("instructions", "replan")] = Prompt(max_tokens=512, temperature=0.0)
     """Reads what the tasks observed, and answers or asks for another plan. In its template `{instructions}` stands for
     ours, `{replan}` for the words on another plan. The question and the observations follow."""
@@ -43,7 +46,7 @@ class LLMCompilerOptions(Planner):
     """How calls are written. `lines`: numbered tasks. `native`: the tools are also offered as functions that the model
     calls by itself (OpenAI's `tools`), all in one turn, for models trained to call functions that way. The first call
     is task 1; `"$1"` as an argument stands for its result. A server that takes no functions is asked for lines
-    alone, and says so in the log. Not together with `plan.form`."""
+    alone, and says so in the log. `plan.form` is then left out."""
     shown: int | None = Field(default=None, ge=1)
     """How many tools the model is told of: those nearest to the question. It finds others by a task `more_tools`, for
     another plan. By default all."""
@@ -64,15 +67,19 @@ class LLMCompilerOptions(Planner):
 
     @model_validator(mode="after")
     def _one_language(self) -> LLMCompilerOptions:
-        if self.dialect == "native" and self.plan.form is not None:
-            raise PluginError("`dialect=native` and `plan.form` are two languages: give one of them")
+        if self.dialect == "native" and isinstance(self.plan.form, Structured):
+            raise PluginError("`dialect=native` and a form of your own are two languages: give one of them")
         return self
 
-    def plan_step(self, brief: Brief, name: str, pieces: tuple[Part, ...], label: str) -> Step:
-        """Return the call that writes a plan."""
+    def plan_step(
+        self, brief: Brief, name: str, pieces: tuple[Part, ...], label: str, known: Sequence[int] = ()
+    ) -> Step:
+        """Return the call that writes a plan. `known` are the numbers of earlier plans' results."""
         form = self.plan.form
         if form == "calls":
-            form = Structured(kind="regex", spec=prompts.expression(brief.tools))
+            held = not self.calls(brief) and len(brief.tools) <= MOST_TOOLS
+            text = grammar(brief.tools, known, max(known, default=0) + 1) if held else ""
+            form = Structured(kind="grammar", spec=text, required=False) if held else None
         return call_model(
             brief,
             "llmcompiler",
@@ -109,7 +116,7 @@ class LLMCompilerOptions(Planner):
         parts.append(Text(text=prompts.replan_end(thought, errors)))
         listed = ", ".join(f"${number}" for number in numbers) or "none"
         parts += [Text(text=f"\n{NUMBERS}{listed}\n"), Text(text="\nCurrent Plan:\n\n")]
-        step = self.plan_step(brief, name, tuple(parts), "repair" if errors else "another plan")
+        step = self.plan_step(brief, name, tuple(parts), "repair" if errors else "another plan", numbers)
         return Plan(steps=(step,), output=step.name)
 
     def unless_done(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -13,7 +12,7 @@ from plait.core.prompt import Prompt
 from plait.core.tools.tool import ToolSpec
 from plait.core.values import as_text
 
-__all__ = ["STOP_JOINER", "STOP_PLAN", "expression", "joiner", "plan", "replan_end", "signature"]
+__all__ = ["STOP_JOINER", "STOP_PLAN", "joiner", "plan", "replan_end", "signature"]
 
 STOP_PLAN = ("<END_OF_PLAN>", "<END_OFPLAN>", "\n###", "\nQuestion:")
 STOP_JOINER = ("<END_OF_RESPONSE>", "\n###", "\nQuestion:")
@@ -64,16 +63,6 @@ def plan(asked: Prompt, brief: Brief, next_id: int = 1, replan: bool = False, na
     if native:
         text += _NATIVE.format(next=next_id)
     return f"{text}\nQuestion: {brief.task.render()}\n"
-
-
-def expression(tools: Sequence[ToolSpec]) -> str:
-    """Return a regular expression that a plan matches as a whole: lines that may think, then call one of the tools,
-    and last `join()` and the mark for the end. It uses only what engines' own expressions know."""
-    names = "|".join(re.escape(spec.name).replace("\\-", "-") for spec in tools)
-    thought = r"(Thought: [^\n]{1,400}\n)?"
-    number = r"[1-9][0-9]{0,3}\. "
-    call = rf"{thought}{number}({names})\([^\n]{{0,1000}}\)\n"
-    return rf"({call})+{thought}{number}join\(\)<END_OF_PLAN>"
 
 
 def replan_end(thought: str, errors: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from plait.core.ops import Call, Join, Plugin, Ref, Text, Think
 from plait.core.plan import Plan, Step
 from plait.core.planning import OnBranches
 from plait.core.result import Result
+from plait.core.tools.canonical import canonical_text
 from plait.core.tools.tool import ToolSpec
 from plait.core.view import Branch
 
@@ -57,6 +58,8 @@ class PlanReader:
         self._last = max(numbers, default=0)
         self._native = NativeCalls(self._last)
         self._said: set[tuple[int, str]] = set()
+        self._made: dict[str, str] = {}
+        """The names of the calls that change nothing, by what they are: an equal one is not made again."""
         self._full = False
         """Whether it has been noted that there are more tasks than may be run."""
 
@@ -176,6 +179,15 @@ class PlanReader:
             there = ", ".join(names)
             errors = [f"there is no tool {task.tool!r}{did_you_mean(task.tool, self.tools)} (there are: {there})"]
         errors += [f"it needs task {number}, which is not run" for number in dict.fromkeys(bound.blocked)]
+        once = not errors and spec is not None and not spec.side_effects
+        made = f"{spec.name} {canonical_text(bound.args, spec.parameters)}" if once and spec is not None else ""
+        if made in self._made:
+            self._entries.pop()
+            self._known[task.id] = self._made[made]
+            self.repairs.append(f"task {task.id}: the same call as task {self._made[made]}, made once")
+            return None
+        if made:
+            self._made[made] = name
         if errors:
             entry["error"] = "; ".join(errors)
             self.errors.append(f"{name}. {task.text}: {entry['error']}")

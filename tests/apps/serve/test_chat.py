@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import httpx
 import pydantic
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.apps.serve.telling import AnswerText, Parts, Thought
-from plait.workers.scripted import Reply
+from plait.workers.scripted import Reply, Scripted
 
 openai = pytest.importorskip("openai")
 
@@ -212,6 +213,33 @@ async def test_a_call_that_is_required_and_does_not_come_is_an_error(serve):
                 await served.client().chat.completions.create(
                     model="q", messages=[{"role": "user", "content": "?"}], tools=_TOOLS, tool_choice=choice
                 )
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+@pytest.mark.parametrize("planner", ["single", "sample:n=2"])
+async def test_what_a_client_demands_of_its_functions_reaches_the_calls_that_answer(serve, choice, planner):
+    asked: list[Any] = []
+
+    class Noting(Scripted):
+        async def run(self, job):
+            asked.append(job.op)
+            async for item in super().run(job):
+                yield item
+
+    async with serve(workers=[Noting([Reply(text="no call")])]) as served:
+        with pytest.raises(openai.InternalServerError, match="called no function"):
+            await served.client().chat.completions.create(
+                model="q",
+                messages=[{"role": "user", "content": "?"}],
+                tools=_TOOLS,
+                tool_choice=choice,
+                parallel_tool_calls=False,
+                extra_body={"plait": {"planner": planner}},
+            )
+        assert len(asked) == (1 if planner == "single" else 2)
+        for op in asked:
+            assert op.tool_choice == ("required" if choice == "required" else "weather")
+            assert op.parallel_tool_calls is False and [each.name for each in op.tools] == ["weather"]
 
 
 async def test_structured_answers_have_their_form(serve):

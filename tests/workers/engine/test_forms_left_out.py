@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from plait.core.ops import Sampling, Structured
+from plait.core.ops import Function, Sampling, Structured, Think
 from plait.core.result import Failure
+from plait.workers._shared.function_calls import forced
+from plait.workers._shared.prompt import Prompter
 from plait.workers._shared.streams import Stream
 from plait.workers.engine.requests import EngineOutputs, EngineRequest
 from plait.workers.engine.vllm import Core
@@ -35,7 +37,7 @@ def test_a_form_is_left_out_only_where_it_may_be(required: bool, rejects: bool) 
     core.engine, core.running, core._inner = Rejecting(rejects), {}, {}
     core._tokens_input = lambda ids, **_: ids
     core.counts = {"prompt": 0, "cached": 0}
-    core.cached = None
+    core.cached, core._unkept = None, set()
     form = Structured(kind="json", spec={"type": "object"}, required=required)
     params = SimpleNamespace(structured_outputs=form)
     order = EngineRequest("1", Stream(), [1, 2], Sampling(structured=form), False, params=params)
@@ -49,3 +51,68 @@ def test_a_form_is_left_out_only_where_it_may_be(required: bool, rejects: bool) 
     else:
         assert not news and list(core.running) == ["1"]
         assert core.engine.taken[-1].structured_outputs is None and params.structured_outputs is form
+        assert "not held to the form 'json'" in order.result("stop", [], "x").why, "the result says so"
+        assert ("json", '{"type": "object"}') in core._unkept, "and it is not tried again"
+
+
+PICK = Function(
+    name="pick.one", parameters={"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}
+)
+TELL = Function(name="tell")
+
+
+def asking(**fields: Any) -> Think:
+    return Think(prompt="go", chat=True, tools=(PICK, TELL), **fields)
+
+
+def allows(think: Think, text: str) -> bool:
+    xgrammar = pytest.importorskip("xgrammar")
+    vocabulary = [chr(each) for each in range(128)]
+    tokens = xgrammar.TokenizerInfo(vocabulary, stop_token_ids=[0])
+    grammar = xgrammar.GrammarCompiler(tokens).compile_structural_tag(forced(think))
+    matcher = xgrammar.GrammarMatcher(grammar)
+    return matcher.accept_string(text) and matcher.accept_token(0)
+
+
+def test_a_turn_that_must_call_is_held_to_calls_of_the_functions() -> None:
+    one = '<tool_call>{"name": "pick_one", "arguments": {"n": 2}}</tool_call>'
+    two = '<tool_call>{"name": "tell", "arguments": {}}</tool_call>'
+    for text, right in (
+        (one, True),
+        (f"{one}\n{two}", True),
+        (one.replace("{", "{   ", 2), False),  # no spaces for ever
+        ("", False),
+        ("Sure.", False),
+        (one.replace("2", "3"), False),
+        (one.replace("pick_one", "drop"), False),
+        (one.replace('{"n": 2}', "{}"), False),
+    ):
+        assert allows(asking(), text) == right, text
+    assert allows(asking(tool_choice="tell"), two) and not allows(asking(tool_choice="tell"), one)
+    alone = asking(parallel_tool_calls=False)
+    assert allows(alone, one) and not allows(alone, f"{one}\n{two}")
+
+
+def test_a_turn_that_may_write_something_else_is_free() -> None:
+    assert not forced(asking(tool_choice="auto")) and not forced(Think(prompt="go", chat=True))
+    form = Structured(kind="choice", spec=["a"])
+    assert not forced(asking(sampling=Sampling(structured=form))), "the form that was asked for goes first"
+
+
+def test_a_template_without_a_place_for_functions_tells_of_them_in_words() -> None:
+    class Tokenizer:
+        chat_template = "{{ messages }}"
+
+        def apply_chat_template(self, messages: Any, **options: object) -> str:
+            assert "tools" not in options
+            return "\n".join(f"{each['role']}: {each['content']}" for each in messages)
+
+        def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+            return list(text.encode())
+
+    def rendered(think: Think) -> str:
+        return bytes(Prompter(Tokenizer()).ids(think)).decode()
+
+    assert rendered(asking()).startswith("system: You may call") and "pick_one" in rendered(asking())
+    assert rendered(asking(messages=[{"role": "system", "content": "Hush."}])).startswith("system: Hush.\n\nYou may")
+    assert rendered(asking(tool_choice="auto")) == "user: go", "whoever leaves the choice tells of them itself"

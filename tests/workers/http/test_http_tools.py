@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -118,7 +118,7 @@ class ToolServer(FakeServer):
         if "tools" in body:
             assert chat, "a completion has no functions"
             way = {key: body[key] for key in ("tool_choice", "parallel_tool_calls") if key in body}
-            if WAYS.index(way) < self.takes:
+            if self.takes and WAYS.index(way) < self.takes:
                 return self.status, self.said
         return super()._refusal(body, chat, fault)
 
@@ -175,6 +175,20 @@ async def test_calls_are_put_together(shape: str) -> None:
     assert (asked["tool_choice"], asked["parallel_tool_calls"]) == ("required", True)
     lines = NativeCalls()
     assert lines.feed(end.text).count("\n1. search(q=") == 1 and lines.count == 2, "the planner reads them"
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", "search.web"])
+async def test_what_a_step_says_of_its_functions_is_told_as_it_is(choice: str) -> None:
+    job = a_job()
+    assert isinstance(job.op, Think)
+    job = replace(job, op=job.op.model_copy(update={"tool_choice": choice, "parallel_tool_calls": False}))
+    async with serving(ToolServer(calls=SHAPES["OpenAI"], ids=False)) as (server, worker):
+        *_, end = await everything(worker, job)
+    (asked,) = server.asked()
+    named = {"type": "function", "function": {"name": "search_web"}}
+    assert asked["tool_choice"] == (named if choice == "search.web" else choice)
+    assert asked["parallel_tool_calls"] is False
+    assert isinstance(end, Result) and read(end.text) == BOTH[:1], "a server that writes two all the same"
 
 
 async def test_a_whole_answer_has_its_calls_too() -> None:
@@ -234,6 +248,7 @@ async def test_functions_are_offered_as_the_server_takes_them(takes: int, caplog
             ends = [(await everything(worker, a_job()))[-1] for _ in range(2)]
     sent = server.asked()
     assert len(sent) == takes + 2, "what was refused once is not sent again"
+    assert all(isinstance(end, Result) and bool(end.why) == (takes > 0) for end in ends), "and the result says so"
     for end in ends:
         assert isinstance(end, Result), end
         assert read(end.text) == (BOTH if takes < 3 else []) and (takes < 3 or end.text == " alpha beta gamma delta")
