@@ -35,7 +35,7 @@ async def plait() -> AsyncIterator[AsyncOrchestrator]:
 
 async def test_it_answers_a_question(plait: AsyncOrchestrator) -> None:
     answer = await plait.run("What is the capital of France?")
-    assert answer.status == "done" and "Paris" in answer.answer
+    assert answer.status == "done" and "Paris" in answer.text
 
 
 async def test_a_conversation_is_put_through_its_own_template(plait: AsyncOrchestrator) -> None:
@@ -44,7 +44,7 @@ async def test_a_conversation_is_put_through_its_own_template(plait: AsyncOrches
         {"role": "assistant", "content": "The capital of Italy is Rome."},
         {"role": "user", "content": "And of Spain?"},
     ]
-    assert "Madrid" in (await plait.run(messages=talk)).answer
+    assert "Madrid" in (await plait.run(messages=talk)).text
 
 
 async def test_what_is_streamed_is_what_is_answered(plait: AsyncOrchestrator) -> None:
@@ -109,4 +109,4 @@ async def test_a_run_that_is_given_up_leaves_the_engine(plait: AsyncOrchestrator
         break
     answer = await handle
     assert answer.status == "cancelled" and answer.usage.completion < 1000
-    assert "Paris" in (await plait.run("What is the capital of France?")).answer
+    assert "Paris" in (await plait.run("What is the capital of France?")).text

@@ -23,8 +23,8 @@ def revised(plan: Plan, brief: Brief) -> Plan:
 
 def must_call(plan: Plan, request: Request) -> Plan:
     """Return a run's first plan, in which the calls whose text is the answer must call a function where the request
-    says so: the output itself, or the branches that a join makes it of. Whoever plans more asks more than the question; the
-    functions are then offered alone, and that one was called is checked of the answer."""
+    says so: the output itself, or the branches that a join makes it of. Whoever plans more asks more than the question:
+    the functions are then offered alone, and that one was called is checked of the answer."""
     if request.tool_choice in ("auto", "none"):
         return plan
     output = next((step for step in plan.steps if step.name == plan.output), None)
