@@ -289,8 +289,8 @@ class Line(StepHandle["Line"]):
 
     @property
     def tokens(self) -> int:
-        """Tokens that the last call generated."""
-        return self.result.usage.completion
+        """Tokens of the last call's text."""
+        return self.result.length
 
     def think(self, pieces: Pieces = (), prompt: Prompt | None = None, **options: Unpack[LineOptions]) -> Line:
         """Continue the line token for token, with `pieces` appended to it; other arguments as for `Context.think`."""

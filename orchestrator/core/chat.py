@@ -7,6 +7,7 @@ further turn only adds.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -185,9 +186,9 @@ def split_reasoning(text: str) -> tuple[str, str]:
     return (text[opened.end() :].strip(), "") if opened else ("", text)
 
 
-def spoken(text: str, first: int = 1) -> Message:
+def spoken(text: str, first: int = 1, of: str = "") -> Message:
     """Return what a model wrote as an assistant's message: reasoning and calls apart from the text. Calls that cannot
-    be read stay in the text. Their ids are `call00001`, … from `first` on."""
+    be read stay in the text. Their ids are `call_id`s from `first` on."""
     reasoning, rest = split_reasoning(text)
     calls: list[ToolCall] = []
 
@@ -197,7 +198,7 @@ def spoken(text: str, first: int = 1) -> Message:
             return False
         for each in read:
             function = FunctionCall(name=each.name[:200], arguments=json.dumps(each.arguments, ensure_ascii=False))
-            calls.append(ToolCall(id=call_id(first + len(calls)), function=function))
+            calls.append(ToolCall(id=call_id(first + len(calls), of), function=function))
         return True
 
     head, *parts = rest.split(OPEN)
@@ -210,9 +211,14 @@ def spoken(text: str, first: int = 1) -> Message:
     return Message(role="assistant", content=content, tool_calls=tuple(calls), reasoning=reasoning, said=text)
 
 
-def call_id(number: int) -> str:
-    """Return the id of a conversation's n-th call: nine letters and digits, as the strictest templates want it."""
-    return f"call{number:05d}"
+def call_id(number: int, of: str = "") -> str:
+    """Return the id of a conversation's n-th call: nine letters and digits, as the strictest templates want it. `of`
+    names a run, whose calls have ids that no other run's have; a replay gives the same.
+
+    >>> call_id(1), call_id(1, of="a run")
+    ('call00001', '0708a5b11')
+    """
+    return hashlib.blake2b(f"{of} {number}".encode(), digest_size=5).hexdigest()[:9] if of else f"call{number:05d}"
 
 
 # -- a conversation ----------------------------------------------------------------------------------------------------

@@ -169,6 +169,11 @@ class Result(Frozen):
         return as_text(self.value)
 
     @property
+    def length(self) -> int:
+        """Generated tokens of its own text, whether it cost them or came out of the result cache."""
+        return self.usage.completion + self.usage.reused
+
+    @property
     def line(self) -> str:
         """The text of the whole line of reasoning: from the model's first token, over all steps that this one continues
         (`Think.after`) and what was put between them, to the end of its own text. Votes and tasks read it. For a step

@@ -108,7 +108,7 @@ class Figures:
     def length(self, result: Result) -> int:
         """Return the tokens of the result, those of an earlier attempt that this one continued included."""
         before = len(self.resumed_from.ids) if self.resumed_from is not None else 0
-        return before + max(result.usage.completion + result.usage.reused, self.tokens)
+        return before + max(result.length, self.tokens)
 
     def checkpoint(self) -> Checkpoint | None:
         """Return the text so far as another attempt can go on from it, as far as its token ids are known."""

@@ -162,7 +162,7 @@ def _context_tokens(step: Node, own: bool) -> int:
     op = step.step.op
     generated = step.attempt.generated if step.attempt is not None else 0
     if result is not None:
-        generated = result.usage.completion
+        generated = result.length
     elif op.kind == "think":
         generated = max(generated, op.sampling.max_tokens)
     return prompt_tokens(step) + generated

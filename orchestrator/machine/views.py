@@ -75,7 +75,7 @@ class NodeView:
         node = self._node
         if node.attempt is not None:
             return node.attempt.generated
-        return node.own.usage.completion if node.own else 0
+        return node.own.length if node.own else 0
 
     @property
     def text(self) -> str:
@@ -254,7 +254,7 @@ def branch_of(node: Node) -> Branch:
     """Return a step as a merge sees it."""
     attempt, own, name = node.attempt, node.own, node.step.name
     if attempt is None:
-        tokens = own.usage.completion if own is not None else 0
+        tokens = own.length if own is not None else 0
         said = written(node) if node.inner is not None and node.ended else ()
         return Branch(name, node.id, node.state, node.result, node.failure, tokens, (), node.merged_into, written=said)
     before = prior(node) if node.after is not None else ""

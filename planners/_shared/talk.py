@@ -5,13 +5,13 @@ Each turn is asked for with all that came before, so a turn depends on the turns
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Unpack
 
 from pydantic import Field
 
-from plait.core.awaited import Line, StepFailed
+from plait.core.awaited import CallHandle, Line, StepFailed
 from plait.core.chat import FunctionCall, Message, spoken
 from plait.core.flow import Context, Flow
 from plait.core.ops import Function
@@ -72,7 +72,8 @@ class Talk:
     """Keep what a turn says besides its calls. Off: turns with the same calls are the same."""
     hidden: frozenset[str] = frozenset()
     """Tools that the model is not told of, and that are not called if it calls them all the same."""
-    _memo: dict[str, str] = field(default_factory=dict[str, str])
+    _made: dict[str, CallHandle] = field(default_factory=dict[str, CallHandle])
+    """Calls that change nothing, by what they ask, those under way among them."""
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -141,22 +142,28 @@ class Talk:
         ctx = ctx or self.ctx
         run = [each for each in turn.calls if each.id and each.name not in self.hidden][: self.options.calls]
         free = self.free(turn)
-        memo = self._memo if free else {}
-        new = {self._key(each) if free else each.id: each for each in run if self._key(each) not in memo}
-        made = [ctx.call(each.name, **each.arguments) for each in new.values()]
-        await ctx.gather(*made, return_exceptions=True)
-        said: dict[str, str] = {}
-        for key, each in zip(new, made, strict=True):
-            error = each.error
-            failed = error.failure.message if isinstance(error, StepFailed) else "the call was given up"
-            said[key] = as_text(each.value) if each.done else f"{_ERROR}{failed}"
-            if each.done:
-                memo[key] = said[key]
         if not free:
-            self._memo.clear()
-        known = {**memo, **said}
+            self._made.clear()
+        made = self._made if free else {}
+        asked = {self._key(each) if free else each.id: each for each in run}
+        used = await self._call(ctx, made, asked)
+        if not free:
+            self._made.clear()
+        known = {key: _said(each) for key, each in used.items()}
         results = [self._result(each, known.get(self._key(each) if free else each.id), run) for each in turn.calls]
         return replace(turn, results=tuple(results))
+
+    async def _call(
+        self, ctx: Context, made: dict[str, CallHandle], asked: Mapping[str, CallRequest]
+    ) -> dict[str, CallHandle]:
+        """Return calls that have ended: those that are made or under way, and new ones. A call of another line that
+        failed, or was given up with that line, is made again."""
+        own = {key for key in asked if key not in made or (made[key].ended and not made[key].done)}
+        made |= {key: ctx.call(each.name, **each.arguments) for key, each in asked.items() if key in own}
+        used = {key: made[key] for key in asked}
+        await ctx.gather(*used.values(), return_exceptions=True)
+        failed = {key: each for key, each in asked.items() if key not in own and not used[key].done}
+        return used | (await self._call(ctx, made, failed) if failed else {})
 
     def _result(self, call: CallRequest, text: str | None, run: Sequence[CallRequest]) -> str:
         if not call.id:
@@ -229,3 +236,11 @@ class Talk:
             if call.id
         ]
         return [*messages, Message(role="user", content="\n".join(misread))] if misread else messages
+
+
+def _said(call: CallHandle) -> str:
+    """Return what the model is told of a call that has ended."""
+    if call.done:
+        return as_text(call.value)
+    error = call.error
+    return f"{_ERROR}{error.failure.message if isinstance(error, StepFailed) else 'the call was given up'}"

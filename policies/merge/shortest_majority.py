@@ -48,4 +48,4 @@ class ShortestMajority(Merge):
 
 def _length(each: Class) -> float:
     """Return the mean length of an answer's traces in tokens; those given up in favour of them have none."""
-    return math.fsum(ballot.result.usage.completion for ballot in each.ballots) / len(each.ballots)
+    return math.fsum(ballot.result.length for ballot in each.ballots) / len(each.ballots)

@@ -83,7 +83,7 @@ class SynthesisDrafts(Merge):
             "name": branch.name,
             "text": result.line if result.value is not None else "",
             "done": True,
-            "tokens": 0 if result.prior else result.usage.completion,  # of the whole text; 0: not counted
+            "tokens": 0 if result.prior else result.length,  # of the whole text; 0: not counted
             "logprob": result.logprob,
             "answer": answer,
             "key": None if answer is None else task.key(answer),

@@ -129,3 +129,10 @@ def test_a_transcript_only_grows():
 def test_a_prompt_after_a_users_message_belongs_to_it():
     assert with_prompt([Message(role="user", content="Look.")], "Well?")[-1].content == "Look.\nWell?"
     assert [each.role for each in with_prompt([spoken("4")], "Well?")] == ["assistant", "user"]
+
+
+def test_ids_of_calls_are_unique_in_a_conversation_of_many_runs_and_the_same_on_replay():
+    said = '<tool_call>{"name": "f", "arguments": {}}</tool_call>' * 3
+    ids = [each.id for run in ("run-1", "run-2") for each in spoken(said, of=run).tool_calls]
+    assert len(set(ids)) == 6 and all(len(each) == 9 and each.isalnum() for each in ids)
+    assert [each.id for each in spoken(said, of="run-1").tool_calls] == ids[:3]

@@ -29,9 +29,11 @@ def signals(entropy: float) -> Signals:
 class Script:
     """A model that makes five calls and answers; how unsure it is of each turn is given."""
 
-    def __init__(self, unsure: list[float] | None = None, fails: float = 0.0, writes: bool = False) -> None:
+    def __init__(
+        self, unsure: list[float] | None = None, fails: float = 0.0, writes: bool = False, ways: int = 10**6
+    ) -> None:
         self.unsure = unsure or [0.1, 0.2, 2.0, 0.1, 1.0, 0.1]
-        self.fails, self.writes = fails, writes
+        self.fails, self.writes, self.ways = fails, writes, ways
         self.turns: list[tuple[int, list[str]]] = []
         """Of each turn asked for: how many calls were made before it, and their arguments."""
         self.calls: list[str] = []
@@ -58,7 +60,7 @@ class Script:
         if len(done) == 5:
             return Result(value="so 42", usage=Usage(completion=5), signals=sure)
         name = "write" if self.writes and rng.random() < 0.3 else "look"
-        call = {"name": name, "arguments": {"n": len(done), "way": rng.randint(0, 10**6)}}
+        call = {"name": name, "arguments": {"n": len(done), "way": rng.randint(0, self.ways)}}
         return Result(value=f"<tool_call>{json.dumps(call)}</tool_call>", usage=Usage(completion=20), signals=sure)
 
 
@@ -144,3 +146,9 @@ def test_what_makes_no_sense_is_refused_in_words() -> None:
     script = Script()
     report = ask(silent)
     assert report.failure is not None and "give at=uniform" in report.failure.message
+
+
+def test_lines_that_make_the_same_call_at_the_same_time_make_it_once() -> None:
+    script = Script(ways=0)
+    ask(script, rollouts=8, positions=1, n=1)
+    assert len(script.calls) == len(set(script.calls)) > 1

@@ -12,26 +12,21 @@ from plait.core.ops import Function, Think
 from plait.core.tools.calls import CLOSE, OPEN, call_text
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+_LONGEST = 64
 MOST_CALLS = 10_000
 """Of one answer; those beyond are left out."""
 
 
-def function(offered: Function) -> dict[str, Any]:
-    """Return a function in the form of OpenAI's API, which chat templates take too. Its names have neither dots nor
-    more than 64 characters."""
+def function(offered: Function, name: str = "") -> dict[str, Any]:
+    """Return a function in the form of OpenAI's API, which chat templates take too; `name` in place of its own."""
     return {
         "type": "function",
         "function": {
-            "name": called(offered.name),
+            "name": name or offered.name,
             "description": offered.description,
             "parameters": offered.parameters or {"type": "object", "properties": {}},
         },
     }
-
-
-def called(name: str) -> str:
-    """Return a function's name as APIs take it."""
-    return _NOT_IN_NAMES.sub("_", name)[:64]
 
 
 def forced(think: Think) -> str:
@@ -44,7 +39,7 @@ def forced(think: Think) -> str:
     tags = [
         {
             "type": "tag",
-            "begin": f'{OPEN}{{"name": {json.dumps(called(each.name))}, "arguments": ',
+            "begin": f'{OPEN}{{"name": {json.dumps(each.name)}, "arguments": ',
             "content": {
                 "type": "json_schema",
                 "json_schema": each.parameters or {"type": "object", "properties": {}},
@@ -57,6 +52,41 @@ def forced(think: Think) -> str:
     made = {"type": "tags_with_separator", "tags": tags, "separator": "\n", "at_least_one": True}
     made["stop_after_first"] = not think.parallel_tool_calls
     return json.dumps({"type": "structural_tag", "format": made})
+
+
+def sent_names(think: Think) -> dict[str, str]:
+    """Return how a step's functions, and those called in its conversation, are named to a server, by their own names:
+    without dots, at most 64 characters long, no two alike. What is such a name already stays.
+
+    >>> calls = [Function(name=name, description="") for name in ("mul.add", "mul_add")]
+    >>> sent_names(Think(prompt="", chat=True, tools=calls))
+    {'mul.add': 'mul_add_2', 'mul_add': 'mul_add'}
+    """
+    called = (call.function.name for message in think.messages for call in message.tool_calls)
+    names = dict.fromkeys((*(each.name for each in think.tools), *called))
+    taken = {name for name in names if _plain(name) == name}
+    sent: dict[str, str] = {}
+    for name in names:
+        plain, number = _plain(name), 1
+        while plain != name and plain in taken:
+            number += 1
+            plain = f"{_plain(name)[: _LONGEST - 6]}_{number}"
+        taken.add(plain)
+        sent[name] = plain
+    return sent
+
+
+def renamed(message: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return a message as a server reads it, with the names of functions as it is told them."""
+    for call in message.get("tool_calls") or ():
+        call["function"]["name"] = names.get(call["function"]["name"], call["function"]["name"])
+    if message.get("role") == "tool" and message.get("name") in names:
+        message["name"] = names[message["name"]]
+    return message
+
+
+def _plain(name: str) -> str:
+    return _NOT_IN_NAMES.sub("_", name)[:_LONGEST]
 
 
 def written(name: str, arguments: str) -> str:
@@ -104,9 +134,9 @@ class CallAssembler:
     arguments as an object. A call is told as soon as the brackets of its arguments are closed.
     """
 
-    def __init__(self, most: int = MOST_CALLS) -> None:
-        """`most`: calls beyond are left out."""
-        self._most = most
+    def __init__(self, most: int = MOST_CALLS, names: Mapping[str, str] | None = None) -> None:
+        """Begin. `most`: calls beyond are left out; `names`: the functions' own, by those that the server was told."""
+        self._most, self._names = most, names or {}
         self._calls: list[_Open] = []
         self._count = 0
         self._at: dict[int, _Open] = {}
@@ -149,7 +179,7 @@ class CallAssembler:
             call = self._calls[0]
             if not call.told:
                 call.told = True
-                out.append(written(call.name, call.arguments))
+                out.append(written(self._names.get(call.name, call.name), call.arguments))
             if len(self._calls) == 1 and not ended:
                 break  # what comes next without a number may still be of it
             self._calls.pop(0)

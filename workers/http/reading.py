@@ -12,7 +12,7 @@ from plait.core.result import Finish, Result, Token, TokenDraws, Usage
 from plait.core.values import writable
 
 from .._shared.confidence import ConfidenceTrace, add_position
-from .._shared.function_calls import MOST_CALLS, CallAssembler
+from .._shared.function_calls import MOST_CALLS, CallAssembler, sent_names
 from .._shared.stops import opening
 from .wire import ServerDialect, ServerError, stops_here
 
@@ -57,6 +57,7 @@ class AnswerReading:
         """The server ended it, and not we."""
         self._calls: CallAssembler | None = None
         """Calls of functions, if it made any."""
+        self._names = {sent: own for own, sent in sent_names(think).items()} if think.tools else {}
         self._aligned = True
         """The ids are those of the text."""
         self.size = 0
@@ -200,7 +201,7 @@ class AnswerReading:
 
     def _called(self, calls: object) -> str:
         """Return the text of the calls that are complete now."""
-        made = self._calls = self._calls or CallAssembler(self._most)
+        made = self._calls = self._calls or CallAssembler(self._most, self._names)
         text = made.feed(calls)
         return text + made.close() if self.finish is not None else text
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from plait.core.ops import Think
 
-from .._shared.function_calls import called, function
+from .._shared.function_calls import function, sent_names
 from .wire import ServerError
 
 log = logging.getLogger("plait.http")
@@ -25,7 +25,7 @@ def choice(said: str) -> str | dict[str, Any]:
     """Return a step's `tool_choice` as OpenAI's API has it."""
     if said in ("auto", "required"):
         return said
-    return {"type": "function", "function": {"name": called(said)}}
+    return {"type": "function", "function": {"name": said}}
 
 
 class Offers:
@@ -39,9 +39,11 @@ class Offers:
         way = self._ways.get(model, 0)
         if not think.tools or not chat or way >= len(WAYS):
             return {}
-        said: dict[str, Any] = {"tools": [function(each) for each in think.tools], "tool_choice": "auto"}
+        names = sent_names(think)
+        offered = [function(each, names[each.name]) for each in think.tools]
+        said: dict[str, Any] = {"tools": offered, "tool_choice": "auto"}
         if "tool_choice" in WAYS[way]:
-            said["tool_choice"] = choice(think.tool_choice)
+            said["tool_choice"] = choice(names.get(think.tool_choice, think.tool_choice))
         if "parallel_tool_calls" in WAYS[way]:
             said["parallel_tool_calls"] = think.parallel_tool_calls
         return said

@@ -12,6 +12,7 @@ from plait.core.ops import Think
 from plait.core.planning import fraction
 
 from .._shared.codes import CODE
+from .._shared.function_calls import renamed, sent_names
 
 Endpoint = Literal["completions", "chat/completions"]
 
@@ -102,7 +103,8 @@ def body(
         "top_p": sampling.top_p,
     }
     if chat:
-        fields["messages"] = [each.as_json() for each in with_prompt(think.messages, str(prompt))]
+        names = sent_names(think)
+        fields["messages"] = [renamed(each.as_json(), names) for each in with_prompt(think.messages, str(prompt))]
         if think.begin and dialect.extras:
             fields["messages"].append({"role": "assistant", "content": think.begin})
             fields |= {"add_generation_prompt": False, "continue_final_message": True}

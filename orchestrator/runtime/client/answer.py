@@ -140,7 +140,7 @@ class Answer(Frozen):
     @property
     def message(self) -> Message:
         """The output as an assistant's message: its text, calls of functions, and reasoning apart."""
-        message = spoken(self.text)
+        message = spoken(self.text, of=self.run)
         fields = {"reasoning": self.reasoning or message.reasoning, "said": ""}
         return message.model_copy(update=fields)
 

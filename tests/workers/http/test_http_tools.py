@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,7 +19,7 @@ from plait.core.interfaces import Progress
 from plait.core.ops import Function, Sampling, Text, Think
 from plait.core.result import Failure, Result
 from plait.planners.tools.llmcompiler.tool_calls import NativeCalls
-from plait.workers._shared.function_calls import CallAssembler
+from plait.workers._shared.function_calls import CallAssembler, sent_names
 from plait.workers.http import Http
 
 from .fake_server import FakeServer
@@ -371,3 +372,56 @@ async def test_a_call_starts_while_the_next_is_being_written() -> None:
     async with serving(server) as (_, worker), AsyncOrchestrator(workers=[worker], tools=[note]) as plait:
         answer = await plait.run("look", planner="llmcompiler:dialect=native")
     assert answer.status == "done" and started.is_set()
+
+
+NAMES = st.lists(
+    st.text("ab._-", min_size=1, max_size=4)
+    | st.sampled_from(["x" * 64 + ".a", "x" * 64 + ".b", "x" * 64, "mul_add_2"]),
+    unique=True,
+)
+
+
+@given(NAMES)
+def test_names_of_functions_go_out_each_as_another_and_come_back(names: list[str]) -> None:
+    think = Think(prompt="p", chat=True, tools=tuple(Function(name=each, description="") for each in names))
+    sent = sent_names(think)
+    assert list(sent) == names and len(set(sent.values())) == len(names)
+    assert all(re.fullmatch("[A-Za-z0-9_-]{1,64}", each) for each in sent.values())
+    assert all(sent[each] == each for each in names if re.fullmatch("[A-Za-z0-9_-]{1,64}", each))
+    back = CallAssembler(names={each: own for own, each in sent.items()})
+    for name in names:
+        assert f'"name": "{name}"' in back.feed([piece(None, name, sent[name], "{}")]) + back.close()
+
+
+@pytest.mark.parametrize("called", ["math.add", "math_add"])
+async def test_of_two_tools_that_differ_by_a_dot_the_one_that_was_meant_is_called(called: str) -> None:
+    made: list[str] = []
+
+    def add(a: int) -> int:
+        """Add one."""
+        made.append("math.add")
+        return a + 1
+
+    def other(a: int) -> int:
+        """Do something else."""
+        made.append("math_add")
+        return -a
+
+    async def wild(writer: asyncio.StreamWriter, body: dict[str, Any]) -> None:
+        offered = {each["function"]["description"]: each["function"]["name"] for each in body.get("tools", ())}
+        wanted = offered.get("Add one." if called == "math.add" else "Do something else.", "")
+        done = any(each["role"] == "tool" for each in body["messages"])
+        message = {"content": "answer: 4"} if done else {"tool_calls": [piece(0, "c", wanted, '{"a": 3}')]}
+        if done:
+            spoken = next(each for each in body["messages"] if each.get("tool_calls"))
+            assert spoken["tool_calls"][0]["function"]["name"] == wanted, "as the server knows it"
+        whole = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        writer.write(head % len(whole) + whole)
+
+    async with serving(FakeServer(ids=False, completions=False)) as (server, worker):
+        server.wild = wild
+        tools = [tool(add, name="math.add"), tool(other, name="math_add")]
+        async with AsyncOrchestrator(workers=[worker], tools=tools, journal="off") as plait:
+            answer = await plait.run("What?", planner="react")
+    assert (answer.answer, made) == ("4", [called]), answer.failure

@@ -1,0 +1,116 @@
+"""Pairs of runs that must give the same: every planner, under every pair of conditions.
+
+A model that is a function of prompt and seed answers both, so any difference is ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plait import AsyncOrchestrator, Config, Plugin
+from plait.core.events import Job
+from plait.core.interfaces import Worker
+from plait.core.ops import Think
+from plait.workers.http import Http
+from tests.planners.test_contract import ASKS, NAMES, OPTIONS, PROMPT, run_python, search
+
+from .cells import replies
+from .truth import TruthServer
+
+RACES = {"think_summarize"}
+"""Planners that say that what they answer depends on which call ends first."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What must be the same of two runs."""
+
+    status: str
+    value: object
+    failure: str
+
+
+async def ask(planner: str, workers: list[Worker], *, watch: bool = False, **settings: Any) -> Outcome:
+    """Run a planner on workers."""
+    task, text = ASKS.get(planner, ("plain", PROMPT))
+    spec = Plugin(name=planner, options=OPTIONS.get(planner, {}))
+    config = Config(journal="off", **settings)
+    async with AsyncOrchestrator(config=config, workers=workers, tools=[search, run_python]) as plait:
+        answer = await (await plait.submit(text, planner=spec, task=task, seed=7, watch=watch))
+    return Outcome(answer.status, answer.value, "" if answer.failure is None else answer.failure.kind)
+
+
+class Shuffled(Http):
+    """A server whose answers come in another order: each waits for a moment that its prompt and a number decide."""
+
+    order = 0
+
+    async def run(self, job: Job) -> Any:
+        if isinstance(job.op, Think):
+            await asyncio.sleep(
+                0.001 * random.Random(f"{self.order} {job.op.prompt} {job.op.sampling.seed}").randrange(25)
+            )
+        async for each in super().run(job):
+            yield each
+
+
+async def served(planner: str, make: Callable[..., Worker] = Http, **fields: Any) -> Outcome:
+    async with TruthServer.of("text", True, replies=replies(planner)) as server:
+        return await ask(planner, [make(server.url, slots=8, backoff=0.001)], **fields)
+
+
+async def cold_is_warm(planner: str, folder: Path) -> tuple[Outcome, Outcome]:
+    async with TruthServer.of("text", True, replies=replies(planner)) as server:
+        first, second = [
+            await ask(planner, [Http(server.url, slots=8, backoff=0.001)], cache=folder / "cache") for _ in range(2)
+        ]
+    return first, second
+
+
+async def whole_is_streamed(planner: str, folder: Path) -> tuple[Outcome, Outcome]:
+    return await served(planner), await served(planner, watch=True)
+
+
+async def any_order_is_one(planner: str, folder: Path) -> tuple[Outcome, Outcome]:
+    def one(order: int) -> Callable[..., Worker]:
+        return type("Ordered", (Shuffled,), {"order": order})
+
+    return await served(planner, one(1)), await served(planner, one(2))
+
+
+async def ids_are_text(planner: str, folder: Path) -> tuple[Outcome, Outcome]:
+    async with TruthServer.of("ids", True, replies=replies(planner)) as server:
+        by_ids = await ask(planner, [Http(server.url, slots=8, backoff=0.001)])
+    return by_ids, await served(planner)
+
+
+ORACLES = {each.__name__: each for each in (cold_is_warm, whole_is_streamed, any_order_is_one, ids_are_text)}
+PAIRS = list(itertools.product(NAMES, ORACLES))
+SAMPLE = random.Random(28).sample(PAIRS, 30)
+
+
+async def check(planner: str, oracle: str, folder: Path) -> None:
+    one, other = await ORACLES[oracle](planner, folder)
+    if oracle == "any_order_is_one" and planner in RACES:
+        assert one.status == other.status
+    else:
+        assert one == other
+
+
+@pytest.mark.parametrize(("planner", "oracle"), SAMPLE)
+async def test_a_sample_of_pairs_that_must_be_the_same(planner: str, oracle: str, tmp_path: Path) -> None:
+    await check(planner, oracle, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("planner", "oracle"), PAIRS)
+async def test_all_pairs_that_must_be_the_same(planner: str, oracle: str, tmp_path: Path) -> None:
+    await check(planner, oracle, tmp_path)
