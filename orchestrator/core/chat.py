@@ -207,7 +207,8 @@ def spoken(text: str, first: int = 1, of: str = "") -> Message:
         body, close, after = part.partition(CLOSE)
         kept.append(after if close and taken(body) else OPEN + part)
     content = "".join(kept)
-    content = content.strip() if calls or reasoning else content
+    # A stream of the text cannot take spaces back that it has told.
+    content = content.strip() if reasoning else content.rstrip() if calls else content
     return Message(role="assistant", content=content, tool_calls=tuple(calls), reasoning=reasoning, said=text)
 
 

@@ -13,7 +13,8 @@ from typing import Any, Literal
 from tests.workers.http.fake_server import Closed, FakeServer, Fault
 
 Form = Literal["ids", "text", "chat"]
-_TOKEN = re.compile(r"\s*[^\s<]+|\s*<|\s+")
+_TOKEN = re.compile(r"\s*[^\s<>]+>?|\s*[<>]|\s+")
+"""So that no token holds more than the end of a tag."""
 
 
 @dataclass

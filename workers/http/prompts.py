@@ -13,6 +13,7 @@ from plait.core.result import Finish, Result
 
 from .._shared.prompt import TAIL
 from .._shared.stops import first_stop, opening
+from .bill import SentRequest
 from .probe import ServerFacts, detokenise, single, tokenise
 from .reading import AnswerReading
 from .structured import way, ways
@@ -68,8 +69,11 @@ class Prompts:
             return None
         return Result(value=text, prompt_ids=tuple(prompt), token_ids=ids, finish=finish)
 
-    async def form(self, server: ServerFacts, think: Think, chat: bool) -> Mapping[str, Any]:
-        """Return the fields that ask for the step's form, if it has one. Raises `EngineError` or `ServerError`."""
+    async def form(self, server: ServerFacts, think: Think, chat: bool, asked: list[SentRequest]) -> Mapping[str, Any]:
+        """Return the fields that ask for the step's form, if it has one; `asked` as for `way`.
+
+        Raises `EngineError` or `ServerError`.
+        """
         form = think.sampling.structured
         if form is None:
             return {}
@@ -77,7 +81,7 @@ class Prompts:
         async with self._lock:
             if key not in self._ways:
                 try:
-                    self._ways[key] = await way(server.link, server.dialect, server.model, form.kind, chat)
+                    self._ways[key] = await way(server.link, server.dialect, server.model, form.kind, chat, asked)
                 except EngineError:
                     if form.required:
                         raise

@@ -244,7 +244,12 @@ class Sender:
         think, base = live.think, server.link.base_url
         chat = chat and not live.resumed  # by the ids that the server said, its template's words among them
         dialect = replace(server.dialect, endpoint="chat/completions") if chat else server.dialect
-        form = await self._prompts.form(server, think, chat)
+        asked: list[SentRequest] = []
+        try:
+            form = await self._prompts.form(server, think, chat, asked)
+        finally:  # what it cost to find out is this job's
+            for each in asked:
+                live.spent += each.usage(asyncio.get_running_loop().time(), self.pace)
         if think.sampling.structured is not None and not form:
             live.unformed = f"not held to the form {think.sampling.structured.kind!r}: {base} takes none of that kind"
         form = {**form, **offer}

@@ -6,6 +6,7 @@ form must not pass for an answer with it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import re
@@ -16,6 +17,7 @@ from plait.core.errors import EngineError
 from plait.core.ops import Sampling, Structured, Text, Think
 
 from .._shared.structured import specified
+from .bill import SentRequest
 from .connection import Link
 from .reading import AnswerReading
 from .wire import ServerDialect, ServerError, body
@@ -76,9 +78,9 @@ def _strict(schema: object) -> bool:
     return all(map(_strict, schema.values()))
 
 
-async def way(link: Link, dialect: ServerDialect, model: str, kind: str, chat: bool) -> str:
-    """Return the name of the way in which a server takes forms of a kind. Raises `EngineError` if there is none, and
-    `ServerError` when the server cannot be asked."""
+async def way(link: Link, dialect: ServerDialect, model: str, kind: str, chat: bool, asked: list[SentRequest]) -> str:
+    """Return the name of the way in which a server takes forms of a kind, and add the requests that tried it out to
+    `asked`. Raises `EngineError` if there is none, and `ServerError` when the server cannot be asked."""
     known = await _fields(link, chat)
     for name, fields in ways(PROBES[kind]).items():
         if known.issuperset(fields):
@@ -88,6 +90,7 @@ async def way(link: Link, dialect: ServerDialect, model: str, kind: str, chat: b
         reading = AnswerReading(dialect, think)
         try:
             request = body(dialect, model, think, "a", chat, form=fields)
+            asked.append(SentRequest(request, reading, 8, asyncio.get_running_loop().time()))
             stream = link.stream("chat/completions" if chat else dialect.endpoint, request)
             async with contextlib.aclosing(stream) as chunks:
                 async for chunk in chunks:
@@ -95,6 +98,8 @@ async def way(link: Link, dialect: ServerDialect, model: str, kind: str, chat: b
                     if reading.overran:
                         break
         except ServerError as trouble:
+            if trouble.turned_away:
+                asked.pop()
             if trouble.unreachable or trouble.status in (401, 403, 429, 503):
                 raise
             continue

@@ -121,7 +121,7 @@ async def tell(handle: Handle, steps: bool) -> AsyncGenerator[Told, None]:
             case AnswerNews(answer=answer):
                 whole = "" if answer.value is None else as_text(answer.value)
                 again = not whole.startswith(told)
-                for piece in () if again else parts.feed(whole[len(told) :], last=True):
+                for piece in () if again else parts.close(whole[len(told) :], turn_of(answer).text):
                     yield piece
                 yield Ended(answer, again)
             case _:
@@ -129,10 +129,12 @@ async def tell(handle: Handle, steps: bool) -> AsyncGenerator[Told, None]:
 
 
 class Parts:
-    """Tells thoughts (`<think>…</think>` at the beginning) and calls of functions from a text that arrives in pieces. A
-    call, and what follows it, is not told: it stands in the answer's message."""
+    """Tells thoughts (`<think>…</think>` at the beginning) and calls of functions from a text that arrives in pieces.
+    From what may be a call on the text is held back until the end: what of it is no call, the answer's message says.
+    All that is told of the answer is then the message's text, however the text was cut."""
 
     def __init__(self) -> None:
+        self._told = ""
         self._kind: type[AnswerText] | type[Thought] | None = None
         self._rest = ""
         self._held = False
@@ -162,10 +164,17 @@ class Parts:
             return found
         said, call, _ = self._rest.partition(OPEN)
         self._held = bool(call)
-        keep = 0 if call or last else _overlap(said, OPEN)
-        told = said.rstrip() if call else said[: len(said) - keep]
-        self._rest = said[len(said) - keep :] if not call else ""
+        keep = 0 if call else _overlap(said, OPEN)
+        told = said[: len(said) - keep].rstrip()  # spaces before a call, or at the end, are perhaps no content
+        self._rest = self._rest[len(told) :]
+        self._told += told
         return found + ([AnswerText(told)] if told else [])
+
+    def close(self, rest: str, content: str) -> list[AnswerText | Thought]:
+        """Take the last of the text and the message's content; return all that has not been told."""
+        found = self.feed(rest, last=True)
+        more = content[len(self._told) :] if content.startswith(self._told) else ""
+        return found + ([AnswerText(more)] if more else [])
 
 
 def _overlap(text: str, tag: str) -> int:
