@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 
 from pydantic import JsonValue, PrivateAttr, ValidationError
@@ -10,6 +9,7 @@ from pydantic import JsonValue, PrivateAttr, ValidationError
 from ..core.errors import TaskError
 from ..core.task import Style, Task
 from ..core.values import Frozen
+from ._python import program_in, tree_of
 
 __all__ = ["Code"]
 
@@ -76,22 +76,8 @@ class Code(Task):
     def extract(self, text: str) -> JsonValue:
         """Return the last block of code, or the whole text if it is a program; `None` if that does not define the
         function."""
-        blocks = text.split("```")[1::2]
-        program = blocks[-1].removeprefix("python").removeprefix("py").strip() if blocks else text.strip()
-        return program if _defines(program, self.entry) else None
+        return program_in(text, self.entry)
 
     def key(self, answer: JsonValue) -> str:
         """Return the program's syntax tree as text: comments and layout make no difference."""
-        text = answer if isinstance(answer, str) else json.dumps(answer)
-        try:
-            return ast.dump(ast.parse(text))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return "!" + text
-
-
-def _defines(program: str, entry: str) -> bool:
-    try:
-        tree = ast.parse(program)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return any(isinstance(node, ast.FunctionDef) and node.name == entry for node in tree.body)
+        return tree_of(answer if isinstance(answer, str) else json.dumps(answer))

@@ -196,7 +196,7 @@ def allows(text: str, known: Sequence[int] = (), first: int = 1) -> bool:
 
 GOOD = """\
 1. search(query="a")
-2. search("b ${1} for $$5", limit=2)
+2. search(query="b ${1} for $$5", limit=2)
 Thought: now both
 3. fetch_page(of=$1)
 4. total(values=[$1, 2.5, -1e3])
@@ -214,9 +214,10 @@ def test_a_constrained_plan_is_what_the_grammar_allows() -> None:
         ("limit=2", "limit=two"),
         ("limit=2", "size=2"),
         ("5. now", "7. now"),
+        ('search(query="b', 'search("b'),
         ("<END_OF_PLAN>", ""),
         ("1. search", "Sure:\n1. search"),
-        ('search("b ${1} for $$5", limit=2)', "search(limit=2)"),  # lacks what it must have
+        ('search(query="b ${1} for $$5", limit=2)', "search(limit=2)"),  # lacks what it must have
     ):
         assert not allows(GOOD.replace(wrong, instead)), instead
     assert not allows("1. join()<END_OF_PLAN>"), "a plan has a call"

@@ -22,7 +22,7 @@ from ...runtime.client.config import Config
 from ...runtime.client.parallelism import parallelism
 from ...runtime.plugins.trust import trust
 from ..common.concurrently import for_each
-from ..common.dataset import DatasetQuestion, drawn_questions, environment_of, read_questions
+from ..common.dataset import DatasetQuestion, drawn_questions, environment_of, of_a_set, read_questions
 from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ..common.intervals import wilson
 from ..common.options import Common, Json, common_options
@@ -134,7 +134,8 @@ def evaluate(
         str,
         typer.Argument(
             callback=local,
-            help="What to evaluate on: countdown, bash-sql, or with --problems another task (FILE.py:Class, too).",
+            help="What to evaluate on: countdown, bash-sql, humaneval, bfcl:CATEGORY, reasoning-gym:FAMILY, or with "
+            "--problems another task (FILE.py:Class, too).",
         ),
     ],
     problems: Annotated[
@@ -179,6 +180,7 @@ def evaluate(
     if config.whole is None:
         config = config.model_copy(update={"whole": 0})  # every token counts here, those of stopped answers too
     given: Sequence[CountdownProblem | DatasetQuestion]
+    task = of_a_set(task)
     graded = environment_of(task, Plugin.of(environment) if environment else None)
     if problems is None and task != "countdown":
         given = drawn_questions(Plugin.of(task), count, config.seed or 0, graded)

@@ -13,7 +13,7 @@ from ...core.task import Task
 from ...runtime.plugins.loader import Plugins
 from .rows import read_problems
 
-__all__ = ["DatasetQuestion", "drawn_questions", "environment_of", "read_questions"]
+__all__ = ["DatasetQuestion", "drawn_questions", "environment_of", "of_a_set", "read_questions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,10 @@ class DatasetQuestion:
 
 def environment_of(task: str, asked: Plugin | None) -> Plugin | None:
     """Return the environment for a task's questions: the one asked for, or the one of the task's name, if any."""
-    if asked is None and task not in Plugins().names("environment"):
+    name = Plugin.of(task).name
+    if asked is None and name not in Plugins().names("environment"):
         return None
-    found = asked or Plugin(name=task)
+    found = asked or Plugin(name=name)
     cls = Plugins().class_of("environment", found.name)
     if unknown := sorted(set(found.options) - set(cls.model_fields)):  # pyright: ignore[reportAttributeAccessIssue]
         raise PluginError(f"environment {found.name!r}: there is no option {', '.join(unknown)}")
@@ -68,7 +69,19 @@ def drawn_questions(spec: Plugin, count: int, seed: int, place: Plugin | None = 
             f"there is nothing to evaluate {spec.name!r} on: give --problems FILE; only countdown and tasks with "
             "`drawn` draw their own"
         )
-    return [DatasetQuestion(plugins.task(spec, text), want, place) for text, want in draws(count, seed)]
+    given = draws(count, seed, **spec.options)
+    return [DatasetQuestion(plugins.task(spec, text), want, place) for text, want in given]
+
+
+def of_a_set(task: str) -> str:
+    """Return a task's text in which a word behind the name of one of plait's tasks is the set that it draws from.
+
+    >>> of_a_set("reasoning-gym:gsm_symbolic")
+    'reasoning-gym:set=gsm_symbolic'
+    """
+    name, colon, rest = task.partition(":")
+    alone = colon and rest and not any(each in rest for each in ":=")
+    return f"{name}:set={rest}" if alone and name in Plugins().names("task") else task
 
 
 def read_questions(

@@ -16,6 +16,8 @@ from ..values import DEEPEST
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
+_ARGUMENT = re.compile(r"[^\W\d][\w.\-]*")
+"""In any script: an API in Spanish has an `año`."""
 
 
 class ReadCall(NamedTuple):
@@ -83,7 +85,7 @@ def _wrong(name: str, arguments: JsonValue) -> str:
         return f"{name!r:.80} is no name of a tool" if name else "the call names no tool"
     if not isinstance(arguments, dict):
         return "its arguments are not a JSON object: write them as one, whole"
-    odd = next((key for key in arguments if not _NAME.fullmatch(key)), None)
+    odd = next((key for key in arguments if not _ARGUMENT.fullmatch(key)), None)
     if odd is not None:
         return f"{odd!r:.80} is no name of an argument"
     return f"its arguments are nested deeper than {DEEPEST} levels" if _deep(arguments) else ""

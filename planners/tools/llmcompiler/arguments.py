@@ -17,7 +17,7 @@ QUOTES = "\"'"
 IN_STRING = {quote: re.compile(rf"{quote}|\\.", re.DOTALL) for quote in QUOTES}
 """What matters inside a string: its quote, and a backslash with what it escapes."""
 _DEEPEST = 40
-_KEY = re.compile(r"[ \t\r\n]*([A-Za-z_][A-Za-z0-9_\-]*)[ \t]*=(?!=)[ \t\r\n]*")
+_KEY = re.compile(r"[ \t\r\n]*([^\W\d][\w\-]*)[ \t]*=(?!=)[ \t\r\n]*")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _INT = re.compile(r"[+-]?(?:0|[1-9][0-9]{0,299})")
 _FLOAT = re.compile(r"[+-]?(?:[0-9]{1,300}\.[0-9]{0,300}|\.[0-9]{1,300}|[0-9]{1,300}(?=[eE]))(?:[eE][+-]?[0-9]{1,4})?")

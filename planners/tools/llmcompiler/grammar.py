@@ -114,14 +114,13 @@ class _Kinds:
 
 
 def _shape(spec: ToolSpec, kinds: _Kinds) -> str:
-    """Return the body of a call's rule: required arguments in the schema's order, then any of the others in theirs."""
+    """Return the body of a call's rule: required arguments in the schema's order, then any of the others in theirs.
+    Each has its name: small models mistake the order."""
     properties, required = spec.parameters.get("properties"), spec.parameters.get("required")
     fields = properties if isinstance(properties, dict) else {}
     must = required if isinstance(required, list) else []
     said = {name: kinds.name(kind if isinstance(kind, dict) else {}) for name, kind in fields.items()}
-    first = next((at for at, name in enumerate(said) if name not in must), len(said))  # what may go without its name
-    marks = [f"{_literal(f'{name}=')}{'?' if at < first else ''}" for at, name in enumerate(said)]
-    needed = ' ", " '.join(f"{mark} {said[name]}" for name, mark in zip(said, marks, strict=True) if name in must)
+    needed = ' ", " '.join(f"{_literal(f'{name}=')} {kind}" for name, kind in said.items() if name in must)
     others = [f"{_literal(f'{name}=')} {kind}" for name, kind in said.items() if name not in must]
     name = _literal(f"{spec.name}(")
     if needed:

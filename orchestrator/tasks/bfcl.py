@@ -1,0 +1,116 @@
+"""Task `bfcl`: which functions to call, and how: the Berkeley Function Calling Leaderboard's single turns."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+from pydantic import JsonValue, PrivateAttr, ValidationError
+
+from ..core.chat import spoken
+from ..core.errors import TaskError
+from ..core.form import json_in
+from ..core.task import Style, Task
+from ..core.tools.calls import calls_in
+from ..core.values import Frozen
+
+__all__ = ["Bfcl"]
+
+_EXAMPLE = '{"id": "simple_python_0", "question": "…", "function": [{"name": "f", "parameters": {…}}]}'
+_INSTALL = "the questions are not installed: pip install --no-deps bfcl-eval"
+_ASKED = """\
+{question}
+
+These functions can be called:
+{functions}
+
+Write the calls that answer the question, and nothing else, as a JSON list of {{"name": …, "arguments": {{…}}}}."""
+
+
+class BfclQuestion(Frozen):
+    """What is asked."""
+
+    id: str
+    """Its category and number."""
+    question: str
+    function: list[dict[str, JsonValue]]
+
+
+class Bfcl(Task):
+    """`{"id": …, "question": …, "function": […]}`: a question and the functions that may be called. The environment
+    `bfcl` offers them as tools, notes the calls, and has the leaderboard's own checker grade them:
+
+        plait eval bfcl:parallel_multiple --model smollm2 --planner llmcompiler
+
+    An answer is a list of calls: those that a planner has made, else those in its text.
+    """
+
+    set: str = "simple_python"
+    """The category that questions are drawn from: `simple_python`, `multiple`, `parallel`, `parallel_multiple`,
+    `irrelevance`, `simple_java`, `simple_javascript`, or `live_simple` and its like."""
+    listed: bool = True
+    """List the functions in the question; needless for planners that tell of their tools themselves."""
+    _asked: BfclQuestion = PrivateAttr()
+
+    def model_post_init(self, context: object, /) -> None:
+        """Read the text, or raise `TaskError`."""
+        try:
+            self._asked = BfclQuestion.model_validate_json(self.text)
+        except (ValidationError, ValueError):
+            raise TaskError(f"the request is no question of the leaderboard; write, for example: {_EXAMPLE}") from None
+
+    def render(self, style: Style = "serial", width: int = 8) -> str:
+        """Return the question, with the functions if they are to be listed."""
+        if not self.listed:
+            return self._asked.question
+        functions = "\n".join(json.dumps(each, ensure_ascii=False) for each in self._asked.function)
+        return _ASKED.format(question=self._asked.question, functions=functions)
+
+    def chat(self) -> bool:
+        """A user's message."""
+        return True
+
+    def extract(self, text: str) -> JsonValue:
+        """Return the calls in a text, `[{"name": {argument: value}}, …]`; `None` if it has none."""
+        said = [(each.function.name, json.loads(each.function.arguments)) for each in spoken(text).tool_calls]
+        read = [(each.name, each.arguments) for each in calls_in(json_in(text)) if not each.wrong]
+        return [{name: arguments} for name, arguments in said or read] or None
+
+    def key(self, answer: JsonValue) -> str:
+        """Return the calls in a fixed order: parallel calls have none."""
+        each = (
+            [json.dumps(call, sort_keys=True) for call in answer] if isinstance(answer, list) else [json.dumps(answer)]
+        )
+        return "\n".join(sorted(each))
+
+    @classmethod
+    def drawn(
+        cls, count: int, seed: int, *, set: str = "simple_python", listed: bool = True
+    ) -> list[tuple[str, JsonValue]]:
+        """Return questions of a category, in an order of the seed, each with the category and the calls that are
+        right."""
+        rows = _rows(f"BFCL_v4_{set}.json")
+        turns = rows[0]["question"] if rows else None
+        if not isinstance(turns, list) or len(turns) != 1:
+            raise TaskError(f"bfcl: {set!r} is no category of single turns (such as parallel_multiple)")
+        right = {row["id"]: row["ground_truth"] for row in _rows(f"possible_answer/BFCL_v4_{set}.json")}
+        random.Random(seed).shuffle(rows)
+        return [(_text(row), {"category": set, "calls": right.get(row["id"], [])}) for row in rows[:count]]
+
+
+def _rows(name: str) -> list[dict[str, JsonValue]]:
+    """Return the lines of a file of the package; none where there is no such file. Raises `TaskError` without it."""
+    try:
+        import bfcl_eval
+    except ModuleNotFoundError:
+        raise TaskError(f"bfcl: {_INSTALL}") from None
+    path = Path(str(bfcl_eval.__file__)).parent / "data" / name
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines() if line] if path.is_file() else []
+
+
+def _text(row: dict[str, JsonValue]) -> str:
+    turns = row["question"]
+    assert isinstance(turns, list) and isinstance(turns[0], list)
+    said = [str(each["content"]) for each in turns[0] if isinstance(each, dict)]
+    return json.dumps({"id": row["id"], "question": "\n\n".join(said), "function": row["function"]}, ensure_ascii=False)

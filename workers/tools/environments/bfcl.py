@@ -1,0 +1,112 @@
+"""Environment `bfcl`: offers a question's functions, notes which were called, and has the leaderboard's checker grade
+them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from pydantic import JsonValue, PrivateAttr
+
+from plait.core.environment import Environment
+from plait.core.errors import ToolError
+from plait.core.tools.tool import Tool, ToolSpec
+
+__all__ = ["BfclEnvironment", "graded", "schema"]
+
+_JSON = frozenset(("string", "integer", "number", "boolean", "array", "object", "null"))
+_TYPES = {"dict": "object", "float": "number", "double": "number", "tuple": "array", "list": "array", "any": None}
+_MODEL = "plait"
+
+
+class BfclEnvironment(Environment):
+    """A tool for each function; calling it does nothing but note the call. What is wanted is `{"category": …, "calls":
+    […]}`, as the leaderboard has it."""
+
+    _made: list[dict[str, JsonValue]] = PrivateAttr(default_factory=list)
+
+    def tools(self) -> Sequence[Tool[..., Any]]:
+        """Return the functions as tools."""
+        return [_NotedFunction(each, self._made) for each in json.loads(self.text)["function"]]
+
+    async def grade(self, answer: JsonValue, wanted: JsonValue) -> bool:
+        """Grade the calls that were made, else those of the answer. Raises `ToolError` without the checker."""
+        if not isinstance(wanted, dict) or not isinstance(wanted.get("calls"), list):
+            raise ToolError('what is wanted of a question is said as {"category": …, "calls": […]}')
+        calls: Any = self._made or answer or []
+        if not isinstance(calls, list) or not all(isinstance(each, dict) for each in calls):
+            return False
+        return graded(json.loads(self.text)["function"], calls, wanted)
+
+
+def graded(functions: list[Any], calls: list[Any], wanted: Mapping[str, Any]) -> bool:
+    """Return what the leaderboard's checker says of calls `[{name: arguments}, …]`. In the categories of relevance it
+    counts alone whether there is a call."""
+    category = str(wanted["category"])
+    if "relevance" in category:
+        return bool(calls) != ("irrelevance" in category)
+    check, languages = _checker()
+    language = languages.JAVA if "java" in category else languages.PYTHON
+    language = languages.JAVASCRIPT if "javascript" in category else language
+    try:
+        said = check(functions, calls, wanted["calls"], language, category, _MODEL)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # calls that it does not expect
+        return False
+    return bool(said["valid"])
+
+
+@cache
+def _checker() -> tuple[Any, Any]:
+    """Return the package's `ast_checker` and `Language`. Its table of models imports the clients of all providers; the
+    checker reads of it whether a model writes dots in names as `_`, which ours does not."""
+    table = "bfcl_eval.constants.model_config"
+    if table not in sys.modules:
+        module: Any = ModuleType(table)
+        module.MODEL_CONFIG_MAPPING = {_MODEL: SimpleNamespace(underscore_to_dot=False)}
+        sys.modules[table] = module
+    try:
+        from bfcl_eval.constants.enums import Language
+        from bfcl_eval.eval_checker.ast_eval.ast_checker import ast_checker
+    except ImportError as error:
+        raise ToolError(f"the leaderboard's checker is not there ({error}): pip install --no-deps bfcl-eval") from None
+    return ast_checker, Language
+
+
+def schema(kind: Mapping[str, Any]) -> dict[str, JsonValue]:
+    """Return a function's parameters as JSON schema: the leaderboard has types of Python, Java and JavaScript. Values
+    of a type that JSON lacks are texts."""
+    out: dict[str, Any] = {
+        key: each for key, each in kind.items() if key in ("description", "enum", "required", "default")
+    }
+    said = str(kind.get("type", "any"))
+    found = _TYPES.get(said.lower(), said if said in _JSON else "string")
+    out |= {"type": found} if found else {}
+    if isinstance(kind.get("properties"), dict):
+        out["properties"] = {name: schema(each) for name, each in kind["properties"].items()}
+    if isinstance(kind.get("items"), dict):
+        out["items"] = schema(kind["items"])
+    return out
+
+
+class _NotedFunction(Tool[..., Any]):
+    """A function of a question."""
+
+    def __init__(self, described: Mapping[str, Any], made: list[dict[str, JsonValue]]) -> None:
+        def call(**arguments: JsonValue) -> str:
+            made.append({self.name: arguments})
+            return "done"
+
+        self.fn = call
+        self.name, self.description = str(described["name"]), str(described.get("description", ""))
+        self.parameters = schema(described["parameters"])
+        self.side_effects = self.idempotent = self.is_async = self.approve = False
+        self.timeout = self.context = None
+        self.spec = ToolSpec(name=self.name, description=self.description, parameters=self.parameters)
+
+    def bind(self, args: Mapping[str, JsonValue]) -> dict[str, object]:
+        """Return the arguments as they are: the checker judges them."""
+        return dict(args)

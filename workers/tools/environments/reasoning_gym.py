@@ -1,0 +1,31 @@
+"""Environment `reasoning-gym`: has the verifier of a problem's family grade its answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import JsonValue
+
+from plait.core.environment import Environment
+from plait.core.errors import ToolError
+
+__all__ = ["ReasoningGymEnvironment"]
+
+
+class ReasoningGymEnvironment(Environment):
+    """No tools. What is wanted is the problem's entry: `{"question": …, "answer": …, "metadata": {…}}`."""
+
+    async def grade(self, answer: JsonValue, wanted: JsonValue) -> bool:
+        """Return whether the family's verifier gives the full score. Raises `ToolError` without Reasoning Gym."""
+        try:
+            import reasoning_gym
+        except ModuleNotFoundError:
+            raise ToolError("Reasoning Gym is not installed: pip install 'plait[reasoning-gym]'") from None
+        if answer is None:
+            return False
+        score: Any = reasoning_gym.get_score_answer_fn(json.loads(self.text)["family"])
+        try:
+            return score(answer if isinstance(answer, str) else json.dumps(answer), wanted) >= 1.0
+        except Exception:  # some verifiers raise over an answer that is not of their form
+            return False
