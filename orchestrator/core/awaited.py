@@ -224,6 +224,11 @@ class StepHandle(Awaited[T_co]):
         return self._result is not None
 
     @property
+    def partial(self) -> bool:
+        """Whether a budget or deadline cut its value."""
+        return self._result is not None and self._result.partial
+
+    @property
     def value(self) -> JsonValue:
         """The step's value; raises as `result` does."""
         return self.result.value

@@ -122,6 +122,8 @@ class Expanded(_Written):
     )
     """By step of the patch: the model calls, one after another, that its flow had waited for when it made it. By scope
     that limits `turns`; those of the whole flow under the empty name."""
+    cut: Annotated[bool, Field(exclude_if=lambda cut: not cut)] = False
+    """A flow has ended that read results which a budget or deadline had cut: so its value is partial."""
     refused: Annotated[dict[str, str], Field(exclude_if=lambda refused: not refused)] = field(
         default_factory=dict[str, str]
     )

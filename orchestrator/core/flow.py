@@ -370,6 +370,9 @@ class Flow(Planner):
     gone: ClassVar[str] = ""
     """Why a run of it cannot be taken up by another process, if it cannot."""
 
+    cuts_are_fine: ClassVar[bool] = False
+    """Its answer is whole even if a budget or deadline cut a result that it read. By default it is partial then."""
+
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Make steps, await them, and return the step (or value) that answers. `question` is the request as its task
         puts it to a model.

@@ -490,7 +490,7 @@ class Machine:
                     return
                 self._plans.start(added)
         if event.closed and node.state is EXPANDING:
-            self._plans.close_expansion(node)
+            self._plans.close_expansion(node, event.cut)
 
     def _on_cancelled(self, event: Cancelled) -> None:
         run = self.runs.get(event.run)

@@ -89,10 +89,12 @@ class Plans:
                 if node.pending == 0:
                     steps.ready(node)
 
-    def close_expansion(self, node: Node) -> None:
-        """No further patch of an expanding step will come."""
+    def close_expansion(self, node: Node, cut: bool = False) -> None:
+        """No further patch of an expanding step will come. `cut` is that of `Expanded`."""
         assert node.own is not None
         scope = node.inner
+        if cut and scope is not None and node.limited is None:
+            node.limited = next((each.limited for each in scope.names.values() if each.limited), None)
         if scope is None or scope.output is None:
             self._steps.done(node, node.own, node.path_own)
             return

@@ -96,6 +96,8 @@ class RunningFlow:
         self._current: FlowTask | None = None
         self._spun = 0
         self._over = self._telling = False
+        self._cut = False
+        """It read a result that a budget or deadline had cut."""
         self._watched: WatchSpan | None = None
         self.patient = False
         """It may wait while none of its steps is under way: somebody else makes them."""
@@ -188,6 +190,8 @@ class RunningFlow:
 
     def read(self, awaited: Awaited[object], place: FlowPlace | None = None) -> None:
         """Take note that a coroutine, by default the one that runs now, knows what came of something."""
+        if isinstance(awaited, StepHandle) and awaited.partial:
+            self._cut = True
         place = place or (self._current.place if self._current is not None else None)
         if place is not None and not self._telling:
             self._turns.read(awaited, place.calls)
@@ -307,7 +311,8 @@ class RunningFlow:
         said = self._said(patches, at)  # before the end: what it gave up in its last turn is given up
         self.close()
         end = Plan(steps=(), output=value.name)
-        return [*said, Expanded(at=at, step=self.root, attempt=self._attempt, patch=end, closed=True)]
+        cut = self._cut and not self._flow.cuts_are_fine
+        return [*said, Expanded(at, self.root, self._attempt, end, closed=True, cut=cut)]
 
     def _stopped(self, error: BaseException, at: float) -> list[Event]:
         """Fail; what was made and not yet sent out is dropped, what runs is given up by the machine."""

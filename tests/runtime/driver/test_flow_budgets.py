@@ -256,3 +256,26 @@ async def test_a_refused_step_that_is_the_answer_says_which_budget_refused_it(ho
 
     answer = await run(plan)
     assert answer.failure is not None and "a limit of 1 steps is used; raise `steps`" in answer.failure.message
+
+
+@pytest.mark.parametrize("fine", [False, True])
+@pytest.mark.parametrize("read", [False, True])
+async def test_an_answer_made_of_a_cut_call_is_partial_unless_its_flow_says_otherwise(fine: bool, read: bool) -> None:
+    class Cut(Flow):
+        cuts_are_fine = fine
+
+        async def run(self, ctx: Flow.Context, question: str) -> Any:
+            async with ctx.scope(Budget(tokens=3)) as inner:
+                line = inner.think("long", max_tokens=8)
+                if read:
+                    await line
+                else:
+                    await ctx.think("another")
+            return f"answer: {line.text}" if read else ctx.answer("4")
+
+    worker = Scripted([Reply(text="one two three four five six")])
+    async with client(workers=[worker]) as orchestrator:
+        answer = await asyncio.wait_for(orchestrator.run("What?", planner=Cut()), 300)
+    assert answer.status == ("partial" if read and not fine else "done"), answer.failure
+    if read and not fine:
+        assert answer.failure is not None and "raise `tokens`" in answer.failure.message
