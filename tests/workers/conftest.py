@@ -13,6 +13,7 @@ import pytest_asyncio
 from plait.workers.engine import Engine
 
 from .tiny_model import build
+from .vllm_server import SERVER_DTYPE
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +25,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def engine(tiny_model: Path) -> AsyncIterator[Engine]:
     """A running engine with that model; its tests run on the session's loop."""
-    engine = Engine(str(tiny_model), slots=16, kv_cache_memory_bytes=32 << 20, threads=1)
+    engine = Engine(str(tiny_model), slots=16, kv_cache_memory_bytes=32 << 20, threads=1, dtype=SERVER_DTYPE)
     await engine.start()
     yield engine
     await engine.close()

@@ -17,6 +17,10 @@ from plait.core.errors import EngineError
 from plait.workers._shared.resources import cpu_dtype
 from plait.workers.http import Http
 
+# vLLM 0.32 computes attention on AMX in a process that never asked the kernel for it, and dies (SIGILL). Only our own
+# engine can choose another kernel, so a server on such a processor keeps to float32.
+SERVER_DTYPE = "float32" if "amx_tile" in Path("/proc/cpuinfo").read_text() else cpu_dtype("auto")
+
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
@@ -29,7 +33,7 @@ def vllm_process(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     settings = {
-        "model": model, "served-model-name": name, "host": "127.0.0.1", "port": port, "dtype": cpu_dtype("auto"),
+        "model": model, "served-model-name": name, "host": "127.0.0.1", "port": port, "dtype": SERVER_DTYPE,
         "max-num-seqs": 16, "block-size": 32, "kv-cache-memory-bytes": 32 << 20, **others,
     }  # fmt: skip
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
