@@ -39,8 +39,9 @@ class ThinkSummarize(Flow):
 
     Differs from the paper, whose model is trained to think in tagged paths and whose engine lets the summary attend to
     their caches: here any model is asked in words for a synthesis of the paths' text (or, with `tags`, writes as that
-    model was trained to). Do not expect the paper's figures. Tokens of stopped paths count as cancelled in the run's
-    usage. Defaults: 4 paths, temperature 0.8, at most 4,096 tokens of paths read.
+    model was trained to). Do not expect the paper's figures. The paths race: with a quorum below `n` a seed does not
+    fix the answer, since what ends first is read, and the answer's `why` says so. Tokens of stopped paths count as
+    cancelled in the run's usage. Defaults: 4 paths, temperature 0.8, at most 4,096 tokens of paths read.
     """
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("summary",)
@@ -77,14 +78,15 @@ class ThinkSummarize(Flow):
             label="first to finish" if enough == 1 else f"{enough or 'all'} of {self.n}",
         )
         drafts = drafts_of(read.result)
+        why = read.why if enough is None or enough >= self.n else f"{read.why}; the first to end were read (a race)"
         right = verified(drafts) if self.settle else None
         if right is not None:
-            return ctx.answer(paths[right.name], f"{right.name} is verified; {read.why}", name="answer")
+            return ctx.answer(paths[right.name], f"{right.name} is verified; {why}", name="answer")
         if len(drafts) == 1 and drafts[0].done:
-            return ctx.answer(paths[drafts[0].name], f"nothing beside it to read; {read.why}", name="answer")
+            return ctx.answer(paths[drafts[0].name], f"nothing beside it to read; {why}", name="answer")
         summary = ctx.step(self._summary(asker, drafts))
         votes = [paths[draft.name] for draft in drafts if draft.done]  # if the synthesis fails
-        merge = Plugin(name="synthesis-or-vote", options={"note": read.why})
+        merge = Plugin(name="synthesis-or-vote", options={"note": why})
         return ctx.join([summary, *votes], merge, tolerate="best-effort", early=True, name="answer")
 
     def _path(self, asker: Asker, number: int, partial: bool) -> Step:

@@ -20,12 +20,12 @@ from plait.core.events import Job
 from plait.core.interfaces import Worker
 from plait.core.ops import Think
 from plait.workers.http import Http
-from tests.planners.test_contract import ASKS, NAMES, OPTIONS, PROMPT, run_python, search
+from tests.planners.test_contract import ASKS, NAMES, OPTIONS, PROMPT, planner as made, run_python, search
 
 from .cells import replies
 from .truth import TruthServer
 
-RACES = {"think_summarize"}
+RACES = {"think_summarize", "evolve"}
 """Planners that say that what they answer depends on which call ends first."""
 
 
@@ -108,3 +108,9 @@ async def test_a_sample_of_pairs_that_must_be_the_same(planner: str, oracle: str
 @pytest.mark.parametrize(("planner", "oracle"), PAIRS)
 async def test_all_pairs_that_must_be_the_same(planner: str, oracle: str, tmp_path: Path) -> None:
     await check(planner, oracle, tmp_path)
+
+
+@pytest.mark.parametrize("planner", NAMES)
+def test_a_planner_that_races_says_so_in_its_help(planner: str) -> None:
+    said = " ".join((type(made(planner)).__doc__ or "").split())
+    assert ("a seed does not fix the answer" in said) == (planner in RACES)

@@ -166,7 +166,7 @@ async def test_the_first_to_finish_stops_the_others_and_their_text_is_kept() -> 
         options={"n": 3},
     )
     assert (answer.answer, answer.status) == ("42", "done")
-    assert answer.why == "1 of 3 drafts and what 2 others had written; a synthesis"
+    assert answer.why == "1 of 3 drafts and what 2 others had written; the first to end were read (a race); a synthesis"
     assert [states(answer)[f"path-{i}"] for i in (1, 2, 3)] == ["done", "cancelled", "cancelled"]
     (said,) = worker.asked(SYNTHESIS)
     assert said.count("stopped before its end") == 2 and "w1 " in said and "w399" not in said

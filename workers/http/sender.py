@@ -311,7 +311,9 @@ class Sender:
         end = loop.time() + options.total_timeout
         moved = -1.0
         """When the last token came, to within an eighth of the silence that is allowed."""
-        slow = loop.call_later(SLOW, self._say_slow, base) if not self._warned else None
+        # Of an answer in one piece nothing is seen before its end, however healthy the server is.
+        watched = not self._warned and fields.get("stream") is not False
+        slow = loop.call_later(SLOW, self._say_slow, base) if watched else None
         try:
             async with asyncio.timeout_at(min(end, loop.time() + options.first_timeout)) as clock:
                 async with contextlib.aclosing(server.link.stream(dialect.endpoint, fields, headers)) as chunks:

@@ -25,8 +25,9 @@ class Evolve(EvolveOptions):
 
     After OpenEvolve and ParEVO (arXiv 2603.02510) and the line histories of EvoTrace. Differs: there is a slope below
     full correctness, islands exchange programs, and the tests that grade are never seen: public cases score, hidden
-    ones are the grader's (`plait eval code`). Needs the task `code` and the tool `run_python`. Defaults: 4 islands, 8
-    generations each, 5 timed runs.
+    ones are the grader's (`plait eval code`). Needs the task `code` and the tool `run_python`. The islands race: a
+    program that moves to another, and a line that is taken out, is there when it is there, so a seed does not fix the
+    answer; its `why` says so. Defaults: 4 islands, 8 generations each, 5 timed runs.
     """
 
     async def run(self, ctx: Context, question: str) -> Answerable:

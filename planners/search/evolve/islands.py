@@ -53,8 +53,9 @@ class Evolution:
         time = "" if best.seconds is None else f", {best.seconds * 1e3:.3g} ms (MAD {best.mad * 1e3:.2g})"
         back = f"; {self.returned} of {self.added} added lines had been taken out before" if self.added else ""
         passed = f"passes {best.cases - len(best.failing)} of {best.cases} public cases"
+        race = "; the islands raced" if len(self.islands) > 1 else ""
         many = f"{len(self._known)} different of {self.written} programs"
-        return ctx.answer(best.program, f"{passed}{time}; {many}{back}")
+        return ctx.answer(best.program, f"{passed}{time}; {many}{back}{race}")
 
     async def _grow(self, island: int) -> bool:
         """Make the generations of one island. True if a program passes all and time does not count."""
