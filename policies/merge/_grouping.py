@@ -68,7 +68,7 @@ class Grouping(Asking):
     """Take the probability with which the model said "yes" or "no" in place of the word alone: of a model that answers
     with one token. Asks for log-probabilities."""
     constrain: bool = False
-    """Let the engine allow the model nothing but "yes" or "no"; not every server can."""
+    """Let the engine allow the model nothing but "yes" or "no", where it can."""
     groups: Groups | None = None
     """The groups so far; set by the merge itself."""
 
@@ -76,7 +76,7 @@ class Grouping(Asking):
         """Return the calls of the next round. `shown` has the text of each; `intro` and `ask` are put around the two of
         a comparison, which are called A and B."""
         head = groups.open[0]
-        form = Structured(kind="choice", spec=["yes", "no"]) if self.constrain else None
+        form = Structured(kind="choice", spec=["yes", "no"], required=False) if self.constrain else None
         steps: list[Step] = []
         for i, other in enumerate(groups.others, 1):
             name = fresh(f"same-{len(groups.found) + 1}-{i}", shown)

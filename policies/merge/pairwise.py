@@ -48,8 +48,8 @@ class Pairwise(Asking):
 
     instruction: str = _ASK
     """What the model is asked at the end."""
-    constrain: bool = False
-    """Let the engine allow nothing but A or B; not every server can."""
+    constrain: bool = True
+    """Let the engine allow nothing but A or B, where it can."""
     matches: tuple[Match, ...] = ()
     """The round that has been played; set by the merge itself."""
     played: int = 0
@@ -91,7 +91,7 @@ class Pairwise(Asking):
                 continue
             pair = (by_name[first], by_name[second])
             names = [fresh(f"match-{i + 1}{way}", by_name) for way in "ab"]
-            form = Structured(kind="choice", spec=["A", "B"]) if self.constrain else None
+            form = Structured(kind="choice", spec=["A", "B"], required=False) if self.constrain else None
             for name, (a, b) in zip(names, (pair, pair[::-1]), strict=True):
                 prompt = f"{task.render()}\n\nAnswer A:\n{self.shown(a.line)}\n\nAnswer B:\n{self.shown(b.line)}"
                 label = f"{a.name} or {b.name}"

@@ -64,7 +64,7 @@ class Judge(Scorer):
             max_tokens=self.tokens,
             model=self.model,
             label="judge",
-            form=Structured(kind="choice", spec=["A", "B"]),
+            form=Structured(kind="choice", spec=["A", "B"], required=False),
         )
 
 

@@ -11,11 +11,14 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from plait import AsyncOrchestrator
+from plait import AsyncOrchestrator, tool
+from plait.apps.common.preflight import preflight
 from plait.core.budget import Budget
+from plait.core.ops import Plugin
 from plait.core.prompt import Prompt
 from plait.planners.votes.sample import Sample
 from plait.runtime.client.models import fetched
+from plait.runtime.plugins.loader import Plugins
 
 pytestmark = [
     pytest.mark.engine,
@@ -97,9 +100,47 @@ async def test_a_call_that_must_come_comes(plait: AsyncOrchestrator, choice: str
         assert "Rome" in json.loads(call.function.arguments)["city"]
 
 
+@tool
+def weather(city: str) -> str:
+    """The weather in a city."""
+    return f"sunny in {city}"
+
+
+@tool
+def add(a: float, b: float) -> float:
+    """Add two numbers."""
+    return a + b
+
+
+async def test_a_plan_is_written_in_its_language(plait: AsyncOrchestrator) -> None:
+    answer = await plait.run("What is the weather in Rome and in Oslo?", planner="llmcompiler", tools=[weather, add])
+    assert answer.status == "done", answer.failure
+    calls = [row.label for row in answer.trace if row.kind == "call" and row.state == "done"]
+    assert 'weather(city="Rome")' in calls and 'weather(city="Oslo")' in calls
+    assert not [row.name for row in answer.trace if "repair" in row.name], "every line can be read"
+
+
+@pytest.mark.parametrize("dialect", ["multiverse", "threadweaver"])
+async def test_it_is_said_that_it_was_never_trained_to_spawn_threads(dialect: str) -> None:
+    model = fetched("smollm2")
+    assert model is not None
+    said = preflight(Plugins().planner(Plugin.of(f"threads:dialect={dialect}")), str(model))
+    assert any("was probably not trained on it and will not spawn" in each for each in said), said
+
+
 async def test_a_budget_of_tokens_ends_a_run(plait: AsyncOrchestrator) -> None:
     answer = await plait.run("Tell me a long story.", budget=Budget(tokens=20))
     assert answer.usage.completion <= 20
+
+
+async def test_an_engine_in_a_ray_actor_answers_as_one_in_this_process(plait: AsyncOrchestrator) -> None:
+    asked = "What is the capital of Italy?"
+    here = await plait.run(asked)
+    async with AsyncOrchestrator(model="smollm2", worker="ray", journal="off") as other:
+        there = await other.run(asked)
+        choice = {"tools": [WEATHER], "tool_choice": "required", "parallel_tool_calls": False}
+        called = (await other.run("What is the weather in Rome?", **choice)).message.tool_calls
+    assert there.text == here.text and [each.function.name for each in called] == ["get_weather"]
 
 
 async def test_a_run_that_is_given_up_leaves_the_engine(plait: AsyncOrchestrator) -> None:

@@ -229,11 +229,11 @@ def test_the_first_plan_asks_for_the_split() -> None:
     plan = checked(made(Decompose(), brief(TRANSLATE)))
     assert [step.name for step in plan.steps] == ["extract"]
     op = plan.steps[0].op
-    assert isinstance(op, Think) and op.sampling.temperature == 0 and op.sampling.structured is None
+    assert isinstance(op, Think) and op.sampling.temperature == 0 and isinstance(op.sampling.structured, Structured)
+    assert op.sampling.structured.kind == "json" and not op.sampling.structured.required
     assert TRANSLATE in prompt(plan.steps[0])
-    op = made(Decompose(extract=Prompt(form="json")), brief(TRANSLATE)).steps[0].op
-    assert isinstance(op, Think) and isinstance(op.sampling.structured, Structured)
-    assert op.sampling.structured.kind == "json"
+    op = made(Decompose(extract=Prompt(form=None)), brief(TRANSLATE)).steps[0].op
+    assert isinstance(op, Think) and op.sampling.structured is None
 
 
 def test_pieces_share_what_stands_before_them() -> None:

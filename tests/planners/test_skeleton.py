@@ -94,9 +94,11 @@ def test_the_first_plan_asks_the_router() -> None:
     assert [step.name for step in plan.steps] == ["route"]
     assert "How does a plant live?" in prompt(plan.steps[0])
     op = plan.steps[0].op
-    assert isinstance(op, Think) and op.chat and op.sampling.temperature == 0 and op.sampling.structured is None
-    op = made(Skeleton(router=Prompt(form="choice")), brief()).steps[0].op
-    assert isinstance(op, Think) and op.sampling.structured == Structured(kind="choice", spec=["A", "B", "C"])
+    assert isinstance(op, Think) and op.chat and op.sampling.temperature == 0
+    letters = Structured(kind="choice", spec=["A", "B", "C"], required=False)
+    assert op.sampling.structured == letters, "held to a letter where the engine can"
+    op = made(Skeleton(router=Prompt(form=None)), brief()).steps[0].op
+    assert isinstance(op, Think) and op.sampling.structured is None
 
 
 def test_without_the_router_it_starts_with_the_skeleton() -> None:

@@ -50,6 +50,7 @@ Examples:
 """
 _FORM = Structured(
     kind="json",
+    required=False,
     spec={
         "type": "object",
         "properties": {
@@ -88,9 +89,11 @@ class Decompose(Flow):
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("item", "answer")
 
-    extract: Annotated[Prompt, Uses("question", "context", "data")] = Prompt(max_tokens=1024, temperature=0.0)
+    extract: Annotated[Prompt, Uses("question", "context", "data")] = Prompt(
+        max_tokens=1024, temperature=0.0, form="json"
+    )
     """The question how the request is split. Its template has `{question}`; `{context}` and `{data}` stay as they are.
-    `form=json`: the engine allows nothing but the JSON that is read."""
+    `form=json`: an engine that can allows nothing but the JSON that is read; `form=null`: anything."""
     item: Annotated[Prompt, Uses("piece")] = Prompt(max_tokens=1000, temperature=0.7)
     """The answer to a piece. Its template has `{piece}`, the request for this piece."""
     answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=4000, temperature=0.7)

@@ -20,7 +20,7 @@ from . import text as words
 
 __all__ = ["Skeleton"]
 
-_LETTERS = Structured(kind="choice", spec=["A", "B", "C"])
+_LETTERS = Structured(kind="choice", spec=["A", "B", "C"], required=False)
 
 
 class Skeleton(Flow):
@@ -40,9 +40,9 @@ class Skeleton(Flow):
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("point", "answer")
 
-    router: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=16, temperature=0.0)
-    """The question whether to split. Its template has `{question}`. `form=choice`: the engine allows nothing but A, B
-    or C. Raise `max_tokens` for a model that thinks before it answers."""
+    router: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=16, temperature=0.0, form="choice")
+    """The question whether to split. Its template has `{question}`. `form=choice`: an engine that can allows nothing
+    but A, B or C; `form=null`: anything. Raise `max_tokens` for a model that thinks before it answers."""
     outline: Annotated[Prompt, Uses("question", "least", "most", "begin")] = Prompt(max_tokens=256, temperature=0.0)
     """The skeleton. Its template has `{question}`, `{least}`, `{most}`, and `{begin}`, how to begin in words. `begin`
     is the list's start; give an empty one to a model that thinks before it answers."""

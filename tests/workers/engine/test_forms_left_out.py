@@ -75,7 +75,7 @@ def allows(think: Think, text: str) -> bool:
 
 
 def test_a_turn_that_must_call_is_held_to_calls_of_the_functions() -> None:
-    one = '<tool_call>{"name": "pick_one", "arguments": {"n": 2}}</tool_call>'
+    one = '<tool_call>{"name": "pick.one", "arguments": {"n": 2}}</tool_call>'
     two = '<tool_call>{"name": "tell", "arguments": {}}</tool_call>'
     for text, right in (
         (one, True),
@@ -84,7 +84,7 @@ def test_a_turn_that_must_call_is_held_to_calls_of_the_functions() -> None:
         ("", False),
         ("Sure.", False),
         (one.replace("2", "3"), False),
-        (one.replace("pick_one", "drop"), False),
+        (one.replace("pick.one", "drop"), False),
         (one.replace('{"n": 2}', "{}"), False),
     ):
         assert allows(asking(), text) == right, text
@@ -113,6 +113,6 @@ def test_a_template_without_a_place_for_functions_tells_of_them_in_words() -> No
     def rendered(think: Think) -> str:
         return bytes(Prompter(Tokenizer()).ids(think)).decode()
 
-    assert rendered(asking()).startswith("system: You may call") and "pick_one" in rendered(asking())
+    assert rendered(asking()).startswith("system: You may call") and "pick.one" in rendered(asking())
     assert rendered(asking(messages=[{"role": "system", "content": "Hush."}])).startswith("system: Hush.\n\nYou may")
     assert rendered(asking(tool_choice="auto")) == "user: go", "whoever leaves the choice tells of them itself"
