@@ -198,7 +198,8 @@ class Engine(Worker):
 
         Counted: engine `steps`; tokens `generated` (every token sampled, whether or not anybody still wanted it);
         prompt tokens looked up in the prefix cache (`queries`) and found there (`hits`), and of the requests that have
-        ended `prompt` and `cached`. Now: requests `running` and `waiting`, `kv_blocks` in all, and `kv_used` by what
+        ended `prompt` and `cached`; requests with a form (`forms`), and the milliseconds of compiling these
+        (`form_ms`). Now: requests `running` and `waiting`, `kv_blocks` in all, and `kv_used` by what
         runs (those that only keep finished prefixes are free).
         """
         core = self._core

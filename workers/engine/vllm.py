@@ -28,7 +28,7 @@ from .._shared.streams import Stream, TokenBatch
 from .loading import load, prepare, tokens_input
 from .options import EngineOptions
 from .parameters import Abilities
-from .private import RequestProgress, follow_blocks, pack_head, prefill_field, seen
+from .private import RequestProgress, count_forms, follow_blocks, pack_head, prefill_field, seen
 from .process import first_line
 from .requests import EngineOutputs, EngineRequest, ended, take_up
 
@@ -56,6 +56,7 @@ class Core:
         """What vLLM's prefix cache holds, if that is followed."""
         self.running: dict[str, EngineRequest] = {}
         self.counts = {"steps": 0, "generated": 0, "prompt": 0, "cached": 0, "queries": 0, "hits": 0}
+        self.counts |= {"forms": 0, "form_ms": 0}
         self._inner: dict[str, EngineRequest] = {}
         """The requests that are running by vLLM's names for them."""
         self._checkpoint = spec.checkpoint
@@ -106,6 +107,7 @@ class Core:
             else:
                 log.warning("vLLM %s does not say what its prefix cache holds: it is guessed", vllm.__version__)
         self._scheduler: Any = getattr(getattr(engine.engine_core, "engine_core", None), "scheduler", None)
+        count_forms(engine, self.counts)
         self._loras = self._load(spec.lora, adding) if spec.lora else {}
 
     def _load(self, adapters: dict[str, str], adding: Any) -> dict[str, Any]:
