@@ -12,6 +12,7 @@
     ├── WorldError               the world's side: it was run, and did not work
     │   ├── WorkerError          an engine or tool host that cannot start or broke
     │   │   ├── EngineError      the model engine: no model, no memory, a rejected request
+    │   │   │   └── CutInThoughts    an answer that ended before its first word that is no thought
     │   │   ├── WorkerLost       it went away while it held work
     │   │   │   └── Interrupted  it was our own process that ended, and the run was resumed
     │   │   │       └── NeverMade    before the attempt had reached its worker, so it may be made again
@@ -116,6 +117,22 @@ class EngineError(WorkerError):
     """The model engine: no model, no memory, a rejected request."""
 
     code = "engine-error"
+
+
+class CutInThoughts(EngineError):
+    """A model's answer ended before its first word that is no thought. `most`: the tokens that its thoughts had."""
+
+    code = "cut-in-thoughts"
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self.most = most
+
+    def __str__(self) -> str:
+        return (
+            f"the model was cut off within its thoughts after {self.most} tokens, before its first word: raise "
+            "thinking_tokens, or ask with thinking=off"
+        )
 
 
 class WorkerLost(WorkerError):

@@ -317,7 +317,7 @@ class Think(Frozen):
     thinking: Thinking = Field(default="auto", exclude_if=lambda thinking: thinking == "auto")
     """Whether a model that can think before it answers shall; `auto` leaves it to the model."""
     thinking_tokens: int | None = Field(default=None, ge=0, exclude_if=lambda tokens: tokens is None)
-    """Most tokens of thoughts, apart from `Sampling.max_tokens`."""
+    """Most tokens of thoughts, beyond `Sampling.max_tokens`; `None`: 8,192 where the model is known to think."""
     reasoning_effort: str | None = Field(default=None, max_length=40, exclude_if=lambda each: each is None)
     """How much a model that reasons shall think, in the server's words: `low`, `medium`, `high`."""
     chat_template_kwargs: dict[str, JsonValue] = Field(default_factory=dict, exclude_if=lambda each: not each)

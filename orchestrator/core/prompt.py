@@ -37,7 +37,7 @@ class Generation(Frozen):
     thinking: Thinking = "auto"
     """Whether a model that can think before it answers shall: `auto` leaves it to the planner and the model."""
     thinking_tokens: int | None = Field(default=None, ge=0)
-    """Most tokens of thoughts."""
+    """Most tokens of thoughts, beyond `max_tokens`; `None`: 8,192 where the model is known to think."""
     temperature: float | None = Field(default=None, ge=0.0)
     """0 is greedy."""
     top_p: float | None = Field(default=None, gt=0.0, le=1.0)

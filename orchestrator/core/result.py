@@ -24,7 +24,7 @@ class Usage(Frozen):
     completion: int = 0
     """Generated tokens."""
     thoughts: int = 0
-    """Generated tokens of thoughts that the server counts apart. Part of `completion`."""
+    """Generated tokens of thoughts. Part of `completion`."""
     cancelled: int = 0
     """Generated tokens that nobody read: those of stopped, failed and superseded attempts. Part of `completion`."""
     cost: float = 0.0

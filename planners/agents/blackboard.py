@@ -41,7 +41,9 @@ class Blackboard(Flow):
     each worker; there is no shared attention. Defaults: 2 workers, 8 rounds, 128 tokens a step, temperature 0.7, lag 0.
     """
 
-    step: Annotated[Prompt, Uses("question", "count")] = Prompt(max_tokens=128, temperature=0.7, stop=("\n\n",))
+    step: Annotated[Prompt, Uses("question", "count")] = Prompt(
+        thinking="off", max_tokens=128, temperature=0.7, stop=("\n\n",)
+    )
     """A step. Its template, before the log, has `{question}` and `{count}`, the number of workers."""
     answer: Annotated[Prompt, Uses()] = Prompt(max_tokens=64)
     """The answer after the log, where no step has given it."""

@@ -61,11 +61,11 @@ class Scale(Flow):
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("hard",)
 
-    outline: Annotated[Prompt, Uses("question", "most")] = Prompt(max_tokens=512, temperature=0.6)
+    outline: Annotated[Prompt, Uses("question", "most")] = Prompt(thinking="off", max_tokens=512, temperature=0.6)
     """An outline. Its template has `{question}` and `{most}`, the most steps."""
-    choice: Annotated[Prompt, Uses("question", "plans")] = Prompt()
+    choice: Annotated[Prompt, Uses("question", "plans")] = Prompt(thinking="off")
     """The question which of `{plans}` is best."""
-    difficulty: Annotated[Prompt, Uses()] = Prompt()
+    difficulty: Annotated[Prompt, Uses()] = Prompt(thinking="off")
     """The question how difficult a step is, in one digit, behind the step's own prompt."""
     easy: Annotated[Prompt, Uses("text")] = Prompt(max_tokens=256, temperature=0.6, begin="no-thinking")
     """An easy step. Its template, behind the results that it builds on, has `{text}`, the step."""

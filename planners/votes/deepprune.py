@@ -43,7 +43,7 @@ class DeepPrune(Planner):
     """A beginning, and its tokens; what it leaves open is as `answer` has it. Its template has `{question}`."""
     answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=4096, temperature=1.0)
     """The samples; `max_tokens` are those of a whole one, its beginning included. Their template has `{question}`."""
-    probe: Annotated[Prompt, Uses()] = Prompt(max_tokens=8, temperature=0.0)
+    probe: Annotated[Prompt, Uses()] = Prompt(thinking="off", max_tokens=8, temperature=0.0)
     """The question for a beginning's answer so far, after the beginning."""
     n: N = 16
     groups: OnePlugin = Plugin(name="distinct")

@@ -97,6 +97,10 @@ class Prompter:
             found[label] = ids[0]
         return found
 
+    def count(self, text: str) -> int:
+        """Return how many tokens a text has by itself."""
+        return len(self._encode_uncached(text, False))
+
     def writes(self, text: str) -> bool:
         """Whether the tokenizer can write a text, character for character: one of whole words has no quotes, say."""
         return self.text(self._encode(text, False)) == text

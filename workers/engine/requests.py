@@ -61,6 +61,10 @@ class EngineRequest:
     """The form of a turn that must call functions, if it must."""
     why: str = ""
     """Why the text was not held to its form, if it was not."""
+    thoughts: int = 0
+    """Tokens that the model may think beyond the limit; 0 where it does not think."""
+    opened: bool = False
+    """Whether its template has opened the block of thoughts."""
     inner: str = ""
     ids: list[int] = field(default_factory=list[int])
     """What this attempt has generated."""

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from plait.core.errors import EngineError
+from plait.core.chat import split_reasoning
+from plait.core.errors import CutInThoughts, EngineError
 from plait.core.events import Job
 from plait.core.ops import Think
 from plait.core.result import Failure, Result, as_failure
@@ -25,6 +26,7 @@ from .._shared.function_calls import forced
 from .._shared.prompt import Prompter
 from .._shared.stops import first_stop
 from .._shared.streams import Stream, TokenBatch
+from .._shared.thoughts import CLOSE, OPEN, most, rendered, thinks
 from .loading import load, prepare, tokens_input
 from .options import EngineOptions
 from .parameters import Abilities
@@ -144,11 +146,15 @@ class Core:
         if think.extra_body:
             said = ", ".join(think.extra_body)
             raise EngineError(f"`extra_body` ({said}) goes to a server, and this engine runs in the process itself")
+        think = rendered(think, self.prompter.template)
         prompt, anew = self.prompter.prompt(think)
         if not prompt:
             raise EngineError("the prompt has no tokens: give it some text")
         order = EngineRequest(key, Stream(), prompt, sampling, think.stream, priority=job.priority, salt=think.salt)
         order.anew = anew
+        if think.chat and thinks(self.prompter.template) and CLOSE not in think.begin:
+            order.thoughts = most(think)
+            order.opened = self.prompter.text(prompt[-16:]).rstrip().endswith(OPEN)
         order.lora = self._loras.get(think.model) if think.model else None
         stops = self.prompter.stops(sampling.stop)
         order.buffer = 0 if sampling.keep_stop else max(map(len, stops.texts), default=1) - 1
@@ -182,7 +188,7 @@ class Core:
         # The engine decodes each token as it comes, between two steps; it has to only where a text may end the output.
         order.mute = not (order.deltas or stops.texts or order.skip) and self.able.mutes
         order.mute = order.mute and self.prompter.decodes_late(order.context)
-        limit = min(sampling.max_tokens - len(order.past), room)
+        limit = min(sampling.max_tokens + order.thoughts - len(order.past), room)
         ids = tuple(order.labels.values())
         order.params = self.able.params(sampling, stops, limit, order.deltas, order.mute, ids, order.calls)
         order.trace = ConfidenceTrace.of(sampling)
@@ -346,7 +352,21 @@ class Core:
             # vLLM leaves the stop token among the ids although it cuts its text.
             ids = self.prompter.within(ids, text) if reason == "joined" or isinstance(stop, str) else ids[:-1]
         finish = "cancelled" if reason == "abort" else "length" if reason == "length" else "stop"
-        news.append((order.stream, order.result(finish, ids, text)))
+        news.append((order.stream, self._spoken(order, order.result(finish, ids, text))))
+
+    def _spoken(self, order: EngineRequest, result: Result) -> Result | Failure:
+        """Return a result with the thoughts apart from its text; what was cut off within them is a failure."""
+        if not order.thoughts:
+            return result
+        thoughts, spoken = split_reasoning(OPEN + result.text if order.opened else result.text)
+        if spoken == result.text:  # no block of thoughts
+            return result
+        usage = result.usage.model_copy(update={"thoughts": min(result.length, self.prompter.count(thoughts))})
+        if result.finish == "length" and not spoken.strip():
+            return as_failure(CutInThoughts(order.thoughts)).model_copy(update={"usage": usage})
+        # Without ids: what goes on from here reads the words, and the template decides about the thoughts.
+        update = {"value": spoken.lstrip(), "reasoning": thoughts, "usage": usage, "token_ids": (), "prompt_ids": ()}
+        return result.model_copy(update=update)
 
     def _without_form(self, order: EngineRequest, news: EngineOutputs) -> bool:
         """Ask again without a form that vLLM cannot keep the model to, if the step can do without. Returns whether."""

@@ -43,7 +43,7 @@ class SentRequest:
         cached = min(told.cached, prompt) if told is not None else 0
         if told is not None and told.prompt:
             speed.read(told.prompt, _size(self.fields)[0])
-        thoughts = min(told.thoughts, completion) if told is not None else 0
+        thoughts = min((told.thoughts if told is not None else 0) or self.reading.thought_tokens, completion)
         return Usage(
             prompt=prompt, cached=cached, completion=completion, thoughts=thoughts, uncounted=uncounted,
             uncounted_prompt=unsure,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
+from plait.core.chat import split_reasoning
 from plait.core.interfaces import Progress
 from plait.core.ops import Think
 from plait.core.result import Finish, Result, Token, TokenDraws, Usage
@@ -14,6 +15,7 @@ from plait.core.values import writable
 from .._shared.confidence import ConfidenceTrace, add_position
 from .._shared.function_calls import MOST_CALLS, CallAssembler, sent_names
 from .._shared.stops import opening
+from .._shared.thoughts import CLOSE, OPEN
 from .wire import ServerDialect, ServerError, stops_here
 
 MOST_PROMPT = 1 << 32
@@ -26,9 +28,21 @@ class AnswerReading:
     An answer is cut at the step's `max_tokens`, whatever the server makes of that limit.
     """
 
-    def __init__(self, dialect: ServerDialect, think: Think, tells: bool = False, secrets: Sequence[str] = ()) -> None:
-        """Begin. With `tells`, token ids are told with what is new. `secrets` are replaced by `***` in the text."""
-        self._sampling = think.sampling
+    def __init__(
+        self, dialect: ServerDialect, think: Think, tells: bool = False, secrets: Sequence[str] = (), room: int = 0
+    ) -> None:
+        """Begin. With `tells`, token ids are told with what is new. `secrets` are replaced by `***` in the text.
+        `room`: tokens of thoughts that may come beyond `max_tokens`."""
+        self._sampling, self._room = think.sampling, room
+        self._block: Literal["maybe", "in", "over"] = "maybe"
+        """Where the text is in a block of thoughts at its beginning, if it has one."""
+        if dialect.endpoint != "chat/completions" or CLOSE in think.begin:
+            self._block = "over"
+        self._chat = self._block == "maybe"
+        self._head = ""
+        """The text so far, until such a block is over."""
+        self.thought_tokens = 0
+        """How many of `count` are of thoughts, as far as their pieces tell."""
         self._most = MOST_CALLS if think.parallel_tool_calls else 1
         self._keeps = think.sampling.keep_stop and not dialect.ids
         self._tells = tells
@@ -148,26 +162,28 @@ class AnswerReading:
         ids = choice.get("token_ids") or ()
         text = writable(text)  # half a character no file can hold
         self.size += len(text.encode())
-        scores = _scores(choice.get("logprobs"))
+        thought = message.get("reasoning_content") or message.get("reasoning")
+        if isinstance(thought, str) and thought:
+            self._thoughts.append(writable(thought))
+        thinking = self._thinks(text, bool(thought))
+        scores = [] if thinking else _scores(choice.get("logprobs"))
         wanted = self._sampling.logprobs or self._sampling.top_logprobs is not None
         if wanted and text and not scores and not self._scored:
             raise ServerError(
                 "the server gives no log-probabilities, and this step asks for them: use a server that does (vLLM, "
                 "SGLang), or a planner and policies that do without"
             )
-        if self._sampling.labels and text and not self._labels:
+        if self._sampling.labels and text and not self._labels and not thinking:
             self._labels = _labelled(self._sampling.labels, choice.get("logprobs"))
         if self._trace is not None and scores:
             self._look(self._trace, choice.get("logprobs"))
-        thought = message.get("reasoning_content") or message.get("reasoning")
-        if isinstance(thought, str) and thought:
-            self._thoughts.append(writable(thought))
         calls = message.get("tool_calls")
         tokens = len(ids) or len(scores) or int(bool(text or thought or calls))
         self._end(choice)
         whole = self.told is not None and self.finish is not None and self.fresh
         said = max(tokens, min(self.generated, len(text))) if whole else tokens
-        room = max(0, self._sampling.max_tokens - self._past - self.count)
+        room = self._left(thinking, whole)
+        self.thought_tokens += tokens if thinking else 0
         if said > room:
             self.overran, self.finish, self.stop = True, "length", None
             # Which of the text belongs to which token is not known within a piece.
@@ -198,6 +214,36 @@ class AnswerReading:
             trace.group if trace else None,
             trace.lowest if trace else None,
         )
+
+    def _thinks(self, text: str, thought: bool) -> bool:
+        """Whether a piece is of thoughts: the server says so, or it stands in a block at the beginning."""
+        if self._block == "over" or not text:
+            return thought and not text
+        self._head += text
+        begun = self._head.lstrip()
+        if self._block == "maybe" and not begun.startswith(OPEN):
+            self._block = "maybe" if OPEN.startswith(begun) else "over"
+            return False
+        self._block = "over" if CLOSE in begun else "in"
+        return True
+
+    def _left(self, thinking: bool, whole: bool) -> int:
+        """Return how many more tokens are wanted. Thoughts have room of their own; of an answer in one piece it is not
+        known how many of its tokens are thoughts."""
+        spoken = self._past + self.count - self.thought_tokens
+        both = self._sampling.max_tokens + self._room - self._past - self.count
+        return max(0, both if thinking or whole else min(both, self._sampling.max_tokens - spoken))
+
+    @property
+    def thought(self) -> str:
+        """The thoughts so far."""
+        return "".join(self._thoughts) or (split_reasoning(self.text)[0] if self._chat else "")
+
+    @property
+    def cut_in_thoughts(self) -> bool:
+        """Whether the answer was cut before its first word that is no thought."""
+        said = split_reasoning(self.text)[1] if self._chat else self.text
+        return self.finish == "length" and bool(self.thought) and not said.strip()
 
     def _called(self, calls: object) -> str:
         """Return the text of the calls that are complete now."""
@@ -291,13 +337,15 @@ class AnswerReading:
         seen = self.pieces
         if self.told is None or not self.told.completion:
             return seen
-        said = min(self.told.completion, max(self._sampling.max_tokens, seen, self.size))
+        said = min(self.told.completion, max(self._sampling.max_tokens + self._room, seen, self.size))
         return max(said, seen) if self.ids else said
 
     def result(self, finish: Finish) -> Result:
         """Return the result of an answer that ended so."""
         labels = self._labels
-        text = max(labels, key=lambda each: labels[each]) if labels else self.text
+        thoughts = self.thought
+        spoken = split_reasoning(self.text)[1].lstrip() if thoughts and not self._thoughts else self.text
+        text = max(labels, key=lambda each: labels[each]) if labels else spoken
         whole = self._aligned and text == self.text and bool(self.prompt_ids) and (bool(self.ids) or not self.text)
         return Result(
             value=text,
@@ -306,7 +354,7 @@ class AnswerReading:
             finish=finish,
             logprob=self._logprobs / self._scored if self._sampling.logprobs and self._scored else None,
             signals=self._trace.signals() if self._trace else None,
-            reasoning="".join(self._thoughts),
+            reasoning=thoughts,
             labels=labels,
             tokens=self._told_tokens(),
             drawn=TokenDraws(logprobs=tuple(min(0.0, each) for each in self._each))

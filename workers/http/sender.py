@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from plait.core.errors import EngineError
+from plait.core.errors import CutInThoughts, EngineError
 from plait.core.events import Job
 from plait.core.interfaces import Progress
 from plait.core.ops import Think, Tokens
@@ -31,6 +31,7 @@ from .options import HttpOptions
 from .probe import ServerFacts, by_arithmetic, unknown
 from .prompts import Prompts
 from .reading import AnswerReading
+from .thoughts import ServerThoughts
 from .tools import Offers
 from .wire import ServerError, body
 
@@ -94,7 +95,7 @@ class Sender:
         self.pace = AnswerSpeed()
         self._suspect = suspect
         self._options, self._gate, self._counts = options, gate, counts
-        self._prompts, self._offers = Prompts(), Offers()
+        self._prompts, self._offers, self._thoughts = Prompts(), Offers(), ServerThoughts()
         self._template = True
         self._arithmetic: bool | None = None
         """Whether the server samples by codes; `None` until a step has asked for it."""
@@ -225,6 +226,8 @@ class Sender:
             offer = self._offers.fields(server.model, live.think, chat)
             try:
                 result = await self._once(live, server, chat, offer)
+                if result is None:
+                    continue
                 if live.think.tools and live.think.tool_choice != "auto" and offer.get("tool_choice", "auto") == "auto":
                     live.unformed = f"not held to a call: {server.link.base_url} does not take tool_choice"
                 return result
@@ -235,9 +238,10 @@ class Sender:
 
     async def _once(
         self, live: LiveJob, server: ServerFacts, chat: bool, offer: Mapping[str, Any] = MappingProxyType({})
-    ) -> Result:
-        """Send one request and read its answer."""
-        begun = await self._begin(live, server, chat)
+    ) -> Result | None:
+        """Send one request and read its answer; `None` if it is to be asked for again, with room for thoughts."""
+        room = self._thoughts.room(server.model, live.think, chat)
+        begun = await self._begin(live, server, chat, room)
         if isinstance(begun, Result):
             return begun
         prompt, past, reading = begun
@@ -252,12 +256,17 @@ class Sender:
                 live.spent += each.usage(asyncio.get_running_loop().time(), self.pace)
         if think.sampling.structured is not None and not form:
             live.unformed = f"not held to the form {think.sampling.structured.kind!r}: {base} takes none of that kind"
-        form = {**form, **offer}
-        fields = body(dialect, server.model, think, prompt, chat, past=past, priority=live.job.priority, form=form)
+        form = {**form, **offer, **self._thoughts.fields(think, dialect, chat, room)}
+        fields = body(
+            dialect, server.model, think, prompt, chat, past=past, priority=live.job.priority, form=form, room=room
+        )
         if dialect.ids and think.sampling.stop:
             fields["stop_token_ids"] = [*think.sampling.stop_ids, *await self._prompts.singles(server, think)]
         followed = (
-            think.stream or live.job.report or think.sampling.window or think.sampling.max_tokens > self._options.whole
+            think.stream
+            or live.job.report
+            or think.sampling.window
+            or think.sampling.max_tokens + room > self._options.whole
         )
         extra = told(self._kind, live.job, self._options.data_parallel, priority=dialect.extras)
         if dialect.extras or self._kind == "dynamo":
@@ -275,8 +284,7 @@ class Sender:
         sent = asyncio.get_running_loop().time()
         try:
             self._counts["requests"] += 1
-            room = max(0, think.sampling.max_tokens - past)
-            live.request = SentRequest(fields, reading, room, sent)
+            live.request = SentRequest(fields, reading, max(0, think.sampling.max_tokens + room - past), sent)
             await self._read(live, reading, server, dialect, fields, extra.headers)
             verdict = "served"
         except ServerError as trouble:
@@ -295,6 +303,10 @@ class Sender:
         if reading.finish is None:
             raise self._unfinished(reading, base, asyncio.get_running_loop().time() - sent)
         self.pace.add(reading.generated, asyncio.get_running_loop().time() - sent)
+        if self._thoughts.learn(server.model, think, reading, room):
+            return None
+        if reading.cut_in_thoughts:
+            raise CutInThoughts(room)
         return _continued(think, await self._prompts.stripped(think, server, reading))
 
     async def _read(
@@ -382,7 +394,7 @@ class Sender:
             await asyncio.sleep(closed + random.uniform(0.0, self._options.backoff / 2))
 
     async def _begin(
-        self, live: LiveJob, server: ServerFacts, chat: bool
+        self, live: LiveJob, server: ServerFacts, chat: bool, room: int
     ) -> tuple[str | list[int], int, AnswerReading] | Result:
         """Return the prompt to send, how many of its tokens were generated before, and the reader of the answer; or the
         result, if the tokens from before end the answer already."""
@@ -398,7 +410,8 @@ class Sender:
         by_ids = server.dialect.ids and not chat and think.sampling.structured is None
         dialect = replace(server.dialect, endpoint="chat/completions") if chat else server.dialect
         tells = by_ids and not generated
-        reading = live.reading = AnswerReading(dialect, think, tells=tells, secrets=server.link.secrets)
+        reading = AnswerReading(dialect, think, tells=tells, secrets=server.link.secrets, room=room)
+        live.reading = reading
         if generated and by_ids:
             prompt = await self._prompts.prompt_ids(server, think)
             text = await self._prompts.text_after(server, think, prompt, generated)

@@ -88,9 +88,11 @@ def body(
     past: int = 0,
     priority: int = 0,
     form: Mapping[str, Any] | None = None,
+    room: int = 0,
 ) -> dict[str, Any]:
     """Return the JSON body of a streaming request; `chat` sends the prompt as one user message. `past`: tokens that an
-    earlier request has generated already, `form`: the fields that ask for the step's form.
+    earlier request has generated already. `form`: the fields that ask for the step's form. `room`: tokens that the
+    model may think beyond `max_tokens`.
 
     Raises `EngineError` for what this server would silently ignore or surely refuse.
     """
@@ -98,7 +100,7 @@ def body(
     fields: dict[str, Any] = {
         "model": model,
         "stream": True,
-        dialect.limit_field: sampling.max_tokens - past,
+        dialect.limit_field: sampling.max_tokens + room - past,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
     }

@@ -54,11 +54,11 @@ class SSR(Flow):
 
     answer_prompts: ClassVar[tuple[str, ...]] = ()
 
-    draft: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=256, temperature=0.7, stop=("\n\n",))
+    draft: Annotated[Prompt, Uses("question")] = Prompt(thinking="off", max_tokens=256, temperature=0.7, stop=("\n\n",))
     """A drafted step, by the draft's `model`; by default any. Its template has `{question}`; `stop` ends a step."""
-    target: Annotated[Prompt, Uses("question")] = Prompt()
+    target: Annotated[Prompt, Uses("question")] = Prompt(thinking="off")
     """A step that the target's `model` writes; what it leaves open is as `draft` has it."""
-    judge: Annotated[Prompt, Uses("question", "strategy")] = Prompt()
+    judge: Annotated[Prompt, Uses("question", "strategy")] = Prompt(thinking="off")
     """The question how useful a strategy is, in one digit, to the target's model."""
     n: N = Field(default=3, le=64)
     threshold: Threshold = Field(default=7.0, ge=0.0, le=10.0)

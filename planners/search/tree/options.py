@@ -23,9 +23,9 @@ class TreeOptions(Flow):
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("step",)
 
-    step: Annotated[Prompt, Uses()] = Prompt(max_tokens=256, temperature=1.0, stop=("\n",))
+    step: Annotated[Prompt, Uses()] = Prompt(thinking="off", max_tokens=256, temperature=1.0, stop=("\n",))
     """Writes one step of reasoning behind a node; `stop` ends it. At temperature 0 the children of a node are equal."""
-    proposal: Annotated[Prompt, Uses("branch")] = Prompt(max_tokens=256, temperature=1.0)
+    proposal: Annotated[Prompt, Uses("branch")] = Prompt(thinking="off", max_tokens=256, temperature=1.0)
     """With `propose=list`: writes several next steps; `{branch}` is their number."""
     search: OnePlugin = Plugin(name="best-first")
     """The search, by name or as `{"name": …, "options": {…}}`."""

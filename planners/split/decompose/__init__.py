@@ -90,7 +90,7 @@ class Decompose(Flow):
     answer_prompts: ClassVar[tuple[str, ...]] = ("item", "answer")
 
     extract: Annotated[Prompt, Uses("question", "context", "data")] = Prompt(
-        max_tokens=1024, temperature=0.0, form="json"
+        thinking="off", max_tokens=1024, temperature=0.0, form="json"
     )
     """The question how the request is split. Its template has `{question}`; `{context}` and `{data}` stay as they are.
     `form=json`: an engine that can allows nothing but the JSON that is read; `form=null`: anything."""

@@ -40,10 +40,12 @@ class Skeleton(Flow):
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("point", "answer")
 
-    router: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=16, temperature=0.0, form="choice")
+    router: Annotated[Prompt, Uses("question")] = Prompt(thinking="off", max_tokens=16, temperature=0.0, form="choice")
     """The question whether to split. Its template has `{question}`. `form=choice`: an engine that can allows nothing
     but A, B or C; `form=null`: anything. Raise `max_tokens` for a model that thinks before it answers."""
-    outline: Annotated[Prompt, Uses("question", "least", "most", "begin")] = Prompt(max_tokens=256, temperature=0.0)
+    outline: Annotated[Prompt, Uses("question", "least", "most", "begin")] = Prompt(
+        thinking="off", max_tokens=256, temperature=0.0
+    )
     """The skeleton. Its template has `{question}`, `{least}`, `{most}`, and `{begin}`, how to begin in words. `begin`
     is the list's start; give an empty one to a model that thinks before it answers."""
     point: Annotated[Prompt, Uses("number", "text", "begin")] = Prompt(max_tokens=128, temperature=0.0)

@@ -39,7 +39,9 @@ class SkeletonGraph(Planner):
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("part", "hard", "summary", "answer")
 
-    plan: Annotated[Prompt, Uses("question", "least", "most")] = Prompt(max_tokens=512, temperature=0.0, stream=True)
+    plan: Annotated[Prompt, Uses("question", "least", "most")] = Prompt(
+        thinking="off", max_tokens=512, temperature=0.0, stream=True
+    )
     """The list of sub-problems. Its template, such as the authors' own, has `{question}`, `{least}` and `{most}`. What
     it asks for is read as `number. [difficulty D; needs N] text`."""
     part: Annotated[Prompt, Uses("text")] = Prompt(max_tokens=256, temperature=0.0)

@@ -32,14 +32,14 @@ class LLMCompilerOptions(Planner):
     answer_prompts: ClassVar[tuple[str, ...]] = ("joiner",)
 
     plan: Annotated[Prompt, Uses("instructions", "tools", "join")] = Prompt(
-        max_tokens=1024, temperature=0.0, stream=True, form="calls"
+        thinking="off", max_tokens=1024, temperature=0.0, stream=True, form="calls"
     )
     """Writes a plan. Its template holds the instructions, such as the authors' own with examples: `{instructions}`
     stands for ours, `{tools}` for the numbered list of tools, `{join}` for the number of the join. The question and
     earlier plans follow. `form=calls`: the engine allows nothing but a plan that calls the tools there are, with
     arguments as they are typed and references to earlier tasks; where it cannot, or there are more than 64 tools, the
     words alone ask for that. `form=none`: it may write anything."""
-    joiner: Annotated[Prompt, Uses("instructions", "replan")] = Prompt(max_tokens=512, temperature=0.0)
+    joiner: Annotated[Prompt, Uses("instructions", "replan")] = Prompt(thinking="off", max_tokens=512, temperature=0.0)
     """Reads what the tasks observed, and answers or asks for another plan. In its template `{instructions}` stands for
     ours, `{replan}` for the words on another plan. The question and the observations follow."""
     dialect: Literal["lines", "native"] = "lines"

@@ -41,9 +41,11 @@ class Workflow(Flow):
     Defaults: 12 tools shown, 2 repairs, greedy.
     """
 
-    plan: Annotated[Prompt, Uses("question", "tools", "more", "examples")] = Prompt(max_tokens=2048, temperature=0.0)
+    plan: Annotated[Prompt, Uses("question", "tools", "more", "examples")] = Prompt(
+        thinking="off", max_tokens=2048, temperature=0.0
+    )
     """Writes the plan, also after it has asked for `more` tools."""
-    repair: Annotated[Prompt, Uses()] = Prompt(max_tokens=2048, temperature=0.0)
+    repair: Annotated[Prompt, Uses()] = Prompt(thinking="off", max_tokens=2048, temperature=0.0)
     """Rewrites the steps of a plan that have faults."""
     answer: Annotated[Prompt, Uses("results")] = Prompt(max_tokens=2048, temperature=0.0)
     """Words the answer, of a plan that has none."""

@@ -59,7 +59,7 @@ class Mars(Flow):
     """A part of a sample, between two looks; what it leaves open is as `answer` has it."""
     answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=4096, temperature=1.0)
     """The samples; `max_tokens` are those of a whole one. Their template has `{question}`."""
-    probe: Annotated[Prompt, Uses()] = Prompt(max_tokens=8, temperature=0.0, logprobs=1)
+    probe: Annotated[Prompt, Uses()] = Prompt(thinking="off", max_tokens=8, temperature=0.0, logprobs=1)
     """The question for a sample's answer so far, after what it has written."""
     n: N = 32
     warmup: Warmup = 16

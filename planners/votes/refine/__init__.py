@@ -65,7 +65,9 @@ class Refine(Planner):
     summary: Annotated[Prompt, Uses("question", "count", "drafts", "histogram", "tokens")] = Prompt(max_tokens=1024)
     """The notes on a round's `{drafts}`. `max_tokens` are those of any workspace (the paper's kappa), without the line
     that counts answers."""
-    judge: Annotated[Prompt, Uses("question", "count", "drafts", "histogram", "k")] = Prompt(max_tokens=64)
+    judge: Annotated[Prompt, Uses("question", "count", "drafts", "histogram", "k")] = Prompt(
+        thinking="off", max_tokens=64
+    )
     """The choice of the k best drafts, with `by="model"`."""
     rounds: Annotated[tuple[int, ...], BeforeValidator(_as_rounds)] = (8, 4, 1)
     """Drafts in each round, as `[8,4,1]` or `8x4x1`. A single number is so many rounds of one draft: sequential

@@ -130,6 +130,6 @@ async def test_functions_that_must_be_called(letters: Http, caplog: pytest.LogCa
         texts.append(end.text)
         for part in end.text.split("<tool_call>")[1:]:
             said = json.loads(part.partition("</tool_call>")[0])
-            assert said["name"] == "pick_one" and "arguments" in said
+            assert said["name"] == "pick.one" and "arguments" in said
             called += 1
     assert called, (texts, caplog.text)

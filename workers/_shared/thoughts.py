@@ -1,0 +1,39 @@
+"""Thoughts: what a model writes before it answers, between `<think>` and `</think>`."""
+
+from __future__ import annotations
+
+from plait.core.ops import Think, Thinking
+
+THOUGHTS = 8192
+"""Most tokens of thoughts of a call that sets no `thinking_tokens`."""
+OPEN, CLOSE = "<think>", "</think>"
+SWITCH = "enable_thinking"
+"""What chat templates call the switch."""
+ENDED = "<think>\n\n</think>\n\n"
+"""The beginning of an answer whose thoughts are over before they begin."""
+
+
+def wanted(think: Think) -> Thinking:
+    """Return whether a call shall think: a label is the first token of the answer, so it is asked for without."""
+    return "off" if think.thinking == "auto" and think.sampling.labels else think.thinking
+
+
+def most(think: Think) -> int:
+    """Return the most tokens that the thoughts of a call may have."""
+    return THOUGHTS if think.thinking_tokens is None else think.thinking_tokens
+
+
+def rendered(think: Think, template: str) -> Think:
+    """Return a call whose chat template is told whether to think, as far as this one can be told: by its switch, or by
+    an answer that begins with its thoughts over."""
+    asked = wanted(think)
+    if not think.chat or asked == "auto" or not thinks(template):
+        return think
+    if SWITCH in template:
+        return think.model_copy(update={"chat_template_kwargs": {SWITCH: asked == "on", **think.chat_template_kwargs}})
+    return think if asked == "on" or CLOSE in think.begin else think.model_copy(update={"begin": ENDED + think.begin})
+
+
+def thinks(template: str) -> bool:
+    """Whether a model thinks before it answers, by its chat template."""
+    return SWITCH in template or OPEN in template
