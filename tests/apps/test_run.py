@@ -185,3 +185,15 @@ def test_results_are_kept_and_used_again(plait, script, tmp_path):
     bad = plait(*given, "--cache", tmp_path)
     assert bad.code == 2
     assert "cache" in bad.err
+
+
+def test_how_the_answer_is_generated_is_said_on_the_command(plait, script, tmp_path):
+    said = ("--max-tokens", 5, "--temperature", 0.3, "--top-p", 0.9, "--thinking", "off")
+    journal = tmp_path / "runs.db"
+    asked = ("run", "q", "--planner", "sample:n=2", "--script", script("one two three four five six seven"))
+    done = plait(*asked, *said, "--journal", journal, "--json")
+    assert done.json["usage"]["completion"] == 10
+    plan = plait("plan", "q", "--planner", "sample:n=2", "--script", script("x"), *said, "--json").json
+    ops = [step["op"] for step in plan["plan"]["steps"] if step["op"]["kind"] == "think"]
+    assert {op["thinking"] for op in ops} == {"off"}
+    assert {(op["sampling"]["temperature"], op["sampling"]["top_p"]) for op in ops} == {(0.3, 0.9)}

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from ...core.addresses import allow
+from ...core.ops import Thinking
 from ...core.request import Request
 from ...runtime.client.config import Config
 from ...runtime.plugins.spec import typed
@@ -88,8 +89,26 @@ Limits = Annotated[
         rich_help_panel=_WHAT,
     ),
 ]
+MaxTokens = Annotated[
+    int | None, typer.Option(min=1, help="Most tokens of the call that answers, thoughts apart.", rich_help_panel=_WHAT)
+]
+Temperature = Annotated[float | None, typer.Option(min=0.0, help="Of that call; 0 is greedy.", rich_help_panel=_WHAT)]
+TopP = Annotated[
+    float | None, typer.Option(min=0.0, max=1.0, help="Share of the likeliest tokens.", rich_help_panel=_WHAT)
+]
+Think = Annotated[
+    Thinking | None,
+    typer.Option(help="Whether a model that can shall think before it answers.", rich_help_panel=_WHAT),
+]
 
 
+_GENERATION: dict[str, Any] = {
+    "max_tokens": MaxTokens,
+    "temperature": Temperature,
+    "top_p": TopP,
+    "thinking": Think,
+}
+"""Flags that make its `generation`."""
 _REQUEST: dict[str, Any] = {
     "task": Task,
     "planner": Planner,
@@ -99,6 +118,7 @@ _REQUEST: dict[str, Any] = {
     "tokens": Tokens,
     "seconds": Seconds,
     "budget": Limits,
+    **_GENERATION,
 }
 """Flags that make a `Request`, by its fields."""
 
@@ -210,7 +230,10 @@ def common_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _request(said: dict[str, Any]) -> Request:
     """Return the request that flags make. Raises `UsageError`."""
-    request = Request.of({name: value for name, value in said.items() if value not in (None, [])})
+    given = {name: value for name, value in said.items() if value not in (None, [])}
+    if generation := {name: given.pop(name) for name in _GENERATION if name in given}:
+        given["generation"] = generation
+    request = Request.of(given)
     trust(request.task, request.planner, request.merge, *request.policies)
     return request
 
