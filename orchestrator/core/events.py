@@ -217,6 +217,8 @@ class WorkerDown(_Written):
     worker: str
     returning: bool = False
     """Whether it is being restarted: steps wait for it rather than fail for want of a worker."""
+    reason: str = ""
+    """Why, in the words of the worker or its engine, as far as it is known."""
 
 
 @dataclass(frozen=True, slots=True)

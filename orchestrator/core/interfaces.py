@@ -369,6 +369,8 @@ class Worker(Protocol):
     """Whether its jobs shall come with `Job.hints`."""
     prices: Mapping[str, Price] = MappingProxyType({})
     """What its models cost, by name; under no name that of any other."""
+    lost: str = ""
+    """Why it went away, once it has: the engine's own error."""
     identity: str = ""
     """Which model really answers, known after `start`: two workers with the same text give results of the same model.
     Empty if the worker cannot say."""

@@ -171,7 +171,8 @@ class Dispatcher:
     def _nobody(self, node: Node) -> str:
         op = node.step.op
         if op.kind != "think" or op.model is None or not self._queue.expects(op.kind):
-            return f"no worker serves {op.kind} steps; start one, or check why it ended"
+            lost = f" ({self._records.lost})" if self._records.lost else ""
+            return f"no worker serves {op.kind} steps{lost}; start one, or check why it ended"
         names = ", ".join(map(repr, self._queue.models())) or "none by name"
         return f"no worker serves the model {op.model!r}; those there are: {names}; start one, or leave `model` out"
 

@@ -428,7 +428,10 @@ class Machine:
 
     def _on_worker_down(self, event: WorkerDown) -> None:
         self._slots.worker_down(event.worker, event.returning)
-        message = f"worker {event.worker} went away while it ran this step"
+        because = f": {event.reason}" if event.reason else ""
+        if because:
+            self._records.lost = f"{event.worker} went away{because}"
+        message = f"worker {event.worker} went away while it ran this step{because}"
         lost = [each for each in self.attempts.values() if each.worker.name == event.worker]
         live = [each for each in lost if each.state == "live"]
         for attempt in lost:

@@ -583,6 +583,8 @@ class Records:
     last_attempt: int = 0
     ready: int = 0
     """Model steps that are ready, of runs that are not paused."""
+    lost: str = ""
+    """Which worker went away last, and why, as far as one has said so."""
     thinking: int = 0
     """Attempts at model steps."""
     waiting: int = 0

@@ -335,10 +335,10 @@ class World:
     ) -> list[Action]:
         return self.send(WorkerUp(at=self.now, worker=worker, slots=slots, serves=serves, models=models))
 
-    def down(self, worker: str = "w", *, returning: bool = False) -> list[Action]:
+    def down(self, worker: str = "w", *, returning: bool = False, reason: str = "") -> list[Action]:
         for attempt in [number for number, each in self.jobs.items() if each.worker == worker]:
             self._answered(attempt)
-        return self.send(WorkerDown(at=self.now, worker=worker, returning=returning))
+        return self.send(WorkerDown(at=self.now, worker=worker, returning=returning, reason=reason))
 
     def submit(
         self,

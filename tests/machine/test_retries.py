@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plait.core.events import Cancel, Dispatch, Failed, Stopped, Succeeded, WakeAt
+from plait.core.events import Cancel, Dispatch, Failed, Finish, Stopped, Succeeded, WakeAt
 from plait.core.request import Retries
 from plait.core.result import Result, Usage
 from tests.machine.kit import World, call, fail_with, join, think
@@ -198,3 +198,15 @@ def test_workers_lost_together_send_nothing_to_the_dead() -> None:
     world.down("w")
     assert not [each for each in world.last if isinstance(each, Cancel) and each.worker == "w"]
     assert world.state("e") == "running"
+
+
+def test_why_a_worker_went_away_is_said_by_the_step_that_it_ran_and_by_those_that_find_none() -> None:
+    world = World()
+    world.submit(think("a"), retries=Retries(lost=0))
+    world.down(reason="the engine broke: ValueError: head size 16")
+    assert world.finish.failure is not None
+    assert "head size 16" in world.finish.failure.message
+    (finish,) = [each for each in world.submit(think("b"), run="s") if isinstance(each, Finish)]
+    failure = finish.failure
+    assert failure is not None and failure.code == "no-worker"
+    assert "w went away: the engine broke: ValueError: head size 16" in failure.message

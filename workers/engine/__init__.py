@@ -89,7 +89,7 @@ class Engine(Worker):
         self._orders: dict[int, EngineRequest] = {}
         self._keys = itertools.count(1)
         self._gone, self._cache = asyncio.Event(), Mailbox(EMPTY)
-        self._lost = ""
+        self.lost = ""
 
     async def start(self) -> None:
         """Load the model. Raises `EngineError`."""
@@ -98,7 +98,7 @@ class Engine(Worker):
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[Core] = loop.create_future()
         self._inbox = Inbox(loop)
-        self._gone, self._lost, self._cache = asyncio.Event(), "", Mailbox(EMPTY)
+        self._gone, self.lost, self._cache = asyncio.Event(), "", Mailbox(EMPTY)
         self._thread = threading.Thread(target=self._main, args=(ready,), name=f"plait-{self.name}", daemon=True)
         self._thread.start()
         atexit.register(self._stop)
@@ -143,8 +143,8 @@ class Engine(Worker):
         """Go on with the weights of another folder, of a model of the same shape. Raises `EngineError` if they cannot
         be loaded, and while requests are under way: their caches are the old weights'."""
         loop = asyncio.get_running_loop()
-        if self._core is None or self._lost:
-            raise EngineError(self._lost or f"the engine {self.name!r} is not running")
+        if self._core is None or self.lost:
+            raise EngineError(self.lost or f"the engine {self.name!r} is not running")
         if self._orders:
             raise EngineError(
                 f"the engine {self.name!r} has {len(self._orders)} requests under way: let them end first"
@@ -217,8 +217,8 @@ class Engine(Worker):
 
     def _order(self, job: Job) -> EngineRequest | Result | Failure:
         core, think = self._core, job.op
-        if core is None or self._lost:
-            return as_failure(WorkerLost(self._lost or f"the engine {self.name!r} is not running"))
+        if core is None or self.lost:
+            return as_failure(WorkerLost(self.lost or f"the engine {self.name!r} is not running"))
         try:
             if not isinstance(think, Think):
                 raise EngineError(f"the engine {self.name!r} serves think steps, not {think.kind!r} steps")
@@ -306,7 +306,7 @@ class Engine(Worker):
 
     def _break(self, reason: str) -> None:
         """On the loop: everything that still waits is lost, and so is what comes later."""
-        self._lost = reason
+        self.lost = reason
         failure = as_failure(WorkerLost(reason))
         for order in list(self._orders.values()):
             order.stream.push(failure)

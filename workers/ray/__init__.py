@@ -306,6 +306,7 @@ class RayWorker(Worker):
         restarts: deque[float] = deque()
         while True:
             reason = await self._read()
+            self.lost = reason
             actor, self._actor = self._actor, None
             while restarts and clock() - restarts[0] > HOUR:
                 restarts.popleft()
@@ -358,8 +359,8 @@ class RayWorker(Worker):
                 newest = replies[0]
                 await asyncio.wait([newest, health, silent, gone], return_when=asyncio.FIRST_COMPLETED)
                 if not newest.done():
-                    said = gone if gone.done() else silent
-                    return said.result() if said.done() else "its worker ended"
+                    said = next(each for each in (gone, silent, health) if each.done())
+                    return said.result() or "its worker ended"
                 replies.popleft()
                 self._sent.clear()
                 for each in newest.result():

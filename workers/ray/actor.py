@@ -138,12 +138,12 @@ class ActorHost:
             elif attempt in self._tasks:
                 self._early.add(attempt)
 
-    async def watch(self) -> bool:
-        """Wait until the worker's health changes for the worse; return whether it may come back."""
+    async def watch(self) -> str:
+        """Wait until the worker's health changes for the worse; return why, as far as the worker says."""
         async for healthy in self._worker.health():
             if not healthy:
-                return True
-        return False
+                break
+        return str(getattr(self._worker, "lost", ""))
 
     async def answers(self) -> Pulse | None:
         """Answer, which shows that the actor's loop turns; say how far an engine has come."""

@@ -501,11 +501,16 @@ class Driver:
                 if healthy and not up:
                     self._up(worker)
                 elif up and not healthy:
-                    self._post(WorkerDown(at=self.now(), worker=worker.name, returning=True))
+                    self._post(self._went(worker, returning=True))
                 up = healthy
         except RAISED as error:
             log.warning("%s lost: %s", worker.name, error)
-        self._post(WorkerDown(at=self.now(), worker=worker.name))
+        self._post(self._went(worker))
+
+    def _went(self, worker: Worker, returning: bool = False) -> WorkerDown:
+        """Return the event of a worker that went away, with what it says of the cause."""
+        reason = getattr(worker, "lost", "")  # a worker of the user's may not have it
+        return WorkerDown(at=self.now(), worker=worker.name, returning=returning, reason=str(reason)[:2_000])
 
     async def _follow_cache(self, worker: str, news: AsyncIterator[CacheNews]) -> None:
         """Report what a worker says of its prefix cache, a few times a second at most."""
