@@ -87,18 +87,18 @@ class Signals(Frozen):
     """How many tokens of each position were looked at; -1 the whole vocabulary."""
     window: int = 0
     """Tokens in a group."""
-    confidence: float
+    confidence: float = Field(allow_inf_nan=False)
     """Mean of C_t."""
-    tail: float
+    tail: float = Field(allow_inf_nan=False)
     """Mean of C_t over the last `window` tokens."""
-    bottom: float
+    bottom: float = Field(allow_inf_nan=False)
     """Mean of the lowest 10 % of the group values (at least one)."""
-    lowest: float
+    lowest: float = Field(allow_inf_nan=False)
     """The lowest group value."""
-    entropy: float
+    entropy: float = Field(allow_inf_nan=False)
     """Mean entropy in nats; what the k tokens leave out counts as one more outcome, so it is a lower bound unless k is
     -1."""
-    certainty: float | None = None
+    certainty: float | None = Field(default=None, allow_inf_nan=False)
     """Self-certainty, the mean of KL(uniform || p_t) in nats (arXiv 2502.18581); only with the whole vocabulary."""
 
 

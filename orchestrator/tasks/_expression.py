@@ -31,6 +31,7 @@ _SYMBOLS = (
     ("\\dfrac", "\\frac"), ("\\tfrac", "\\frac"), ("π", "\\pi"), ("√", "\\sqrt"), ("\\{", "<"), ("\\}", ">"),
 )  # fmt: skip
 _TOKEN = re.compile(r"\s*(?:(\d{1,60}(?:\.\d{1,60})?|\.\d{1,60})|\\([a-zA-Z]{1,20})|([a-zA-Z]+)|(.))", re.DOTALL)
+_MIXED = re.compile(r"(?<![\w.^}\\])(\d{1,60}) ?(\\frac(?: ?\{\d{1,60}\} ?\{\d{1,60}\}|\d\d))(?![\d^])")
 _GROUPED = re.compile(r"(?<![\d.])\d{1,3}(?:,\d{3})+(?![\d,])")
 _FUNCTIONS = frozenset(["sin", "cos", "tan", "cot", "sec", "csc", "log", "ln", "exp", "arcsin", "arccos", "arctan"])
 _GREEK = frozenset(
@@ -63,6 +64,7 @@ def canonical(text: str) -> str | None:
     for raw, plain in _SYMBOLS:
         text = text.replace(raw, plain)
     text = _GROUPED.sub(lambda found: found[0].replace(",", ""), text.strip())
+    text = _MIXED.sub(r"(\1+\2)", text)  # `1\frac{1}{2}` is three halves, not one half
     if not text or len(text) > _MAX_CHARS:
         return None
     try:

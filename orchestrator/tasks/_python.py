@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import ast
+import re
 
 __all__ = ["program_in", "tree_of"]
 
 
+_LANGUAGE = re.compile(r"\A[ \t]*(?:python|py)[\d.]*(?!\w)", re.IGNORECASE)
+
+
 def program_in(text: str, entry: str) -> str | None:
-    """Return the last block of code, or the whole text if it is a program; `None` if that does not define `entry`."""
-    blocks = text.split("```")[1::2]
-    program = blocks[-1].removeprefix("python").removeprefix("py").strip() if blocks else text.strip()
-    return program if _defines(program, entry) else None
+    """Return the last block of code that defines `entry`, or the whole text if it has no blocks and does; else `None`.
+
+    A block after it shows how it is used, as often as not.
+    """
+    blocks = text.split("```")[1::2] or [text]
+    programs = (_LANGUAGE.sub("", block).strip() for block in reversed(blocks))
+    return next((program for program in programs if _defines(program, entry)), None)
 
 
 def tree_of(program: str) -> str:

@@ -23,7 +23,7 @@ LETTERS = "abcdefgh"
 """Names of the steps; so there are at most eight."""
 _EXAMPLE = "write for example: (14 - 3 * 4) * 2 + (7 + 5)"
 _WORD = re.compile(r"\d{1,3}|[-+*()]", re.ASCII)
-_NUMBER = re.compile(r"\d{1,3}(?!\d)", re.ASCII)
+_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:[.,]\d+)*(?:[eE][+-]?\d+)?(?!\w)", re.ASCII)
 
 
 class BracketStep(NamedTuple):
@@ -140,9 +140,9 @@ class Brackets(Task):
         return True
 
     def extract(self, text: str) -> JsonValue:
-        """Return the last number of a text, or `None`."""
-        found = _NUMBER.findall(text)
-        return int(found[-1]) if found else None
+        """Return the last number of a text, or `None` where there is none or it is no whole number (`45.9`)."""
+        found = _NUMBER.findall(text.replace("\N{MINUS SIGN}", "-"))
+        return int(found[-1]) if found and re.fullmatch(r"-?\d{1,18}", found[-1]) else None
 
     def key(self, answer: JsonValue) -> str:
         """Return the number as text."""

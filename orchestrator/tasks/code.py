@@ -74,8 +74,8 @@ class Code(Task):
         return True
 
     def extract(self, text: str) -> JsonValue:
-        """Return the last block of code, or the whole text if it is a program; `None` if that does not define the
-        function."""
+        """Return the last block of code that defines the function, or the whole text if it has no blocks and does; else
+        `None`."""
         return program_in(text, self.entry)
 
     def key(self, answer: JsonValue) -> str:

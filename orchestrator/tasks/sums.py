@@ -16,7 +16,7 @@ __all__ = ["Sums"]
 
 _TEXT = re.compile(r"\s*\d{1,3}(?:\s*[-+*]\s*\d{1,3}){1,15}\s*(?:=\s*\??)?\s*", re.ASCII)
 _WORD = re.compile(r"\d+|[-+*]", re.ASCII)
-_SAID = re.compile(r"<hit> (\d{1,3})\b", re.ASCII)
+_SAID = re.compile(r"<hit> (\d{1,3})(?!\w|[.,]\d)", re.ASCII)
 _ALONE = re.compile(r"(\d{1,3})\s*(?:<end>)?", re.ASCII)
 _LARGEST = 127
 """The model's largest number."""

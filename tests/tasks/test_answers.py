@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, strategies as st
@@ -123,12 +124,41 @@ def test_many_braces_are_read_in_little_time() -> None:
         ({"equal": "number", "tolerance": 0.1}, ["no number", "No  number."], "a number"),
         ({"equal": "expression"}, ["2(x+1)", "2x + 2", r"\frac{4x+4}{2}", "x+x+2"], "2x+1"),
         ({"equal": "expression"}, ["yes", "Yes."], "sey"),
+        ({"equal": "expression"}, ["-5", "−5", "- 5"], "5"),
     ],
 )
 def test_equality(options: dict[str, object], same: list[str], other: str) -> None:
     task = plain(**options)
     assert len({task.key(each) for each in same}) == 1
     assert task.key(other) != task.key(same[0])
+
+
+@pytest.mark.parametrize("equal", ["normalised", "number", "expression"])
+def test_mixed_numbers_bare_decimals_and_signs_are_read_as_they_are_written(equal: str) -> None:
+    groups = [
+        ["1 1/2", "1.5", "3/2", r"1 \frac{1}{2}", r"1\frac{1}{2}", r"1\dfrac{1}{2}", "$1 1/2$", "1 1 / 2"],
+        ["11/2", "5.5", "11 / 2", "5 1/2", r"\frac{11}{2}", r"\frac{ 11 }{ 2 }"],
+        ["2 1/4", "2.25", r"2\frac{1}{4}"],
+        ["21/4", "5.25"],
+        ["-1 1/2", "−1.5", "- 1 1/2", r"-1\frac{1}{2}", r"\frac{-3}{2}", "−3/2"],
+        [".5", "0.5", "1/2", r"\frac{1}{2}"],
+        ["-.5", "−0.5", "-1/2"],
+        ["1 1 2"],
+        ["."],
+    ]
+    keys = [{plain(equal=equal).key(text) for text in group} for group in groups]
+    assert [len(each) for each in keys] == [1] * len(groups)
+    assert len(set().union(*keys)) == len(groups)
+
+
+@given(st.integers(0, 999), st.integers(0, 999), st.integers(1, 999), st.sampled_from(["", "-", "−"]))
+def test_a_mixed_number_is_its_whole_part_and_its_fraction(whole: int, above: int, below: int, sign: str) -> None:
+    value = Fraction(whole) + Fraction(above, below)
+    for equal in ("normalised", "number", "expression"):
+        task = plain(equal=equal)
+        right = task.key(str(-value if sign else value))
+        for text in (f"{sign}{whole} {above}/{below}", rf"{sign}{whole}\frac{{{above}}}{{{below}}}"):
+            assert task.key(text) == right
 
 
 SAME = [

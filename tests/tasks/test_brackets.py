@@ -27,6 +27,17 @@ def test_the_task_asks_and_judges() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "answer"),
+    [("x = 1045", 1045), ("it is -45", -45), ("it is −45", -45), ("1e45", None), ("45.9", None), ("1,045", None),
+     ("so 45.", 45), ("45, as said", 45), ("step45", None), ("12-45", 45)],
+)  # fmt: skip
+def test_a_number_is_read_whole(text: str, answer: int | None) -> None:
+    task = Brackets(text="(40 + 5) * 1")
+    assert task.right() == 45
+    assert task.extract(text) == answer
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "",

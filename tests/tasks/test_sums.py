@@ -25,6 +25,7 @@ def test_the_answer_stands_behind_the_hit() -> None:
     assert task.render() == "<sum> 4 14 - 3 * 4 + 9 <go>"
     assert task.extract("3 * 4 = 12 ; 14 - 12 = 2 ; 2 + 9 = 11 <hit> 11 <end>") == 11
     assert task.extract("3 * 4 = 12 ; 14 - 12") is None and task.extract("<hit> none") is None
+    assert task.extract("<hit> 11.5") is None and task.extract("<hit> 11,5") is None and task.extract("<hit> 11.") == 11
     assert task.steps("3 * 4 = 12 ; 14 - 12 = 2 <hit> 2") == ["3 * 4 = 12", "14 - 12 = 2"]
 
 

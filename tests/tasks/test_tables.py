@@ -99,6 +99,16 @@ def test_answers_stand_at_the_end_of_a_text() -> None:
     assert task.key(True) != task.key(1)
 
 
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [("untrue", None), ("not true", False), ("it isn't false", True), ("4.5", None), ("1e4", None), ("x45", None),
+     ("−12", -12), ("it is 45.", 45), ("so: true.", True), ("1,045", None)],
+)  # fmt: skip
+def test_words_and_numbers_are_read_whole(text: str, answer: object) -> None:
+    found = Tables(text="what is the age of Ardan?").extract(text)
+    assert found == answer and type(found) is type(answer)
+
+
 def test_tools_read_slots_and_names_and_fail_once_where_they_fail() -> None:
     text = "is the age of the owner of Ardan above 40?"
     by_name = {tool.name: tool for tool in Tables(text=text, seed=3, latency=(0.0, 0.0)).tools()}

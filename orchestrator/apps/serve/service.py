@@ -163,9 +163,9 @@ class Service:
         planner = request.planner if named else self.orchestrator.config.planner
         user.may_plan(planner, plan)
         self._bounded({"n": request.n, **planner.options})
-        mine, theirs = request.budget.model_dump(), self.limits(user).model_dump()
-        both = {name: [each for each in (mine[name], theirs[name]) if each is not None] for name in mine}
-        budget = Budget(**{name: min(limits, default=None) for name, limits in both.items()})
+        mine, theirs = request.budget.limits, self.limits(user).limits
+        least = {name: min(limits[name] for limits in (mine, theirs) if name in limits) for name in mine | theirs}
+        budget = Budget.model_validate({**least, "strict": request.budget.strict})
         return user.own(request.model_copy(update={"planner": planner, "budget": budget}))
 
     def _bounded(self, options: Mapping[str, JsonValue]) -> None:

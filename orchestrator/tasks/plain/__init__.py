@@ -28,9 +28,9 @@ class Plain(Task):
     `function` returns. `text`: the whole text."""
     equal: Literal["normalised", "exact", "number", "expression"] = "normalised"
     """When two answers are the same. `normalised`: without regard to case, spaces, a final full stop, `$`, and how a
-    number is written (`1,000.0`, `1000`, `2000/2`). `exact`: character by character. `number`: as numbers, rounded to a
-    multiple of `tolerance` or to `digits`. `expression`: as mathematical expressions (`2(x+1)`, `2x+2`); any other text
-    is normalised."""
+    number is written (`1,000.0`, `1000`, `2000/2`; `1 1/2` is 1.5). `exact`: character by character. `number`: as
+    numbers, rounded to a multiple of `tolerance` or to `digits`. `expression`: as mathematical expressions (`2(x+1)`,
+    `2x+2`); any other text is normalised."""
     field: str = "answer"
     """For `json`: the field; `result.value` is one inside another. Empty: the whole JSON value."""
     pattern: str | None = None

@@ -16,9 +16,13 @@ from ...core.errors import PluginError, TaskError
 from ...core.values import as_text
 
 _ANSWER = re.compile(r"\banswer\b[ \t]*+(?:is\b[ \t]*+:?|:)[ \t]*+\**+[ \t]*+(?=\S)", re.IGNORECASE)
-_NUMBER = re.compile(r"([+-]?)(\d{1,40}|\d{1,3}(?:,\d{3}){1,12})(?:\.(\d{0,40}))?")
-_SCIENTIFIC = re.compile(r"[+-]?\d{1,40}(?:\.\d{0,40})?[eE][+-]?\d{1,3}")
-_FRACTION = re.compile(r"([+-]?)\\?[dt]?frac\{([+-]?\d{1,40})\}\{(\d{1,40})\}|([+-]?\d{1,40})/(\d{1,40})")
+_NUMBER = re.compile(r"([+-]?) ?(?=\.?\d)(\d{1,40}|\d{1,3}(?:,\d{3}){1,12}|)(?:\.(\d{0,40}))?")
+_SCIENTIFIC = re.compile(r"[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})[eE][+-]?\d{1,3}")
+# A whole number before the fraction is added to it: `1 1/2`, `1\frac{1}{2}`.
+_FRACTION = re.compile(
+    r"([+-]?) ?(?:(\d{1,40})(?: (?=\d)| ?(?=\\)))?"
+    r"(?:\\?[dt]?frac ?\{ ?([+-]?) ?(\d{1,40}) ?\} ?\{ ?(\d{1,40}) ?\}|(\d{1,40}) ?/ ?(\d{1,40}))"
+)
 _WRAPPERS = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\{([^{}]*)\}")
 _OBJECTS = 200
 """Most opening braces that are tried, from the last one."""
@@ -119,20 +123,27 @@ def plain(answer: JsonValue) -> str:
     """Return an answer as text, without spaces and marks that say nothing."""
     if isinstance(answer, dict | list):
         answer = json.dumps(answer, sort_keys=True, ensure_ascii=False)
-    text = " ".join(as_text(answer).replace("\\!", "").replace("\\,", "").replace("$", "").split())
+    text = as_text(answer).replace("\\!", "").replace("\\,", "").replace("$", "").replace("\N{MINUS SIGN}", "-")
+    text = " ".join(text.split())
     return _WRAPPERS.sub(r"\1", text).strip().strip("*").rstrip(".").strip()
 
 
 def number(text: str) -> Fraction | None:
-    """Return the exact value of a plain number or fraction, `None` for anything else."""
+    """Return the exact value of a plain number, fraction or mixed number, `None` for anything else.
+
+    >>> number("1 1/2") == number("1.5") == Fraction(3, 2)
+    True
+    """
     if found := _NUMBER.fullmatch(text):
         sign, whole, part = found[1], found[2].replace(",", ""), found[3] or ""
         return Fraction(int(sign + whole + part), 10 ** len(part))
-    if found := _FRACTION.fullmatch(text.replace(" ", "")):
-        above, below = (found[1] + found[2], found[3]) if found[2] else (found[4], found[5])
-        if above[:2] in ("+-", "-+", "--", "++") or int(below) == 0:
+    if found := _FRACTION.fullmatch(text):
+        sign, whole, inner, above, below = found[1], found[2], found[3], found[4] or found[6], found[5] or found[7]
+        # Two signs (`-\\frac{-1}{2}`), or one inside a mixed number, are no way to write a number.
+        if (inner and (sign or whole)) or int(below) == 0:
             return None
-        return Fraction(int(above), int(below))
+        value = int(whole or 0) + Fraction(int(above), int(below))
+        return -value if "-" in (sign, inner) else value
     return None
 
 

@@ -21,7 +21,9 @@ from .tools import LATENCY, made_tools, names_in
 
 __all__ = ["Tables"]
 
-_ANSWER = re.compile(r"true|false|-?[0-9]{1,18}|[A-Z][a-z]+")
+_ANSWER = re.compile(
+    r"(?:\b([Nn]ot|[a-z]+n't) )?(?<![\w.,])(true|false|-?[0-9]{1,18}|[A-Z][a-z]+)(?!\w|[.,][0-9])", re.ASCII
+)
 
 
 class Tables(Task):
@@ -61,9 +63,14 @@ class Tables(Task):
         return True
 
     def extract(self, text: str) -> JsonValue:
-        """Return the number, name, `true` or `false` that a text is, or else the last one in it, or `None`."""
-        found = _ANSWER.findall(text)
-        return _value(found[-1]) if found else None
+        """Return the number, name, `true` or `false` that a text is, or else the last one in it, or `None`. `not true`
+        is `false`."""
+        found = _ANSWER.findall(text.replace("\N{MINUS SIGN}", "-"))
+        if not found:
+            return None
+        denied, said = found[-1]
+        value = _value(said)
+        return not value if denied and isinstance(value, bool) else value
 
     def key(self, answer: JsonValue) -> str:
         """Return the answer as text."""

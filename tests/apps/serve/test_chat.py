@@ -67,6 +67,32 @@ async def test_the_models_name_chooses_planner_policies_and_budget(serve):
         assert cut.choices[0].finish_reason == "length" and cut.usage.completion_tokens == 1
 
 
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"total_tokens": 500}, {"prompt_tokens": 500}, {"turns": 3}, {"depth": 2}, {"strict": True},
+        {"tokens": 400, "seconds": 9.0, "attempts": 5, "width": 2, "steps": 9, "total_tokens": 900, "strict": True},
+    ],
+)  # fmt: skip
+async def test_every_limit_may_be_asked_for(serve, limit):
+    async with serve(Reply(text="answer: 4")) as served:
+        said = await served.client().chat.completions.create(
+            model="qwen", messages=[{"role": "user", "content": "2 + 2?"}], extra_body={"plait": {"budget": limit}}
+        )
+        assert "4" in said.choices[0].message.content
+
+
+async def test_a_limit_that_is_asked_for_holds_beside_the_servers(serve):
+    ask = {"model": "qwen", "messages": [{"role": "user", "content": "2 + 2?"}]}
+    async with serve(Reply(text="one two three four five six"), tokens_per_run=4) as served:
+        client = served.client()
+        told = [
+            (await client.chat.completions.create(**ask, extra_body={"plait": {"budget": limit}})).usage
+            for limit in ({"turns": 1}, {"tokens": 2, "turns": 1}, {"tokens": 900, "turns": 1})
+        ]
+    assert [each.completion_tokens for each in told] == [4, 2, 4]
+
+
 async def test_branches_are_streamed_with_their_steps(serve):
     async with serve(Reply(text="a b answer: 1")) as served:
         stream = await served.client().chat.completions.create(

@@ -521,7 +521,7 @@ def test_prompts_of_token_ids_survive(file: Path) -> None:
 def test_events_that_are_put_together_by_hand_read_as_the_serializer_of_all_events_writes_them(
     value: JsonValue, usage: Usage
 ) -> None:
-    signals = Signals(k=2, confidence=math.inf, tail=0.5, bottom=1.0, lowest=-1.5, entropy=0.1)
+    signals = Signals(k=2, confidence=1e300, tail=0.5, bottom=1.0, lowest=-1.5, entropy=0.1)
     result = Result(value=value, usage=usage, token_ids=(1, 2), signals=signals, why='"', prior="before")
     said = str(value)
     for event in (
