@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from .chat import ChatCompletions
 from .errors import ApiError, not_found, of_error
+from .hosts import HostGuard
 from .responses import ResponsesApi
 from .runs import COOKIE, RunsApi
 from .service import Service
@@ -102,6 +103,7 @@ class _Endpoint:
 
         try:
             try:
+                self._service.guard.check(request)
                 if self._keys:
                     user = self._user(request)
                 answer = await self._handler(request, user)  # pyright: ignore[reportArgumentType]

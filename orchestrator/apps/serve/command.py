@@ -26,6 +26,9 @@ _WHERE = "Server"
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen at; 127.0.0.1 by default.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port; 8100 by default, 0 for any free.")] = None,
+    open_: Annotated[
+        bool, typer.Option("--open", help="Let other machines use it though there are no tenants.")
+    ] = False,
     upstream: Annotated[
         list[str] | None, typer.Option(metavar="URL", help="An OpenAI-compatible server; repeatable.")
     ] = None,
@@ -62,6 +65,7 @@ def serve(
         common.config,
         host=host,
         port=port,
+        open=open_ or None,
         tls_cert=tls_cert,
         tls_key=tls_key,
         upstreams=[{"base_url": each} for each in upstream] if upstream else None,

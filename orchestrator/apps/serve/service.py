@@ -31,6 +31,7 @@ from ...runtime.journal.sessions import place
 from ...runtime.plugins.trust import untrusted
 from .bodies import Body, ServedStrategy, resolve
 from .errors import ApiError, invalid
+from .hosts import HostGuard
 from .kept import Responses
 from .metrics import Metrics
 from .settings import Settings
@@ -77,6 +78,7 @@ class Service:
         self.settings = settings
         self.workers = tuple(workers)
         self.tenants = Tenants(settings)
+        self.guard = HostGuard(settings)
         config = orchestrator.config
         self.store = config.journal if isinstance(config.journal, Database) else None
         """What is shared with other processes."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from ...core.errors import ConfigError
 from ...core.messages import explain, first_of_each, json_path
@@ -90,10 +90,19 @@ class Tenant(Frozen):
         return keys
 
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
 class Settings(Frozen):
     """How the server listens, whom it serves, and what it bears."""
 
     host: str = "127.0.0.1"
+    """Where it listens. Another than a loopback address needs tenants, or `open`."""
+    open: bool = False
+    """Whether a server without tenants may listen where other machines reach it: whoever does may use it."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names for which the server answers, besides those of this machine, without ports (`Host`). Without tenants these
+    alone are answered for, unless `open` is said and none is named: then all."""
     port: int = Field(default=8100, ge=0, le=65535)
     """0: any free one."""
     tls_cert: Path | None = None
@@ -138,6 +147,15 @@ class Settings(Frozen):
     """Responses that are kept beside the journals, where runs are written down; the oldest go first."""
     drain_seconds: float = Field(default=30.0, gt=0)
     """Most seconds that runs under way get to end when the server is told to stop."""
+
+    @model_validator(mode="after")
+    def _not_open_unsaid(self) -> Settings:
+        if self.host not in LOOPBACK and not self.tenants and not self.open:
+            raise ValueError(
+                f"other machines reach {self.host}, and without tenants whoever does may use the server: name tenants "
+                "(`plait serve --new-key`), or say open (--open)"
+            )
+        return self
 
     @classmethod
     def load(cls, file: str | Path | None = None, **flags: Any) -> Settings:

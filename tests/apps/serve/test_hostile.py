@@ -15,7 +15,7 @@ import pytest
 from plait.workers.scripted import Reply
 
 _BODY = json.dumps({"model": "q", "messages": [{"role": "user", "content": "x"}]}).encode()
-_HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+_HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
 
 async def _open(served):
