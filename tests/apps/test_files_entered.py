@@ -67,7 +67,7 @@ async def test_by_the_server() -> None:
     service = Service(AsyncOrchestrator(config=Config(journal="off"), workers=workers), Settings(), workers)
     app: Any = build(service)
     async with app.router.lifespan_context(app):
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://plait") as client:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost") as client:
 
             async def ask() -> None:
                 body = {"model": "plait/single", "messages": [{"role": "user", "content": "What is 2 + 2?"}]}

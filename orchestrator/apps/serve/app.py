@@ -15,7 +15,6 @@ from starlette.routing import Route
 
 from .chat import ChatCompletions
 from .errors import ApiError, not_found, of_error
-from .hosts import HostGuard
 from .responses import ResponsesApi
 from .runs import COOKIE, RunsApi
 from .service import Service
