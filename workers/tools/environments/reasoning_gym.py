@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from typing import Any
 
@@ -19,12 +20,12 @@ class ReasoningGymEnvironment(Environment):
     async def grade(self, answer: JsonValue, wanted: JsonValue) -> bool:
         """Return whether the family's verifier gives the full score. Raises `ToolError` without Reasoning Gym."""
         try:
-            import reasoning_gym
+            gym: Any = importlib.import_module("reasoning_gym")
         except ModuleNotFoundError:
             raise ToolError("Reasoning Gym is not installed: pip install 'plait[reasoning-gym]'") from None
         if answer is None:
             return False
-        score: Any = reasoning_gym.get_score_answer_fn(json.loads(self.text)["family"])
+        score: Any = gym.get_score_answer_fn(json.loads(self.text)["family"])
         try:
             return score(answer if isinstance(answer, str) else json.dumps(answer), wanted) >= 1.0
         except Exception:  # some verifiers raise over an answer that is not of their form
