@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import random
 from pathlib import Path
@@ -11,6 +10,7 @@ from pydantic import JsonValue, PrivateAttr, ValidationError
 
 from ..core.chat import spoken
 from ..core.errors import TaskError
+from ..core.extras import extra
 from ..core.form import json_in
 from ..core.task import Style, Task
 from ..core.tools.calls import calls_in
@@ -102,11 +102,7 @@ class Bfcl(Task):
 
 def _rows(name: str) -> list[dict[str, JsonValue]]:
     """Return the lines of a file of the package; none where there is no such file. Raises `TaskError` without it."""
-    try:
-        package = importlib.import_module("bfcl_eval")
-    except ModuleNotFoundError:
-        raise TaskError(f"bfcl: {_INSTALL}") from None
-    path = Path(str(package.__file__)).parent / "data" / name
+    path = Path(str(extra("bfcl_eval", f"bfcl: {_INSTALL}", TaskError).__file__)).parent / "data" / name
     return [json.loads(line) for line in path.read_text("utf-8").splitlines() if line] if path.is_file() else []
 
 

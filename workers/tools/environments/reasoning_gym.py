@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from typing import Any
 
@@ -10,6 +9,7 @@ from pydantic import JsonValue
 
 from plait.core.environment import Environment
 from plait.core.errors import ToolError
+from plait.core.extras import extra
 
 __all__ = ["ReasoningGymEnvironment"]
 
@@ -19,10 +19,7 @@ class ReasoningGymEnvironment(Environment):
 
     async def grade(self, answer: JsonValue, wanted: JsonValue) -> bool:
         """Return whether the family's verifier gives the full score. Raises `ToolError` without Reasoning Gym."""
-        try:
-            gym: Any = importlib.import_module("reasoning_gym")
-        except ModuleNotFoundError:
-            raise ToolError("Reasoning Gym is not installed: pip install 'plait[reasoning-gym]'") from None
+        gym = extra("reasoning_gym", "Reasoning Gym is not installed: pip install 'plait[reasoning-gym]'", ToolError)
         if answer is None:
             return False
         score: Any = gym.get_score_answer_fn(json.loads(self.text)["family"])
