@@ -64,7 +64,7 @@ PROMISES = {
     ],
     "code_search.py": ["return max(a, b)", "2 of 6 programs behave like it"],
     "tree_search.py": ["best-first: 42.", "stride: 42.", "beam: 42."],
-    "think_summarize.py": ["cancelled path-3", "no (1 of 3 drafts and what 2 others had written; a synthesis)"],
+    "think_summarize.py": ["cancelled path-3", "no (1 of 3 drafts and what 2 others had written", "a synthesis)"],
 }
 ON_AN_ENGINE = ("quickstart.py",)
 

@@ -16,19 +16,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from plait import AsyncOrchestrator, Config, Plugin
+from plait.apps.serve.app import build
+from plait.apps.serve.service import Service
+from plait.apps.serve.settings import Settings
+from plait.core.chat import with_prompt
 from plait.core.events import Job
 from plait.core.interfaces import Worker
-from plait.core.ops import Think
+from plait.core.ops import Text, Think
+from plait.core.result import Failure
 from plait.runtime.client.answer import Answer
 from plait.runtime.journal.journal import Journal
+from plait.runtime.plugins.loader import Plugins
 from plait.workers.http import Http
+from plait.workers.scripted import Reply, Scripted
 from tests.planners.test_contract import ASKS, NAMES, OPTIONS, PROMPT, planner as made, run_python, search
 
 from .cells import replies
-from .truth import TruthServer
+from .truth import TruthServer, ended
 
 RACES = {"think_summarize", "evolve", "tree"}
 """Planners that say that what they answer depends on which call ends first."""
@@ -44,13 +52,19 @@ class Outcome:
 
 
 async def ask(planner: str, workers: list[Worker], *, watch: bool = False, **settings: Any) -> Outcome:
-    """Run a planner on workers."""
+    """Run a planner on workers, and return what must be the same."""
+    return _outcome(await asked(planner, workers, watch=watch, **settings))
+
+
+async def asked(
+    planner: str, workers: list[Worker], *, watch: bool = False, more: dict[str, Any] | None = None, **settings: Any
+) -> Answer:
+    """Run a planner on workers; `more` are options of it."""
     task, text = ASKS.get(planner, ("plain", PROMPT))
-    spec = Plugin(name=planner, options=OPTIONS.get(planner, {}))
+    spec = Plugin(name=planner, options=OPTIONS.get(planner, {}) | (more or {}))
     config = Config(journal="off", **settings)
     async with AsyncOrchestrator(config=config, workers=workers, tools=[search, run_python]) as plait:
-        answer = await (await plait.submit(text, planner=spec, task=task, seed=7, watch=watch))
-    return _outcome(answer)
+        return await (await plait.submit(text, planner=spec, task=task, seed=7, watch=watch))
 
 
 def _outcome(answer: Answer) -> Outcome:
@@ -126,9 +140,72 @@ async def live_is_resumed(planner: str, folder: Path, cuts: int = 2) -> tuple[Ou
     return _outcome(first), _outcome(first)
 
 
-ORACLES = {each.__name__: each for each in (cold_is_warm, whole_is_streamed, any_order_is_one, live_is_resumed)}
-PAIRS = list(itertools.product(NAMES, ORACLES))
-SAMPLE = random.Random(28).sample(PAIRS, 30)
+class Same(Scripted):
+    """Answers in this process as the server of `served` answers over HTTP: words by the same function, the same tokens
+    counted, the same ends."""
+
+    def __init__(self, planner: str) -> None:
+        super().__init__([Reply(text="")])
+        self._said = replies(planner)
+
+    def _prepare(self, job: Job) -> Any:
+        found = super()._prepare(job)
+        if isinstance(found, Failure):
+            return found
+        think, prompt, _ = found
+        if think.messages:
+            last = "".join(part.text for part in think.prompt if isinstance(part, Text)) + think.begin
+            prompt = "\n\n".join(TruthServer._shown(each.as_json()) for each in with_prompt(think.messages, last))
+        text = self._said(prompt, int(think.sampling.seed or 0))
+        tokens, finish, _ = ended(text, think.sampling.max_tokens, think.sampling.stop)
+        return think, prompt, Reply(text="".join(tokens), finish="length" if finish == "length" else "stop")
+
+
+async def scripted_is_http(planner: str, folder: Path) -> tuple[Outcome, Outcome]:
+    return await ask(planner, [Same(planner)]), await served(planner)
+
+
+async def called_is_served(planner: str, folder: Path) -> tuple[Outcome, Outcome]:
+    """The same request through the SDK and as a body of the server's: what is told in a body."""
+    task, text = ASKS.get(planner, ("plain", PROMPT))
+    body = {
+        "model": "plait/single",
+        "messages": [{"role": "user", "content": text}],
+        "seed": 7,
+        "plait": {
+            "planner": {"name": planner.replace("_", "-"), "options": OPTIONS.get(planner, {})},
+            "task": {"name": task.replace("_", "-")},
+        },
+    }
+    async with TruthServer.of("text", True, replies=replies(planner)) as server:
+        called = await asked(planner, [Http(server.url, slots=8, backoff=0.001)])
+        worker = Http(server.url, slots=8, backoff=0.001)
+        plait = AsyncOrchestrator(config=Config(journal="off"), workers=[worker], tools=[search, run_python])
+        service = Service(plait, Settings(port=0, planners=tuple(Plugins().names("planner"))), [worker])
+        client = httpx.AsyncClient(transport=httpx.ASGITransport(build(service)), base_url="http://localhost")
+        await service.start()
+        try:
+            said = (await client.post("/v1/chat/completions", json=body, timeout=60)).json()
+        finally:
+            await client.aclose()
+            await service.close()
+    first = Outcome(called.status, called.answer, "" if called.failure is None else called.failure.code)
+    if error := said.get("error"):
+        return first, Outcome("failed", None, error["code"])
+    return first, Outcome(said["plait"]["status"], said["plait"]["answer"], "")
+
+
+async def early_is_whole(planner: str, folder: Path) -> tuple[Outcome, Outcome]:
+    """A vote that ends as soon as it is decided, or a call that is read while it is written, beside all of it."""
+    return await served(planner, more={"early": True}), await served(planner, more={"early": False})
+
+
+EARLY = [each for each in NAMES if "early" in type(made(each)).model_fields]
+ALL = (cold_is_warm, whole_is_streamed, any_order_is_one, live_is_resumed, scripted_is_http, called_is_served)
+ORACLES = {each.__name__: each for each in ALL}
+PAIRS = [*itertools.product(NAMES, ORACLES), *((each, "early_is_whole") for each in EARLY)]
+ORACLES["early_is_whole"] = early_is_whole
+SAMPLE = random.Random(28).sample(PAIRS, 40)
 
 
 async def check(planner: str, oracle: str, folder: Path, **more: int) -> None:

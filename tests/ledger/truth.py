@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -90,7 +90,9 @@ class TruthServer(FakeServer):
         await writer.drain()
 
     def _pieces(self, body: dict[str, Any], chat: bool, ids: list[int], text: str) -> Iterator[dict[str, Any]]:
-        tokens, finish, stop = self._ended(body, self._formed(body) or self.replies(text, int(body.get("seed") or 0)))
+        said = self._formed(body) or self.replies(text, int(body.get("seed") or 0))
+        limit = body.get("max_tokens") or body.get("max_completion_tokens") or 16
+        tokens, finish, stop = ended(said, limit, body.get("stop") or ())
         shown, before = len("".join(tokens)) if stop is None else "".join(tokens).index(stop), 0
         if stop is not None and body.get("include_stop_str_in_output"):
             shown += len(stop)
@@ -122,13 +124,14 @@ class TruthServer(FakeServer):
         listed = [{"token": each, "logprob": score} for each, score in tops.items()]
         return {"content": [{"token": token, "logprob": -0.25 * (1 + place % 4), "top_logprobs": listed}]}
 
-    def _ended(self, body: dict[str, Any], reply: str) -> tuple[list[str], str, str | None]:
-        """Return the tokens that are generated, and how they end; the last of an end by itself shows no text."""
-        limit = body.get("max_tokens") or body.get("max_completion_tokens") or 16
-        tokens = _TOKEN.findall(reply)
-        text = ""
-        for place, token in enumerate(tokens[:limit]):
-            text += token
-            if stop := next((each for each in body.get("stop") or () if each in text), None):
-                return tokens[: place + 1], "stop", stop
-        return (tokens[:limit], "length", None) if len(tokens) >= limit else ([*tokens, ""], "stop", None)
+
+def ended(reply: str, limit: int, stops: Sequence[str]) -> tuple[list[str], str, str | None]:
+    """Return the tokens that are generated of a reply, how they end, and by which stop text. The last of an end by
+    itself shows no text."""
+    tokens = _TOKEN.findall(reply)
+    text = ""
+    for place, token in enumerate(tokens[:limit]):
+        text += token
+        if stop := next((each for each in stops if each in text), None):
+            return tokens[: place + 1], "stop", stop
+    return (tokens[:limit], "length", None) if len(tokens) >= limit else ([*tokens, ""], "stop", None)

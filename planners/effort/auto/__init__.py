@@ -76,8 +76,8 @@ class Auto(Planner):
     threads, which are for models that were trained to spawn them. `null`: it cannot."""
     threads_from: int = Field(default=4096, ge=0)
     """Tokens that must be left for threads: below about one context's worth they cost more than they bring."""
-    rate: float | None = Field(default=None, gt=0)
-    """Tokens a second of one line of generation. Without it every time limit counts as short."""
+    rate: float = Field(default=20.0, gt=0)
+    """Tokens a second of one line of generation. A time limit is short if it has no room for three calls."""
     split: Literal["auto", "off"] = "auto"
     """`auto`: prompts with signs of several pieces go to the planner `decompose` first."""
     routes: str | None = None

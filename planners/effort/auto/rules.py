@@ -30,8 +30,8 @@ class BudgetFacts:
     """Most tokens of one more call."""
     deep_tokens: int = 4096
     """Most tokens of one deep attempt."""
-    rate: float | None = None
-    """Tokens a second that one line of generation makes, if known."""
+    rate: float = 20.0
+    """Tokens a second that one line of generation makes."""
     most: int = 16
     """Most samples, probes included."""
     words: bool = True
@@ -138,10 +138,8 @@ def ways(signs: Signs, limits: BudgetFacts) -> Iterator[Way]:
 
 
 def _is_short(limits: BudgetFacts) -> bool:
-    """Whether there is time for one more call only; without a rate every time limit counts as short."""
-    if limits.seconds is None:
-        return False
-    return limits.rate is None or limits.seconds * limits.rate < 3 * limits.call_tokens
+    """Whether there is time for one more call only."""
+    return limits.seconds is not None and limits.seconds * limits.rate < 3 * limits.call_tokens
 
 
 def _rounds(limits: BudgetFacts) -> int:
