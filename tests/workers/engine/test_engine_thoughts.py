@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from plait.core.events import Job
 from plait.core.ops import Sampling, Text, Think
@@ -43,19 +44,16 @@ def test_a_template_is_told_whether_to_think_as_it_can_be_told(
     assert (told.chat_template_kwargs, told.begin) == (kwargs, begin)
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def thinker(tiny_model: Path, tmp_path: Path) -> AsyncIterator[Engine]:
-    """The random model with the words `<think>` and `</think>`."""
+@pytest.fixture
+def thinker(tiny_model: Path, tmp_path: Path) -> Path:
+    """The folder of the random model, with the words `<think>` and `</think>` and a template that begins a thought."""
     folder = tmp_path / "thinker"
     shutil.copytree(tiny_model, folder)
     words = (folder / "tokenizer.json").read_text().replace('"w1":', '"<think>":').replace('"w2":', '"</think>":')
     (folder / "tokenizer.json").write_text(words)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": TEMPLATE}))
-    engine = Engine(str(folder), slots=4, kv_cache_memory_bytes=32 << 20, threads=1)
-    await engine.start()
-    yield engine
-    await engine.close()
+    return folder
 
 
 async def ends(engine: Engine, think: Think, attempt: int) -> Result | Failure:
@@ -64,13 +62,27 @@ async def ends(engine: Engine, think: Think, attempt: int) -> Result | Failure:
     return last
 
 
-@pytest.mark.engine
-@pytest.mark.asyncio(loop_scope="session")
-async def test_thoughts_have_room_of_their_own_and_are_told_apart(thinker: Engine) -> None:
-    close = json.loads((Path(thinker.model) / "tokenizer.json").read_text())["model"]["vocab"]["</think>"]
-    lost = await ends(thinker, ask(thinking_tokens=16, bias={str(close): -100.0}), 1)
+async def check(folder: Path) -> None:
+    """Ask for an answer after thoughts, and for one without, of a model that never ends its thoughts."""
+    close = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]["</think>"]
+    engine = Engine(str(folder), slots=4, kv_cache_memory_bytes=32 << 20, threads=1)
+    await engine.start()
+    lost = await ends(engine, ask(thinking_tokens=16, bias={str(close): -100.0}), 1)
     assert isinstance(lost, Failure) and lost.code == "cut-in-thoughts"
     assert lost.usage.completion == 8 + 16 and lost.usage.thoughts == 24
-    silent = await ends(thinker, ask(thinking="off", bias={str(close): -100.0}), 2)
+    silent = await ends(engine, ask(thinking="off", bias={str(close): -100.0}), 2)
     assert isinstance(silent, Result) and silent.finish == "length"
     assert silent.reasoning == "" and silent.usage.completion == 8
+    await engine.close()
+
+
+@pytest.mark.engine
+def test_thoughts_have_room_of_their_own_and_are_told_apart(thinker: Path, root: Path) -> None:
+    """In a process of its own: a process has one engine, and that of the tests may be open."""
+    command = [sys.executable, "-m", "tests.workers.engine.test_engine_thoughts", str(thinker)]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+if __name__ == "__main__":
+    asyncio.run(check(Path(sys.argv[1])))
