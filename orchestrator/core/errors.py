@@ -95,6 +95,12 @@ class RunTaken(ConfigError):
     code = "run-taken"
 
 
+class NotAllowed(UsageError):
+    """A request, or a step of its plan, asks for what is not this tenant's: a model, a tool, a host, a field."""
+
+    code = "not-allowed"
+
+
 class TaskError(UsageError):
     """A request that the task cannot read."""
 

@@ -18,6 +18,7 @@ from .errors import FieldError, UsageError
 from .form import Form
 from .ops import Function, Plugin
 from .prompt import Generation
+from .rights import Rights
 from .tools.tool import is_name
 from .values import DEEPEST, Frozen, complaints, writable
 
@@ -164,6 +165,8 @@ class Request(Frozen):
     """Of the cached prefixes of all steps that have none of their own (`Think.salt`): what keeps tenants apart."""
     tenant: str = Field(default="", max_length=200, exclude_if=lambda tenant: not tenant)
     """Who asks, where a server has several tenants."""
+    rights: Rights = Field(default=Rights(), exclude_if=lambda rights: rights == Rights())
+    """What its steps may ask for, whoever plans them. A server sets them."""
     session: str = Field(default="", max_length=200, exclude_if=lambda session: not session)
     """Which conversation or job of the caller's it belongs to; kept with the run."""
     approve: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(

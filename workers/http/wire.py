@@ -18,9 +18,13 @@ Endpoint = Literal["completions", "chat/completions"]
 
 
 OURS = frozenset(
-    ("model", "messages", "prompt", "stream", "stream_options", "n", "max_tokens", "max_completion_tokens")
+    (
+        *("model", "messages", "prompt", "stream", "stream_options", "n", "max_tokens", "max_completion_tokens"),
+        *("best_of", "use_beam_search", "cache_salt", "priority"),
+    )
 )
-"""Fields of a request that nobody else may set: the answer could not be read, or the budget not be kept."""
+"""Fields of a request that nobody else may set: the answer could not be read, the budget not be kept, or others be
+read or passed."""
 
 MOST_LIKELY = 20
 """Likeliest tokens that a server is asked for to find labels among them; OpenAI's and vLLM's default limit."""

@@ -9,6 +9,8 @@ from typing import Any
 from ...core.errors import UsageError
 from ...core.ops import Call, Join, Plugin
 from ...core.plan import Plan, Step
+from ...core.request import Request
+from ...core.rights import ANY_HOST, Rights
 from ...core.states import State
 from ...core.tools.context import Question
 from ...core.tools.tool import tool
@@ -16,6 +18,7 @@ from ...runtime.client.answer import AskNews, StepNews
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.handle import Handle
 from ...runtime.plugins.trust import untrusted
+from ..common import outside
 
 __all__ = ["Jobs", "Progress", "until_asked"]
 
@@ -25,6 +28,8 @@ KEPT = 1000
 """Most runs that are remembered after their end."""
 SAMPLES = 1000
 """Most texts of a vote."""
+_RIGHTS = Rights(image_hosts=(ANY_HOST,))
+"""What clients may ask for: all that this program may, but no images of this machine or its network."""
 
 
 class Jobs:
@@ -72,9 +77,12 @@ class Jobs:
             raise UsageError(f"there is no run {run[:80]!r} here: `start` says the ids")
         return found
 
-    async def _submit(self, question: str, **options: Any) -> Handle:
+    async def _submit(self, question: str, plan: Plan | None = None, tools: Any = None, **fields: Any) -> Handle:
+        request = Request.of({"text": question, **fields})
         with untrusted():
-            handle = await self._orchestrator.submit(question, **options)
+            outside.check(request, plan, _RIGHTS, self._orchestrator.plugins)
+            request = request.model_copy(update={"rights": _RIGHTS})
+            handle = await self._orchestrator.submit(request, plan=plan, tools=tools)
         self._handles[handle.run] = handle
         for run in [run for run, each in self._handles.items() if each.finished.done()][:-KEPT]:
             del self._handles[run]

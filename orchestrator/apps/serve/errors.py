@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from starlette.responses import JSONResponse
 
-from ...core.errors import NoWorker, Overloaded, PlaitError, UsageError, WorkerLost
+from ...core.errors import NotAllowed, NoWorker, Overloaded, PlaitError, UsageError, WorkerLost
 from ...core.messages import explain, first_of_each, json_path
 from ...core.result import Failure
 from ...core.values import writable
@@ -87,6 +87,8 @@ def of_error(error: Exception) -> ApiError:
         code = "unknown_parameter" if known else "missing_required_parameter" if detail["type"] == "missing" else None
         message = f"unknown parameter: {subject!r}" if known else explain(subject, detail)
         return invalid(message, param=subject, code=code)
+    if isinstance(error, NotAllowed):
+        return ApiError(403, str(error), param=error.param or None, code=error.code)
     if isinstance(error, UsageError):
         return invalid(str(error), error.param or None, error.code)
     if isinstance(error, Overloaded):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ from starlette.requests import Request as HttpRequest
 from ...core.budget import Budget
 from ...core.errors import ConfigError, UsageError
 from ...core.interfaces import Worker, offer
+from ...core.ops import Plugin
 from ...core.plan import Plan
 from ...core.request import Request
 from ...runtime.client.briefing import Live
@@ -29,6 +31,7 @@ from ...runtime.journal.documents import Documents
 from ...runtime.journal.location import Database
 from ...runtime.journal.sessions import place
 from ...runtime.plugins.trust import untrusted
+from ..common import outside
 from .bodies import Body, ServedStrategy, resolve
 from .errors import ApiError, invalid
 from .hosts import HostGuard
@@ -78,6 +81,7 @@ class Service:
         self.settings = settings
         self.workers = tuple(workers)
         self.tenants = Tenants(settings)
+        self._ours = _named_in(settings)
         self.guard = HostGuard(settings)
         config = orchestrator.config
         self.store = config.journal if isinstance(config.journal, Database) else None
@@ -163,7 +167,10 @@ class Service:
         """Return a request within the bounds of a tenant. Raises `ApiError` for what is not this tenant's."""
         named = "planner" in request.model_fields_set
         planner = request.planner if named else self.orchestrator.config.planner
-        user.may_plan(planner, plan)
+        if plan is None:
+            user.may_plan(planner)
+        with untrusted():
+            outside.check(request, plan, user.rights(request.model), self.orchestrator.plugins, self._ours)
         self._bounded({"n": request.n, **planner.options})
         mine, theirs = request.budget.limits, self.limits(user).limits
         least = {name: min(limits[name] for limits in (mine, theirs) if name in limits) for name in mine | theirs}
@@ -261,6 +268,16 @@ class Service:
             await asyncio.wait(waiting, timeout=self.settings.drain_seconds)
         for live in list(self.live.values()):
             live.handle.cancel("the server was stopped", cause="closed")
+
+
+def _named_in(settings: Settings) -> list[Plugin]:
+    """Return the plugins that the operator has named in aliases: their options may say more than a request's."""
+    found: list[Plugin] = []
+    for name in settings.aliases:
+        with contextlib.suppress(ApiError):  # an alias for nothing is refused where it is asked for
+            strategy = resolve(name, settings.aliases, (), any_name=True)
+            found += [each for each in (strategy.planner, *strategy.policies) if each is not None]
+    return found
 
 
 async def _logged(work: Awaitable[None], what: str) -> None:

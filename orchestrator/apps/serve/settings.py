@@ -73,6 +73,10 @@ class Tenant(Frozen):
     """Names of models and aliases it may ask for; all by default."""
     tools: bool = True
     """Whether its plans may call the server's tools."""
+    extra_body: tuple[str, ...] | None = None
+    """Fields that `extra_body` of its plans and prompts may set; the server's by default."""
+    image_hosts: tuple[str, ...] | None = None
+    """Hosts of which its images may be fetched; the server's by default."""
     salted: bool = True
     """Whether its cached prefixes are its own alone, so that nobody can time what it has asked. A server that takes no
     salt refuses its requests; say `false` where the server keeps its clients apart by itself."""
@@ -117,6 +121,12 @@ class Settings(Frozen):
         *("skeleton-graph", "think-summarize", "threads"),
     )
     """Planners that requests may name. `fixed`, which reads a file, is not among them by default."""
+    extra_body: tuple[str, ...] = ("bad_words", "ignore_eos", "min_tokens")
+    """Fields of requests to an upstream that plans and prompts of tenants may set by themselves (`extra_body`). Without
+    tenants: any, but those that the server sets."""
+    image_hosts: tuple[str, ...] | None = None
+    """Hosts of which the upstream may fetch images, besides those that are sent along (`data:`): names, `*.example.org`
+    for all below one, `*` for all but this machine's and private networks'. By default none; without tenants `*`."""
     tenants: tuple[Tenant, ...] = ()
     """Without any there are no keys, and whoever reaches the server may use it."""
     audit: Path | None = None

@@ -11,12 +11,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from ...core.ops import Call, Plugin
-from ...core.plan import Plan
+from ...core.ops import Plugin
 from ...core.request import Request
+from ...core.rights import ANY_HOST, Rights
 from ...runtime.client.answer import Answer
 from ...runtime.client.briefing import of_the_answer
 from ...runtime.client.handle import Handle
+from .bodies import resolve
 from .errors import ApiError, invalid
 from .settings import Settings, Tenant
 
@@ -44,7 +45,13 @@ class User:
     def __init__(self, tenant: Tenant, settings: Settings, clock: Callable[[], float] = time.time) -> None:
         self.tenant = tenant
         self.name = tenant.name
+        self._settings = settings
         self._planners = settings.planners if tenant.planners is None else tenant.planners
+        self._meant: set[str | None] = set()
+        """Models that the names of its models stand for."""
+        for name in tenant.models or ():
+            with contextlib.suppress(ApiError):  # one that stands for nothing is refused where it is asked for
+                self._meant.add(resolve(name, settings.aliases, (), any_name=True).model)
         self._clock = clock
         self._runs: set[str] = set()
         self._starting = 0
@@ -119,19 +126,32 @@ class User:
             raise ApiError(404, f"there is no model {name!r} here; there are: {', '.join(allowed)}",
                            param="model", code="model_not_found")  # fmt: skip
 
-    def may_plan(self, planner: Plugin, plan: Plan | None) -> None:
-        """Raise `ApiError` for a planner, or a call of a tool, that is not allowed here."""
-        if plan is None and planner.name not in self._planners:
+    def may_plan(self, planner: Plugin) -> None:
+        """Raise `ApiError` for a planner that is not allowed here."""
+        if planner.name not in self._planners:
             known = ", ".join(self._planners)
             raise invalid(f"the planner {planner.name!r} is not to be used here; there are: {known}", "model")
-        if plan is not None and not self.tenant.tools and any(isinstance(step.op, Call) for step in plan.steps):
-            raise ApiError(403, "the plans of this tenant may not call tools", param="plait.plan")
+
+    def rights(self, model: str | None) -> Rights:
+        """Return what a run of its may ask for; `model`: the one that the request's name stands for."""
+        tenant, settings = self.tenant, self._settings
+        named = tenant.models
+        if named is not None and model is not None and model in self._meant:
+            named = (*named, model) if model not in named else named
+        if not tenant.keys:
+            hosts = (ANY_HOST,) if settings.image_hosts is None else settings.image_hosts
+            return Rights(models=named, planners=self._planners, tools=tenant.tools, image_hosts=hosts)
+        hosts = settings.image_hosts or () if tenant.image_hosts is None else tenant.image_hosts
+        fields = settings.extra_body if tenant.extra_body is None else tenant.extra_body
+        return Rights(models=named, planners=self._planners, tools=tenant.tools, extra_body=fields, image_hosts=hosts,
+                      apart=True)  # fmt: skip
 
     def own(self, request: Request) -> Request:
-        """Return a request with what keeps tenants apart."""
-        if not self.tenant.keys:
-            return request
-        mine = {"tenant": self.name, "salt": self.salt, "share": self.name, "weight": self.tenant.weight}
+        """Return a request with its rights and what keeps tenants apart."""
+        mine: dict[str, object] = {"rights": self.rights(request.model)}
+        if self.tenant.keys:
+            mine |= {"tenant": self.name, "salt": self.salt, "share": self.name, "weight": self.tenant.weight,
+                     "priority": 0}  # fmt: skip
         return request.model_copy(update=mine)
 
     @contextlib.contextmanager

@@ -116,7 +116,7 @@ class Briefs:
             )
         if request.output is not None:
             check_schema(request.output)
-        tools = self._tools.specs_with([*live.tools, *task.tools()])
+        tools = self._tools.specs_with([*live.tools, *task.tools()]) if request.rights.tools else ()
         _check_tools(request, tools)
         return Brief(request=request, task=task, tools=tools, plugins=self._plugins)
 

@@ -339,6 +339,7 @@ class AsyncOrchestrator:
                     revised(plan, brief) if len(plan.steps) < LARGE else await asyncio.to_thread(revised, plan, brief)
                 )
                 event = Submitted(at=at, run=run, request=brief.request, plan=plan)
+                self._expander.given(run, brief)
             try:
                 if len(event.plan.steps) < LARGE:
                     self._briefs.check(event.plan, brief)

@@ -12,13 +12,20 @@ from ...core.interfaces import Brief
 from ...core.ops import Call, Join, Sampling, Text, Think
 from ...core.plan import Plan, Step
 from ...core.request import Request
+from ...core.rights import Rights
 from ...core.tools.more import MORE_TOOLS
 from ...core.tools.tool import ToolSpec
 
 
 def revised(plan: Plan, brief: Brief) -> Plan:
-    """Return a plan with all that the tools and the request of its run say of its steps."""
+    """Return a plan with all that the tools and the request of its run say of its steps. Raises `NotAllowed` for a step
+    that asks for more than the run may."""
+    if brief.request.rights != _ALL:
+        brief.request.rights.hold(plan)
     return with_approval(marked(with_defaults(plan, brief.request), brief.tools), brief)
+
+
+_ALL = Rights()
 
 
 def must_call(plan: Plan, request: Request) -> Plan:
@@ -44,7 +51,8 @@ def with_defaults(plan: Plan, request: Request) -> Plan:
     """Return a plan in which the model calls that name no model, or no salt, have those of the request; and so for its
     messages, its functions, and what its `generation` says."""
     said = {name: value for name, value in request.generation if value not in (None, (), {}, "auto")}
-    if request.model is None and not (request.salt or request.messages or request.tools or said):
+    apart = request.rights.apart
+    if request.model is None and not (request.salt or request.messages or request.tools or said or apart):
         return plan
     offered = tuple(each for each in request.tools if request.tool_choice in ("auto", "required", each.name))
 
@@ -52,7 +60,8 @@ def with_defaults(plan: Plan, request: Request) -> Plan:
         op = step.op
         if not isinstance(op, Think):
             return step
-        update: dict[str, object] = {"model": op.model or request.model, "salt": op.salt or request.salt}
+        salt = request.salt if apart else op.salt or request.salt
+        update: dict[str, object] = {"model": op.model or request.model, "salt": salt}
         update |= _generated(op, said) if said else {}
         if offered and op.chat and not op.tools:
             parallel = request.parallel_tool_calls

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ...core.errors import RAISED, PlaitError, PlannerError
+from ...core.errors import RAISED, NotAllowed, PlaitError, PlannerError
 from ...core.events import Action, Event, Expand, Expanded, Pruned, Submitted
 from ...core.flow import Flow, flow_within, is_root, may_change
 from ...core.interfaces import Brief, Planner, Reader
@@ -71,12 +71,18 @@ class Expander:
     def __init__(self, revise: Callable[[Plan, Brief], Plan] | None = None) -> None:
         self._revise = revise or _as_it_is
         self._runs: dict[str, _Open] = {}
+        self._given: dict[str, Brief] = {}
+        """Of runs of a finished plan: no planner is asked, but what their merges want is revised too."""
         self.flows: dict[str, RunningFlow] = {}
         """By the id of the step that stands for it."""
 
     def adopt(self, run: str, planner: Planner, brief: Brief) -> None:
         """Take a run that was planned before, so that its steps can go on expanding."""
         self._runs[run] = _Open(planner, brief)
+
+    def given(self, run: str, brief: Brief) -> None:
+        """Take a run of a finished plan."""
+        self._given[run] = brief
 
     def start(self, run: str, planner: Planner, brief: Brief, at: float) -> Submitted:
         """Ask the planner for its first plan and return the event that submits it.
@@ -152,8 +158,12 @@ class Expander:
             return []
         if action.result is not None and action.result.patch is not None:  # what a merge wants, no planner is asked
             asking = self._runs.get(step.run)
+            brief = self._given.get(step.run) if asking is None else asking.brief
             patch = action.result.patch
-            patch = patch if asking is None else self._revise(patch, asking.brief)
+            try:
+                patch = patch if brief is None else self._revise(patch, brief)
+            except NotAllowed as error:
+                return [_failed(action, at, error)]
             return [Expanded(at=at, step=action.step, attempt=action.attempt, patch=patch, closed=True)]
         opened = self._runs.get(step.run)
         if opened is None:
@@ -208,6 +218,7 @@ class Expander:
     def forget(self, run: str) -> None:
         """Drop a run that is over."""
         self._runs.pop(run, None)
+        self._given.pop(run, None)
         for root in [each for each in self.flows if each.partition(":")[0] == run]:
             self.flows.pop(root).close()
 

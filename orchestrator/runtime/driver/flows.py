@@ -17,7 +17,7 @@ from itertools import zip_longest
 from typing import Any, TypeVar, cast
 
 from ...core.awaited import Awaited, FlowPlace, Group, StepFailed, StepHandle
-from ...core.errors import RAISED, BudgetExceeded, ConfigError, FlowError, PlaitError, PlannerError
+from ...core.errors import RAISED, BudgetExceeded, ConfigError, FlowError, NotAllowed, PlaitError, PlannerError
 from ...core.events import Event, Expanded, Pruned
 from ...core.flow import ROOT, Context, Flow
 from ...core.interfaces import Brief
@@ -270,7 +270,10 @@ class RunningFlow:
             self._resume(self._ready.popleft())
         main = self._main
         assert main is not None
-        patches = self._patches()
+        try:
+            patches = self._patches()
+        except NotAllowed as error:
+            return self._stopped(error, at)
         if main.ended:
             return self._ended(main, patches, at)
         if not self._handles and not patches and not self.patient:

@@ -1,0 +1,274 @@
+"""What a request from outside may say: each field of a request and its plan, and each option of a plugin, has a row.
+
+One place for all doors (the server, MCP, rows of a batch). What has no row is refused, so a new field is closed until
+somebody decides about it. What the steps ask for at last, `plait.core.rights` holds once more when they are planned.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from ...core.agent import Agent
+from ...core.chat import FunctionCall, ImagePart, ImageUrl, Message, TextPart, ToolCall, ValuePart
+from ...core.errors import NotAllowed
+from ...core.form import Form
+from ...core.ops import Call, Function, Join, Plugin, Ref, Sampling, Structured, Text, Think, Tokens
+from ...core.plan import Plan, Step
+from ...core.prompt import Generation, Prompt
+from ...core.request import Request
+from ...core.rights import Rights
+from ...core.routing import Tier
+from ...runtime.client.widths import AUTO
+from ...runtime.plugins.loader import Plugins
+
+__all__ = ["OPTIONS", "ROWS", "Check", "check", "is_plain"]
+
+Check = Literal[
+    "free", "inside", "plugin", "planner", "planner-options", "plan", "model", "models", "tool", "url", "extra-body",
+    "template-values", "server", "machine", "file"
+]  # fmt: skip
+"""How a field is looked at:
+
+- `free`: it has an effect on the run of who asks alone, within its budget
+- `inside`: it holds what is looked at itself
+- `plugin`, `planner`, `planner-options`, `plan`: the same, once it is read
+- `model`, `models`, `tool`, `url`, `extra-body`, `template-values`: what `Rights` have a word about
+- `server`: the server's to say; from a tenant it is refused
+- `machine`, `file`: refused from outside: the machine sets it, or it names a file of the server
+"""
+
+_GENERATION: dict[Check, str] = {
+    "free": "max_tokens thinking thinking_tokens temperature top_p top_k min_p repetition_penalty presence_penalty "
+    "frequency_penalty logit_bias stop logprobs top_logprobs reasoning_effort",
+    "template-values": "chat_template_kwargs",
+    "extra-body": "extra_body",
+}
+_TABLE: dict[type[BaseModel], dict[Check, str]] = {
+    Request: {
+        "free": "text n tool_choice parallel_tool_calls budget seed session approve metadata",
+        "inside": "messages generation tools output",
+        "plugin": "task policies merge",
+        "planner": "planner",
+        "model": "model",
+        "server": "retries share weight priority salt tenant rights",
+    },
+    Generation: _GENERATION,
+    Prompt: {**_GENERATION, "free": f"{_GENERATION['free']} template begin stream window", "model": "model",
+             "inside": "form"},
+    Form: {"free": "schema_ wrapped"},
+    Message: {"free": "role name tool_call_id reasoning", "inside": "content tool_calls", "machine": "said"},
+    TextPart: {"free": "type text"},
+    ImagePart: {"free": "type", "inside": "image_url"},
+    ImageUrl: {"free": "detail", "url": "url"},
+    ValuePart: {"free": "type step"},
+    ToolCall: {"free": "id type", "inside": "function"},
+    FunctionCall: {"free": "name arguments"},
+    Function: {"free": "name description parameters"},
+    Plan: {"free": "output budget group", "inside": "steps"},
+    Step: {"free": "name needs expands budget priority side_effects label state", "inside": "op"},
+    Think: {
+        "free": "kind after before chat begin stream tool_choice parallel_tool_calls thinking thinking_tokens "
+        "reasoning_effort",
+        "inside": "prompt messages sampling tools",
+        "model": "model",
+        "server": "salt",
+        "machine": "context heard",
+        "template-values": "chat_template_kwargs",
+        "extra-body": "extra_body",
+    },
+    Text: {"free": "kind text"},
+    Tokens: {"free": "kind ids within text"},
+    Ref: {"free": "kind step"},
+    Sampling: {
+        "free": "max_tokens temperature top_p top_k min_p repetition_penalty presence_penalty frequency_penalty "
+        "logit_bias seed arithmetic stop stop_ids keep_stop logprobs token_logprobs top_logprobs window labels",
+        "inside": "structured",
+    },
+    Structured: {"free": "kind spec required"},
+    Call: {"free": "kind args approve", "tool": "tool"},
+    Join: {"free": "kind tolerate quorum deadline early", "plugin": "merge"},
+    Tier: {"free": "cost bias weights runs", "planner": "planner"},
+    Agent: {"free": "name description instructions tools budget", "inside": "agents handoffs", "planner": "planner"},
+}  # fmt: skip
+"""`Step.priority` is free here, and held in `Rights.hold`: a tenant's may be 0 or more."""
+
+
+def _by_field(row: Mapping[Check, str]) -> dict[str, Check]:
+    return {name: how for how, names in row.items() for name in names.split()}
+
+
+ROWS = {kind: _by_field(row) for kind, row in _TABLE.items()}
+OPTIONS = _by_field(
+    {
+        "plugin": "allocate groups merge scorer search",
+        "planner": "planner",
+        "planner-options": "options",
+        "plan": "plan",
+        "model": "model",
+        "models": "models",
+        "tool": "tool",
+        "file": "path routes",
+        "free": "apart args ask ask_threads ask_tokens branch call called calls child_stop claim_from claim_item "
+        "claim_separator close counts data dialect earlier echo end error exclude field first fork found function "
+        "give_up goal head header hit id instruction instructions item judge known label labels left_out missing name "
+        "none note open pattern probe prompt right scale second separator set state stop strategies tags tail text "
+        "thought threads trace until value weights why wrong",
+    }
+)
+"""Options of our plugins by name: one name means one thing. Those that are numbers, words of a list, or made of rows
+of the table need none."""
+_KINDS = {"task": "task", "policies": "policy", "merge": "merge", "allocate": "merge", "groups": "merge",
+          "scorer": "scorer", "search": "search", "planner": "planner"}  # fmt: skip
+_PLAIN = (int, float, bool, type(None))
+
+
+def check(request: Request, plan: Plan | None, rights: Rights, plugins: Plugins, ours: Collection[Plugin] = ()) -> None:
+    """Raise `NotAllowed` for a request, or a plan, that says what it may not, and `PluginError` for options that make
+    no sense.
+
+    Args:
+        request: as it came; what it does not say is not looked at.
+        plan: the plan that came with it.
+        rights: of who asks.
+        plugins: make the plugins that it names, so that their options are looked at as they are read.
+        ours: plugins of the server's own (of an alias, of the settings), which may say more.
+    """
+    walk = _Walk(rights, plugins, ours)
+    walk.model(request, "")
+    if plan is not None:
+        walk.model(plan, "plan")
+
+
+class _Walk:
+    def __init__(self, rights: Rights, plugins: Plugins, ours: Collection[Plugin]) -> None:
+        self._rights, self._plugins, self._ours = rights, plugins, ours
+        self._request: Request | None = None
+
+    def model(self, value: BaseModel, path: str) -> None:
+        """Look at the fields that a value says."""
+        kind = type(value)
+        if isinstance(value, Request):
+            self._request = value
+        rows = ROWS.get(kind)
+        said = value.model_fields_set
+        for name, info in kind.model_fields.items():
+            if name not in said:
+                continue
+            how = rows.get(name) if rows is not None else option_check(kind, name, info.annotation)
+            if how != "free":
+                self._look(how, getattr(value, name), name, f"{path}.{name}" if path else name)
+
+    def _look(self, how: Check | None, value: Any, name: str, path: str) -> None:
+        rights = self._rights
+        if how is None:
+            raise NotAllowed(f"{path} is nothing that a request may say", path)
+        if value is None:
+            return
+        match how:
+            case "inside":
+                self._inside(value, path)
+            case "plugin" | "planner":
+                for spec in value if isinstance(value, list | tuple) else (value,):
+                    self._plugin(_KINDS[name], spec, path)
+            case "planner-options":
+                for planner, options in value.items():
+                    self._options("planner", Plugin(name=planner, options=options), f"{path}.{planner}")
+            case "plan" if isinstance(value, dict):
+                self.model(Plan.model_validate(value), path)
+            case "plan":
+                self._inside(value, path)
+            case "model":
+                rights.may_ask(value, path)
+            case "models":
+                for each in value:
+                    rights.may_ask(each, path)
+            case "tool":
+                rights.may_call(value, path)
+            case "url":
+                rights.may_fetch(value, path)
+            case "extra-body":
+                rights.may_send(value, path)
+            case "template-values":
+                rights.may_render(value, path)
+            case "server" if rights.apart and value:
+                raise NotAllowed(f"{path} is set by the server: leave it out", path)
+            case "machine" if value:
+                raise NotAllowed(f"{path} is set by the machine alone: leave it out", path)
+            case "file":
+                raise NotAllowed(f"{path} names a file of the server, which a request may not", path)
+            case _:
+                pass
+
+    def _inside(self, value: Any, path: str) -> None:
+        if isinstance(value, BaseModel):
+            self.model(value, path)
+        elif isinstance(value, list | tuple):
+            for at, each in enumerate(value):
+                self._inside(each, f"{path}[{at}]")
+        elif isinstance(value, dict):
+            for key, each in value.items():
+                self._inside(each, f"{path}.{key}")
+
+    def _plugin(self, kind: str, spec: Plugin, path: str) -> None:
+        if spec in self._ours:
+            return
+        if kind == "planner":
+            self._rights.may_plan(spec.name, path)
+        self._options(kind, spec, path)
+
+    def _options(self, kind: str, spec: Plugin, path: str) -> None:
+        options = {name: value for name, value in spec.options.items() if value != AUTO}
+        if not options:
+            return
+        if kind == "task":  # made with the request's text alone: its options are texts and numbers
+            cls = self._plugins.class_of("task", spec.name)
+            for name, value in options.items():
+                info = cls.model_fields.get(name)
+                if info is not None:  # else it is refused where the task is made
+                    how = option_check(cls, name, info.annotation)
+                    self._look(how, value, name, f"{path}.{name}")
+            return
+        if self._request is not None and path == "planner":  # options that depend on one another, as they will be
+            whole = {"n": self._request.n, "merge": self._request.merge and self._request.merge.model_dump()}
+            fields = self._plugins.class_of("planner", spec.name).model_fields
+            options |= {name: value for name, value in whole.items() if value is not None and name in fields}
+        made = self._plugins.made(kind, Plugin(name=spec.name, options=options))
+        if isinstance(made, BaseModel):
+            self.model(made, path)
+
+
+def option_check(kind: type[BaseModel], name: str, annotation: object) -> Check | None:
+    """Return how an option of a plugin is looked at; `None` if nobody has said. One of a third party's plugin, which
+    the operator has allowed, is its own business unless its name says what it is."""
+    if is_plain(annotation):
+        return "free"
+    if any(
+        isinstance(each, type) and issubclass(each, BaseModel) and each is not Plugin for each in leaves(annotation)
+    ):
+        return "inside"
+    return OPTIONS.get(name) or (None if kind.__module__.startswith("plait.") else "free")
+
+
+def is_plain(annotation: object) -> bool:
+    """Whether a field holds numbers and words of a list alone."""
+    return all(each in _PLAIN for each in leaves(annotation))
+
+
+def leaves(annotation: object) -> Iterator[object]:
+    """Yield the types that an annotation is made of, without the words of `Literal`s."""
+    origin = typing.get_origin(annotation)
+    if origin is Literal:
+        return
+    if origin is typing.Annotated:
+        yield from leaves(typing.get_args(annotation)[0])
+    elif origin is not None or isinstance(annotation, types.UnionType):
+        for each in typing.get_args(annotation):
+            if each is not ...:
+                yield from leaves(each)
+    else:
+        yield annotation
