@@ -211,11 +211,13 @@ class Sampling(Frozen):
 
     max_tokens: int = Field(default=512, ge=1)
     """Most tokens to generate; the machine lowers it when a budget allows less."""
-    temperature: float = Field(default=0.0, ge=0.0)
-    """0 is greedy."""
-    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    top_k: int = Field(default=0, ge=0)
-    """0 means all tokens."""
+    temperature: float | None = Field(default=None, ge=0.0)
+    """0 is greedy. `None`: as the model's `generation_config` says (greedy where it says nothing), or as a server does
+    by default."""
+    top_p: float | None = Field(default=None, gt=0.0, le=1.0)
+    """`None`: the model's own where `temperature` is `None` too, else 1."""
+    top_k: int | None = Field(default=None, ge=0)
+    """0 means all tokens. `None`: the model's own where `temperature` is `None` too, else 0."""
     min_p: float = Field(default=0.0, ge=0.0, le=1.0)
     """Tokens less likely than this share of the likeliest one are left out."""
     repetition_penalty: float = Field(default=1.0, gt=0.0)
@@ -255,6 +257,11 @@ class Sampling(Frozen):
     )
     """Texts of one token each, with `max_tokens=1`: the likeliest of them is generated, and `Result.labels` says how
     likely the model finds each of them there."""
+
+    @property
+    def draws(self) -> bool:
+        """Whether random numbers may decide its tokens: not at temperature 0."""
+        return self.temperature != 0
 
     @field_validator("labels")
     @classmethod

@@ -51,13 +51,13 @@ class CallOptions(TypedDict, total=False):
     `Sampling`, `Think` and `Step` mean what they mean there."""
 
     max_tokens: int
-    temperature: float
-    top_p: float
-    top_k: int
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
     min_p: float
     arithmetic: float | None
     seed: int | None
-    """By default made of the request's seed and the step's name, where the temperature is not 0."""
+    """By default made of the request's seed and the step's name; none at temperature 0."""
     stop: str | Sequence[str]
     stop_ids: Sequence[int]
     keep_stop: bool
@@ -145,7 +145,7 @@ def call_model(
         sampling["stop"] = (stop,) if isinstance(stop, str) else tuple(cast("Sequence[str]", stop))
     if sampling.get("labels"):
         sampling.setdefault("max_tokens", 1)
-    if sampling.get("temperature"):
+    if sampling.get("temperature") != 0:
         sampling.setdefault("seed", derive(brief.request.seed, planner, name))
     else:
         sampling.pop("seed", None)  # nothing is drawn

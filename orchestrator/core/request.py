@@ -12,7 +12,7 @@ from typing import Annotated, Self, cast
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
 
-from .budget import Budget
+from .budget import Budget, bounded
 from .chat import Message, read_messages
 from .errors import FieldError, UsageError
 from .form import Form
@@ -149,6 +149,9 @@ class Request(Frozen):
     schema."""
     budget: Annotated[Budget, BeforeValidator(_budget)] = Budget()
     """Hard limits, also as a text: `total_tokens=5000,cost=0.5`."""
+    bound: int | None = Field(default=None, ge=1, exclude_if=lambda bound: bound is None)
+    """Most tokens that the run may generate where `budget` limits neither tokens nor cost. It is no plan of how much to
+    spend: planners do not see it. `None`: none."""
     retries: Retries = Retries()
     share: str = Field(default="", max_length=200, exclude_if=lambda share: not share)
     """Runs that name the same share divide slots with others as one run would, and go in order of arrival among
@@ -176,6 +179,15 @@ class Request(Frozen):
     that change the world; `all`."""
     metadata: dict[str, str] = Field(default={}, exclude_if=lambda metadata: not metadata)
     """The caller's own notes; kept with the run."""
+
+    @property
+    def bounded(self) -> Budget:
+        """The limits that hold: those of `budget`, with `bound` where they say nothing of tokens and cost.
+
+        >>> Request(bound=9, seconds=5.0).bounded, Request(bound=9, tokens=5).bounded
+        (Budget(tokens=9, seconds=5.0), Budget(tokens=5))
+        """
+        return bounded(self.budget, self.bound)
 
     @classmethod
     def of(cls, fields: Mapping[str, object], hand_over: HandOver | None = None) -> Self:

@@ -26,7 +26,7 @@ def resolve(node: Node, tokens: int, known: int = 0) -> Think | Call:
     op = node.step.op
     if op.kind == "think":
         sampling = op.sampling
-        if known and sampling.seed is not None and sampling.temperature:
+        if known and sampling.seed is not None and sampling.draws:
             changed: dict[str, object] = {"seed": derive(sampling.seed, "after", known)}
             if sampling.arithmetic is not None:
                 changed["arithmetic"] = fraction(sampling.seed, "code", known)

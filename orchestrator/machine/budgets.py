@@ -8,7 +8,8 @@ Before an attempt starts it reserves its prompt, which is known, and the tokens 
 limit is reached, all attempts under it are cut (`Machine`). Example: of a budget of 300 tokens, eight attempts that may
 generate 512 each and usually need 20 start together, and may use the 300 in any proportion.
 
-With `Budget.strict`, and on a worker that does not report how far it is, an attempt reserves all that it may generate.
+With `Budget.strict`, on a worker that does not report how far it is, and while all limits are far off (`far_off`),
+an attempt reserves all that it may generate.
 Example: of a budget of 100 tokens, two attempts that may generate 60 each get 60 and then, when the first has ended
 after 20 tokens, 60 again.
 
@@ -159,6 +160,24 @@ def admit(account: Account | None, ask: Ask, now: float, *, decided: bool = Fals
             elif one.each_token and (fits := int((left - prompt) / one.each_token)) < granted:
                 granted, short = fits, f"{each.owner}: `{one.name}` left {fits} tokens to generate; raise `{one.name}`"
     return Wait(hold) if hold else Grant(granted, short, ask)
+
+
+FAR = 16
+"""How many times over an attempt has to fit into a limit that is far off."""
+
+
+def far_off(account: Account, tokens: int, price: Price | None) -> bool:
+    """Whether an attempt that may generate so many tokens can be charged whole, as if it generated all of them: no
+    limit is near, and half of what is left is still there when all that runs is counted so. Such an attempt need not
+    report how far it is, which costs a server a line for every token."""
+    for each in account.chain():
+        if each.budget.strict or (each.budget.cost is not None and price is None):
+            return False
+        for one in _limits(each, price):
+            needs, left = one.each_token * tokens, one.most - one.used
+            if FAR * needs > left or one.reserved + needs > left / 2:
+                return False
+    return True
 
 
 def _may_give_back(account: Account, limit: _Limit, full: bool, counted: bool) -> bool:

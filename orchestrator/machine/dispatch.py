@@ -155,9 +155,9 @@ class Dispatcher:
         most = op.sampling.max_tokens - known
         if account is None or not account.lengths:
             return budgets.Ask(most)
-        counted = worker.reports is not None
-        likely = reserved(node, self._records, most, known) if counted else most
         price = worker.price(op.model)
+        counted = worker.reports is not None and not budgets.far_off(account, most, price)
+        likely = reserved(node, self._records, most, known) if counted else most
         if not account.prompts:
             return budgets.Ask(most, likely, counted, price=price)
         size = budgets.prompt_size(node, worker, known, ask=False)

@@ -455,7 +455,7 @@ class Machine:
             run.reviewers = tuple(each for each in policies if type(each).review is not Policy.review)
             run.watched = bool(run.placers or run.reviewers)
             run.root = scope = Scope(run, None, None, f"{run.id}:")
-            run.account = account = budgets.open_account(request.budget, f"run {run.id}", None, self._records.now)
+            run.account = account = budgets.open_account(request.bounded, f"run {run.id}", None, self._records.now)
             nodes = self._plans.enter(event.plan, scope, account)
         except PlaitError as error:
             self._remember(event.run)

@@ -88,6 +88,6 @@ class Adaptive(Flow):
             prompt,
             name=f"sample-{index}",
             label=f"sample {index}",
-            seed=derive(seed, "sample", index) if temperature else None,
-            arithmetic=line_code(seed, index, self.size()) if self.arithmetic and temperature else None,
+            seed=derive(seed, "sample", index) if temperature != 0 else None,
+            arithmetic=line_code(seed, index, self.size()) if self.arithmetic and temperature != 0 else None,
         )

@@ -128,7 +128,7 @@ class DeepPrune(Planner):
         label: str,
         after: str | None = None,
     ) -> Step:
-        seed = derive(brief.request.seed, *place) if prompt.temperature else None
+        seed = derive(brief.request.seed, *place) if prompt.temperature != 0 else None
         return call_model(
             brief, "deepprune", name, pieces, prompt, after=after, max_tokens=tokens, seed=seed, label=label
         )

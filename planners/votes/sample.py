@@ -41,7 +41,7 @@ class Sample(Planner):
         """Return `sample-1` … `sample-n` and their join `vote`."""
         pieces = self.answer.parts("{question}", question=brief.task.render(self.style, self.width))
         names = tuple(f"sample-{i}" for i in range(1, self.n + 1))
-        seed, sampled = brief.request.seed, bool(self.answer.temperature)
+        seed, sampled = brief.request.seed, self.answer.temperature != 0
         samples = [
             call_model(
                 brief, "sample", name, pieces, self.answer, label=f"sample {i} of {self.n}",

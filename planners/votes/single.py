@@ -18,10 +18,10 @@ __all__ = ["Single"]
 class Single(Planner):
     """Put the task to the model once and take what it writes.
 
-    Nobody's method: what the others differ from. Defaults: greedy, 512 tokens.
+    Nobody's method: what the others differ from. Defaults: the model's own temperature, 512 tokens.
     """
 
-    answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=512, temperature=0.0, stream=True)
+    answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=512, stream=True)
     """The call. Its template has `{question}`."""
     style: Style = "serial"
     width: Width = 8
@@ -29,7 +29,6 @@ class Single(Planner):
     def start(self, brief: Brief) -> Plan:
         """Return a plan of one step, `think`."""
         pieces = self.answer.parts("{question}", question=brief.task.render(self.style, self.width))
-        seed = derive(brief.request.seed, "single") if self.answer.temperature else None
-        return Plan(
-            steps=(call_model(brief, "single", "think", pieces, self.answer, seed=seed, label="think"),), output="think"
-        )
+        seed = derive(brief.request.seed, "single")
+        step = call_model(brief, "single", "think", pieces, self.answer, seed=seed, label="think")
+        return Plan(steps=(step,), output="think")

@@ -332,8 +332,10 @@ class World:
         slots: int = 4,
         serves: tuple[Kind, ...] = ("think", "call"),
         models: tuple[str, ...] = (),
+        reports: int | None = None,
     ) -> list[Action]:
-        return self.send(WorkerUp(at=self.now, worker=worker, slots=slots, serves=serves, models=models))
+        up = WorkerUp(at=self.now, worker=worker, slots=slots, serves=serves, models=models, reports=reports)
+        return self.send(up)
 
     def down(self, worker: str = "w", *, returning: bool = False, reason: str = "") -> list[Action]:
         for attempt in [number for number, each in self.jobs.items() if each.worker == worker]:
@@ -354,8 +356,10 @@ class World:
         weight: float = 1.0,
         priority: int = 0,
         planner: str = "sample",
+        bound: int | None = None,
     ) -> list[Action]:
         request = Request(
+            bound=bound,
             planner=Plugin(name=planner),
             share=share,
             weight=weight,

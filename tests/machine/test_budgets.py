@@ -469,3 +469,40 @@ def test_a_limit_of_time_looks_at_the_steps_under_it_alone() -> None:
     assert world.states("s0", "s1", "s2", "o") == ["failed", "running", "running", "expanded"]
     world.tick(9.0)
     assert world.states("s1", "s2", "o/in", "o/free", "o") == ["failed"] * 5
+
+
+def test_a_run_that_limits_neither_tokens_nor_cost_has_a_bound() -> None:
+    world = World()
+    world.submit(think("a"), think("b", "a"), bound=10)
+    world.succeed("a", tokens=10, finish="length")
+    assert message(world) == "BudgetExceeded: run r: all 10 tokens are used up; raise `tokens`"
+
+
+@pytest.mark.parametrize("budget", [Budget(tokens=40), Budget(total_tokens=40), Budget(cost=1.0)])
+def test_a_limit_of_tokens_or_cost_takes_the_place_of_the_bound(budget: Budget) -> None:
+    world = World()
+    world.submit(think("a", tokens=30), budget=budget, bound=10)
+    assert granted(world, "a") == 30
+
+
+def test_a_limit_that_is_changed_leaves_the_bound() -> None:
+    world = World()
+    world.submit(think("a", tokens=30), think("b", "a", tokens=30), bound=40)
+    world.limit(seconds=100.0)
+    world.succeed("a", tokens=30, finish="length")
+    assert granted(world, "b") == 10
+
+
+@pytest.mark.parametrize(("limit", "reports"), [(1600, 0), (1599, 8)])
+def test_an_attempt_far_from_its_limits_is_charged_whole_and_need_not_report(limit: int, reports: int) -> None:
+    world = World(slots=0)
+    world.up(slots=8, reports=16)
+    world.submit(*thinks(*"abcdefgh", tokens=100), join("j", *"abcdefgh"), budget=Budget(tokens=limit))
+    assert [world.job(name).report for name in "abcdefgh"].count(True) == reports
+
+
+def test_together_they_are_charged_whole_up_to_the_half_of_a_limit() -> None:
+    world = World(slots=0)
+    world.up(slots=12, reports=16)
+    world.submit(*thinks(*"abcdefghik", tokens=100), join("j", *"abcdefghik"), budget=Budget(tokens=1700))
+    assert [world.job(name).report for name in "abcdefghik"] == [False] * 8 + [True] * 2

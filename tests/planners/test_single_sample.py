@@ -33,7 +33,7 @@ def test_single_is_one_call() -> None:
     plan = Single(answer=Prompt(max_tokens=33), width=4).start(brief())
     (op,) = thinks(plan)
     assert op.prompt == (Text(text="<serial> 4 T24 11 7 5 3 <go>"),) and not op.chat
-    assert op.sampling.max_tokens == 33 and op.sampling.temperature == 0 and op.sampling.seed is None
+    assert op.sampling.max_tokens == 33 and op.sampling.temperature is None
     assert plan.output == "think"
 
 

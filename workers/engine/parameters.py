@@ -48,8 +48,8 @@ class Abilities:
         labels: Sequence[int] = (),
         calls: str = "",
     ) -> Any:
-        """Return vLLM's form of the sampling settings; `mute`: it need not make text of the ids. `labels`: the token
-        ids of the step's labels. `calls`: the form of a turn that must call functions.
+        """Return vLLM's form of sampling settings that are `settled`; `mute`: it need not make text of the
+        ids. `labels`: the token ids of the step's labels. `calls`: the form of a turn that must call functions.
 
         Raises `EngineError` for a setting that this vLLM does not know, and whatever vLLM raises for a value that it
         does not accept.
@@ -82,7 +82,7 @@ class Abilities:
             # 0 is how vLLM is asked for the sampled token alone
             most = 0 if sampling.logprobs == 1 else sampling.logprobs
             fields["logprobs"] = most if most == -1 else max(most, sampling.top_logprobs or 0)
-        if sampling.arithmetic is not None and sampling.temperature and not labels:
+        if sampling.arithmetic is not None and sampling.draws and not labels:
             if not self.arithmetic:
                 raise EngineError(
                     "this engine cannot sample by arithmetic: start it with arithmetic=true (vLLM 0.32 or later), or "
@@ -110,6 +110,23 @@ class Abilities:
             raise EngineError(
                 f"vLLM {self.version} does not take the option {option!r}: use release {RELEASE}, or do without it"
             )
+
+
+def settled(sampling: Sampling, generation: Mapping[str, Any]) -> Sampling:
+    """Return sampling settings with what they leave to the model as its `generation_config` has it. A model that does
+    not say that it samples is greedy, as in transformers."""
+    own = generation if sampling.temperature is None else {}
+    temperature = sampling.temperature
+    if temperature is None:
+        samples = own.get("do_sample", own.get("temperature") is not None)
+        temperature = own.get("temperature", 1.0) if samples else 0.0
+    update = {
+        "temperature": temperature,
+        "top_p": own.get("top_p", 1.0) if sampling.top_p is None else sampling.top_p,
+        "top_k": own.get("top_k", 0) if sampling.top_k is None else sampling.top_k,
+        "seed": sampling.seed if temperature else None,
+    }
+    return sampling.model_copy(update=update)
 
 
 def engine_arguments(wanted: Mapping[str, Any], known: Iterable[str], asked: Mapping[str, str], version: str) -> Any:

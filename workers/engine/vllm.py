@@ -9,7 +9,7 @@ import inspect
 import logging
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from .._shared.streams import Stream, TokenBatch
 from .._shared.thoughts import CLOSE, OPEN, most, rendered, thinks
 from .loading import load, prepare, tokens_input
 from .options import EngineOptions
-from .parameters import Abilities
+from .parameters import Abilities, settled
 from .private import RequestProgress, count_forms, follow_blocks, pack_head, prefill_field, seen
 from .process import first_line
 from .requests import EngineOutputs, EngineRequest, ended, take_up
@@ -96,7 +96,12 @@ class Core:
         self.prompter = Prompter(engine.get_tokenizer())
         if rewrites := self.prompter.rewrites():
             log.warning("%s: a conversation that goes on may be rendered anew: %s", spec.name, rewrites)
-        self.ends = _end_ids(engine, self.prompter)
+        generation: dict[str, Any] = {}
+        with contextlib.suppress(Exception):
+            generation = config.model_config.try_get_generation_config() or {}
+        self.generation = generation
+        """The model's own settings of sampling."""
+        self.ends = _end_ids(generation, self.prompter)
         adding = inspect.signature(engine.add_request).parameters
         self.able.need("priority", "priority" in adding)
         self._tokens_input = tokens_input()
@@ -136,7 +141,7 @@ class Core:
     def order(self, job: Job, think: Think, key: str) -> EngineRequest | Result:
         """Return a job as a request, or its result if what was generated of it before has ended it. Not on the
         engine's thread. Raises `EngineError`, and `ValueError` for what vLLM does not accept."""
-        sampling = think.sampling
+        sampling = settled(think.sampling, self.generation)
         if sampling.logprobs not in (0, 1) or sampling.token_logprobs or sampling.top_logprobs is not None:
             self.able.need("logprobs", self._taps)
         if sampling.labels:
@@ -500,12 +505,9 @@ def _take(blocks: CachedBlocks, events: Sequence[Any]) -> None:
         blocks.take(read(event))
 
 
-def _end_ids(engine: Any, prompter: Prompter) -> tuple[int, ...]:
+def _end_ids(generation: Mapping[str, Any], prompter: Prompter) -> tuple[int, ...]:
     """Return the token ids that end an output of this model by themselves."""
     found: set[int] = set()
-    generation: Any = {}
-    with contextlib.suppress(Exception):
-        generation = engine.vllm_config.model_config.try_get_generation_config()
     for eos in (getattr(prompter.tokenizer, "eos_token_id", None), generation.get("eos_token_id")):
         found.update(eos if isinstance(eos, list | tuple) else () if eos is None else (eos,))
     return tuple(sorted(found))

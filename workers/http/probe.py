@@ -135,7 +135,7 @@ async def unchanged(server: ServerFacts) -> bool:
 async def by_arithmetic(server: ServerFacts) -> bool:
     """Whether a server samples by the codes of requests: it then refuses what is no code, and says why, at once or, as
     vLLM does, in the stream; a server that does not generates a token. Raises `ServerError` for any other trouble."""
-    think = Think(prompt=(Text(text="a"),), sampling=Sampling(max_tokens=1))
+    think = Think(prompt=(Text(text="a"),), sampling=Sampling(max_tokens=1, temperature=0.0))
     chat = server.dialect.endpoint == "chat/completions"
     prompt = await tokenise(server.link, server.model, "a", True) if server.dialect.ids else "a"
     fields = body(server.dialect, server.model, think, prompt, chat) | {"vllm_xargs": {CODE: "?"}}
@@ -229,7 +229,7 @@ async def _dialect(link: Link, model: str, models: Sequence[str]) -> ServerDiale
 
 async def _try(link: Link, model: str, dialect: ServerDialect, prompt: str | list[int]) -> ServerDialect:
     """Ask for one token. Returns the dialect with what the answer shows."""
-    think = Think(prompt=(Text(text="a"),), sampling=Sampling(max_tokens=1))
+    think = Think(prompt=(Text(text="a"),), sampling=Sampling(max_tokens=1, temperature=0.0))
     chat = dialect.endpoint == "chat/completions"
     reading = AnswerReading(dialect, think)
     fields = body(dialect, model, think, prompt, chat, priority=1)

@@ -108,7 +108,7 @@ class Sender:
         """Do one job. Raises `ServerError` or `EngineError`."""
         server = self._serving(live.think)
         live.began = asyncio.get_running_loop().time()
-        if live.think.sampling.arithmetic is not None and live.think.sampling.temperature:
+        if live.think.sampling.arithmetic is not None and live.think.sampling.draws:
             await self._by_arithmetic()
         chat = server.dialect.endpoint == "chat/completions"
         while True:

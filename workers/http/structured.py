@@ -85,7 +85,7 @@ async def way(link: Link, dialect: ServerDialect, model: str, kind: str, chat: b
     for name, fields in ways(PROBES[kind]).items():
         if known.issuperset(fields):
             return name
-    think = Think(prompt=(Text(text="a"),), sampling=Sampling(max_tokens=8))
+    think = Think(prompt=(Text(text="a"),), sampling=Sampling(max_tokens=8, temperature=0.0))
     for name, fields in ways(PROBES[kind]).items():
         reading = AnswerReading(dialect, think)
         try:

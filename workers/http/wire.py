@@ -105,9 +105,11 @@ def body(
         "model": model,
         "stream": True,
         dialect.limit_field: sampling.max_tokens + room - past,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
     }
+    if sampling.temperature is not None:  # else the server's own way of sampling
+        fields |= {"temperature": sampling.temperature, "top_p": 1.0}
+    if sampling.top_p is not None:
+        fields["top_p"] = sampling.top_p
     if chat:
         names = sent_names(think)
         fields["messages"] = [renamed(each.as_json(), names) for each in with_prompt(think.messages, str(prompt))]
@@ -135,7 +137,7 @@ def body(
             fields["stream_options"]["continuous_usage_stats"] = True
     if dialect.extras:
         fields["skip_special_tokens"] = False
-        if sampling.top_k:
+        if sampling.top_k or (sampling.top_k == 0 and sampling.temperature is None):
             fields["top_k"] = sampling.top_k
     if sampling.min_p:
         _need(dialect.extras, "min_p")
@@ -147,7 +149,7 @@ def body(
         fields["presence_penalty"] = sampling.presence_penalty
     if sampling.frequency_penalty:
         fields["frequency_penalty"] = sampling.frequency_penalty
-    if sampling.arithmetic is not None and sampling.temperature:
+    if sampling.arithmetic is not None and sampling.draws:
         code = fraction(sampling.seed or 0, "code", past) if past else sampling.arithmetic
         fields["vllm_xargs"] = {CODE: code}
     if sampling.logit_bias:

@@ -44,8 +44,8 @@ _TICK = 1.0
 _REFUSED = ("PluginError", "PlanError", "PlannerError", "PolicyError")
 """Failures of a candidate that could never have run: no score, or it would look cheap."""
 
-Key = tuple[str, float, float, int]
-"""Prompt, temperature, top_p and the most tokens of a line."""
+Key = tuple[str, float | None, float | None, int]
+"""Prompt, temperature, top_p (`None`: the model's own) and the most tokens of a line."""
 
 
 class NotDrawn(PlaitError):
@@ -93,7 +93,9 @@ def _key(op: object) -> Key | None:
     if not isinstance(op, Think) or not op.parts or not all(isinstance(part, Text) for part in op.parts):
         return None
     text = "".join(part.text for part in op.parts if isinstance(part, Text)) + op.begin
-    return text, op.sampling.temperature, op.sampling.top_p, op.sampling.max_tokens
+    sampling = op.sampling
+    top_p = 1.0 if sampling.top_p is None and sampling.temperature is not None else sampling.top_p
+    return text, sampling.temperature, top_p, sampling.max_tokens
 
 
 class Replay:
@@ -174,7 +176,8 @@ def _missing(question: LineSample, key: Key | None, there: int) -> str:
 
 
 def _way(key: Key) -> str:
-    return f"temperature {key[1]:g}, {key[3]} tokens at most"
+    heat = "the model's own temperature" if key[1] is None else f"temperature {key[1]:g}"
+    return f"{heat}, {key[3]} tokens at most"
 
 
 def candidates(

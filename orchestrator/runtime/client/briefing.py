@@ -146,6 +146,7 @@ class Briefs:
                 "merge": request.merge or config.merge,
                 "n": request.n or config.n,
                 "budget": Budget(**limits),
+                "bound": request.bound or config.bound,
                 "seed": request.seed if "seed" in said else config.seed,
             }
         )

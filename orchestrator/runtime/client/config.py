@@ -217,7 +217,9 @@ class Config(BaseSettings):
     n: int | None = Field(default=None, ge=1)
     """Samples or threads, for planners that have the choice; the planner's default by default."""
     tokens: int | None = Field(default=None, ge=1)
-    """Most tokens that a run may generate; no limit by default."""
+    """Most tokens that a run may generate; by default `bound` keeps it."""
+    bound: int = Field(default=500_000, ge=1)
+    """Most tokens that a run may generate which limits neither tokens nor cost: so that none goes on for ever."""
     seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Most seconds that a run may take; no limit by default."""
     budget: Annotated[Budget, BeforeValidator(_budget), NoDecode] = Budget()

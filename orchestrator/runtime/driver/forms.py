@@ -117,6 +117,6 @@ class OutputReader:
         question = self.brief.task.render()
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
         prompt = f"{question}\n\nThis was answered:\n{shown}\n\nIt cannot be used: {wrong}.\n{form.words}"
-        sampling = Sampling(max_tokens=tokens, structured=structured(form))
+        sampling = Sampling(max_tokens=tokens, temperature=0.0, structured=structured(form))
         op = Think(prompt=(Text(text=prompt),), chat=self.brief.task.chat(), sampling=sampling)
         return Step(name="repair", op=op, label="repair of the form")

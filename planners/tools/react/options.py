@@ -22,7 +22,7 @@ class ReactOptions(ToolTurns):
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("turn",)
 
-    turn: Annotated[Prompt, Uses()] = Prompt(max_tokens=1024, temperature=0.0, stream=True)
+    turn: Annotated[Prompt, Uses()] = Prompt(max_tokens=1024, stream=True)
     """One turn of the conversation; it has no template, since what is asked is the conversation."""
 
     shown: int | None = Field(default=None, ge=1)
@@ -42,8 +42,8 @@ class ReactOptions(ToolTurns):
 
     @model_validator(mode="after")
     def _samples_differ(self) -> ReactOptions:
-        if self.n > 1 and self.turn.temperature == 0:
-            raise ValueError(f"{self.n} samples at temperature 0 are the same: give turn.temperature, such as 0.7")
+        if self.n > 1 and not self.turn.temperature:
+            raise ValueError(f"{self.n} samples that vote need a temperature: give turn.temperature, such as 0.7")
         return self
 
     def asks(self, call: CallRequest) -> tuple[Agent, str] | None:

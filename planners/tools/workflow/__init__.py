@@ -47,7 +47,7 @@ class Workflow(Flow):
     """Writes the plan, also after it has asked for `more` tools."""
     repair: Annotated[Prompt, Uses()] = Prompt(thinking="off", max_tokens=2048, temperature=0.0)
     """Rewrites the steps of a plan that have faults."""
-    answer: Annotated[Prompt, Uses("results")] = Prompt(max_tokens=2048, temperature=0.0)
+    answer: Annotated[Prompt, Uses("results")] = Prompt(max_tokens=2048)
     """Words the answer, of a plan that has none."""
     shown: int | None = Field(default=SHOWN, ge=1)
     """How many tools the model is told of at first, if there are more."""

@@ -130,7 +130,7 @@ class Mars(Flow):
             name=name,
             label=f"sample {sample.number}" + (f", part {number + 1}" if number else ""),
             max_tokens=min(draft.max_tokens or self._whole, self._whole - sample.tokens),
-            seed=derive(ctx.brief.request.seed, name) if draft.temperature else None,
+            seed=derive(ctx.brief.request.seed, name) if draft.temperature != 0 else None,
         )
 
     def _probe(self, sample: _Sample) -> Line:

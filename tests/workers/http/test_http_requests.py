@@ -239,3 +239,21 @@ async def test_where_a_stop_text_may_have_begun_it_starts_from_the_beginning() -
         *news, last = await items(worker, job(stream=True, generated=past, stop=("beta gamma",), keep_stop=True))
         assert not isinstance(last, Failure) and isinstance(server.asked()[-1]["prompt"], str)
         assert not any(each.ids for each in news if isinstance(each, Progress)), "or it would pass for going on"
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ({}, {}),
+        ({"top_p": 0.5}, {"top_p": 0.5}),
+        ({"temperature": 0.0}, {"temperature": 0.0, "top_p": 1.0}),
+        ({"temperature": 0.7, "top_p": 0.9}, {"temperature": 0.7, "top_p": 0.9}),
+    ],
+)
+async def test_a_server_samples_in_its_own_way_where_nobody_says_how(
+    given: dict[str, float], sent: dict[str, float]
+) -> None:
+    async with serving() as (server, worker):
+        await ask(worker, **given)
+        ((_, body),) = server.requests
+    assert {name: body[name] for name in ("temperature", "top_p") if name in body} == sent
