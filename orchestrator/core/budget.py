@@ -38,6 +38,9 @@ class Budget(Frozen):
     left; tokens are counted as workers report them, and when they are used up all that runs is cut. So the limit is
     passed by at most one report of each attempt that runs then, and by what an attempt generated that was lost with its
     worker and never told (`strict`)."""
+    thinking_tokens: Count | None = Field(default=None, exclude_if=lambda limit: limit is None)
+    """Tokens of thoughts, of all attempts; they count into `tokens` too. An attempt reserves all that it may think, and
+    waits while others may give some back. When they are used up, calls are asked for without thoughts."""
     prompt_tokens: Count | None = Field(default=None, exclude_if=lambda limit: limit is None)
     """Prompt tokens, cached ones included, of all attempts. They are counted before an attempt starts: by the worker,
     or estimated where it cannot count (a token for four characters, until it has told how many they were)."""

@@ -278,6 +278,8 @@ _SAMPLING = Sampling()
 
 
 Thinking = Literal["auto", "on", "off"]
+THOUGHTS = 8192
+"""Most tokens of thoughts of a call that sets no `thinking_tokens`."""
 
 
 class Think(Frozen):
@@ -357,6 +359,14 @@ class Think(Frozen):
             extra_body: Mapping[str, JsonValue] = ...,
             kind: Literal["think"] = "think",
         ) -> None: ...
+
+    @property
+    def most_thoughts(self) -> int:
+        """The most tokens that its thoughts may have, if it has any. None is wanted before a label, which is the first
+        token of an answer."""
+        if self.thinking == "off" or self.sampling.labels:
+            return 0
+        return THOUGHTS if self.thinking_tokens is None else self.thinking_tokens
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -15,9 +15,9 @@ from ..core.values import as_text, substitute
 from .records import Node
 
 
-def resolve(node: Node, tokens: int, known: int = 0) -> Think | Call:
+def resolve(node: Node, tokens: int, known: int = 0, thoughts: int | None = None) -> Think | Call:
     """Return a step's operation with all that its needs gave. A think step goes on from `known` tokens and generates at
-    most `tokens` more.
+    most `tokens` more; its thoughts have at most `thoughts`, if that is given.
 
     A sampled one that goes on has a seed of its own, made of its step's seed and `known`: a seed starts afresh with
     each attempt, so the same one would give the first new token the random number of the first token of all. The same
@@ -25,6 +25,8 @@ def resolve(node: Node, tokens: int, known: int = 0) -> Think | Call:
     """
     op = node.step.op
     if op.kind == "think":
+        if thoughts is not None and thoughts < op.most_thoughts:
+            op = op.model_copy(update={"thinking_tokens": thoughts} | ({} if thoughts else {"thinking": "off"}))
         sampling = op.sampling
         if known and sampling.seed is not None and sampling.draws:
             changed: dict[str, object] = {"seed": derive(sampling.seed, "after", known)}

@@ -39,7 +39,7 @@ class Ask(NamedTuple):
     """What an attempt wants."""
 
     tokens: int = 0
-    """The most that it may generate; 0 for a tool."""
+    """The most that it may generate, `thoughts` included; 0 for a tool."""
     likely: int = 0
     """What it is likely to generate."""
     counted: bool = False
@@ -50,6 +50,8 @@ class Ask(NamedTuple):
     """That is an estimate."""
     price: Price | None = None
     """Of its model on its worker."""
+    thoughts: int | None = None
+    """The most tokens of thoughts; `None`: it is not known that there may be any."""
 
 
 NOTHING = Ask()
@@ -57,12 +59,13 @@ NOTHING = Ask()
 
 
 class Grant(NamedTuple):
-    """The attempt may start and generate up to `tokens`."""
+    """The attempt may start and generate up to `tokens`, and up to `thoughts` before them."""
 
     tokens: int
     short: str = ""
     """The limit by which that is less than it asked for, in words."""
     ask: Ask = NOTHING
+    thoughts: int | None = None
 
 
 CALL = Grant(0)
@@ -108,6 +111,7 @@ def open_account(
     limits = budget.limits
     prompts = "prompt_tokens" in limits or "total_tokens" in limits or "cost" in limits
     account.prompts = prompts or (parent is not None and parent.prompts)
+    account.thinking = "thinking_tokens" in limits or (parent is not None and parent.thinking)
     account.lengths = prompts or "tokens" in limits or (parent is not None and parent.lengths)
     return account
 
@@ -133,7 +137,7 @@ def admit(account: Account | None, ask: Ask, now: float, *, decided: bool = Fals
     """
     if account is None:
         return Grant(ask.tokens) if ask.tokens else CALL
-    granted, short = ask.tokens, ""
+    granted, short, thoughts = ask.tokens, "", ask.thoughts
     hold: Account | None = None
     for each in account.chain():
         limit = each.budget
@@ -147,6 +151,11 @@ def admit(account: Account | None, ask: Ask, now: float, *, decided: bool = Fals
             hold = hold or each
         if not ask.tokens:
             continue
+        if thoughts and limit.thinking_tokens is not None:
+            left = limit.thinking_tokens - each.thoughts - each.reserved_thoughts
+            if left < thoughts and each.reserved_thoughts and not decided:
+                hold = hold or each
+            thoughts = min(thoughts, max(0, left))
         full = limit.strict or not ask.counted
         for one in _limits(each, ask.price):
             left = one.most - one.used - (one.reserved if full else 0)
@@ -159,7 +168,12 @@ def admit(account: Account | None, ask: Ask, now: float, *, decided: bool = Fals
                 return Refusal(_used_up(each, one, ask, left))
             elif one.each_token and (fits := int((left - prompt) / one.each_token)) < granted:
                 granted, short = fits, f"{each.owner}: `{one.name}` left {fits} tokens to generate; raise `{one.name}`"
-    return Wait(hold) if hold else Grant(granted, short, ask)
+    if hold:
+        return Wait(hold)
+    if thoughts is None:
+        return Grant(granted, short, ask)
+    words = min(granted, ask.tokens - (ask.thoughts or 0))  # what is short is taken from the thoughts
+    return Grant(words, short, ask, min(thoughts, granted - words))
 
 
 FAR = 16
@@ -222,6 +236,7 @@ def reserve(account: Account, attempt: Attempt) -> None:
     for each in account.chain():
         held = _held(each, attempt)
         each.reserved += held
+        each.reserved_thoughts += attempt.thoughts
         each.reserved_cost += held * _rate(price)
         each.prompt += attempt.prompt
         each.cost += attempt.cost
@@ -234,6 +249,7 @@ def reserve(account: Account, attempt: Attempt) -> None:
 def take_in(account: Account, attempt: Attempt) -> None:
     """Charge an attempt that began before the account was opened."""
     account.reserved += _held(account, attempt)
+    account.reserved_thoughts += attempt.thoughts
     account.tokens += attempt.tokens if attempt.counted else 0
     account.prompt += attempt.prompt
     account.estimates += attempt.estimated
@@ -295,6 +311,8 @@ def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage 
     for each in account.chain():
         held = _held(each, attempt)
         each.reserved -= held
+        each.reserved_thoughts -= attempt.thoughts
+        each.thoughts += attempt.thoughts if usage is None else usage.thoughts
         each.tokens += more
         each.overrun += max(0, tokens - attempt.reserved)
         each.prompt += prompt - attempt.prompt

@@ -153,16 +153,20 @@ class Dispatcher:
             return budgets.NOTHING
         known = len(checkpoint.ids) if checkpoint is not None else 0
         most = op.sampling.max_tokens - known
-        if account is None or not account.lengths:
+        if account is None or not (account.lengths or account.thinking):
             return budgets.Ask(most)
+        thoughts = None
+        if account.thinking or op.thinking == "on" or op.model in worker.thinks:
+            thoughts = op.most_thoughts
+            most += thoughts
         price = worker.price(op.model)
         counted = worker.reports is not None and not budgets.far_off(account, most, price)
         likely = reserved(node, self._records, most, known) if counted else most
         if not account.prompts:
-            return budgets.Ask(most, likely, counted, price=price)
+            return budgets.Ask(most, likely, counted, price=price, thoughts=thoughts)
         size = budgets.prompt_size(node, worker, known, ask=False)
         assert isinstance(size, budgets.PromptSize)
-        return budgets.Ask(most, likely, counted, size.tokens, size.estimated, price)
+        return budgets.Ask(most, likely, counted, size.tokens, size.estimated, price, thoughts)
 
     def _refuse(self, node: Node, failure: Failure) -> None:
         self.refused.append((len(self._records.actions), RefuseOrder(node.id, failure)))

@@ -55,6 +55,8 @@ class Figures:
     """Budgets are charged what it reports, as it comes, and it is cut when they are used up."""
     likely: int
     """Tokens that it was likely to generate when it began."""
+    thoughts: int
+    """Tokens of thoughts that it may have, and budgets are charged."""
     prompt: int
     """Tokens of its prompt that budgets are charged."""
     estimated: bool
@@ -87,7 +89,7 @@ class Figures:
         self.continues = self.counted = self.estimated = False
         self.state = "live"
         self.tokens = self.largest = self.due = self.context = self.beside = self.expected = self.likely = 0
-        self.prompt = 0
+        self.prompt = self.thoughts = 0
         self.text = ()
         self.cost = self.priced_until = 0.0
         self.cut = ""

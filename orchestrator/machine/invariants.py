@@ -178,7 +178,8 @@ def _check_accounts(node: Node) -> None:
     if node.account is None:
         return
     for account in node.account.chain():
-        _demand(account.reserved >= 0 and account.running >= 0, account.owner, "gave back more than it took")
+        least = min(account.reserved, account.reserved_thoughts, account.running)
+        _demand(least >= 0, account.owner, "gave back more than it took")
         _demand(account.deadline is None or node in account.timed, node.id, "is under a deadline that forgets it")
         if account.changed:
             continue

@@ -78,10 +78,10 @@ class LimitEnforcer:
             account.timed = [] if budget.seconds is None else list(run.nodes)
             if account.deadline is not None:
                 self._slots.timers.add(account.deadline, "seconds", (account, run))
-        if budget.tokens is not None:
-            for node in run.nodes:
-                for each in node.account.chain() if node.account is not None else ():
-                    each.lengths = True
+        for node in run.nodes:
+            for each in node.account.chain() if node.account is not None else ():
+                each.lengths |= budget.tokens is not None
+                each.thinking |= budget.thinking_tokens is not None
         if budgets.reached(account):
             self.cut(account)
         for lane in list(account.held.heaps):
@@ -96,6 +96,7 @@ class LimitEnforcer:
             if node.spent is not None:
                 account.tokens += node.spent.completion + node.spent.uncounted
                 account.prompt += node.spent.prompt
+                account.thoughts += node.spent.thoughts
             if node.inner is not None:
                 _around(account, node.inner.groups)
             outermost = node.account

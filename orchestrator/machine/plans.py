@@ -171,7 +171,7 @@ def insert(
     run.nodes.extend(nodes.values())
     if output is not None:
         scope.output = output
-    if run.has_policies:
+    if run.rankers or run.placers or run.reviewers:
         enroll(nodes.values())
     return PlanInsertion(list(nodes.values()), accounts)
 

@@ -420,11 +420,6 @@ class Run:
             for each in node.dependants:
                 each.branches_going += change
 
-    @property
-    def has_policies(self) -> bool:
-        """Whether any policy looks at it."""
-        return bool(self.rankers or self.placers or self.reviewers)
-
 
 @dataclass(slots=True, eq=False)
 class WorkerState:
@@ -449,6 +444,8 @@ class WorkerState:
     """It can count the tokens of a prompt."""
     prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
     """By model; under no name that of any other."""
+    thinks: set[str | None] = field(default_factory=set["str | None"])
+    """Models of which an answer had thoughts, by the name that steps give."""
     load: int = 0
     """Tokens that its attempts may still generate."""
     context: int = 0
@@ -517,9 +514,12 @@ class Account:
     """Live attempts of which the prompt is an estimate."""
     tokens: int = 0
     """Generated tokens, of live attempts as far as they were reported."""
+    thinking: bool = False
+    """Whether it, or one around it, limits thoughts: so many tokens of them there were, and live attempts may have."""
+    thoughts: int = 0
+    reserved_thoughts: int = 0
     reserved: int = 0
-    """Tokens that live attempts are likely to report yet; with `Budget.strict`, or where they report none, may yet
-    generate."""
+    """Tokens that live attempts are likely to report yet, or may yet generate (`budgets._held`)."""
     overrun: int = 0
     """Tokens that workers generated beyond their grants."""
     attempts: int = 0

@@ -43,11 +43,12 @@ class Slots:
         reason: str,
     ) -> Attempt:
         """Send a step to a worker, to go on from a checkpoint if there is one."""
-        records, run, tokens, ask = self._records, node.run, grant.tokens, grant.ask
+        records, run, ask = self._records, node.run, grant.ask
+        tokens = grant.tokens + (grant.thoughts or 0)
         records.last_attempt = number = records.last_attempt + 1
         op = node.step.op
         if not isinstance(op, Call) or op.args:
-            op = resolve(node, tokens, 0 if checkpoint is None else len(checkpoint.ids))
+            op = resolve(node, grant.tokens, 0 if checkpoint is None else len(checkpoint.ids), grant.thoughts)
         attempt = Attempt(number, node, worker, tokens, grant.short, records.now, priority)
         records.attempts[number] = attempt
         if not run.live and not run.paused:
@@ -62,6 +63,7 @@ class Slots:
         seconds: float | None = None
         if node.account is not None:
             attempt.counted, attempt.likely, attempt.price = ask.counted, min(ask.likely, tokens), ask.price
+            attempt.thoughts = grant.thoughts or 0
             attempt.prompt, attempt.estimated, attempt.priced_until = ask.prompt, ask.estimated, records.now
             budgets.reserve(node.account, attempt)
             seconds = budgets.seconds_left(node.account, records.now)
@@ -134,6 +136,8 @@ class Slots:
         if not run.live and not run.paused:
             self._records.waiting += 1
         self._records.thinking -= node.step.op.kind == "think"
+        if usage.thoughts and node.step.op.kind == "think":
+            worker.thinks.add(node.step.op.model)
         if usage is not NO_USAGE:
             run.meter.add(usage, read)
         node.spent = usage if node.spent is None else node.spent + usage

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from plait.core.ops import Think, Thinking
+from plait.core.ops import THOUGHTS, Think, Thinking
 
-THOUGHTS = 8192
-"""Most tokens of thoughts of a call that sets no `thinking_tokens`."""
 OPEN, CLOSE = "<think>", "</think>"
 SWITCH = "enable_thinking"
 """What chat templates call the switch."""
