@@ -227,9 +227,13 @@ IMPURE = frozenset(
     ]
 )
 CORE_MAY_IMPORT = frozenset(sys.stdlib_module_names - IMPURE) | {
+    "jsonschema",
+    "jsonschema_specifications",
     "networkx",
     "pydantic",
     "pydantic_core",
+    "re2",
+    "referencing",
     "typing_extensions",
 }
 

@@ -89,11 +89,7 @@ def patterns(value: object) -> Iterator[re.Pattern[str]]:
             for each in value:
                 yield from patterns(each)
         case _:
-            item = getattr(value, "item", None) if type(value).__module__.startswith("plait.") else None
-            join = getattr(value, "join", None)
-            for text in (item, getattr(join, "goal", None), getattr(join, "claim_item", None)):
-                if isinstance(text, str) and text:
-                    yield re.compile(text)
+            pass
 
 
 def expressions() -> dict[tuple[str, int], str]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pydantic import JsonValue
+from pydantic import JsonValue, field_validator
 
 from plait.core.interfaces import Merge, Verdict
 from plait.core.ops import Text
+from plait.core.regex import expression
 from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch
@@ -86,6 +87,13 @@ class Splice(Merge):
     claim_separator: str = " ; "
     """See `claim_item`."""
 
+    @field_validator("goal", "claim_item")
+    @classmethod
+    def _compiles(cls, value: str | None) -> str | None:
+        if value:
+            expression(value)
+        return value
+
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the block; `winner` is the first thread that reached the goal."""
         by_name = {branch.name: branch for branch in branches}
@@ -150,10 +158,10 @@ class Splice(Merge):
             before, _, after = self.hit.partition("{text}")
             return [_fill(before, fields), *said, _fill(after, fields)], "", False
         text = "".join(map(_text, self._written(branch)))
-        found = re.search(self.goal, text)
+        found = expression(self.goal).search(text)
         if found is None:
             return None, None, False
-        fields["answer"] = (found.groupdict().get("answer") or "").strip()
+        fields["answer"] = (found.named.get("answer") or "").strip()
         written = _fill(self.hit, {**fields, "text": text})
         claim = self._claim(fields["answer"]) if self.claim_item else written
         if self.check:
@@ -195,7 +203,8 @@ class Splice(Merge):
 
     def _claim(self, answer: str) -> str:
         start = answer.rfind(self.claim_from) if self.claim_from else 0
-        return self.claim_separator.join(re.findall(self.claim_item, answer[max(0, start) :]))
+        steps = expression(self.claim_item).finditer(answer[max(0, start) :])
+        return self.claim_separator.join(each.text for each in steps)
 
 
 def _piece(ids: tuple[int, ...], text: str) -> Piece:

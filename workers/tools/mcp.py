@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from plait.core import json_schema
 from plait.core.errors import ConfigError, ToolError, WorkerError
 from plait.core.tools.tool import Tool, ToolSpec, is_name
 
@@ -49,16 +50,12 @@ class RemoteTool(Tool[..., Any]):
 
     def bind(self, args: Mapping[str, JsonValue]) -> dict[str, object]:
         """Return the arguments as they are. Raises `ToolError` for those that the schema does not allow."""
-        from jsonschema import SchemaError
-        from jsonschema.validators import validator_for
-        from referencing import Registry
-
-        # An empty registry: a server's schema has us fetch nothing.
-        validator = validator_for(self.parameters)(self.parameters, registry=Registry())
         try:
-            faults = sorted(validator.iter_errors(dict(args)), key=lambda fault: [str(each) for each in fault.path])
-        except (SchemaError, RecursionError) as error:
-            raise ToolError(f"tool {self.name!r}: the server's schema makes no sense: {error}") from None
+            faults = sorted(
+                json_schema.faults(self.parameters, dict(args), 100), key=lambda each: [*map(str, each.path)]
+            )
+        except ValueError as error:
+            raise ToolError(f"tool {self.name!r}: the server's schema cannot be used: {error}") from None
         if faults:
             told = "; ".join(
                 (f"argument {'.'.join(map(str, fault.path))!r}: " if fault.path else "") + fault.message

@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import jsonschema
-import referencing
-from jsonschema.validators import validator_for
 from pydantic import JsonValue
 
+from ...core import json_schema
 from ...core.errors import FieldError, PlannerError
 from ...core.form import Form
 from ...core.interfaces import Brief
@@ -33,9 +31,9 @@ _STATE = "form"
 def check_schema(form: Form) -> None:
     """Raise `FieldError` for what is no JSON schema."""
     try:
-        validator_for(form.schema_).check_schema(form.schema_)
-    except jsonschema.SchemaError as error:
-        raise FieldError(f"output is no JSON schema: {error.message[:200]}") from None
+        json_schema.check_schema(form.schema_)
+    except ValueError as error:
+        raise FieldError(f"output: {error}", "output") from None
 
 
 def with_form(plan: Plan, form: Form) -> Plan:
@@ -107,9 +105,11 @@ class OutputReader:
 
     def _value(self, form: Form, result: Result) -> tuple[JsonValue, str]:
         def check(value: JsonValue) -> str:
-            kind = validator_for(form.schema_)
-            error = next(iter(kind(form.schema_, registry=referencing.Registry()).iter_errors(value)), None)
-            return "" if error is None else f"at {error.json_path}: {error.message[:300]}"
+            try:
+                found = json_schema.faults(form.schema_, value)
+            except ValueError as error:
+                return str(error)
+            return f"at {found[0].json_path}: {found[0].message[:300]}" if found else ""
 
         return form.read(result.text, check)
 

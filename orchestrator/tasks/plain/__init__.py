@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 
 from pydantic import Field, JsonValue, field_validator, model_validator
@@ -10,6 +9,7 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 from ...core.chat import split_reasoning
 from ...core.errors import TaskError
 from ...core.form import json_in
+from ...core.regex import expression
 from ...core.task import Style, Task
 from ...core.values import as_text
 from .._expression import canonical
@@ -34,8 +34,8 @@ class Plain(Task):
     field: str = "answer"
     """For `json`: the field; `result.value` is one inside another. Empty: the whole JSON value."""
     pattern: str | None = None
-    """For `regex`: its group `answer`, else its first group, else the whole match. It runs on whatever a model writes,
-    so keep nested repetitions out of it."""
+    """For `regex`: its group `answer`, else its first group, else the whole match. In the syntax of RE2, which
+    has no lookaround and no back-references."""
     function: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
     """For `function`: `pkg.mod:fn` of a text, returning any JSON value or `None` for no answer. Quick and pure: it is
     asked inside the machine, and again in a replay."""
@@ -49,10 +49,7 @@ class Plain(Task):
     @classmethod
     def _compiles(cls, value: str | None) -> str | None:
         if value is not None:
-            try:
-                re.compile(value)
-            except re.error as error:
-                raise ValueError(f"not a regular expression: {error}") from None
+            expression(value)
         return value
 
     @model_validator(mode="after")

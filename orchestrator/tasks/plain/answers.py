@@ -13,6 +13,7 @@ from pydantic import JsonValue
 
 from ...core.addresses import resolve
 from ...core.errors import PluginError, TaskError
+from ...core.regex import expression
 from ...core.values import as_text
 
 _ANSWER = re.compile(r"\banswer\b[ \t]*+(?:is\b[ \t]*+:?|:)[ \t]*+\**+[ \t]*+(?=\S)", re.IGNORECASE)
@@ -93,11 +94,12 @@ def _at(value: JsonValue, path: list[str]) -> JsonValue:
 
 def by_pattern(text: str, pattern: str) -> str | None:
     """Return the last match of a regular expression: its group `answer`, else its first group, else all of it."""
-    last = max(re.finditer(pattern, text), key=re.Match[str].start, default=None)
+    last = None
+    for each in expression(pattern).finditer(text):
+        last = each
     if last is None:
         return None
-    groups = last.groupdict()
-    found = groups["answer"] if "answer" in groups else last[1 if last.re.groups else 0]
+    found = last.named["answer"] if "answer" in last.named else last.groups[0] if last.groups else last.text
     return (found or "").strip() or None
 
 

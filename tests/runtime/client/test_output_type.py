@@ -12,7 +12,7 @@ from pydantic import BaseModel, field_validator
 from typing_extensions import TypedDict
 
 from plait import Call, Orchestrator, Plan, Step
-from plait.core.errors import PlaitError, UsageError
+from plait.core.errors import FieldError, PlaitError, UsageError
 from plait.core.form import Form, json_in
 from plait.workers.scripted import Reply
 from tests.runtime.client.test_messages import Seen, TwoTurns, said
@@ -131,8 +131,8 @@ def test_it_does_not_go_with_a_plan():
 
 def test_a_schema_is_not_fetched():
     schema = {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/secret.json"}}}
-    answer = ask(Seen(Reply(text='{"a": 1}')), schema)
-    assert answer.status == "failed"
+    with pytest.raises(FieldError, match="not in it"):
+        ask(Seen(Reply(text='{"a": 1}')), schema)
 
 
 @given(st.text(st.sampled_from('{}[]",:a1 \n`<think>/NaN'), max_size=80))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pydantic import Field, field_validator
 
 from plait.core.errors import PluginError
+from plait.core.regex import Found, expression
 from plait.core.values import Frozen
 
 _FIELD = re.compile(r"\{(\w+)\}")
@@ -131,10 +132,7 @@ class Dialect(Frozen):
     @classmethod
     def _compiles(cls, value: str | None) -> str | None:
         if value is not None:
-            try:
-                re.compile(value)
-            except re.error as error:
-                raise ValueError(f"not a regular expression: {error}") from None
+            expression(value)
         return value
 
     def opening(self, prompt: str, text: str) -> str:
@@ -200,7 +198,8 @@ class Dialect(Frozen):
         if found is None or not table.claim_item:
             return found
         start = found.rfind(table.claim_from) if table.claim_from else 0
-        return table.claim_separator.join(re.findall(table.claim_item, found[max(0, start) :])) or None
+        steps = expression(table.claim_item).finditer(found[max(0, start) :])
+        return table.claim_separator.join(each.text for each in steps) or None
 
     def _list(self, text: str, opened: bool) -> str | None:
         """Return what is between the last `open` and the `fork` that the text ends with."""
@@ -219,15 +218,16 @@ class Dialect(Frozen):
             return [{} for _ in range(width)]
         if not self.separator:
             body = " ".join(body.split()) if self.words else body
-            found = itertools.islice(re.finditer(self.item, body), _MAX_MATCHES)
+            found = itertools.islice(expression(self.item).finditer(body), _MAX_MATCHES)
             return [_groups(each) for each in found]
         parts = body.split(self.separator, _MAX_ENTRIES)[:_MAX_ENTRIES]
-        matches = (re.fullmatch(self.item, " ".join(part.split()) if self.words else part) for part in parts)
+        item = expression(self.item)
+        matches = (item.fullmatch(" ".join(part.split()) if self.words else part) for part in parts)
         return [_groups(each) if each else None for each in matches]
 
 
-def _groups(found: re.Match[str]) -> dict[str, str]:
-    return {name: value or "" for name, value in found.groupdict().items()}
+def _groups(found: Found) -> dict[str, str]:
+    return {name: value or "" for name, value in found.named.items()}
 
 
 def fill(template: str, fields: dict[str, str]) -> str:

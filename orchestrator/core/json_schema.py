@@ -1,0 +1,236 @@
+"""Checks of values by JSON schemas that are data: nothing is fetched, expressions run in linear time (`regex`), and a
+check takes a bounded number of steps, however a schema refers to itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sized
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from jsonschema import SchemaError, ValidationError
+from jsonschema.protocols import Validator
+from jsonschema.validators import (
+    extend,  # pyright: ignore[reportUnknownVariableType]
+    validator_for,
+)
+from jsonschema_specifications import REGISTRY  # pyright: ignore[reportMissingTypeStubs]
+from pydantic import JsonValue
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012, SchemaRegistry, specification_with
+
+from .regex import expression
+
+__all__ = ["Fault", "check_schema", "faults"]
+
+STEPS = 30_000
+"""Looks at one keyword of a schema, or of an expression at one name, that a check may take: a tenth of a second."""
+
+
+class _Steps:
+    """How many steps a check may still take. It stands where a validator has its checker of formats, and so is handed
+    on to the validators of all parts; formats say nothing about a value here."""
+
+    def __init__(self) -> None:
+        self._left = STEPS
+
+    def check(self, instance: object, format: object) -> None:
+        """Take every format."""
+
+    def spend(self, steps: int = 1) -> None:
+        """Count some. Raises `ValueError` where none are left."""
+        self._left -= steps
+        if self._left < 0:
+            raise ValueError(f"the schema takes more than {STEPS:,} steps to check: make it or the value smaller")
+
+
+class _Validator(Protocol):
+    format_checker: _Steps
+
+    def __init__(self, schema: object, *, registry: SchemaRegistry, format_checker: _Steps) -> None: ...
+    def iter_errors(self, instance: object) -> Iterator[ValidationError]: ...
+    def descend(
+        self, instance: object, schema: object, path: str | None = None, schema_path: str | None = None
+    ) -> Iterator[ValidationError]: ...
+
+
+Rule = Callable[[_Validator, object, object, Mapping[str, object]], Iterator[ValidationError]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with a value."""
+
+    path: tuple[str | int, ...]
+    json_path: str
+    message: str
+
+
+def check_schema(schema: Mapping[str, JsonValue]) -> None:
+    """Raise `ValueError` for what is no JSON schema: also for one that refers to another document or to nothing, that
+    has an expression which RE2 does not take, or that is too large to be looked at."""
+    kind = validator_for(cast("dict[str, object]", schema))
+    meta = cast("dict[str, object]", kind.META_SCHEMA)
+    for error in _errors(meta, dict(schema), REGISTRY, most=1):
+        raise ValueError(f"this is no JSON schema: at {error.json_path}: {error.message[:200]}")
+    _check_parts(schema)
+
+
+def faults(schema: Mapping[str, JsonValue], value: JsonValue, most: int = 1) -> list[Fault]:
+    """Return what is wrong with a value, `most` faults at most.
+
+    Raises `ValueError` where that cannot be said: see `check_schema`, or the check takes too many steps.
+    """
+    found = _errors(cast("dict[str, object]", schema), value, Registry(), most)
+    return [Fault(tuple(each.absolute_path), each.json_path, each.message) for each in found]
+
+
+def _errors(schema: dict[str, object], value: object, registry: SchemaRegistry, most: int) -> list[ValidationError]:
+    try:
+        validator = _bounded(validator_for(schema))(schema, registry=registry, format_checker=_Steps())
+        return list(itertools.islice(validator.iter_errors(value), most))
+    except Unresolvable as error:
+        raise ValueError(f"the schema refers to {error.ref!r:.200}, which is not in it") from None
+    except (SchemaError, RecursionError, TypeError, AttributeError) as error:
+        raise ValueError(f"the schema makes no sense: {error!s:.200}") from None
+
+
+def _check_parts(schema: Mapping[str, JsonValue]) -> None:
+    said = schema.get("$schema")
+    form = specification_with(said, DRAFT202012) if isinstance(said, str) else DRAFT202012
+    registry: SchemaRegistry = Registry()
+    resolver = registry.with_resource("", form.create_resource(dict(schema))).resolver()
+    parts: list[JsonValue] = [dict(schema)]
+    inner = False
+    while parts:
+        part = parts.pop()
+        if isinstance(part, list):
+            parts += part
+        elif isinstance(part, dict):
+            parts += part.values()
+            inner = inner or "$id" in part  # then it is the reader's task to know where it is
+            if isinstance(pattern := part.get("pattern"), str):
+                expression(pattern)
+            if isinstance(named := part.get("patternProperties"), dict):
+                _ = [expression(each) for each in named]
+            ref = part.get("$ref")
+            if isinstance(ref, str) and not (inner and ref.startswith("#")):
+                try:
+                    resolver.lookup(ref)
+                except Unresolvable:
+                    raise ValueError(f"the schema refers to {ref!r:.200}, which is not in it") from None
+
+
+@functools.lru_cache(maxsize=16)
+def _bounded(kind: type[Validator]) -> type[_Validator]:
+    rules = cast("Mapping[str, Rule]", kind.VALIDATORS)  # pyright: ignore[reportAttributeAccessIssue]
+    own: dict[str, Rule] = {
+        "pattern": _pattern,
+        "patternProperties": _pattern_properties,
+        "additionalProperties": _additional,
+        "uniqueItems": _unique,
+    }
+    own |= {name: _unevaluated(rule) for name, rule in rules.items() if name.startswith("unevaluated")}
+    changed = {name: _counted(own.get(name, rule)) for name, rule in rules.items()}
+    return cast("Callable[[object, object], type[_Validator]]", extend)(kind, changed)
+
+
+def _counted(rule: Rule) -> Rule:
+    def counted(
+        validator: _Validator, said: object, value: object, schema: Mapping[str, object]
+    ) -> Iterator[ValidationError]:
+        validator.format_checker.spend(
+            1 + len(said) // 8 if isinstance(said, Sized) and not isinstance(said, str) else 1
+        )
+        return rule(validator, said, value, schema)
+
+    return counted
+
+
+def _matches(validator: _Validator, pattern: str, text: str) -> bool:
+    validator.format_checker.spend()
+    return expression(pattern).search(text) is not None
+
+
+def _pattern(validator: _Validator, said: object, value: object, _: Mapping[str, object]) -> Iterator[ValidationError]:
+    if isinstance(value, str) and not _matches(validator, str(said), value):
+        yield ValidationError(f"{value[:200]!r} does not match {said!r}")
+
+
+def _pattern_properties(
+    validator: _Validator, said: object, value: object, _: Mapping[str, object]
+) -> Iterator[ValidationError]:
+    if isinstance(value, dict):
+        fields = cast("dict[str, object]", value)
+        for pattern, inner in cast("dict[str, object]", said).items():
+            for name, each in fields.items():
+                if _matches(validator, pattern, name):
+                    yield from validator.descend(each, inner, path=name, schema_path=pattern)
+
+
+def _additional(
+    validator: _Validator, said: object, value: object, schema: Mapping[str, object]
+) -> Iterator[ValidationError]:
+    if not isinstance(value, dict):
+        return
+    known, patterns = schema.get("properties", {}), cast("dict[str, object]", schema.get("patternProperties", {}))
+    fields = cast("dict[str, object]", value)
+    more = [name for name in fields if name not in cast("dict[str, object]", known)]
+    more = [name for name in more if not any(_matches(validator, pattern, name) for pattern in patterns)]
+    if isinstance(said, dict):
+        for name in more:
+            yield from validator.descend(fields[name], cast("object", said), path=name)
+    elif not said and more:
+        listed = ", ".join(map(repr, sorted(more)[:20]))
+        yield ValidationError(f"Additional properties are not allowed ({listed} were unexpected)")
+
+
+def _unique(_: _Validator, said: object, value: object, __: Mapping[str, object]) -> Iterator[ValidationError]:
+    if not said or not isinstance(value, list):
+        return
+    seen: set[str] = set()
+    for each in cast("list[object]", value):
+        key = _key(each)
+        if key in seen:
+            yield ValidationError("it has the same item twice")
+            return
+        seen.add(key)
+
+
+def _key(value: object) -> str:
+    """Return a text that two values share if JSON holds them for the same: 1 and 1.0, but not 1 and true."""
+    match value:
+        case dict():
+            fields = cast("dict[str, object]", value)
+            return "{" + ",".join(f"{name!r}:{_key(fields[name])}" for name in sorted(fields)) + "}"
+        case list():
+            return "[" + ",".join(map(_key, cast("list[object]", value))) + "]"
+        case float() if value.is_integer():
+            return repr(int(value))
+        case _:
+            return repr(value)
+
+
+def _unevaluated(rule: Rule) -> Rule:
+    def unevaluated(
+        validator: _Validator, said: object, value: object, schema: Mapping[str, object]
+    ) -> Iterator[ValidationError]:
+        # The library looks through all that the schema refers to by itself: uncounted, and with Python's expressions.
+        if _reaches_far(schema):
+            raise ValueError("`unevaluatedProperties` and `unevaluatedItems` go with neither `$ref` nor "
+                             "`patternProperties` here: write `additionalProperties`")  # fmt: skip
+        validator.format_checker.spend(100)
+        yield from rule(validator, said, value, schema)
+
+    return unevaluated
+
+
+def _reaches_far(schema: object) -> bool:
+    if isinstance(schema, dict):
+        fields = cast("dict[str, object]", schema)
+        far = ("patternProperties", "$ref", "$dynamicRef", "$recursiveRef")
+        return any(name in fields for name in far) or any(map(_reaches_far, fields.values()))
+    return isinstance(schema, list) and any(map(_reaches_far, cast("list[object]", schema)))

@@ -1,0 +1,160 @@
+"""Regular expressions that are data: of requests, plans, rows, journals. They run in linear time (RE2) within a bound.
+
+Python's `re` tries every way to match, so a few characters of an expression can hold the process for ever. Expressions
+that stand in our own source use it all the same (`tests/test_regexes.py` holds them to linear time).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import re2  # pyright: ignore[reportMissingTypeStubs]
+
+__all__ = ["Expression", "Found", "expression"]
+
+LONGEST = 4000
+"""Characters of an expression."""
+LARGEST = 10_000
+"""Steps of the program that it is made into: a repetition such as `.{500}` has one for each time."""
+WORK = 1 << 25
+"""Steps times characters that one use may take: a tenth of a second at worst. What lies beyond is not looked at: with
+an expression of 20 steps the rest of a text after 1.6 million bytes."""
+_WINDOW = 512
+"""Bytes in which the next match is looked for first. An expression that wants to see the end of the text before it can
+match (`a.*z|a`) would else read the text anew for every match."""
+_MATCHES = 20_000
+"""Most matches of one text."""
+_SHORT = 64
+"""Bytes that a look into the first window counts at least: most matches are found at once."""
+
+
+class _Match(Protocol):
+    def span(self, group: int = 0) -> tuple[int, int]: ...
+
+
+class _Compiled(Protocol):
+    groups: int
+    groupindex: Mapping[str, int]
+    programsize: int
+
+    def search(self, text: bytes, pos: int, endpos: int) -> _Match | None: ...
+    def fullmatch(self, text: bytes) -> _Match | None: ...
+
+
+class _Engine(Protocol):
+    error: type[Exception]
+
+    def Options(self) -> _Options: ...  # noqa: N802
+    def compile(self, pattern: str, options: _Options) -> _Compiled: ...
+
+
+class _Options(Protocol):
+    log_errors: bool
+    max_mem: int
+
+
+_RE2 = cast("_Engine", re2)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A match."""
+
+    text: str
+    """All of it."""
+    groups: Sequence[str | None]
+    """The text of each group; `None` of one that took no part."""
+    named: Mapping[str, str | None]
+    """The same of those with names."""
+
+
+class Expression:
+    """A compiled expression. Made by `expression`."""
+
+    def __init__(self, pattern: str) -> None:
+        options = _RE2.Options()
+        options.log_errors = False  # they are told to the caller
+        self._compiled = _RE2.compile(pattern, options)
+        self._names = dict(self._compiled.groupindex)
+        self.size = self._compiled.programsize
+        self._most = WORK // max(1, self.size)
+
+    def search(self, text: str) -> Found | None:
+        """Return the first match."""
+        data = text.encode("utf-8", "replace")
+        match = self._compiled.search(data, 0, _boundary(data, self._most))
+        return None if match is None else self._found(data, match)
+
+    def fullmatch(self, text: str) -> Found | None:
+        """Return the match of the whole text."""
+        data = text.encode("utf-8", "replace")
+        match = self._compiled.fullmatch(data) if len(data) <= self._most else None
+        return None if match is None else self._found(data, match)
+
+    def finditer(self, text: str) -> Iterator[Found]:
+        """Yield the matches from left to right, none over another, as long as the bound on the work allows. A match
+        ends where it would in the next few hundred characters, also where it could be longer with all of the text."""
+        data = text.encode("utf-8", "replace")
+        start, width, left, found = 0, _WINDOW, self._most, 0
+        while start <= len(data) and left > 0 and found < _MATCHES:
+            end = _boundary(data, start + min(width, left))
+            match = self._compiled.search(data, start, end)
+            if match is None or (match.span()[1] == end < len(data)):  # it may be longer, or begin later
+                left -= end - start
+                if end < len(data):
+                    width *= 2
+                    continue
+                if match is None:
+                    return
+            yield self._found(data, match)
+            first, last = match.span()
+            left, found = left - max(_SHORT, last - start), found + 1
+            start, width = last if last > first else _boundary(data, last + 1, last + 1), _WINDOW
+
+    def _found(self, data: bytes, match: _Match) -> Found:
+        groups = [_text(data, match.span(number)) for number in range(1, self._compiled.groups + 1)]
+        named = {name: groups[number - 1] for name, number in self._names.items()}
+        return Found(_text(data, match.span()) or "", groups, named)
+
+
+@functools.lru_cache(maxsize=512)
+def expression(pattern: str) -> Expression:
+    """Return a compiled expression, in the syntax of RE2 (github.com/google/re2/wiki/Syntax). Raises `ValueError` for
+    one that is none, that looks around or back (RE2 has neither), or is too large.
+
+    >>> [found.text for found in expression(r"#\\d+").finditer("#1 and #22.")]
+    ['#1', '#22']
+    >>> expression("(a)\\\\1")
+    Traceback (most recent call last):
+    ...
+    ValueError: '(a)\\\\1' is not a regular expression that can be used here: invalid escape sequence: \\1 (they …)
+    """
+    if len(pattern) > LONGEST:
+        raise ValueError(f"a regular expression of {len(pattern):,} characters; {LONGEST:,} are the most")
+    try:
+        made = Expression(pattern)
+    except (_RE2.error, UnicodeEncodeError) as error:
+        cause: object = error.args[0] if error.args else ""
+        said = cause.decode("utf-8", "replace") if isinstance(cause, bytes) else str(cause)
+        raise ValueError(
+            f"{pattern[:80]!r} is not a regular expression that can be used here: {said} "
+            "(they are read by RE2, which has no lookaround and no back-references)"
+        ) from None
+    if made.size > LARGEST:
+        raise ValueError(f"the regular expression {pattern[:80]!r} is too large: make its repetitions smaller")
+    return made
+
+
+def _text(data: bytes, span: tuple[int, int]) -> str | None:
+    return None if span[0] < 0 else data[span[0] : span[1]].decode("utf-8", "replace")
+
+
+def _boundary(data: bytes, place: int, least: int = 0) -> int:
+    """Return the first place from `place` on at which a character begins, or the end."""
+    place = max(place, least)
+    while place < len(data) and data[place] & 0xC0 == 0x80:
+        place += 1
+    return min(place, len(data))

@@ -1,0 +1,80 @@
+"""No client holds up another: whatever a body says, the event loop goes on."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from plait.workers.scripted import Reply
+
+_EVIL = "(a+)+$"
+_SAID = "a" * 40 + "!"
+_ASK: dict[str, Any] = {"model": "q", "messages": [{"role": "user", "content": "x"}]}
+
+
+def _plan(*steps: dict[str, Any], output: str) -> dict[str, Any]:
+    return {**_ASK, "plait": {"plan": {"steps": list(steps), "output": output}}}
+
+
+def _think(name: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "op": {"kind": "think", "prompt": name}, **more}
+
+
+def _join(name: str, needs: list[str], merge: Any = None) -> dict[str, Any]:
+    op = {"kind": "join"} if merge is None else {"kind": "join", "merge": merge}
+    return {"name": name, "needs": needs, "op": op}
+
+
+def _schema(schema: dict[str, Any]) -> dict[str, Any]:
+    return {**_ASK, "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}}
+
+
+EXPRESSIONS = {
+    "the answer of a task": {
+        **_ASK, "plait": {"task": {"name": "plain", "options": {"answer": "regex", "pattern": _EVIL}}}
+    },
+    "a pattern of a schema": _schema({"type": "object", "properties": {"x": {"pattern": f"^{_EVIL}"}}}),
+    "a name of a schema": _schema({"type": "object", "patternProperties": {_EVIL: {}}, "additionalProperties": False}),
+    "the goal of a merge": _plan(
+        _think("a"), _join("j", ["a"], {"name": "splice", "options": {"goal": _EVIL}}), output="j"
+    ),
+    "a dialect of threads": {
+        **_ASK,
+        "plait": {"planner": {"name": "threads", "options": {"dialect": {
+            "fork": "!", "item": _EVIL, "separator": ";", "join": {"goal": _EVIL, "claim_item": _EVIL}}}}},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("body", EXPRESSIONS.values(), ids=EXPRESSIONS)
+async def test_an_expression_holds_nobody_up(serve, body):
+    said = f'{{"x": "{_SAID}", "{_SAID}": 1}}' if "response_format" in body else _SAID
+    async with serve(Reply(text=said)) as served, httpx.AsyncClient(timeout=60) as http:
+        began = time.process_time()
+        answer = await http.post(f"{served.base}/chat/completions", json=body)
+        assert answer.status_code in (200, 400, 500), answer.text
+        assert (await http.get(f"{served.url}/healthz")).status_code == 200
+        assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("pattern", [r"(?=a)", r"(a)\1", "("])
+async def test_an_expression_that_cannot_run_so_is_refused_in_words(serve, pattern):
+    bodies = [
+        {**_ASK, "plait": {"task": {"name": "plain", "options": {"answer": "regex", "pattern": pattern}}}},
+        _schema({"type": "object", "properties": {"x": {"pattern": pattern}}}),
+        _plan(_think("a"), _join("j", ["a"], {"name": "splice", "options": {"goal": pattern}}), output="j"),
+    ]
+    async with serve() as served, httpx.AsyncClient() as http:
+        for body in bodies:
+            answer = await http.post(f"{served.base}/chat/completions", json=body)
+            assert answer.status_code == 400 and "regular expression" in answer.json()["error"]["message"], answer.text
+
+
+async def test_a_schema_that_leads_elsewhere_is_refused(serve):
+    async with serve() as served, httpx.AsyncClient() as http:
+        for ref in ("https://example.org/x.json", "#/$defs/nope"):
+            answer = await http.post(f"{served.base}/chat/completions", json=_schema({"$ref": ref, "type": "object"}))
+            assert answer.status_code == 400 and "not in it" in answer.json()["error"]["message"], answer.text
