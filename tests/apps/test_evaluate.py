@@ -275,6 +275,31 @@ def test_several_planners_are_compared_problem_by_problem(plait, problems, solve
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_files_of_one_name_and_equal_problems_stay_apart(plait, tmp_path):
+    line = {"text": "a", "solved": True, "total_tokens": 1, "critical_path_tokens": 1, "seconds": 1}
+    for folder, solved in (("a", [True] * 9 + [False]), ("b", [False] * 10)):
+        (tmp_path / folder).mkdir()
+        lines = "".join(json.dumps({**line, "solved": each}) + "\n" for each in solved)
+        (tmp_path / folder / "r.jsonl").write_text(lines)
+    done = plait("eval", "compare", "a/r.jsonl", "b/r.jsonl", "--json")
+    assert [(each["name"], each["n"], each["solved"]) for each in done.json["compared"]] == [
+        ("r", 10, 0.9), ("r (b/r.jsonl)", 10, 0.0),
+    ]  # fmt: skip
+
+
+def test_runs_that_differ_in_more_than_the_planner_are_told(plait, problems, solver, tmp_path):
+    for name, seed in (("a", 1), ("b", 2)):
+        given = ["eval", "countdown", "--problems", problems, "--script", solver, "--seed", seed]
+        assert plait(*given, "--answers", f"{name}.jsonl").code == 0
+    done = plait("eval", "compare", "a.jsonl", "b.jsonl")
+    assert done.code == 0 and "request.seed is 1 there and 2 here" in done.err
+    lines = [json.loads(line) for line in (tmp_path / "b.jsonl").read_text().splitlines()]
+    lines[0]["made_of"]["request"]["task"]["name"] = "sums"
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    refused = plait("eval", "compare", "a.jsonl", "c.jsonl")
+    assert refused.code == 2 and "different tasks" in refused.err
+
+
 def test_saved_results_of_other_problems_or_none_are_refused(plait, tmp_path):
     line = {"text": "a", "solved": True, "total_tokens": 1, "critical_path_tokens": 1, "seconds": 1}
     (tmp_path / "a.jsonl").write_text(json.dumps(line) + "\n")

@@ -6,6 +6,7 @@ It asks for one token in one form after another, the richest first.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -54,8 +55,10 @@ class ServerFacts:
 
     @property
     def identity(self) -> str:
-        """Which model answers: the address, the model's name, and its origin as far as the server says it."""
-        return " ".join([self.link.base_url, self.model, *([self.root] if self.root else [])])
+        """Which model answers: its name, where it comes from, and what its tokenizer makes of a sample. Of a server
+        that does not say where its model comes from, the address stands for that."""
+        tokens = hashlib.sha256(repr(self.sample).encode()).hexdigest()[:8] if self.sample else ""
+        return " ".join(filter(None, [self.model, self.root or self.link.base_url, tokens]))
 
 
 async def probe(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from ...core.errors import ConfigError
+from ...core.errors import ConfigError, TaskError
 from ...core.request import Request
 from ...runtime.client.config import Config
 from ..common.concurrently import for_each
@@ -22,7 +23,7 @@ from ..common.progress import counting
 from ..common.session import opened_session
 from .order import Order, in_order
 from .outcome import allowed, outcome
-from .rows import BatchRow, Log, count_rows, other_columns, read_rows, write_output
+from .rows import BatchRow, Log, count_rows, other_columns, read_rows, slips, write_output
 
 __all__ = ["batch"]
 
@@ -67,7 +68,7 @@ def batch(
     if engine == "ray-data":
         config = _spreading(config)
     _check(config, rows, request)
-    header = {"batch": digest, "rows": count, "model": config.model, "seed": config.seed}
+    header = {"batch": digest, "rows": count, "seed": config.seed}
     header["request"] = request.model_dump(mode="json", exclude_unset=True)
     began = time.monotonic()
     others = other_columns(rows)
@@ -75,6 +76,8 @@ def batch(
         if others:
             said = f"note: columns that mean nothing here are carried into the output: {', '.join(others)}"
             output.progress.print(said, style="dim", markup=False, soft_wrap=True)
+        for slip in slips(others):
+            output.progress.print(f"warning: no option is called {slip}", style="yellow", markup=False, soft_wrap=True)
         log = Log(out.with_name(f"{out.name}.progress"), header, count, fresh)
         if log.is_new and out.exists() and not fresh:
             log.remove()
@@ -130,6 +133,9 @@ async def _run(
     """Run the rows that have no outcome yet; return whether the user gave up."""
     try:
         async with opened_session(config, output, stopper) as session:
+            text = next((row.fields["text"] for row in read_rows(path) if not row.fault), "")
+            with contextlib.suppress(TaskError):  # no task of the first row's: its row says so
+                log.claim(await session.orchestrator.provenance(request, text=text))
             with _progress(output, count, log) as advance:
 
                 async def solve(row: BatchRow) -> None:

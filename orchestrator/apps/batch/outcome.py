@@ -68,4 +68,5 @@ def _columns(answer: Answer) -> dict[str, Any]:
         "cancelled_tokens": usage.cancelled,
         "critical_path_tokens": answer.critical_path_tokens,
         "elapsed_seconds": round(answer.seconds, 4),
+        "provenance": None if answer.provenance is None else answer.provenance.digest,
     }  # fmt: skip

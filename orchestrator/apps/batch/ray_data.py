@@ -6,6 +6,7 @@ Ray Data starts the actors, gives them blocks of rows, and gives the blocks of a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import itertools
 import json
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from ...core.errors import ConfigError, PlaitError, WorkerError
+from ...core.errors import ConfigError, PlaitError, TaskError, WorkerError
 from ...core.request import Request
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
@@ -115,7 +116,13 @@ class Solver:
             async with self._gate:
                 return await outcome(self._orchestrator, row, self._request)
 
-        return [each for each in await asyncio.gather(*map(one, rows)) if each is not None]
+        found = [each for each in await asyncio.gather(*map(one, rows)) if each is not None]
+        text = next((row.fields["text"] for row in rows if not row.fault), "")
+        if found:
+            with contextlib.suppress(TaskError):
+                made = await self._orchestrator.provenance(self._request, text=text)
+                found[0]["made_of"] = made.model_dump(mode="json")
+        return found
 
 
 def _blocks(rows: Iterator[BatchRow], size: int) -> Iterator[Any]:

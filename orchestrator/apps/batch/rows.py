@@ -20,11 +20,12 @@ from typing import Any, BinaryIO
 
 from ...core.errors import ConfigError
 from ...core.messages import did_you_mean
+from ...core.provenance import Provenance
 from ...core.values import as_text
 from ..common.files import written
 from ..common.rows import is_csv, raw_rows
 
-__all__ = ["COLUMNS", "BatchRow", "Log", "carried", "count_rows", "other_columns", "read_rows", "write_output"]
+__all__ = ["COLUMNS", "BatchRow", "Log", "carried", "count_rows", "other_columns", "read_rows", "slips", "write_output"]
 
 FIELDS = ("id", "text", "task", "planner", "policies", "merge", "n", "seed", "tokens", "seconds")
 """What a row may say; all but `text` are the command's options where it leaves them out. Other columns are carried into
@@ -45,6 +46,7 @@ COLUMNS: dict[str, str] = {
     "cancelled_tokens": "int64",
     "critical_path_tokens": "int64",
     "elapsed_seconds": "double",
+    "provenance": "string",
 }
 """Columns of the output and their types. `status` is that of an answer, or `invalid` for a row that cannot be run."""
 _EXAMPLE = '{"text": "What is asked"}'
@@ -99,13 +101,20 @@ def read_rows(path: Path) -> Iterator[BatchRow]:
 
 
 def other_columns(path: Path) -> list[str]:
-    """Return the columns of the first row that are only carried into the output."""
-    return [name for name in next(read_rows(path)).fields if name not in FIELDS]
+    """Return the columns of all rows that are only carried into the output, in the order in which they first occur."""
+    return list(dict.fromkeys(name for row in read_rows(path) for name in row.fields if name not in FIELDS))
 
 
 def carried(name: str) -> str:
-    """Return the name of such a column in the output: its own, unless the output has a column of that name."""
-    return f"input_{name}" if name in COLUMNS else name
+    """Return the name of such a column in the output: its own, unless the output has a column of that name.
+
+    >>> carried("label"), carried("answer"), carried("input_answer")
+    ('label', 'input_answer', 'input_input_answer')
+    """
+    own = name
+    while own.startswith("input_"):
+        own = own.removeprefix("input_")
+    return f"input_{name}" if own in COLUMNS else name  # so that no two columns get one name
 
 
 def _of_text(name: str, cell: str) -> Any:
@@ -119,13 +128,15 @@ def _of_text(name: str, cell: str) -> Any:
 
 
 def _checked(number: int, fields: object) -> BatchRow:
-    """Return a row; a column that is nearly the name of an option is taken for a slip, any other is carried over."""
-    if not isinstance(fields, dict) or not isinstance(fields.get("text"), str):
+    if not isinstance(fields, dict):
         return BatchRow(number, {}, f"no `text` in it; write {_EXAMPLE}")
-    for name in fields.keys() - set(FIELDS) - set(COLUMNS):  # an `answer` is no `planner`
-        if near := did_you_mean(str(name), FIELDS):
-            return BatchRow(number, fields, f"unknown field {name!r}{near}; there are {', '.join(FIELDS)}")
-    return BatchRow(number, fields)
+    return BatchRow(number, fields, "" if isinstance(fields.get("text"), str) else f"no `text` in it; write {_EXAMPLE}")
+
+
+def slips(others: Sequence[str]) -> list[str]:
+    """Return what carried columns may have been meant for, where their names are nearly those of options."""
+    near = [(name, did_you_mean(name, FIELDS)) for name in others if name not in COLUMNS]  # an `answer` is no `planner`
+    return [f"{name!r}{said}" for name, said in near if said]
 
 
 class Log:
@@ -137,6 +148,7 @@ class Log:
         self._places = array("q", [-1]) * rows
         """Where the outcome of each row begins in the file; -1 for none yet."""
         self.done = self.failed = 0
+        self._made: Provenance | None = None
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = _locked(path)
         try:
@@ -156,12 +168,24 @@ class Log:
             self._file.close()
             raise
 
+    def claim(self, made: Provenance) -> None:
+        """Keep what the outcomes depend on, or compare it with what an earlier try began with. Raises `ConfigError`."""
+        if self._made is not None:
+            made.demand(self._made, str(self._path))
+            return
+        self._made = made
+        self._file.seek(0, os.SEEK_END)
+        self._file.write(json.dumps({"made_of": made.model_dump(mode="json")}).encode() + b"\n")
+        self._file.flush()
+
     def has(self, number: int) -> bool:
         """Whether a row has its outcome."""
         return self._places[number] >= 0
 
     def add(self, outcome: dict[str, Any]) -> None:
-        """Keep the outcome of a row."""
+        """Keep the outcome of a row. One that names what it is made of (of another process) is compared first."""
+        if made := outcome.pop("made_of", None):
+            self.claim(Provenance.model_validate(made))
         self._note(outcome, self._file.seek(0, os.SEEK_END))
         self._file.write(json.dumps(outcome, separators=(",", ":"), default=str).encode() + b"\n")
         self._file.flush()
@@ -204,7 +228,11 @@ class Log:
                 self._file.truncate(place)
                 break
             with contextlib.suppress(ValueError, LookupError, TypeError):  # a damaged line: the row is run again
-                self._note(json.loads(line), place)
+                told = json.loads(line)
+                if "made_of" in told:
+                    self._made = Provenance.model_validate(told["made_of"])
+                else:
+                    self._note(told, place)
 
 
 def _locked(path: Path) -> BinaryIO:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 from rich.table import Table
 
 from ...core.errors import ConfigError, UsageError
+from ...core.provenance import Provenance
 from ..common.intervals import paired, wilson
 from ..common.options import Json
 from ..common.output import Output, opened
@@ -43,7 +45,7 @@ class PlannerComparison:
 def compared(runs: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[PlannerComparison]:
     """Return the figures of each planner over the problems that all have in common; the first is the one the others are
     compared with. Raises `UsageError` if they have none."""
-    by_problem = {name: {_problem(record): record for record in records} for name, records in runs.items()}
+    by_problem = {name: _by_problem(records) for name, records in runs.items()}
     common = [key for key in next(iter(by_problem.values())) if all(key in each for each in by_problem.values())]
     if not common:
         raise UsageError("the results have no problem in common: compare runs on the same file of problems")
@@ -77,9 +79,34 @@ def _mean(records: Sequence[Mapping[str, Any]], name: str) -> float:
     return sum(float(record.get(name) or 0.0) for record in records) / len(records)
 
 
-def _problem(record: Mapping[str, Any]) -> str:
-    known = {key: record[key] for key in ("text", "want", "numbers", "target") if key in record}
-    return json.dumps(known, sort_keys=True)
+def _by_problem(records: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return the records by their problem; equal problems are told apart by their order."""
+    times: Counter[str] = Counter()
+    found: dict[str, Mapping[str, Any]] = {}
+    for record in records:
+        known = {key: record[key] for key in ("text", "want", "numbers", "target") if key in record}
+        problem = json.dumps(known, sort_keys=True)
+        found[f"{problem} {times[problem]}"] = record
+        times[problem] += 1
+    return found
+
+
+def differences(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Return in what else than the planner the runs differ from the first, as far as their records say what they are
+    made of. Raises `UsageError` for runs of different tasks: they were graded by different rules."""
+    made: dict[str, Provenance] = {}
+    for name, records in runs.items():
+        if found := next((record["made_of"] for record in records if record.get("made_of")), None):
+            request = {key: value for key, value in found["request"].items() if key not in ("planner", "n", "merge")}
+            made[name] = Provenance.model_validate({**found, "request": request})
+    first, *others = made or [""]
+    said: list[str] = []
+    for name in others:
+        if difference := made[first].difference(made[name]):
+            said.append(f"{first} (there) and {name} (here) differ in more than the planner: {difference}")
+        if made[first].request.get("task") != made[name].request.get("task"):
+            raise UsageError(f"{first} and {name} are of different tasks, so they were graded by different rules")
+    return said
 
 
 def show(rows: Sequence[PlannerComparison], output: Output) -> None:
@@ -149,11 +176,15 @@ def compare(
     """Compare saved results of several planners on the same problems."""
     runs: dict[str, list[dict[str, Any]]] = {}
     for path in files:
+        own: dict[str, list[dict[str, Any]]] = {}
         for record in _records(path):
-            name = str(record.get("planner") or path.stem)
-            runs.setdefault(name if name not in runs or record.get("planner") else path.stem, []).append(record)
+            own.setdefault(str(record.get("planner") or path.stem), []).append(record)
+        # two files may hold results of one planner, or have one name
+        runs |= {name if name not in runs else f"{name} ({path})": records for name, records in own.items()}
     rows = compared(runs)
     with opened(as_json) as output:
+        for said in differences(runs):
+            output.progress.print(f"note: {said}", style="yellow", markup=False, soft_wrap=True)
         if plot_to is not None:
             plot(rows, plot_to)
         output.result({"compared": [_plain(row) for row in rows]}) if as_json else show(rows, output)

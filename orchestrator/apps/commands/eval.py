@@ -83,7 +83,10 @@ class EvalCounts:
             self.failed += 1
             if answer.failure is not None and not self.first_failure:
                 self.first_failure = f"{answer.failure.message} ({answer.failure.kind})"
+        made = answer.provenance
+        first = {} if made is None or self.records else {"made_of": made.model_dump(mode="json")}
         self.records[place] = {
+            "row": place,
             **problem.record(),
             "answer": answer.answer,
             "solved": solved,
@@ -93,6 +96,8 @@ class EvalCounts:
             "cached": usage.cached,
             "parallelism": figures.summary(),
             "seconds": round(answer.seconds, 4),
+            "provenance": None if made is None else made.digest,
+            **first,
         }
         return solved
 

@@ -131,6 +131,9 @@ def resume(
             help="What becomes of a tool call with side effects whose outcome is unknown; fail if left out.",
         ),
     ] = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Go on although models or tools are not those that it began with.")
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the steps afterwards.")] = False,
     as_json: Json = False,
     *,
@@ -165,7 +168,7 @@ def resume(
             answer = _answer(rebuilt)
         else:
             alone = all("think" not in host.serves for host in rebuilt.machine.workers.values())
-            answer = run_stoppable(lambda stopper: _resume(config, entry, alone, output, stopper))
+            answer = run_stoppable(lambda stopper: _resume(config, entry, (alone, anyway), output, stopper))
         request = rebuilt.submitted.request
         if as_json:
             output.result(answer.summary())
@@ -260,10 +263,12 @@ def export(
             output.people.print(f"  left out: {count} ({why})", markup=False)
 
 
-async def _resume(config: Config, entry: RunEntry, alone: bool, output: Output, stopper: Stopper) -> Answer:
+async def _resume(config: Config, entry: RunEntry, how: tuple[bool, bool], output: Output, stopper: Stopper) -> Answer:
+    """Finish a run. `how`: without any worker of a model, and whatever it began with."""
+    alone, anyway = how
     try:
         async with opened_session(config, output, stopper, [] if alone else None, start=False) as session:
-            handle = await session.orchestrator.reopen(entry.run, path=entry.path)
+            handle = await session.orchestrator.reopen(entry.run, path=entry.path, anyway=anyway)
             stopper.then(handle.cancel)
             return await handle
     except CommandInterrupted:

@@ -86,8 +86,6 @@ def rollouts(
         "branches": branches,
         "reward": reward,
         "seed": config.seed,
-        "model": config.model,
-        "worker": config.worker,
     }
     header = {"prompts": _digest(prompts), **asked, "request": request.model_dump(mode="json", exclude_unset=True)}
     began = time.monotonic()
@@ -154,6 +152,9 @@ async def _run(
             opened_session(config, output, stopper, workers, watch=producer.log.take) as session,
             _following(pace.weights, samplers, output),
         ):
+            made = await session.orchestrator.provenance(producer.request, text=wanted[0].question.text)
+            # weights that change while it runs are told of each record
+            store.claim(made if pace.weights is None else made.model_copy(update={"models": ()}))
             with _progress(output, len(wanted), producer.made) as advance:
                 await producer.make(
                     session.orchestrator,

@@ -87,7 +87,7 @@ class Producer:
     """
 
     def __init__(self, request: Request, reward: Reward, seed: int = 0) -> None:
-        self._request, self._reward, self._seed = request, reward, seed
+        self.request, self._reward, self._seed = request, reward, seed
         self.log = RunLog(keep="attempts")
         self.made = ProductionCounts()
 
@@ -118,7 +118,7 @@ class Producer:
     async def one(self, orchestrator: AsyncOrchestrator, item: Todo, stopper: Stopper) -> list[Record]:
         """Make one rollout; empty if the user gave it up. One whose run failed has no reward."""
         seed = int.from_bytes(hashlib.blake2b(f"{self._seed}/{item.rollout}".encode(), digest_size=4).digest(), "big")
-        request = self._request.updated({"text": item.question.text, "seed": seed})
+        request = self.request.updated({"text": item.question.text, "seed": seed})
         handle = await orchestrator.submit(request)
         revoke = stopper.then(handle.cancel)
         try:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from ...core.errors import ConfigError
+from ...core.provenance import Provenance
 from .record import BadRecord, Record, whole
 
 __all__ = ["RolloutReader", "SkipCounts", "Store", "read_rollouts"]
@@ -33,7 +34,8 @@ class Store:
         self.path = path
         self.done: set[str] = set()
         """Ids of the rollouts that are there."""
-        self._sync = sync
+        self._sync, self._header = sync, header
+        self._made: Provenance | None = None
         try:
             self._file: BinaryIO = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b")
         except OSError as error:
@@ -68,19 +70,34 @@ class Store:
             os.fsync(self._file.fileno())
         self.done.add(records[0].rollout)
 
+    def claim(self, made: Provenance) -> None:
+        """Keep what the rollouts depend on, or compare it with what an earlier try began with. Raises `ConfigError`."""
+        if self._made is not None:
+            made.demand(self._made, str(self.path))
+            return
+        self._made = made
+        if not self.done:
+            self._begin({**self._header, "provenance": made.model_dump(mode="json")})
+
     def close(self) -> None:
         """Close the file. May be called twice."""
         self._file.close()
 
+    def _begin(self, header: Mapping[str, object]) -> None:
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(json.dumps({"rollouts": 1, **header}).encode() + b"\n")
+        self._file.flush()
+
     def _take_up(self, header: Mapping[str, object]) -> None:
         first = self._file.readline()
         if not first.endswith(b"\n"):  # new, or killed while its first line was written
-            self._file.seek(0)
-            self._file.truncate()
-            self._file.write(json.dumps({"rollouts": 1, **header}).encode() + b"\n")
-            self._file.flush()
+            self._begin(header)
             return
-        if _header(first, self.path) != {"rollouts": 1, **json.loads(json.dumps(dict(header)))}:
+        known = _header(first, self.path)
+        made = known.pop("provenance", None)
+        self._made = None if made is None else Provenance.model_validate(made)
+        if known != {"rollouts": 1, **json.loads(json.dumps(dict(header)))}:
             raise ConfigError(
                 f"{self.path} holds rollouts of something else (other prompts, planner, model or options): name "
                 "another file, or delete this one"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from html import escape
 from typing import Any, Literal
 
-from pydantic import InstanceOf, JsonValue
+from pydantic import Field, InstanceOf, JsonValue
 
 from ...core.chat import Message, spoken
 from ...core.errors import OutcomeUnknown, RunFailed, TaskError
 from ...core.events import Status
 from ...core.form import ADAPTERS, Form
 from ...core.plan import Plan
+from ...core.provenance import Provenance
 from ...core.record import StepRecord
 from ...core.result import Failure, Finish, Token, Usage, as_failure
 from ...core.tools.context import Question
@@ -59,6 +61,15 @@ class Answer(Frozen):
     report: Report = Report()
     plan: Plan | None = None
     """The first plan, as the planner made it. What steps expanded into stands in `trace`."""
+
+    made_of: Callable[[], Provenance] | None = Field(default=None, exclude=True, repr=False)
+    """Makes its provenance, when somebody asks for it."""
+
+    @property
+    def provenance(self) -> Provenance | None:
+        """What it depends on beside the question: models, tools, planner and options, seed, version. `None` where it
+        was read from a journal."""
+        return None if self.made_of is None else self.made_of()
 
     @property
     def trace(self) -> tuple[StepRecord, ...]:

@@ -12,6 +12,7 @@ import os
 import secrets
 import weakref
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -19,12 +20,14 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import JsonValue
 
+from ... import __version__
 from ...core.addresses import allow
 from ...core.errors import ConfigError, UsageError
 from ...core.events import Submitted
 from ...core.flow import Flow
 from ...core.interfaces import Brief, Worker
 from ...core.plan import Plan
+from ...core.provenance import Provenance
 from ...core.request import Request, listed
 from ...core.task import Task
 from ...core.tools.tool import ToolSpec
@@ -50,6 +53,7 @@ from .flow import LiveFlow, ProgramFlow
 from .handle import Handle, Questions, read_answer
 from .pool import Pool
 from .pricing import priced
+from .provenance import facts, models_of
 from .questions import OnAsk, QuestionQueue
 from .worker_factory import bound_load, handed_over, tools as build_tools, workers as build_workers
 
@@ -125,6 +129,8 @@ class AsyncOrchestrator:
         if hasattr(self._tools, "on_ask"):
             self._tools.on_ask = self._asker.ask
         self._driver: Driver | None = None
+        self._models: tuple[str, ...] = ()
+        """What tells the models of its workers from others."""
         self._expander = Expander(revised)
         self._records = JournalSink(self.config)
         self._resumer = Resumer(self.config, self.plugins, self._asker, self._records)
@@ -208,6 +214,8 @@ class AsyncOrchestrator:
         if self.config.lease is None:
             driver.jobs.spawn(silence.watch(driver, silence.SILENCE))
         self._driver = driver
+        self._models = models_of(driver.workers)
+        self._records.facts = facts(driver.workers, self._tools.specs, self._given is not None)
         if isinstance(self.config.journal, Database):
             self._pool = Pool(self.config.journal, self.config, self._handles, self.reopen, lambda: self.on_taken)
             await self._pool.open()
@@ -350,7 +358,7 @@ class AsyncOrchestrator:
                 raise
             self._records.open(driver.recorder)
             take_back = self._tools.lend(run, [*live.tools, *brief.task.tools()])
-            handle = Handle(driver, event, brief.task, watch, asker=self._asker)
+            handle = Handle(driver, event, brief.task, watch, asker=self._asker, provenance=self._made_of(brief))
             self._listed(handle)
             handle.finished.add_done_callback(lambda _, held=live: take_back())  # the functions among them live so long
             self._asker.begin(run, driver.recorder, told=handle.asked if answerable else None)
@@ -388,6 +396,7 @@ class AsyncOrchestrator:
         on_unknown: OnUnknown | None = None,
         tools: Iterable[ToolLike] = (),
         path: str | Location | None = None,
+        anyway: bool = False,
     ) -> Answer:
         """Finish a run whose process ended before it did, and return its answer; one that has finished is only read.
 
@@ -400,11 +409,12 @@ class AsyncOrchestrator:
                 `retry`; the configuration's by default. A tool that says it is idempotent is called again anyway.
             tools: functions that its steps may call, besides the orchestrator's own.
             path: its journal, or the folder or store to look in; the configuration's by default.
+            anyway: go on although the models or tools here are not those that the run began with.
 
-        Raises `UsageError` for a run that is not there, `ConfigError` for one that another process is running or whose
-        journal this version cannot go on from.
+        Raises `UsageError` for a run that is not there, `ConfigError` for one that another process is running, that
+        began with other models or tools, or whose journal this version cannot go on from.
         """
-        return await (await self._reopen(run, False, on_unknown, tools, path, answerable=False))
+        return await (await self._reopen(run, False, on_unknown, tools, path, anyway, answerable=False))
 
     async def reopen(
         self,
@@ -414,9 +424,10 @@ class AsyncOrchestrator:
         on_unknown: OnUnknown | None = None,
         tools: Iterable[ToolLike] = (),
         path: str | Location | None = None,
+        anyway: bool = False,
     ) -> Handle:
         """Do what `resume` does and return a handle at once; with `watch` it keeps news."""
-        return await self._reopen(run, watch, on_unknown, tools, path, answerable=True)
+        return await self._reopen(run, watch, on_unknown, tools, path, anyway, answerable=True)
 
     async def _reopen(
         self,
@@ -425,6 +436,7 @@ class AsyncOrchestrator:
         on_unknown: OnUnknown | None,
         tools: Iterable[ToolLike],
         path: str | Location | None,
+        anyway: bool,
         answerable: bool,
     ) -> Handle:
         of_kind("run", run, str, "its id, as `plait runs list` shows it")
@@ -437,18 +449,20 @@ class AsyncOrchestrator:
         told = questions.told if answerable else None
         unknown = on_unknown or self.config.on_unknown
         lent: list[Callable[[], None]] = []
+        specs: list[ToolSpec] = []
 
         def lend(task: Task) -> Iterable[ToolSpec]:
             own = (*functions, *task.tools())
             lent.append(self._tools.lend(entry.run, own))
-            return self._tools.specs_with(own)
+            specs.extend(self._tools.specs_with(own))
+            return specs
 
         def take_back(*_: object) -> None:
             for each in lent:
                 each()
 
         try:
-            taken = await self._resumer.take_up(entry, driver, lend, unknown, told)
+            taken = await self._resumer.take_up(entry, driver, lend, unknown, told, anyway)
         except BaseException:
             take_back()
             raise
@@ -463,6 +477,7 @@ class AsyncOrchestrator:
             nodes=taken.rebuilt.nodes,
             began=taken.began,
             ended=taken.ended,
+            provenance=partial(Provenance.of, submitted.request, __version__, self._models, specs),
         )
         self._listed(handle)
         handle.finished.add_done_callback(take_back)
@@ -502,6 +517,16 @@ class AsyncOrchestrator:
         plan = Expander().start("plan", planner, brief, 0.0).plan
         self._briefs.check(plan, brief, opened=self._driver is not None)
         return plan
+
+    async def provenance(self, request: str | Request = "", **fields: Any) -> Provenance:
+        """Return what the answer to a request will depend on beside its question: models, tools, planner and options,
+        seed, version. Arguments as for `submit`; starts the workers, for only they know their models."""
+        await self._started()
+        return self._made_of(self.brief(request, **fields))()
+
+    def _made_of(self, brief: Brief) -> Callable[[], Provenance]:
+        """Return what makes the provenance of a request: nearly nobody asks for it."""
+        return partial(Provenance.of, brief.request, __version__, self._models, brief.tools)
 
     def brief(self, request: str | Request = "", *, planned: bool = False, **fields: Any) -> Brief:
         """Return what a planner is told of a request, checked, and start nothing.

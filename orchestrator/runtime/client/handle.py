@@ -6,7 +6,7 @@ Turns the events that the driver's watchers see into news, and the records of a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -18,6 +18,7 @@ from ...core.chat import split_reasoning
 from ...core.errors import RAISED, TaskError, UsageError
 from ...core.events import Action, Event, Finish, Progressed, Submitted
 from ...core.plan import Plan
+from ...core.provenance import Provenance
 from ...core.record import StepRecord
 from ...core.result import Result, Token, as_failure
 from ...core.task import Task
@@ -58,6 +59,7 @@ class Handle:
         nodes: Sequence[Node] = (),
         began: float | None = None,
         ended: float | None = None,
+        provenance: Callable[[], Provenance] | None = None,
     ) -> None:
         self.run = event.run
         """Id of the run."""
@@ -66,6 +68,7 @@ class Handle:
         self._record = RunRecord(event.run, event.at if began is None else began, event.request, event.plan)
         self._record.seen = len(nodes)
         self._ended = ended
+        self._provenance = provenance
         self.request = event.request
         """What was asked."""
         self.paused = False
@@ -274,7 +277,7 @@ class Handle:
         record = self._record
         with uncollected():
             try:
-                return read_answer(record, self._task)
+                return read_answer(record, self._task, self._provenance)
             finally:
                 self._driver.reported(self.run, record.records)
                 record.records = None
@@ -346,8 +349,9 @@ class Questions:
             handle.asked(question)
 
 
-def read_answer(run: RunRecord, task: Task) -> Answer:
-    """Return the answer that the record of a finished run holds, as its task reads it."""
+def read_answer(run: RunRecord, task: Task, made_of: Callable[[], Provenance] | None = None) -> Answer:
+    """Return the answer that the record of a finished run holds, as its task reads it. `made_of`: makes its
+    provenance."""
     finish = run.finish
     assert finish is not None
     result, answer, verified = finish.result, None, None
@@ -377,6 +381,7 @@ def read_answer(run: RunRecord, task: Task) -> Answer:
         anew=tuple(each.own.anew for each in nodes if each.own is not None and each.own.anew),
         failure=failure,
         partial=finish.partial,
+        made_of=made_of,
         report=report(run),
         plan=run.plan,
     )

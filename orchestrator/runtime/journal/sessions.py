@@ -21,6 +21,7 @@ from ...core.task import Task
 from ...core.tools.tool import ToolSpec
 from ...machine import Run
 from ..client.config import Config
+from ..client.provenance import check
 from ..client.questions import QuestionQueue, Told
 from ..driver.driver import Driver
 from ..plugins.loader import Plugins
@@ -51,6 +52,8 @@ class JournalSink:
         self._config = config
         self._tidied = False
         self._off = config.journal == "off"
+        self.facts: dict[str, JsonValue] = {}
+        """What a session's header remembers of the models and tools that were started."""
 
     def next_file(self, journal: Journal) -> Journal | None:
         """Return another journal for new runs if this one is full. Raises `ConfigError`."""
@@ -108,7 +111,8 @@ class JournalSink:
                 if isinstance(value, str) and value not in ("on", "off") and Path(value).exists():
                     settings[key] = str(Path(value).resolve())  # to be found from any folder
         clock: dict[str, JsonValue] = {"unix": time.time(), "at": asyncio.get_running_loop().time()}
-        return {"worker": config.worker, "model": config.model, "clock": clock, "settings": settings}
+        told: dict[str, JsonValue] = {"clock": clock, "settings": settings}
+        return {"worker": config.worker, "model": config.model, **self.facts, **told}
 
 
 @dataclass(slots=True)
@@ -144,9 +148,10 @@ class Resumer:
         lend: Callable[[Task], Iterable[ToolSpec]],
         on_unknown: OnUnknown,
         told: Told | None,
+        anyway: bool = False,
     ) -> RunClaim:
         """Rebuild a run and resume it; a run that has ended is only read. `lend` lets the run call its own tools, given
-        its task, and describes all that it may call.
+        its task, and describes all that it may call. `anyway`: also with other models or tools than it began with.
 
         Raises `ConfigError` for a journal that cannot be read, that another process writes, or that this version
         cannot resume, and `PluginError` if the request's planner or task are not there any more.
@@ -166,6 +171,8 @@ class Resumer:
             request = rebuilt.submitted.request
             task = rebuilt.machine.runs[run].task
             brief = Brief(request=request, task=task, tools=tuple(lend(task)), plugins=self._plugins)
+            if not anyway:
+                check(run, rebuilt.header.meta, driver.workers, brief.tools)
             planner = self._plugins.planner(request.planner)
             _same_kind(planner, rebuilt)
             driver.expander.adopt(run, planner, brief)

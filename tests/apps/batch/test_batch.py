@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from plait.apps.batch.rows import COLUMNS, Log, count_rows, read_rows
 from plait.core.errors import ConfigError
+from plait.core.provenance import Provenance
 
 from ..conftest import Plait
 
@@ -45,13 +47,22 @@ def test_every_row_has_an_outcome_in_the_order_of_the_input(plait: Plait, tmp_pa
     assert (done.json["rows"], done.json["done"], done.json["status"]) == (8, 8, "done")
     found = _read(tmp_path / "out.jsonl")
     assert [row["row"] for row in found] == list(range(8))
-    assert [row["status"] for row in found] == ["done", "invalid", "failed", *["invalid"] * 3, "done", "invalid"]
+    assert [row["status"] for row in found] == [
+        "done",
+        "invalid",
+        "failed",
+        "invalid",
+        "done",
+        "invalid",
+        "done",
+        "invalid",
+    ]
     assert (found[0]["id"], found[0]["answer"], found[0]["text"]) == ("7", "a reply", "a reply")
     assert found[0]["completion_tokens"] == 2
     assert "not JSON" in found[1]["error"]
     assert "EngineError" in found[2]["error"]
     assert "no `text`" in found[3]["error"]
-    assert "'planer'; did you mean 'planner'?" in found[4]["error"]
+    assert "'planer'; did you mean 'planner'?" in done.err and found[4]["planer"] == "single"
     assert "nobody" in found[5]["error"]
     assert all([name for name in row if name in COLUMNS] == list(COLUMNS) for row in found)
     assert not (tmp_path / "out.jsonl.progress").exists()
@@ -114,6 +125,42 @@ def test_what_another_batch_left_is_not_mixed_in(tmp_path: Path) -> None:
     log.close()
 
 
+def test_what_the_rows_depend_on_is_the_same_in_every_try(tmp_path: Path) -> None:
+    made = Provenance(models=("A",), request={"planner": {"name": "sample", "options": {"n": 1}}})
+    log = Log(tmp_path / "log", {}, 3)
+    log.claim(made)
+    log.add({"row": 0, "status": "done"})
+    log.close()
+    log = Log(tmp_path / "log", {}, 3)
+    log.claim(made)
+    with pytest.raises(ConfigError, match=re.escape('models is ["A"] there and ["B"] here')):
+        log.add({"row": 1, "status": "done", "made_of": made.model_copy(update={"models": ("B",)}).model_dump()})
+    assert (log.done, [each["row"] for each in log.outcomes()]) == (1, [0])
+    log.close()
+
+
+def test_a_batch_goes_on_with_what_it_began_with(plait: Plait, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, script = _rows(tmp_path / "in.jsonl", 3), _script(tmp_path / "s.json")
+    given = ["batch", rows, "--out", "out.jsonl", "--script", script]
+    added, most = Log.add, 1
+
+    def once(log: Log, outcome: dict[str, Any]) -> None:
+        if log.done == most:
+            raise ConfigError("the process dies")
+        added(log, outcome)
+
+    with monkeypatch.context() as dying:
+        dying.setattr(Log, "add", once)
+        assert plait(*given).code == 2
+    with monkeypatch.context() as other:
+        other.setenv("PLAIT_PLANNER", "sample:n=3")
+        refused = plait(*given)
+        assert refused.code == 2 and 'request.planner.name is "single" there and "sample" here' in refused.err
+    assert plait(*given).code == 0
+    digests = {row["provenance"] for row in _read(tmp_path / "out.jsonl")}
+    assert len(digests) == 1 and None not in digests
+
+
 def test_a_line_that_was_being_written_when_the_process_died_is_run_again(tmp_path: Path) -> None:
     path = tmp_path / "log"
     log = Log(path, {}, 3)
@@ -162,7 +209,7 @@ def test_rows_killed_and_resumed_are_neither_lost_nor_doubled(tmp_path: Path, co
             kills += 1
         process.wait()
     assert kills == 2, "the batch was over before it could be killed"
-    before = {json.loads(line)["row"]: line for line in log.read_bytes().splitlines()[1:] if line.endswith(b"}")}
+    before = {json.loads(line)["row"]: line for line in log.read_bytes().splitlines()[2:] if line.endswith(b"}")}
     last = subprocess.run([*words, "--json"], capture_output=True, text=True, check=True)
     summary = json.loads(last.stdout)
     assert summary["done"] == count
@@ -224,6 +271,18 @@ def test_nothing_but_failures_is_a_failure(plait: Plait, tmp_path: Path) -> None
     rows.write_text('{"text": "this fails"}\n{"text": "y", "planner": "nobody"}\n')
     done = plait("batch", rows, "--out", "out.jsonl", "--script", script, "--json")
     assert (done.code, done.json["failed"], done.json["status"]) == (1, 2, "done")
+
+
+def test_columns_are_those_of_all_rows(plait: Plait, tmp_path: Path) -> None:
+    rows, script = tmp_path / "in.jsonl", _script(tmp_path / "s.json")
+    rows.write_text('not json\n{"text": "a", "ref": 1}\n{"text": "b", "extra": 2, "answer": 3, "input_answer": 4}\n')
+    done = plait("batch", rows, "--out", "out.parquet", "--script", script)
+    assert done.code == 0 and "'extra'; did you mean 'text'?" in done.err
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = parquet.read_table(tmp_path / "out.parquet").to_pylist()
+    assert [row["status"] for row in table] == ["invalid", "done", "done"]
+    assert [row["ref"] for row in table] == [None, "1", None]
+    assert (table[2]["extra"], table[2]["input_answer"], table[2]["input_input_answer"]) == ("2", "3", "4")
 
 
 def test_other_columns_are_carried_into_the_output_and_named(plait: Plait, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from plait.apps.rollouts.arrow import read_arrow, write_arrow
 from plait.apps.rollouts.record import BadRecord, Record, WeightsSegment
 from plait.apps.rollouts.store import RolloutReader, Store, read_rollouts
 from plait.core.errors import ConfigError
+from plait.core.provenance import Provenance
 
 HEADER = {"prompts": "abc"}
 
@@ -140,3 +141,16 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes() + b'{"rollout": 3}\n')
     with pytest.raises(BadRecord, match="at byte"):
         list(read_rollouts(path))
+
+
+def test_rollouts_go_on_with_the_model_that_they_began_with(tmp_path: Path) -> None:
+    made = Provenance(models=("A",))
+    with Store(tmp_path / "out.jsonl", HEADER) as store:
+        store.claim(made)
+        store.add(rollout(1))
+    with Store(tmp_path / "out.jsonl", HEADER) as store:
+        assert store.done == {"1/0"}
+        store.claim(made)
+        with pytest.raises(ConfigError, match="models is"):
+            store.claim(Provenance(models=("B",)))
+    assert list(read_rollouts(tmp_path / "out.jsonl")) == [rollout(1)]

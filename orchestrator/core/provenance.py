@@ -1,0 +1,89 @@
+"""What an answer depends on beside its question: with the same of it, the same question may get the same answer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Self, cast
+
+from pydantic import JsonValue
+
+from .errors import ConfigError
+from .request import Request
+from .tools.tool import ToolSpec
+from .values import Frozen
+
+__all__ = ["Provenance", "digest_of", "tool_digests"]
+
+_NOT_OF_THE_ANSWER = {
+    "text", "messages", "share", "weight", "priority", "salt", "tenant", "session", "metadata", "retries",
+}  # fmt: skip
+"""Fields of a request that are the question, or say who asks and when it is run."""
+
+
+def digest_of(value: JsonValue) -> str:
+    """Return 16 hexadecimal digits that tell a JSON value from others: the beginning of the SHA-256 of its text with
+    sorted keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
+def tool_digests(tools: Iterable[ToolSpec]) -> dict[str, str]:
+    """Return a digest of each tool's description, by its name."""
+    return {each.name: digest_of(each.model_dump(mode="json")) for each in tools}
+
+
+class Provenance(Frozen):
+    """What an answer depends on beside its question."""
+
+    plait: str = ""
+    """The version."""
+    models: tuple[str, ...] = ()
+    """What tells the models that generate from others (`Worker.identity`), sorted."""
+    tools: dict[str, str] = {}
+    """A digest of each tool's description, by its name."""
+    request: dict[str, JsonValue] = {}
+    """The request without its question: planner and options, task, policies, generation, budget, seed."""
+
+    @classmethod
+    def of(cls, request: Request, plait: str, models: Iterable[str], tools: Iterable[ToolSpec]) -> Self:
+        """Return that of a request as it is run."""
+        return cls(
+            plait=plait,
+            models=tuple(sorted(set(models))),
+            tools=tool_digests(tools),
+            request=request.model_dump(mode="json", exclude=_NOT_OF_THE_ANSWER),
+        )
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits that are the same for the same provenance."""
+        return digest_of(self.model_dump(mode="json"))
+
+    def demand(self, there: Provenance, what: str) -> None:
+        """Raise `ConfigError` if `what` began with something else than this, by the first field that differs."""
+        if difference := there.difference(self):
+            raise ConfigError(f"{what} was begun with something else: {difference}")
+
+    def difference(self, other: Provenance) -> str:
+        """Return the first field that another has otherwise, with both values; empty if there is none.
+
+        >>> Provenance(request={"seed": 1}).difference(Provenance(request={"seed": 2}))
+        'request.seed is 1 there and 2 here'
+        """
+        return _difference("", self.model_dump(mode="json"), other.model_dump(mode="json"))
+
+
+def _difference(path: str, there: JsonValue, here: JsonValue) -> str:
+    if isinstance(there, dict) and isinstance(here, dict):
+        for name in sorted({*there, *here}):
+            inner = cast("Mapping[str, JsonValue]", there).get(name), cast("Mapping[str, JsonValue]", here).get(name)
+            if found := _difference(f"{path}.{name}" if path else name, *inner):
+                return found
+        return ""
+    return "" if there == here else f"{path} is {_short(there)} there and {_short(here)} here"
+
+
+def _short(value: JsonValue) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 200 else f"{text[:200]}…"
