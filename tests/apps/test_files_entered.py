@@ -18,7 +18,7 @@ from plait.workers.scripted import Reply, Scripted
 
 OURS = Path(plait.__file__).parent
 BY_SDK = 53
-BY_SERVER = 63
+BY_SERVER = 65
 
 
 async def entered(work: Callable[[], Awaitable[object]]) -> list[str]:

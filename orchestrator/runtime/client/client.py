@@ -20,7 +20,6 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import JsonValue
 
-from ... import __version__
 from ...core.addresses import allow
 from ...core.errors import ConfigError, UsageError
 from ...core.events import Submitted
@@ -40,6 +39,7 @@ from ..driver.effects import revised
 from ..driver.expander import Expander
 from ..driver.flows import first_patch
 from ..driver.watchers import Watcher
+from ..journal.journal import version
 from ..journal.location import Database, Location, located
 from ..journal.resume import OnUnknown
 from ..journal.sessions import JournalSink, Resumer, RunEntry
@@ -129,8 +129,8 @@ class AsyncOrchestrator:
         if hasattr(self._tools, "on_ask"):
             self._tools.on_ask = self._asker.ask
         self._driver: Driver | None = None
-        self._models: tuple[str, ...] = ()
-        """What tells the models of its workers from others."""
+        self._provenance: Callable[..., Provenance] = Provenance.of
+        """Makes the provenance of a request, with the models that were started."""
         self._expander = Expander(revised)
         self._records = JournalSink(self.config)
         self._resumer = Resumer(self.config, self.plugins, self._asker, self._records)
@@ -214,7 +214,7 @@ class AsyncOrchestrator:
         if self.config.lease is None:
             driver.jobs.spawn(silence.watch(driver, silence.SILENCE))
         self._driver = driver
-        self._models = models_of(driver.workers)
+        self._provenance = partial(Provenance.of, plait=version(), models=models_of(driver.workers))
         self._records.facts = facts(driver.workers, self._tools.specs, self._given is not None)
         if isinstance(self.config.journal, Database):
             self._pool = Pool(self.config.journal, self.config, self._handles, self.reopen, lambda: self.on_taken)
@@ -477,7 +477,7 @@ class AsyncOrchestrator:
             nodes=taken.rebuilt.nodes,
             began=taken.began,
             ended=taken.ended,
-            provenance=partial(Provenance.of, submitted.request, __version__, self._models, specs),
+            provenance=partial(self._provenance, submitted.request, tools=specs),
         )
         self._listed(handle)
         handle.finished.add_done_callback(take_back)
@@ -526,7 +526,7 @@ class AsyncOrchestrator:
 
     def _made_of(self, brief: Brief) -> Callable[[], Provenance]:
         """Return what makes the provenance of a request: nearly nobody asks for it."""
-        return partial(Provenance.of, brief.request, __version__, self._models, brief.tools)
+        return partial(self._provenance, brief.request, tools=brief.tools)
 
     def brief(self, request: str | Request = "", *, planned: bool = False, **fields: Any) -> Brief:
         """Return what a planner is told of a request, checked, and start nothing.

@@ -104,7 +104,7 @@ class Journal:
             self._resumes = resumes
             self._begin(
                 Header(
-                    plait=_version(),
+                    plait=version(),
                     created=_now(),
                     grace=grace,
                     lease=lease,
@@ -125,9 +125,7 @@ class Journal:
         self.flush()
         base = self._next - 1 if goes_on and self._next > 1 else None
         created, meta = _now(), _without_secrets(meta)
-        self._begin(
-            Header(plait=_version(), created=created, grace=grace, lease=lease, base=base, told=True, meta=meta)
-        )
+        self._begin(Header(plait=version(), created=created, grace=grace, lease=lease, base=base, told=True, meta=meta))
 
     def _begin(self, header: Header) -> None:
         self._storage.begin(self._next, self._hidden(header.model_dump_json()))
@@ -301,7 +299,8 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _version() -> str:
+def version() -> str:
+    """Return the version of this package."""
     try:
         return importlib.metadata.version("plait")
     except importlib.metadata.PackageNotFoundError:  # run from a checkout
