@@ -20,6 +20,13 @@ from .tools import AnyTool, McpServer, Tools, load_tools
 __all__ = ["ToolActors"]
 
 
+class AllowedTools(Tools):
+    """The tools of an actor: who sends it a call has asked whether it may be made."""
+
+    def _asks(self, op: Call, the_tool: AnyTool) -> bool:
+        return False
+
+
 class ToolActors(Tools):
     """Serves calls as `tools` does; those of the tools of `file` in Ray actors, where heavy ones do not slow the
     scheduler down and one that crashes takes no more than its actor with it.
@@ -57,7 +64,8 @@ class ToolActors(Tools):
         room: dict[str, Any] = {"num_cpus": num_cpus, "count": actors, "start_timeout": start_timeout, "like": self}
         room["quarantine"] = Quarantine()
         self._actors = [
-            RayWorker("plait.workers.tools:Tools", options, name=f"{name}-{index}", **room) for index in range(actors)
+            RayWorker("plait.workers.tool_actors:AllowedTools", options, name=f"{name}-{index}", **room)
+            for index in range(actors)
         ]
         self._left = actors
         """Actors that are there or coming back."""
@@ -89,7 +97,7 @@ class ToolActors(Tools):
                 yield item
             return
         the_tool = self._tools.get(job.op.tool)
-        if job.op.approve or (job.op.approve is None and the_tool is not None and the_tool.approve):
+        if the_tool is not None and self._asks(job.op, the_tool):
             call = await self.allowed(job)
             if not isinstance(call, Call):
                 yield call

@@ -23,7 +23,7 @@ from ..core.interfaces import offer
 from ..core.messages import did_you_mean
 from ..core.record import StepRecord
 from ..core.states import State
-from ..core.tools.context import Question
+from ..core.tools.context import OPERATOR, Answerer, Question
 from ..runtime.client.answer import News
 from ..runtime.client.client import AsyncOrchestrator
 from ..runtime.client.handle import Handle
@@ -50,7 +50,7 @@ class Steerable(Protocol):
     def prune(self, step: str, reason: str) -> None: ...
     def pause(self) -> None: ...
     def resume(self) -> None: ...
-    def answer(self, question: str, value: JsonValue) -> None: ...
+    def answer(self, question: str, value: JsonValue, by: Answerer) -> None: ...
     def limit(self, **limits: float | str | None) -> None: ...
 
 
@@ -164,8 +164,8 @@ class Control:
             raise UsageError(f"slots={value!r} is no number of jobs at the same time")
         self._orchestrator.resize(worker or there[0], int(value))
 
-    async def do(self, message: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
-        """Do what a message `{"do": verb, "run": …, …}` asks for, and yield the rows of its answer."""
+    async def do(self, message: Mapping[str, Any], by: Answerer = OPERATOR) -> AsyncGenerator[dict[str, Any], None]:
+        """Do what a message `{"do": verb, "run": …, …}` asks for, and yield the rows of its answer. `by`: who asks."""
         fields = {key: value for key, value in message.items() if key != "do"}
         name = message.get("do")
         verb = VERBS.get(name) if isinstance(name, str) else None
@@ -175,6 +175,8 @@ class Control:
         if not isinstance(run, str):
             raise UsageError(f"{verb.name}: run has to be a text")
         given = verb.checked(fields)
+        if verb.name == "answer":
+            given["by"] = by
         made = verb.do(self.find(run) if verb.of_run else self, **given)
         match made:
             case AsyncGenerator():
@@ -208,13 +210,13 @@ def _prune(run: Steerable, step: str, reason: str = "") -> dict[str, Any]:
     return {"done": "prune", "steps": [each.path for each in live]}
 
 
-def _answer(run: Steerable, value: JsonValue, question: str = "") -> None:
+def _answer(run: Steerable, value: JsonValue, question: str = "", by: Answerer = OPERATOR) -> None:
     there = [each.id for each in run.questions]
     if not question and len(there) == 1:
         question = there[0]
     if question not in there:
         raise UsageError(f"run {run.run} has no open question {question!r}; open are: {', '.join(there)}")
-    run.answer(question, value)
+    run.answer(question, value, by)
 
 
 def _limit(run: Steerable, name: str, value: str) -> None:

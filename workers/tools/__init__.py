@@ -163,7 +163,7 @@ class Tools(Worker):
             tell(outcome)
 
         running = self._running[attempt] = _Running(the_tool, loop, end)
-        if op.approve or (op.approve is None and the_tool.approve):
+        if self._asks(op, the_tool):
             running.task = loop.create_task(self._when_allowed(running, job))
             return
         self._begin(running, job, kwargs)
@@ -178,6 +178,10 @@ class Tools(Worker):
         else:
             self._on_thread(running, work)
         running.arm(the_tool.timeout, self._timed_out)
+
+    def _asks(self, op: Call, the_tool: AnyTool) -> bool:
+        """Whether a person is asked. What a plan says counts only where it is stricter: it may come from anywhere."""
+        return bool(op.approve or the_tool.approve)
 
     async def allowed(self, job: Job) -> Call | Failure:
         """Ask a person whether a call may be made; return it with the arguments that they want, or why not. The clock
@@ -203,7 +207,7 @@ class Tools(Worker):
         match verdict:
             case {"approved": True, **rest}:
                 args = rest.get("args", call.args)
-                return call.model_copy(update={"args": args, "approve": False})
+                return call.model_copy(update={"args": args, "approve": None})
             case {"reason": str() as reason}:
                 return as_failure(Denied(f"a person did not allow {call.tool}({shown}): {reason}"))
             case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 from collections.abc import Sequence
 from typing import Annotated
@@ -10,7 +11,7 @@ import typer
 from pydantic import JsonValue
 
 from ...core.errors import UsageError
-from ...core.tools.context import Question
+from ...core.tools.context import Answerer, Question
 from ...runtime.journal.directory import RunEntry
 from ...runtime.journal.inbox import leave, pending
 from ..common.journals import Place, place_of
@@ -50,7 +51,8 @@ def answer(
             steer(VERBS["answer"], where, run, value=said, question=name if of_step else "")
             row, words = {"run": run, "done": "answer"}, f"answer: run {run}"
         else:
-            asked = leave(place_of(place), name if of_step else _only(name, place), said)
+            by = Answerer(name=f"user {getpass.getuser()}")
+            asked = leave(place_of(place), name if of_step else _only(name, place), said, by)
             row, words = {"question": asked.id, "left": True}, f"the answer to {asked.id} is left for its run"
         if as_json:
             output.result(row)

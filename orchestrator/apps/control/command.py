@@ -16,6 +16,7 @@ from ...runtime.client.config import Config
 from ...runtime.journal.location import Database
 from ..common.options import Json
 from ..common.output import Output, opened
+from ..common.terminal import safe
 from ..verbs import VERBS, Verb, VerbArgument, limit_of
 from .distant import Distant, under_way
 from .socket import Peer, peers
@@ -128,7 +129,7 @@ def _say(output: Output, row: dict[str, Any], words: str) -> None:
     if output.json:
         output.result(row)
     else:
-        output.people.print(words, soft_wrap=True, markup=False, highlight=False)
+        output.people.print(safe(words), soft_wrap=True, markup=False, highlight=False)
 
 
 def watch(run: RunUnderWay = "", as_json: Json = False) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from ...core.record import StepRecord
-from ...core.tools.context import Question
+from ...core.tools.context import OPERATOR, Answerer, Question
 from ...runtime.client.client import read_answer
 from ...runtime.journal import store
 from ...runtime.journal.directory import RunEntry, entries, find
@@ -155,9 +155,10 @@ class Distant:
         """Have steps started again."""
         store.order(self._database, self.run, "resume")
 
-    def answer(self, question: str, value: JsonValue) -> None:
-        """Answer an open question. Raises `Unanswered` for what is none of its choices."""
-        leave(self._database, question, value)
+    def answer(self, question: str, value: JsonValue, by: Answerer = OPERATOR) -> None:
+        """Answer an open question. Raises `Unanswered` for what is none of its choices, `NotAllowed` for one who may
+        not answer it."""
+        leave(self._database, question, value, by)
 
     def limit(self, **limits: float | str | None) -> None:
         """Have limits of the run's budget changed."""

@@ -1,7 +1,8 @@
 """The socket of a process, by which others on this host ask it: one JSON object a line, there and back.
 
 A connection asks one thing: `{"do": "show", "run": "…"}`. The answer is any number of lines, the last of them
-`{"end": true}` or `{"error": "…"}`. Sockets stand in a folder that only their owner can enter.
+`{"end": true}` or `{"error": "…"}`. Sockets stand in a folder that only their owner can enter. Both sides look whose
+process the other is: a folder that another user made first, or a socket that was put there, is not believed.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ import contextlib
 import json
 import logging
 import os
+import pwd
 import socket
+import stat
+import struct
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 from ...core.errors import PlaitError, UsageError
+from ...core.tools.context import Answerer
 from ..verbs import Control
 
 __all__ = ["Peer", "folder", "opened", "peers"]
@@ -32,6 +37,22 @@ def folder() -> Path:
     folder."""
     given = os.environ.get("XDG_RUNTIME_DIR", "")
     return Path(given) / "plait" if given.startswith("/") else Path(tempfile.gettempdir()) / f"plait-{os.getuid()}"
+
+
+def is_private(home: Path) -> bool:
+    """Whether a folder is there, is this user's, and nobody else's to enter. A link to one is none."""
+    try:
+        found = home.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def owner(link: socket.socket) -> int:
+    """Return the user id of the process at the other end of a Unix socket, as the kernel says it."""
+    size = struct.calcsize("3i")
+    _, user, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return user
 
 
 @contextlib.asynccontextmanager
@@ -53,8 +74,8 @@ async def opened(control: Control) -> AsyncIterator[Path | None]:
     try:
         home = folder()
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if home.stat().st_uid != os.getuid() or home.stat().st_mode & 0o077:
-            raise OSError(f"{home} is open to others")
+        if not is_private(home):
+            raise OSError(f"{home} is another's, or open to others")
         found = home / f"{os.getpid()}-{id(control):x}.sock"
         server = await asyncio.start_unix_server(met, found, limit=_LINE)
         found.chmod(0o600)
@@ -75,6 +96,9 @@ async def opened(control: Control) -> AsyncIterator[Path | None]:
 
 async def _serve(control: Control, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer one question; whoever asks and goes away is forgotten."""
+    user = owner(writer.get_extra_info("socket"))
+    if user not in (os.getuid(), 0):
+        return
     try:
         line = await asyncio.wait_for(reader.readline(), 10)
         asked = json.loads(line)
@@ -85,7 +109,7 @@ async def _serve(control: Control, reader: asyncio.StreamReader, writer: asyncio
         await writer.drain()
         return
     gone = asyncio.ensure_future(reader.read())
-    rows = control.do(asked)
+    rows = control.do(asked, Answerer(name=f"user {_name(user)}"))
     try:
         while True:
             step = asyncio.ensure_future(anext(rows))
@@ -107,6 +131,13 @@ async def _serve(control: Control, reader: asyncio.StreamReader, writer: asyncio
     await writer.drain()
 
 
+def _name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)
+
+
 def _line(row: dict[str, Any]) -> bytes:
     return json.dumps(row, ensure_ascii=True, default=str).encode() + b"\n"
 
@@ -121,7 +152,7 @@ class Peer:
         """Ask, and yield the rows of the answer. Raises `UsageError` for a refusal, `OSError` for one that is gone."""
         with socket.socket(socket.AF_UNIX) as link:
             link.settimeout(timeout)
-            link.connect(str(self.path))
+            _connect(link, self.path)
             link.sendall(_line({"do": do, **fields}))
             with link.makefile("rb") as lines:
                 for line in lines:
@@ -134,14 +165,26 @@ class Peer:
         raise OSError("the process has ended")
 
 
+def _connect(link: socket.socket, path: Path) -> None:
+    """Connect to a process of this user's. Raises `OSError` for one that is another's."""
+    link.connect(str(path))
+    if owner(link) != os.getuid():
+        raise OSError(f"{path} is the socket of another user")
+
+
 def peers() -> list[Peer]:
-    """Return the processes of this user that listen; sockets that were left behind are removed."""
-    found: list[Peer] = []
-    for path in sorted(folder().glob("*.sock")):
+    """Return the processes of this user that listen; sockets that were left behind are removed. A folder that is not
+    this user's alone has none."""
+    home, found = folder(), list[Peer]()
+    if not is_private(home):
+        if home.exists():
+            log.warning("%s is not this user's alone: no process is looked for there", home)
+        return found
+    for path in sorted(home.glob("*.sock")):
         try:
             with socket.socket(socket.AF_UNIX) as link:
                 link.settimeout(2)
-                link.connect(str(path))
+                _connect(link, path)
         except ConnectionRefusedError:
             path.unlink(missing_ok=True)
         except OSError:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ..common.options import Json
 from ..common.output import opened
+from ..common.terminal import safe
 from .command import processes, store_of_settings
 from .distant import under_way
 
@@ -76,7 +77,7 @@ def _shown(look: dict[str, Any]) -> Group:
     lines: list[Any] = []
     for each in look["processes"]:
         workers = ", ".join(f"{worker['name']} ({worker['slots']} slots)" for worker in each["workers"])
-        lines.append(Text(f"{each['pid']}  plait {' '.join(each['words'][:2])}  {each['runs']} runs  {workers}"))
+        lines.append(Text(safe(f"{each['pid']}  plait {' '.join(each['words'][:2])}  {each['runs']} runs  {workers}")))
     rate = sum(row["tokens_per_second"] for row in look["runs"])
     lines.append(Text(f"{len(look['runs'])} runs, {rate:.1f} tokens a second", style="bold"))
     return Group(*lines, *([_table(look["runs"])] if look["runs"] else []))
@@ -87,11 +88,12 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     for name in ("run", "pid", "status", "planner", "steps", "running", "tokens", "seconds", "asks", "text"):
         made.add_column(name, no_wrap=True, overflow="ellipsis", justify="left")
     for row in rows:
-        made.add_row(
+        cells = (
             *(row["run"][:8], str(row["pid"] or "store"), row["status"], row["planner"]),
             f"{row['done']}/{row['steps']}" if "steps" in row else "",
             *(str(row.get("running", "")), str(row["tokens"])),
             f"{row['seconds']:.1f}" if "seconds" in row else "",
             *(str(len(row.get("questions", ())) or ""), " ".join(row["text"].split())[:60]),
         )
+        made.add_row(*map(safe, cells))
     return made

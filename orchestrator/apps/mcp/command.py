@@ -42,11 +42,12 @@ def mcp(
 
 
 async def _serve(config: Config, address: tuple[str, int] | None) -> None:
+    from ..serve.settings import LOOPBACK
     from .jobs import Jobs
     from .server import build
 
     async with AsyncOrchestrator(config=config, on_ask="later") as orchestrator:
-        server = build(Jobs(orchestrator, config.tokens))
+        server = build(Jobs(orchestrator, config.tokens, address is None or address[0] in LOOPBACK))
         if address is None:
             await server.run_stdio_async()
         else:

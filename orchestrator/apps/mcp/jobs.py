@@ -12,7 +12,7 @@ from ...core.plan import Plan, Step
 from ...core.request import Request
 from ...core.rights import ANY_HOST, Rights
 from ...core.states import State
-from ...core.tools.context import Question
+from ...core.tools.context import Answerer, Question
 from ...core.tools.tool import tool
 from ...runtime.client.answer import AskNews, StepNews
 from ...runtime.client.client import AsyncOrchestrator
@@ -20,7 +20,7 @@ from ...runtime.client.handle import Handle
 from ...runtime.plugins.trust import untrusted
 from ..common import outside
 
-__all__ = ["Jobs", "Progress", "until_asked"]
+__all__ = ["MODEL", "Jobs", "Progress", "until_asked"]
 
 Progress = Callable[[int, int, str], Awaitable[None]]
 """Takes how many steps have ended, how many there are, and which ended last."""
@@ -28,6 +28,8 @@ KEPT = 1000
 """Most runs that are remembered after their end."""
 SAMPLES = 1000
 """Most texts of a vote."""
+MODEL = Answerer(name="MCP client", approves=False)
+"""Who calls the tool `reply`: mostly a model, which may have asked for the call itself."""
 _RIGHTS = Rights(image_hosts=(ANY_HOST,))
 """What clients may ask for: all that this program may, but no images of this machine or its network."""
 
@@ -38,10 +40,13 @@ class Jobs:
     Args:
         orchestrator: runs them. Its questions wait (`on_ask="later"`).
         tokens: most tokens that a run may generate, whatever a client asks for; `None`: the orchestrator's own limit.
+        local: clients are programs of this machine, so what their user says to a question is the operator's word.
     """
 
-    def __init__(self, orchestrator: AsyncOrchestrator, tokens: int | None = None) -> None:
+    def __init__(self, orchestrator: AsyncOrchestrator, tokens: int | None = None, local: bool = True) -> None:
         self._orchestrator, self._tokens = orchestrator, tokens
+        self.person = Answerer(name="user of an MCP client", approves=local)
+        """Who answers a form that a client has shown."""
         self._handles: dict[str, Handle] = {}
 
     async def solve(self, question: str, planner: str = "", n: int = 0, max_tokens: int = 0) -> Handle:

@@ -19,7 +19,7 @@ from ...core.tools.context import Question
 from ...runtime.client.handle import Handle
 from ..verbs import VERBS
 from .forms import request_of, value_of
-from .jobs import Jobs, Progress, until_asked
+from .jobs import MODEL, Jobs, Progress, until_asked
 from .tasks import Tasks
 
 __all__ = ["build"]
@@ -81,10 +81,10 @@ def build(jobs: Jobs) -> MCPServer:
 
     @server.tool()
     async def reply(run: str, question: str, value: Any) -> dict[str, Any]:
-        """Answer a question of a run, by the ids that `status` says."""
+        """Answer a question of a run, by the ids that `status` says; a person says whether calls are allowed."""
         with _Said():
             handle = jobs.handle(run)
-            VERBS["answer"].do(handle, question=question, value=value)
+            VERBS["answer"].do(handle, question=question, value=value, by=MODEL)
             return _state(handle)
 
     @server.tool()
@@ -118,11 +118,11 @@ async def _answered(jobs: Jobs, ctx: Context, begin: Any) -> dict[str, Any] | In
         try:
             if again is not None:
                 for name, response in (ctx.input_responses or {}).items():
-                    handle.answer(name, value_of(response))
+                    handle.answer(name, value_of(response), jobs.person)
             while (asked := await until_asked(handle, _progress(ctx))) is not None:
                 if (ctx.protocol_version or "") >= MULTI_ROUND:
                     return InputRequiredResult(input_requests={asked.id: request_of(asked)}, request_state=handle.run)
-                handle.answer(asked.id, await _elicited(ctx, asked))
+                handle.answer(asked.id, await _elicited(ctx, asked), jobs.person)
         except BaseException:
             handle.cancel(cause="client-gone")
             raise

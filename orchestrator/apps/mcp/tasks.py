@@ -89,7 +89,7 @@ class Tasks(Extension):
                 handle.cancel("its question was declined")
                 break
             try:
-                handle.answer(question, content.get("value"))
+                handle.answer(question, content.get("value"), self._jobs.person)
             except PlaitError as error:
                 raise MCPError(INVALID_PARAMS, str(error)) from None
         return {"resultType": "complete"}

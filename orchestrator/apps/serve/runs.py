@@ -21,7 +21,7 @@ from ..control.distant import Distant
 from ..trace.model import Clock, Trace
 from ..trace.projection import UNFINISHED
 from ..trace.read import read_trace
-from ..verbs import VERBS, Control, Verb
+from ..verbs import VERBS, Control, Steerable, Verb
 from ..viewer.page import data_of, live_page, page_headers, runs_page
 from .errors import ApiError, not_found
 from .http import EventStream, read, sse
@@ -68,9 +68,16 @@ class RunsApi:
         self._service = service
         self._plugins: PluginsLike = Plugins()
 
-    def _control(self, user: User) -> Control:
+    def _control(self, user: User, *, look: bool = True) -> Control:
+        """Return the runs that a tenant sees (`look`) or steers. Who approves sees what waits for that."""
         live = self._service.live
-        return Control(self._service.orchestrator, lambda run: run in live and user.sees(live[run].user))
+
+        def sees(run: str) -> bool:
+            if run not in live or user.sees(live[run].user):
+                return run in live
+            return look and user.tenant.approves and any(each.call for each in live[run].handle.questions)
+
+        return Control(self._service.orchestrator, sees)
 
     async def index(self, request: Request, user: User) -> Response:
         """Answer `GET /`: the page."""
@@ -133,12 +140,28 @@ class RunsApi:
         if verb is None:
             raise not_found(f"there is no verb {name!r}: {', '.join(_STEERING)}")
         body = await read(request, Order, self._service.settings)
-        there = await self._elsewhere(run, user)
+        answers = name == "answer" and user.tenant.approves
+        there = await self._elsewhere(run, user, approves=answers)
+        given: dict[str, Any] = body.arguments(verb)
+        if name == "answer":
+            given["by"] = user.answerer
         if there is None:
-            verb.do(self._control(user).find(run), **body.arguments(verb))
+            control = self._control(user, look=answers)
+            handle = control.find(run)
+            if answers and not self._service.owns(user, handle.run):
+                self._only_approvals(handle, body.question)
+            verb.do(handle, **given)
         else:
-            await asyncio.to_thread(verb.do, there, **body.arguments(verb))
+            if answers and not self._service.owns(user, there.run, there.entry.share):
+                await asyncio.to_thread(self._only_approvals, there, body.question)
+            await asyncio.to_thread(verb.do, there, **given)
         return JSONResponse({"run": run, "done": name})
+
+    def _only_approvals(self, run: Steerable, question: str) -> None:
+        """Raise `ApiError` unless the question of another tenant's run is whether a call is allowed."""
+        asked = [each for each in run.questions if question in ("", each.id)]
+        if not asked or not all(each.call for each in asked):
+            raise not_found(f"there is no call to allow in run {run.run!r} ({question[:200]!r})")
 
     # -- the journal ---------------------------------------------------------------------------------------------------
 
@@ -161,7 +184,7 @@ class RunsApi:
                 rows.append(_row(entry))
         return rows
 
-    def _entry(self, run: str, user: User) -> RunEntry:
+    def _entry(self, run: str, user: User, *, approves: bool = False) -> RunEntry:
         if self._service.store is None and not self._service.owns(user, run):
             raise not_found(f"there is no run {run!r}")
         try:
@@ -170,16 +193,16 @@ class RunsApi:
             if not user.tenant.admin:  # which others there are is nobody else's business
                 raise not_found(f"there is no run {run!r}") from None
             raise not_found(str(error)) from None
-        if not self._service.owns(user, entry.run, entry.share):
+        if not approves and not self._service.owns(user, entry.run, entry.share):
             raise not_found(f"there is no run {run!r}")
         return entry
 
-    async def _elsewhere(self, run: str, user: User) -> Distant | None:
+    async def _elsewhere(self, run: str, user: User, *, approves: bool = False) -> Distant | None:
         """Return a run of another process; `None` for one that is under way here, or where there is no store."""
         store = self._service.store
         if store is None or run in self._service.live:
             return None
-        entry = await asyncio.to_thread(self._entry, run, user)
+        entry = await asyncio.to_thread(self._entry, run, user, approves=approves)
         return Distant(store, entry)
 
     def _data(self, run: str, user: User) -> bytes:

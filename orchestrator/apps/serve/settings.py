@@ -73,6 +73,9 @@ class Tenant(Frozen):
     """Names of models and aliases it may ask for; all by default."""
     tools: bool = True
     """Whether its plans may call the server's tools."""
+    approves: bool = False
+    """Whether it may allow calls that a person has to allow (`approve=True` of a tool), in runs of other tenants. It
+    sees the runs that wait for that. Nobody allows the calls of its own runs."""
     extra_body: tuple[str, ...] | None = None
     """Fields that `extra_body` of its plans and prompts may set; the server's by default."""
     image_hosts: tuple[str, ...] | None = None

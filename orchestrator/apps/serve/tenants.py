@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from ...core.ops import Plugin
 from ...core.request import Request
 from ...core.rights import ANY_HOST, Rights
+from ...core.tools.context import OPERATOR, Answerer
 from ...runtime.client.answer import Answer
 from ...runtime.client.briefing import of_the_answer
 from ...runtime.client.handle import Handle
@@ -105,6 +106,14 @@ class User:
     def sees(self, other: User) -> bool:
         """Whether another's runs are shown to it."""
         return self is other or self.tenant.admin
+
+    @property
+    def answerer(self) -> Answerer:
+        """Who it is where it answers questions of runs. Without tenants it is the operator, unless the server is open
+        to whoever reaches it."""
+        if self.tenant.keys:
+            return Answerer(name=f"tenant {self.name}", tenant=self.name, approves=self.tenant.approves)
+        return Answerer(name="anybody", approves=False) if self._settings.open else OPERATOR
 
     def tokens_left(self) -> int:
         """Return how many tokens a run may generate now. Raises `ApiError` where nothing is left of the day."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from pydantic import Field, JsonValue
 
-from ..errors import Unanswered
+from ..errors import NotAllowed, Unanswered
 from ..values import Frozen
 from .calls import loads
 
@@ -72,6 +72,48 @@ class Question(Frozen):
                     f'{value!r:.200} is no answer to {self.text!r}: answer yes, no, {{"args": {{…}}}} to change the '
                     'arguments, or {"approved": false, "reason": "…"}'
                 )
+
+
+class Answerer(Frozen):
+    """Who answers questions. Whether a call is allowed (`Question.call`) is not answered by who asked for it."""
+
+    name: str = "operator"
+    """As the journal names it: `operator`, `user ann`, `tenant ann`."""
+    tenant: str = ""
+    """The tenant of a server that it is; empty: none, but somebody on the machine itself."""
+    approves: bool = True
+    """Whether it may allow calls."""
+
+    def check(self, question: Question, asked_by: str) -> None:
+        """Raise `NotAllowed` where it may not answer a question of a run that the tenant `asked_by` has submitted."""
+        if question.call is None:
+            return
+        if not self.approves:
+            raise NotAllowed(f"{self.name} may not allow calls: `plait runs answer` does, or a tenant that `approves`")
+        if self.tenant and self.tenant == asked_by:
+            raise NotAllowed(f"{self.name} asked for this call: another has to allow it")
+
+
+OPERATOR = Answerer()
+
+
+class GivenAnswer(Frozen):
+    """An answer as the journal keeps it."""
+
+    value: JsonValue
+    by: Answerer
+    at: float
+    """When, in seconds from 1970."""
+    call: dict[str, JsonValue] | None = None
+    """What was allowed or denied: the call of the question."""
+
+    def counts(self, question: Question, asked_by: str) -> bool:
+        """Whether a resumed run may take it for the answer to a question: given by one who may, for this very call."""
+        try:
+            self.by.check(question, asked_by)
+        except NotAllowed:
+            return False
+        return self.call == question.call
 
 
 class ToolContext:

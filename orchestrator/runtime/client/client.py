@@ -361,7 +361,8 @@ class AsyncOrchestrator:
             handle = Handle(driver, event, brief.task, watch, asker=self._asker, provenance=self._made_of(brief))
             self._listed(handle)
             handle.finished.add_done_callback(lambda _, held=live: take_back())  # the functions among them live so long
-            self._asker.begin(run, driver.recorder, told=handle.asked if answerable else None)
+            told = handle.asked if answerable else None
+            self._asker.begin(run, driver.recorder, told=told, tenant=brief.request.tenant)
             return handle
 
     def flow(self, request: str | Request = "", **fields: Any) -> LiveFlow:
@@ -504,8 +505,8 @@ class AsyncOrchestrator:
         handle.finished.add_done_callback(lambda _: self._handles.pop(handle.run, None))
 
     def answer(self, question: str, value: JsonValue) -> None:
-        """Answer a question that a tool has put, by its id. Raises `UsageError` for one that is not open, `Unanswered`
-        for an answer that is none of its choices."""
+        """Answer a question that a tool has put, by its id, as the operator. Raises `UsageError` for one that is not
+        open, `Unanswered` for an answer that is none of its choices."""
         self._asker.answer(question, value)
 
     def plan(self, request: str | Request = "", **fields: Any) -> Plan:

@@ -22,7 +22,7 @@ from ...core.provenance import Provenance
 from ...core.record import StepRecord
 from ...core.result import Result, Token, as_failure
 from ...core.task import Task
-from ...core.tools.context import Question
+from ...core.tools.context import OPERATOR, Answerer, Question
 from ...machine import Machine, Node, Run
 from ..driver.collector import uncollected
 from ..driver.driver import LARGE, Driver
@@ -182,10 +182,10 @@ class Handle:
         """What tools of this run have asked and nobody has answered yet."""
         return self._asker.open(self.run)
 
-    def answer(self, question: str, value: JsonValue) -> None:
+    def answer(self, question: str, value: JsonValue, by: Answerer = OPERATOR) -> None:
         """Answer a question, by its id. Raises `UsageError` for one that is not open, `Unanswered` for an answer that
-        is none of its choices."""
-        self._asker.answer(question, value)
+        is none of its choices, `NotAllowed` for one who may not answer it."""
+        self._asker.answer(question, value, by)
 
     def asked(self, question: Question) -> None:
         """Take note of a question: it is news."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, cast
@@ -16,7 +17,7 @@ from typing import Literal, cast
 from pydantic import JsonValue
 
 from ...core.errors import Unanswered, UsageError
-from ...core.tools.context import Question
+from ...core.tools.context import OPERATOR, Answerer, GivenAnswer, Question
 from ..journal.inbox import take
 from ..journal.writer import Recorder
 
@@ -28,8 +29,12 @@ _EVERY = 0.25
 """Seconds between two looks for answers from another process."""
 
 Told = Callable[[Question], None]
-Answered = Mapping[str, tuple[JsonValue, JsonValue]]
+Answered = Mapping[str, tuple[JsonValue, GivenAnswer]]
 """Questions of earlier sessions, as the journal has them, and what was answered, by the question's id."""
+
+
+_Said = tuple[JsonValue, Answerer]
+_ASKED = Answerer(name="on_ask")
 
 
 @dataclass(slots=True)
@@ -41,8 +46,10 @@ class _Open:
     """What was answered in earlier sessions."""
     told: Told | None
     """Hears of each question, so that it can be answered from outside."""
-    waiting: dict[str, tuple[Question, asyncio.Future[JsonValue]]] = field(
-        default_factory=dict[str, tuple[Question, "asyncio.Future[JsonValue]"]]
+    tenant: str = ""
+    """Who has submitted it."""
+    waiting: dict[str, tuple[Question, asyncio.Future[_Said]]] = field(
+        default_factory=dict[str, tuple[Question, "asyncio.Future[_Said]"]]
     )
 
 
@@ -62,9 +69,11 @@ class QuestionQueue:
         recorder: Recorder | None,
         answers: Answered | None = None,
         told: Told | None = None,
+        tenant: str = "",
     ) -> None:
-        """Let a run's tools ask. Without `told` and without `on_ask` nobody can be asked."""
-        self._runs[run] = _Open(recorder, answers or {}, told)
+        """Let a run's tools ask. Without `told` and without `on_ask` nobody can be asked. `tenant`: who has submitted
+        the run."""
+        self._runs[run] = _Open(recorder, answers or {}, told, tenant)
 
     def end(self, run: str) -> None:
         """Forget a run that is over."""
@@ -78,23 +87,26 @@ class QuestionQueue:
         if opened is None:
             raise Unanswered(f"{question.text!r}: its run is over")
         written = question.model_dump(mode="json")
-        before, said = opened.answers.get(question.id, (None, None))
-        if before == written:  # the whole question: its text may differ, as what a tool was given may
-            return question.check(said)
+        before, given = opened.answers.get(question.id, (None, None))
+        # The whole question is compared: its text may differ, as what a tool was given may.
+        if given is not None and before == written and given.counts(question, opened.tenant):
+            return question.check(given.value)
         if opened.recorder is not None:
             opened.recorder.note(question.run, question.id, "asked", written)
-        value = await self._answered(question, opened)
+        value, by = await self._answered(question, opened)
         if opened.recorder is not None:
-            opened.recorder.note(question.run, question.id, "answered", value)
+            given = GivenAnswer(value=value, by=by, at=time.time(), call=question.call)
+            opened.recorder.note(question.run, question.id, "answered", given.model_dump(mode="json"))
         return value
 
-    def answer(self, question: str, value: JsonValue) -> None:
-        """Answer an open question, by its id. Raises `UsageError` for one that is not open, and `Unanswered` for an
-        answer that is none of its choices; the question then stays open."""
+    def answer(self, question: str, value: JsonValue, by: Answerer = OPERATOR) -> None:
+        """Answer an open question, by its id. Raises `UsageError` for one that is not open, `Unanswered` for an answer
+        that is none of its choices, and `NotAllowed` for one who may not answer it; the question then stays open."""
         for opened in self._runs.values():
             asked, future = opened.waiting.get(question, (None, None))
             if asked is not None and future is not None and not future.done():
-                future.set_result(asked.check(value))
+                by.check(asked, opened.tenant)
+                future.set_result((asked.check(value), by))
                 return
         there = [each for opened in self._runs.values() for each in opened.waiting]
         known = f"open are {', '.join(there)}" if there else "none is open"
@@ -106,10 +118,10 @@ class QuestionQueue:
         waiting = opened.waiting.values() if opened is not None else ()
         return tuple(question for question, future in waiting if not future.done())
 
-    async def _answered(self, question: Question, opened: _Open) -> JsonValue:
+    async def _answered(self, question: Question, opened: _Open) -> _Said:
         if self.on_ask is not None:
             try:
-                return question.check(await _called(self.on_ask, question))
+                return question.check(await _called(self.on_ask, question)), _ASKED
             except Unanswered:
                 raise
             except Exception as error:
@@ -120,14 +132,14 @@ class QuestionQueue:
                 f"{question.text!r}: nobody is there to be asked; pass on_ask=…, or submit the run and answer by its "
                 "handle"
             )
-        future: asyncio.Future[JsonValue] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[_Said] = asyncio.get_running_loop().create_future()
         opened.waiting[question.id] = (question, future)
         path = opened.recorder.path(question.run) if opened.recorder is not None else None
         try:
             if opened.told is not None:
                 opened.told(question)
             while path is not None and not future.done():
-                said = await asyncio.to_thread(take, path, question)
+                said = await asyncio.to_thread(take, path, question, opened.tenant)
                 if said is not None and not future.done():
                     return said
                 await asyncio.wait([future], timeout=_EVERY)

@@ -10,13 +10,14 @@ import contextlib
 import json
 import os
 import secrets
+import time
 from pathlib import Path
 from urllib.parse import quote
 
 from pydantic import JsonValue
 
 from ...core.errors import ConfigError, UsageError
-from ...core.tools.context import Question
+from ...core.tools.context import OPERATOR, Answerer, GivenAnswer, Question
 from ...core.values import json_value
 from .directory import RunEntry, entries
 from .journal import Journal
@@ -44,21 +45,24 @@ def pending(path: Location) -> list[tuple[RunEntry, Question]]:
     return found
 
 
-def leave(path: Location, question: str, value: JsonValue) -> Question:
+def leave(path: Location, question: str, value: JsonValue, by: Answerer = OPERATOR) -> Question:
     """Leave an answer to a question that is open in a journal or a folder of journals; return the question. Raises
-    `UsageError` for one that is not open, `Unanswered` for an answer that makes no sense."""
+    `UsageError` for one that is not open, `Unanswered` for an answer that makes no sense, `NotAllowed` for one who may
+    not answer it."""
     there = pending(path)
     found = next((each for each in there if each[1].id == question), None)
     if found is None:
         known = f"open are {', '.join(each.id for _, each in there)}" if there else "none is open"
         raise UsageError(f"there is no open question {question!r:.200}: {known}")
     entry, asked = found
+    by.check(asked, entry.share or "")
     said = asked.check(json_value(value))
-    text = json.dumps(said, allow_nan=False)
+    given = GivenAnswer(value=said, by=by, at=time.time(), call=asked.call).model_dump(mode="json")
+    text = json.dumps(given, allow_nan=False)
     if isinstance(entry.path, Database):
         from . import store
 
-        store.leave_answer(entry.path, entry.run, question, said)
+        store.leave_answer(entry.path, entry.run, question, given)
         return asked
     file = _file(entry.path, question)
     try:
@@ -73,16 +77,17 @@ def leave(path: Location, question: str, value: JsonValue) -> Question:
     return asked
 
 
-def take(path: Location, question: Question) -> JsonValue | None:
-    """Return the answer that was left to a question, if there is one, and take it away. One that cannot be read, or
-    makes no sense, counts as none."""
+def take(path: Location, question: Question, asked_by: str = "") -> tuple[JsonValue, Answerer] | None:
+    """Return the answer that was left to a question, if there is one, and who gave it, and take it away. One that
+    cannot be read, makes no sense, or is of one who may not answer counts as none. `asked_by`: the run's tenant."""
     data = _taken(path, question)
     if data is None or len(data) > LARGEST:
         return None
     try:
         said = json_value(json.loads(data))
         json.dumps(said, allow_nan=False)  # a number beyond all others is no JSON
-        return question.check(said)
+        given = GivenAnswer.model_validate(said)
+        return (question.check(given.value), given.by) if given.counts(question, asked_by) else None
     except Exception:  # no JSON, too deep, or none of the choices
         return None
 

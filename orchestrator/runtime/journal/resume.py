@@ -8,12 +8,13 @@ made: it is made again only if the policy or a person says so.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 
 from ...core.errors import ConfigError, Interrupted, NeverMade, OutcomeUnknown
 from ...core.events import (
@@ -31,7 +32,7 @@ from ...core.interfaces import PluginRegistry, Worker
 from ...core.plan import Plan, Step
 from ...core.result import Result, as_failure
 from ...core.states import State
-from ...core.tools.context import Question
+from ...core.tools.context import GivenAnswer, Question
 from ...machine import Machine, Node
 from ..driver.driver import arrival
 from ..driver.expander import Expander, heard_at
@@ -73,11 +74,12 @@ class Rebuilt:
         return self.submitted.run
 
     @property
-    def answers(self) -> dict[str, tuple[JsonValue, JsonValue]]:
+    def answers(self) -> dict[str, tuple[JsonValue, GivenAnswer]]:
         """Questions to people and their answers, by the question's id. Where two different questions were open under
-        one id, there is no answer: it is unknown which of them was answered."""
+        one id, there is no answer: it is unknown which of them was answered. Nor is one that does not say who gave
+        it."""
         asked: dict[str, list[JsonValue]] = {}
-        answers: dict[str, tuple[JsonValue, JsonValue]] = {}
+        answers: dict[str, tuple[JsonValue, GivenAnswer]] = {}
         for note in self.notes:
             if note.kind == "asked":
                 asked.setdefault(note.step, []).append(note.note)
@@ -85,7 +87,8 @@ class Rebuilt:
                 answers.pop(note.step, None)
                 first, *others = asked.pop(note.step, [None])
                 if first is not None and all(each == first for each in others):
-                    answers[note.step] = first, note.note
+                    with contextlib.suppress(ValidationError):
+                        answers[note.step] = first, GivenAnswer.model_validate(note.note)
         return answers
 
     def follow(self, moment: Moment) -> None:

@@ -186,7 +186,7 @@ class Resumer:
                 told=True,
             )
             recorder.hold(run, journal)
-            self._asker.begin(run, recorder, rebuilt.answers, told)
+            self._asker.begin(run, recorder, rebuilt.answers, told, request.tenant)
             ruling = await rule(rebuilt, [each.name for each in driver.workers], on_unknown, self._asker.ask)
             for event, actions in settle(rebuilt, driver.workers, driver.expander, ruling):
                 seq = journal.append([event], commit=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import os
 import signal
@@ -15,9 +16,13 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from plait import AsyncOrchestrator, Budget, Call, Plan, Step, ToolContext, tool
+from plait.apps.common.output import Output
+from plait.apps.control.command import _say
 from plait.apps.control.socket import Peer, opened, peers
+from plait.apps.control.top import _shown
 from plait.apps.verbs import Control
 from plait.core.errors import UsageError
 from plait.runtime.journal.journal import Journal
@@ -86,6 +91,71 @@ async def test_a_question_is_answered_from_outside():
             await ask(peer, "answer", run=handle.run, question="", value="never")
         await ask(peer, "answer", run=handle.run, question="", value="May")
         assert (await handle).answer == "booked in Rome: May"
+
+
+@pytest.mark.parametrize("how", ["open", "link", "file"])
+async def test_a_folder_that_is_not_this_users_alone_is_not_believed(tmp_path, monkeypatch, how):
+    """Its sockets are neither asked nor removed."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    there, home = tmp_path / "there", tmp_path / "plait"
+    there.mkdir(mode=0o700)
+    asked: list[bytes] = []
+
+    async def met(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readline())
+        writer.close()
+
+    server = await asyncio.start_unix_server(met, there / "1.sock")
+    async with server:
+        if how == "file":
+            home.write_text("")
+        elif how == "link":
+            home.symlink_to(there)
+        else:
+            there.rename(home)
+            home.chmod(0o755)
+        assert not await asyncio.to_thread(peers)
+        async with (
+            AsyncOrchestrator(workers=[], journal="off") as plait,
+            opened(Control(plait)) as path,
+        ):
+            assert path is None
+    assert not asked
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_socket_of_another_user_is_not_asked(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    home = tmp_path / "plait"
+    home.mkdir(mode=0o700)
+    code = (
+        "import os, socket, sys; link = socket.socket(socket.AF_UNIX); link.bind(sys.argv[1]); "
+        "os.setuid(65534); link.listen(); print('up', flush=True); "
+        "found, _ = link.accept(); print(found.recv(9) or 'nothing', flush=True); found, _ = link.accept(); "
+        "print(found.recv(9) or 'nothing', flush=True)"
+    )
+    listens = subprocess.Popen([sys.executable, "-c", code, str(home / "1.sock")], stdout=subprocess.PIPE, text=True)
+    try:
+        assert listens.stdout.readline() == "up\n"
+        assert not peers()
+        with pytest.raises(OSError, match="another user"):
+            list(Peer(home / "1.sock").ask("answer", run="r", value="yes"))
+        assert listens.stdout.readline() == listens.stdout.readline() == "nothing\n"
+    finally:
+        listens.kill()
+        listens.wait()
+        listens.stdout.close()
+
+
+def test_what_other_processes_say_obeys_no_terminal():
+    text = "t\x1b]8;;\x07\x9b1m"
+    row = {"run": "r\x1b]0;x\x07", "pid": 1, "status": text, "planner": text, "text": text, "tokens": 1}
+    process = {"pid": 1, "words": ["run", text], "workers": [{"name": text, "slots": 1}], "runs": 1}
+    said = io.StringIO()
+    Console(file=said, width=300).print(_shown({"processes": [process], "runs": [{**row, "tokens_per_second": 0.0}]}))
+    made = Output(said, as_json=False)
+    _say(made, {}, text)
+    assert "␛" in said.getvalue() and not set("\x1b\x07\x9b") & set(said.getvalue())
 
 
 @pytest.mark.parametrize(
