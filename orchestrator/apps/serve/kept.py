@@ -102,14 +102,15 @@ class StoredResponse:
 
 
 class Responses:
-    """All that are kept, the oldest of which go when there are too many."""
+    """All that are kept. When there are too many, the oldest of the tenant that has most go."""
 
     def __init__(self, settings: Settings, documents: Documents | None) -> None:
         self._settings = settings
         self._documents = documents
         self._kept: OrderedDict[str, StoredResponse] = OrderedDict()
-        self._sizes: dict[str, int] = {}
-        self._total = 0
+        self._sizes: dict[str, dict[str, int]] = {}
+        """Of those that are over, by tenant and id, the oldest first."""
+        self._many, self._total = 0, 0
         self._since_trim = _TRIM
         self._thread = ThreadPoolExecutor(1, "plait-responses") if documents is not None else None
         """Writes, in order."""
@@ -174,14 +175,17 @@ class Responses:
         if not kept.background:
             kept.events = []
         kept.live = None
-        self._sizes[kept.id] = kept.size
-        self._total += self._sizes[kept.id]
-        for name in list(self._kept):
-            few = len(self._sizes) <= self._settings.keep_responses
-            if few and self._total <= self._settings.keep_bytes:
-                break
-            if name in self._sizes:
-                self._drop(name)
+        self._sizes.setdefault(kept.user.name, {})[kept.id] = kept.size
+        self._many += 1
+        self._total += self._sizes[kept.user.name][kept.id]
+        while True:
+            if self._total > self._settings.keep_bytes:
+                largest = max(self._sizes.values(), key=lambda sizes: sum(sizes.values()))
+            elif self._many > self._settings.keep_responses:
+                largest = max(self._sizes.values(), key=len)
+            else:
+                return
+            self._drop(next(iter(largest)))
 
     async def find(self, name: str, user: User, param: str | None = None) -> StoredResponse:
         """Return a response of the tenant's. Raises `ApiError`: another tenant's is not there."""
@@ -238,5 +242,7 @@ class Responses:
                 raise ApiError(503, str(error), retry=True) from None
 
     def _drop(self, name: str) -> None:
-        self._total -= self._sizes.pop(name, 0)
-        del self._kept[name]
+        sizes = self._sizes.get(self._kept.pop(name).user.name, {})
+        if name in sizes:
+            self._many -= 1
+            self._total -= sizes.pop(name)

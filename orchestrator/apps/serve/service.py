@@ -24,6 +24,7 @@ from ...core.plan import Plan
 from ...core.request import Request
 from ...runtime.client.briefing import Live
 from ...runtime.client.client import AsyncOrchestrator, Handle
+from ...runtime.client.pricing import table
 from ...runtime.journal import store
 from ...runtime.journal.counters import Counters
 from ...runtime.journal.directory import find
@@ -38,7 +39,7 @@ from .hosts import HostGuard
 from .kept import Responses
 from .metrics import Metrics
 from .settings import Settings
-from .tenants import ServedRun, Tenants, User
+from .tenants import ServedRun, Tenants, User, used_by
 
 __all__ = ["Service"]
 
@@ -100,11 +101,15 @@ class Service:
         self._owners: OrderedDict[str, str] = OrderedDict()
         self.ready = False
         self.closing = False
+        self._priced = False
+        """Whether a run can be held to a cost."""
 
     async def start(self) -> None:
         """Start the workers."""
         await self.orchestrator.start()
         self.ready = True
+        config = self.orchestrator.config
+        self._priced = any(getattr(each, "prices", None) or table(config, [each]) for each in self.workers)
 
     async def close(self) -> None:
         """Let what runs end, and free everything."""
@@ -193,7 +198,10 @@ class Service:
         request = self.allowed(request, body.plait.plan, user)
         with user.admitted(), untrusted():
             live = Live(lenient=True)  # clients send a temperature with everything: they are told that it is ignored
-            handle = await self.orchestrator.submit(request, plan=body.plait.plan, watch=watch, live=live)
+            async with user.reserving(request.budget, self._priced) as reserved:
+                request = request.model_copy(update={"budget": reserved.budget})
+                handle = await self.orchestrator.submit(request, plan=body.plait.plan, watch=watch, live=live)
+                reserved.handle = handle
         run = ServedRun(handle, user, body.model, body.plait.steps)
         self._began(run)
         return run
@@ -201,7 +209,7 @@ class Service:
     def _began(self, live: ServedRun) -> None:
         handle, user = live.handle, live.user
         self.live[handle.run] = live
-        user.began(handle.run)
+        user.began(handle.run, handle)
         if self.tenants.everybody is None:  # else all runs are everybody's
             self._owners[handle.run] = user.name
         if len(self._owners) > _OWNERS:
@@ -251,7 +259,7 @@ class Service:
         if answer is not None:
             usage = answer.usage
             if self._counters is not None and live.user.limited:
-                self._behind(self._used(live.user, usage.completion, usage.cost), "what a run took")
+                self._behind(self._used(live.user, *used_by(answer)), "what a run took")
             self.metrics.used(live.user.name, usage.completion)
             self.audit.write(
                 tenant=live.user.name, run=live.handle.run, model=live.model[:200],

@@ -63,9 +63,11 @@ class Tenant(Frozen):
     runs: int | None = Field(default=None, ge=1)
     """Runs at the same time."""
     tokens_per_day: int | None = Field(default=None, ge=1)
-    """Generated tokens between one midnight (UTC) and the next; a run is cut where it would go beyond."""
+    """Generated tokens between one midnight (UTC) and the next. Runs under way share what is left, so a run is cut
+    where it would go beyond, however many there are."""
     cost_per_day: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """In the unit that the workers report."""
+    """In the unit that the workers report. Shared as the tokens are, where a worker has a price; elsewhere what a run
+    costs is known at its end, and runs that are under way by then go on."""
     tokens_per_run: int | None = Field(default=None, ge=1)
     planners: tuple[str, ...] | None = None
     """Names of the planners it may use; the server's by default."""
@@ -153,11 +155,13 @@ class Settings(Frozen):
     stalled_seconds: float = Field(default=30.0, gt=0)
     """Most seconds for which a client may read nothing of what was sent to it."""
     keep_responses: int = Field(default=1000, ge=0)
-    """Responses that are kept in memory for `previous_response_id` and `GET /v1/responses/ID`; the oldest go first."""
+    """Responses that are kept in memory for `previous_response_id` and `GET /v1/responses/ID`; the oldest of the tenant
+    that has most go first."""
     keep_bytes: int = Field(default=64 << 20, ge=0)
     """Bytes of them, about."""
     store_responses: int = Field(default=100_000, ge=0)
-    """Responses that are kept beside the journals, where runs are written down; the oldest go first."""
+    """Responses that are kept beside the journals, where runs are written down; the oldest of the tenant that has most
+    go first."""
     drain_seconds: float = Field(default=30.0, gt=0)
     """Most seconds that runs under way get to end when the server is told to stop."""
 

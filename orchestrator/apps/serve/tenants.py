@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import hmac
+import math
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 
+from ...core.budget import Budget
 from ...core.ops import Plugin
 from ...core.request import Request
 from ...core.rights import ANY_HOST, Rights
@@ -18,11 +21,12 @@ from ...core.tools.context import OPERATOR, Answerer
 from ...runtime.client.answer import Answer
 from ...runtime.client.briefing import of_the_answer
 from ...runtime.client.handle import Handle
+from .allowance import Allowance, Holding
 from .bodies import resolve
 from .errors import ApiError, invalid
 from .settings import Settings, Tenant
 
-__all__ = ["ServedRun", "Tenants", "User", "hashed", "new_key"]
+__all__ = ["Reservation", "ServedRun", "Tenants", "User", "hashed", "new_key", "used_by"]
 
 _DAY = 86_400.0
 _SESSIONS = 1000
@@ -60,6 +64,11 @@ class User:
         self._day = 0
         self._tokens = 0
         self._cost = 0.0
+        tokens = [Allowance("tokens")] if tenant.tokens_per_day is not None else []
+        self._allowances = tokens + ([Allowance("cost")] if tenant.cost_per_day is not None else [])
+        self._reserving = asyncio.Lock()
+        self._held: dict[str, list[Holding]] = {}
+        """By run: of each allowance, what it holds."""
         # Not guessable from the name: whoever knew another's salt could time whether its prompts are cached.
         self.salt = secrets.token_hex(8) if tenant.keys and tenant.salted else ""
 
@@ -182,17 +191,63 @@ class User:
         finally:
             self._starting -= 1
 
-    def began(self, run: str) -> None:
-        """Take note of a run."""
+    @contextlib.asynccontextmanager
+    async def reserving(self, budget: Budget, priced: bool) -> AsyncIterator[Reservation]:
+        """Reserve of the day's tokens and cost what a run may use; what is reserved, and its run has not begun, is free
+        again afterwards. `priced`: a limit of cost can be given to a run. Raises `ApiError` where nothing is left."""
+        if not self._allowances:
+            yield Reservation(budget)
+            return
+        async with self._reserving:  # one after another: what a run holds that has not begun cannot be divided
+            made = Reservation(budget)
+            try:
+                for each in self._allowances:
+                    await self._reserve(each, made, priced)
+                yield made
+                if made.handle is not None:
+                    self._held[made.handle.run] = made.holdings
+                    for each, holding in zip(self._allowances, made.holdings, strict=True):
+                        await each.begun(holding, made.handle)
+            finally:
+                if made.handle is None:
+                    for each, holding in zip(self._allowances, made.holdings, strict=False):
+                        each.settle(holding, 0.0)
+
+    async def _reserve(self, allowance: Allowance, made: Reservation, priced: bool) -> None:
+        self.tokens_left()
+        name, tenant = allowance.name, self.tenant
+        if name == "tokens":
+            left, most = (tenant.tokens_per_day or 0) - self._tokens, made.budget.tokens or 1 << 62
+        else:
+            left, most = (tenant.cost_per_day or 0.0) - self._cost, made.budget.cost or math.inf
+        if name == "cost" and not priced:  # nobody can hold a run to a cost: it is known when it has ended
+            made.holdings.append(Holding(0.0, 0.0))
+            return
+        holding = await allowance.reserve(most, left)
+        if holding is None:
+            raise self._later(f"runs under way hold what is left of today's {name}: {_LATER}", 1)
+        made.holdings.append(holding)
+        held = int(holding.held) if name == "tokens" else holding.held
+        made.budget = made.budget.model_copy(update={name: held})
+
+    def began(self, run: str, handle: Handle | None = None) -> None:
+        """Take note of a run; `handle`: of one that was not admitted here, but goes on here."""
         self._runs.add(run)
+        if handle is not None and run not in self._held:
+            for each in self._allowances:
+                limit = handle.budget.tokens if each.name == "tokens" else handle.budget.cost
+                each.holdings.append(Holding(limit or 0.0, limit or 0.0, handle))
+                self._held.setdefault(run, []).append(each.holdings[-1])
 
     def ended(self, run: str, answer: Answer | None) -> None:
         """Take note of the end of a run, and of what it took."""
         self._runs.discard(run)
-        if answer is not None:
-            self._turn()
-            self._tokens += answer.usage.completion
-            self._cost += answer.usage.cost
+        tokens, cost = used_by(answer)
+        self._turn()
+        self._tokens += tokens
+        self._cost += cost
+        for each, holding in zip(self._allowances, self._held.pop(run, ()), strict=False):
+            each.settle(holding, tokens if each.name == "tokens" else cost)
 
     def _turn(self) -> None:
         today = int(self._clock() // _DAY)
@@ -206,6 +261,25 @@ class User:
         wait = int(_DAY - self._clock() % _DAY) + 1
         return ApiError(429, f"{message}: {_LATER} until midnight (UTC)", code="insufficient_quota", retry=False,
                         headers={"retry-after": str(wait)})  # fmt: skip
+
+
+@dataclass(slots=True)
+class Reservation:
+    """What a run that is being started may use."""
+
+    budget: Budget
+    """With no more than is reserved."""
+    handle: Handle | None = None
+    """The run, once it is submitted."""
+    holdings: list[Holding] = field(default_factory=list[Holding])
+
+
+def used_by(answer: Answer | None) -> tuple[int, float]:
+    """Return the tokens and the cost that a run counts for. Tokens that nobody has counted are taken for generated, as
+    budgets do."""
+    if answer is None:
+        return 0, 0.0
+    return answer.usage.completion + answer.usage.uncounted, answer.usage.cost
 
 
 class Tenants:

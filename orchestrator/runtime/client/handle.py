@@ -44,6 +44,24 @@ UNREAD = 4096
 _Queue = asyncio.Queue[News | BaseException]
 
 
+class Standing:
+    """How far a run under way is within its limits of tokens and cost."""
+
+    def __init__(self, run: Run) -> None:
+        assert run.account is not None
+        self._account = run.account
+
+    def limit(self, name: Literal["tokens", "cost"]) -> float | None:
+        """Return the limit in force."""
+        budget = self._account.budget
+        return budget.tokens if name == "tokens" else budget.cost
+
+    def committed(self, name: Literal["tokens", "cost"]) -> float:
+        """Return what is used, and what attempts that run have reserved."""
+        account = self._account
+        return account.tokens + account.reserved if name == "tokens" else account.cost + account.reserved_cost
+
+
 class Handle:
     """One run under way. Await it for the answer."""
 
@@ -158,6 +176,12 @@ class Handle:
         run = self._driver.machine.runs.get(self.run)
         there = run.account.budget if run is not None and run.account is not None else self.request.budget
         return self._limits or there
+
+    @property
+    def standing(self) -> Standing | None:
+        """How far it is within its limits; `None` before it has begun, without limits, and when it is over."""
+        run = self._driver.machine.runs.get(self.run)
+        return None if run is None or run.account is None else Standing(run)
 
     def limit(self, **limits: float | str | None) -> None:
         """Change limits of the run's budget while it runs: `width=4`, `tokens=None` (no limit). What was used counts.

@@ -101,8 +101,11 @@ class Documents:
                 self._do(db, f"DELETE FROM @{table} WHERE kind = ? AND id = ?", id)
 
     def trim(self, keep: int) -> None:
-        """Delete all but the newest."""
-        old = "SELECT id FROM @documents WHERE kind = ? ORDER BY at DESC, id LIMIT 1000000 OFFSET ?"
+        """Delete all but so many: the oldest of the owner that has most, one after another."""
+        old = (
+            "SELECT id FROM (SELECT id, at, row_number() OVER (PARTITION BY owner ORDER BY at DESC, id) AS place "
+            "FROM @documents WHERE kind = ?) AS placed ORDER BY place, at DESC, id LIMIT 1000000 OFFSET ?"
+        )
         with self._open() as db:
             for (gone,) in self._do(db, old, keep).fetchall():
                 for table in ("pieces", "documents"):

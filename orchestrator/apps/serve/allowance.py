@@ -1,0 +1,111 @@
+"""What a tenant may use on a day, as an account: runs reserve of it when they are admitted, and settle when they end.
+
+All that runs under way hold and all that is used never come to more than the limit, however many are asked for at
+once. A run gets what it may use at most, if so much is left. If not, it gets what is left, and half of what the run
+that holds most could still do without; that run goes on with a lower limit. What a run gives back when it ends goes to
+the one that is shortest. Example: of 1000 tokens, the first run may use all 1000; a second one that comes while the
+first has used 200 gets 400 of the 800 that are left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ...runtime.client.handle import Handle
+
+__all__ = ["Allowance", "Holding"]
+
+_TURNS = 1000
+"""Most turns of the loop to wait for a limit to be in force."""
+
+
+@dataclass(eq=False, slots=True)
+class Holding:
+    """What one run holds."""
+
+    most: float
+    """What it may use at most."""
+    held: float
+    handle: Handle | None = None
+
+
+@dataclass(slots=True)
+class Allowance:
+    """The account of one limit of a tenant's day."""
+
+    name: Literal["tokens", "cost"]
+    holdings: list[Holding] = field(default_factory=list[Holding])
+
+    @property
+    def held(self) -> float:
+        """What all runs under way hold."""
+        return sum(each.held for each in self.holdings)
+
+    async def reserve(self, most: float, left: float) -> Holding | None:
+        """Return what a run gets that may use `most`; `None` where nothing is to be had. `left`: of the day, what is
+        not used. Only one at a time may ask."""
+        found = min(most, max(0.0, left - self.held))
+        # What a run gives up is its own no more before the machine has taken its new limit.
+        if found < most and (donor := max(self.holdings, key=self._spare, default=None)) is not None:
+            found += await self._taken(donor, min(most - found, (self._spare(donor) - found) / 2))
+        found = self._whole(found)
+        if found <= 0:
+            return None
+        self.holdings.append(Holding(most, found))
+        return self.holdings[-1]
+
+    async def begun(self, holding: Holding, handle: Handle) -> None:
+        """Take note of the run of a holding; returns when it has begun."""
+        holding.handle = handle
+        for _ in range(_TURNS):
+            if handle.standing is not None or handle.finished.done():
+                return
+            await asyncio.sleep(0)
+
+    def settle(self, holding: Holding, used: float) -> None:
+        """Take note that a run has ended: what is over goes to the one that is shortest, if that asked for more."""
+        if holding not in self.holdings:
+            return
+        self.holdings.remove(holding)
+        over = self._whole(holding.held - used)
+        short = [each for each in self.holdings if each.held < each.most and each.handle is not None]
+        if over <= 0 or not short:
+            return
+        one = min(short, key=self._spare)
+        one.held = min(one.most, one.held + over)
+        self._limit(one)
+
+    def _spare(self, holding: Holding) -> float:
+        """Return what a run holds and has neither used nor reserved for an attempt that runs."""
+        standing = None if holding.handle is None else holding.handle.standing
+        return -math.inf if standing is None else holding.held - standing.committed(self.name)
+
+    async def _taken(self, donor: Holding, wanted: float) -> float:
+        """Lower the limit of a run, and return what it gives up by that."""
+        wanted, before = self._whole(wanted), donor.held
+        if wanted <= 0 or donor.handle is None:
+            return 0.0
+        donor.held -= wanted
+        self._limit(donor)
+        for _ in range(_TURNS):
+            standing = donor.handle.standing
+            if standing is None:  # it is over: what it has used is not known yet
+                break
+            if standing.limit(self.name) == donor.held:
+                # An attempt that began meanwhile, and cannot be cut, may have reserved more.
+                donor.held = max(donor.held, min(before, standing.committed(self.name)))
+                return before - donor.held
+            await asyncio.sleep(0)
+        donor.held = before
+        return 0.0
+
+    def _limit(self, holding: Holding) -> None:
+        assert holding.handle is not None
+        if not holding.handle.finished.done():
+            holding.handle.limit(**{self.name: self._whole(holding.held)})
+
+    def _whole(self, amount: float) -> float:
+        return max(0, math.floor(amount)) if self.name == "tokens" and math.isfinite(amount) else amount
