@@ -89,4 +89,4 @@ bench: $(READY) ## List the experiments, or run one: make bench ARGS=overhead
 	@$(BIN)/python -m experiments $(ARGS)
 
 clean: ## Remove the virtual environment and everything made
-	@rm -rf orchestrator/machine/*.so orchestrator/machine/compiled.crc32 src/*.so $(VENV) build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .import_linter_cache
+	@rm -rf orchestrator/machine/*.so orchestrator/machine/compiled.sha256 src/*.so $(VENV) build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .import_linter_cache

@@ -36,7 +36,7 @@ def modules() -> list[Any]:
 
 
 class Build(build_ext):
-    """Leaves beside the modules what they were made of, for `plait.compiled`."""
+    """Leaves beside the modules what they were made of and what they are, for `plait.compiled`, if all were made."""
 
     def run(self) -> None:
         """Build."""
@@ -44,12 +44,15 @@ class Build(build_ext):
         assert spec is not None and spec.loader is not None
         compiled = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(compiled)
-        checksum = compiled.checksum(MACHINE)
+        made = [Path(self.get_ext_fullpath(each.name)) for each in self.extensions]
+        kept = [Path(self.build_lib) / self.get_ext_filename(each.name) for each in self.extensions]
+        folder = MACHINE if self.inplace else Path(self.build_lib) / "plait" / "machine"
+        # What an earlier build left must not be taken for this one's: the compiler may fail, and that is no error.
+        for old in (*made, *kept, folder / compiled.STAMP, *(compiled.extensions(folder) if made else ())):
+            old.unlink(missing_ok=True)
         super().run()
-        if self.extensions:
-            folder = MACHINE if self.inplace else Path(self.build_lib) / "plait" / "machine"
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / compiled.STAMP).write_text(checksum, "utf-8")
+        if made and all(path.exists() for path in made):
+            (folder / compiled.STAMP).write_text(compiled.checksum(MACHINE, folder), "utf-8")
 
 
 setup(ext_modules=modules(), cmdclass={"build_ext": Build})

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
 from pathlib import Path
@@ -55,3 +58,95 @@ def test_without_a_build_nothing_is_touched(tmp_path: Path) -> None:
     (tmp_path / "machine.py").write_text("rules = 1\n")
     assert not choose(tmp_path)
     assert str(tmp_path) not in sys.path_importer_cache
+
+
+@pytest.mark.parametrize("change", ["another module", "another library", "one more module"])
+def test_a_module_that_the_build_did_not_leave_is_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    monkeypatch.delenv("PURE_PLAIT", raising=False)
+    folder = tmp_path / "src" / "plait" / "machine"
+    folder.mkdir(parents=True)
+    suffix = EXTENSION_SUFFIXES[0]
+    for name in ("machine", "records"):
+        (folder / f"{name}.py").write_text("rules = 1\n")
+        (folder / f"{name}{suffix}").write_bytes(b"made")
+    (tmp_path / "src" / f"plait__mypyc{suffix}").write_bytes(b"made")
+    (folder / STAMP).write_text(checksum(folder))
+    assert choose(folder)
+    match change:
+        case "another module":
+            (folder / f"records{suffix}").write_bytes(b"foreign")
+        case "another library":
+            (tmp_path / "src" / f"plait__mypyc{suffix}").write_bytes(b"foreign")
+        case _:
+            (folder / f"more{suffix}").write_bytes(b"foreign")
+    assert not choose(folder)
+    assert found(folder) == "machine.py"
+
+
+def test_a_lone_module_without_a_stamp_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PURE_PLAIT", raising=False)
+    (tmp_path / "machine.py").write_text("rules = 1\n")
+    (tmp_path / f"records{EXTENSION_SUFFIXES[0]}").write_bytes(b"foreign")
+    assert not choose(tmp_path)
+    assert found(tmp_path) == "machine.py"
+
+
+MYPYCIFY = '''
+import re
+from pathlib import Path
+from setuptools import Extension
+
+C = """#include <Python.h>
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "%s", NULL, -1, NULL};
+PyMODINIT_FUNC PyInit_%s(void) {
+    PyObject *made = PyModule_Create(&module);
+    PyModule_AddIntConstant(made, "rules", %s);
+    return made;
+}"""
+
+def mypycify(arguments, **options):
+    made = []
+    for path in (Path(each) for each in arguments if each.endswith(".py")):
+        source = path.with_suffix(".c")
+        source.write_text(C % (path.stem, path.stem, re.search("[0-9]+", path.read_text()).group()))
+        made.append(Extension("plait.machine." + path.stem, [str(source)]))
+    return made
+'''
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no C compiler: apt-get install gcc")
+def test_a_build_that_fails_leaves_the_sources_in_force(tmp_path: Path, root: Path) -> None:
+    """The compiler is optional, so its failure is no error; what it made before must not stay."""
+    folder = tmp_path / "src" / "plait" / "machine"
+    folder.mkdir(parents=True)
+    shutil.copy(root / "setup.py", tmp_path)
+    shutil.copy(root / "orchestrator" / "compiled.py", folder.parent)
+    (folder.parent / "__init__.py").write_text("")
+    (folder / "__init__.py").write_text("")
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\nname = "plait"\nversion = "1"\n[tool.setuptools]\npackage-dir = {"" = "src"}\n'
+        'packages = ["plait", "plait.machine"]\n'
+    )
+    (tmp_path / "mypyc").mkdir()
+    (tmp_path / "mypyc" / "build.py").write_text(MYPYCIFY)
+    environment = {**os.environ, "COMPILE_PLAIT": "1", "PYTHONPATH": str(tmp_path)}
+    environment.pop("PURE_PLAIT", None)
+
+    def built(rules: int, **more: str) -> list[str]:
+        for name in ("machine", "records"):
+            (folder / f"{name}.py").write_text(f"rules = {rules}\n")
+        build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+        subprocess.run(build, cwd=tmp_path, env={**environment, **more}, check=True, capture_output=True)
+        code = (
+            "import plait.compiled as c; print(c.choose()); from plait.machine import machine, records; "
+            "print(machine.rules, records.rules)"
+        )
+        run = [sys.executable, "-c", code]
+        there = {**environment, "PYTHONPATH": str(tmp_path / "src")}
+        return subprocess.run(run, env=there, check=True, capture_output=True, text=True).stdout.split()
+
+    assert built(1) == ["True", "1", "1"]
+    assert built(2, CC="false") == ["False", "2", "2"]
+    assert built(3) == ["True", "3", "3"]

@@ -243,15 +243,10 @@ class Journal:
         return [Note(run, step, attempt, kind, json.loads(unpacked(note))) for run, step, attempt, kind, note in lines]
 
     def runs(self) -> list[RunLine]:
-        """Return the index of the runs, in the order of their submission. Raises `ConfigError` for a file of format 1,
-        which has none."""
+        """Return the index of the runs, in the order of their submission."""
         if self._storage.is_open:
             self.flush()
         lines = self._storage.runs()
-        if lines is None:
-            raise ConfigError(
-                f"{self.path} has journal format 1, which has no index of its runs: `plait runs replay` reads it"
-            )
         for line in lines:
             if not is_run_line(line):
                 raise ConfigError(f"{self.path} is damaged: its index of runs holds {reprlib.repr(line)}")

@@ -1,14 +1,20 @@
-"""A journal in a file of SQLite: claimed by one writer, read by any number."""
+"""A journal in a file of SQLite: claimed by one writer, read by any number.
+
+A file may come from anywhere. Before anything of it is read its tables have to be exactly those of a journal (a view in
+their place could compute without an end), values have a greatest length, also unpacked, and a reading may take only so
+many steps of SQLite as the size of the file explains.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import sqlite3
 import time
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +38,13 @@ CREATE TABLE runs (
 """Notes (intents, questions, answers) no machine sees; `runs` is an index of them."""
 _MAGIC = b"SQLite format 3\0"
 _LONG = 4096  # bytes from which on a text is compressed: prompts and token ids, which repeat themselves
+LARGEST = 128 << 20
+"""Bytes of one value, unpacked."""
+_STEPS = 20_000_000
+"""Steps of SQLite's machine that reading any file may take, and below those for each of its bytes: a row is at least a
+few bytes and takes a few steps."""
+_STEPS_A_BYTE = 4
+_LOOK = 100_000
 _PATIENCE = 0.5  # seconds to wait for a claim: a process that only asks whether a file is claimed holds it for a moment
 
 
@@ -48,7 +61,11 @@ def explained(path: Path) -> Generator[None]:
             raise ConfigError(f"{path} is not a journal, or is damaged: {error}") from None
         if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):  # the rest of it says how
             raise ConfigError(f"{path} is locked by another program; close it, or write to another file") from None
+        if code == sqlite3.SQLITE_INTERRUPT:
+            raise ConfigError(f"{path} is not a journal, or is damaged: reading it does not end") from None
         raise ConfigError(f"{path} cannot be used: {error}; check space and permissions there") from None
+    except sqlite3.DataError:
+        raise ConfigError(f"{path} holds a value of more than {LARGEST >> 20} MiB: it is not read") from None
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not a journal, or is damaged: {error}") from None
 
@@ -104,18 +121,27 @@ def prepare(db: sqlite3.Connection) -> None:
 
 
 def packed(text: str) -> str | bytes:
-    """Return a text as it is kept: compressed if it is long."""
-    return text if len(text) < _LONG else zlib.compress(text.encode(), 6)
+    """Return a text as it is kept: compressed if it is long. Raises `ValueError` for one that would not be read."""
+    if len(text) < _LONG:
+        return text
+    data = text.encode()
+    if len(data) > LARGEST:
+        raise ValueError(f"a value of {len(data) >> 20} MiB is more than a journal keeps ({LARGEST >> 20})")
+    return zlib.compress(data, 6)
 
 
 def unpacked(kept: str | bytes) -> str:
-    """Return a text that was `packed`. Raises `ValueError` if it is damaged."""
+    """Return a text that was `packed`. Raises `ValueError` if it is damaged, or longer than `LARGEST`."""
     if isinstance(kept, str):
         return kept
+    stream = zlib.decompressobj()
     try:
-        return zlib.decompress(kept).decode()
+        data = stream.decompress(kept, LARGEST)
     except zlib.error as error:
         raise ValueError(str(error)) from None
+    if stream.unconsumed_tail or not stream.eof:
+        raise ValueError(f"it is cut off, or has more than {LARGEST >> 20} MiB unpacked")
+    return data.decode()
 
 
 def connect(path: Path, write: bool) -> sqlite3.Connection:
@@ -139,11 +165,39 @@ def connect(path: Path, write: bool) -> sqlite3.Connection:
             check_same_thread=False,
         )
         try:
+            db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST)
+            db.execute("PRAGMA trusted_schema = OFF")
+            if not write:
+                db.set_progress_handler(_bounded(path), _LOOK)
             db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         except sqlite3.Error:
             db.close()
             raise
     return db
+
+
+def _bounded(path: Path) -> Callable[[], bool]:
+    """Return what SQLite asks every so many steps, whether to give up."""
+    sizes = [each.stat().st_size for each in (path, path.with_name(f"{path.name}-wal")) if each.exists()]
+    left = (_STEPS + _STEPS_A_BYTE * sum(sizes)) // _LOOK
+
+    def over() -> bool:
+        nonlocal left
+        left -= 1
+        return left < 0
+
+    return over
+
+
+@functools.cache
+def _tables() -> frozenset[tuple[Any, ...]]:
+    """Return the schema of a journal, as SQLite keeps it."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(SCHEMA)
+        return frozenset(db.execute(_SCHEMA_OF).fetchall())
+
+
+_SCHEMA_OF = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
 
 
 def _demand_file(path: Path) -> None:
@@ -160,6 +214,10 @@ def check_format(db: sqlite3.Connection, path: Path) -> None:
     if application != APPLICATION:
         raise ConfigError(f"{path} is not a journal: it is some other program's SQLite file")
     demand_format(version, path)
+    with explained(path):
+        found = frozenset(db.execute(_SCHEMA_OF).fetchmany(len(_tables()) + 1))
+    if found != _tables():
+        raise ConfigError(f"{path} is not a journal: it has other tables than a journal of format {FORMAT}")
 
 
 class SqliteFile:
@@ -267,16 +325,15 @@ class SqliteFile:
 
     def notes(self, run: str) -> list[tuple[Any, ...]]:
         """Return the notes of a run."""
-        return (
-            self._select("notes", "SELECT run, step, attempt, kind, note FROM notes WHERE run = ? ORDER BY id", run)
-            or []
-        )
+        with self._reading() as db:
+            select = "SELECT run, step, attempt, kind, note FROM notes WHERE run = ? ORDER BY id"
+            return db.execute(select, (run,)).fetchall()
 
-    def runs(self) -> list[tuple[Any, ...]] | None:
+    def runs(self) -> list[tuple[Any, ...]]:
         """Return the index of the runs."""
-        return self._select(
-            "runs", "SELECT run, first, created, text, planner, status, tokens, ended FROM runs ORDER BY first"
-        )
+        with self._reading() as db:
+            select = "SELECT run, first, created, text, planner, status, tokens, ended FROM runs ORDER BY first"
+            return db.execute(select).fetchall()
 
     def sessions(self) -> list[tuple[int, str]]:
         """Return the first event and the header of each session."""
@@ -288,10 +345,3 @@ class SqliteFile:
         with contextlib.closing(connect(self.location, write=False)) as db, explained(self.location):
             check_format(db, self.location)
             yield db
-
-    def _select(self, table: str, select: str, *values: object) -> list[tuple[Any, ...]] | None:
-        """Read a table; return `None` for a file of format 1, which does not have it."""
-        with self._reading() as db:
-            if not db.execute("SELECT count(*) FROM sqlite_schema WHERE name = ?", (table,)).fetchone()[0]:
-                return None
-            return db.execute(select, values).fetchall()

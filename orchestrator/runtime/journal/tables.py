@@ -183,8 +183,8 @@ class Storage(Protocol):
         """Return the notes of a run, oldest first."""
         ...
 
-    def runs(self) -> list[tuple[Any, ...]] | None:
-        """Return the lines of the index, by their first events; `None` for a format without one."""
+    def runs(self) -> list[tuple[Any, ...]]:
+        """Return the lines of the index, by their first events."""
         ...
 
     def sessions(self) -> list[tuple[int, str]]:
