@@ -35,6 +35,10 @@ def modules() -> list[Any]:
     return found
 
 
+def _sources() -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in MACHINE.glob("*.py")}
+
+
 class Build(build_ext):
     """Leaves beside the modules what they were made of and what they are, for `plait.compiled`, if all were made."""
 
@@ -50,8 +54,9 @@ class Build(build_ext):
         # What an earlier build left must not be taken for this one's: the compiler may fail, and that is no error.
         for old in (*made, *kept, folder / compiled.STAMP, *(compiled.extensions(folder) if made else ())):
             old.unlink(missing_ok=True)
+        sources = _sources()
         super().run()
-        if made and all(path.exists() for path in made):
+        if made and all(path.exists() for path in made) and _sources() == sources:  # nobody edited meanwhile
             (folder / compiled.STAMP).write_text(compiled.checksum(MACHINE, folder), "utf-8")
 
 

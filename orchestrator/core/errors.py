@@ -8,6 +8,7 @@
     │   ├── ToolSchemaError      a function that cannot be a tool
     │   ├── ConfigError          a setting that cannot be read or makes no sense
     │   │   └── RunTaken         another process has the run or its journal
+    │   ├── NotAllowed           a request, or a step of its plan, asks for what is not this tenant's
     │   └── TaskError            a request that the task cannot read
     ├── WorldError               the world's side: it was run, and did not work
     │   ├── WorkerError          an engine or tool host that cannot start or broke

@@ -100,6 +100,9 @@ class Retries(Frozen):
     call: int = Field(default=1, ge=0)
     lost: int = Field(default=3, ge=0)
     """After a worker was lost; counted apart, for it says nothing about the step."""
+    deaths: int = Field(default=2, ge=2)
+    """Workers that may go away, one after another, while they run a step, before it is given up: it may be what ends
+    them. A worker counts again when another has gone away between; and not if it ran another such step too."""
     backoff: float = Field(default=0.2, ge=0)
     """Seconds before the first retry; doubled each time. A step whose worker was lost does not wait."""
 

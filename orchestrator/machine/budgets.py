@@ -152,10 +152,10 @@ def admit(account: Account | None, ask: Ask, now: float, *, decided: bool = Fals
         if not ask.tokens:
             continue
         if thoughts and limit.thinking_tokens is not None:
-            left = limit.thinking_tokens - each.thoughts - each.reserved_thoughts
-            if left < thoughts and each.reserved_thoughts and not decided:
+            spare = limit.thinking_tokens - each.thoughts - each.reserved_thoughts
+            if spare < thoughts and each.reserved_thoughts and not decided:
                 hold = hold or each
-            thoughts = min(thoughts, max(0, left))
+            thoughts = min(thoughts, max(0, spare))
         full = limit.strict or not ask.counted
         for one in _limits(each, ask.price):
             left = one.most - one.used - (one.reserved if full else 0)

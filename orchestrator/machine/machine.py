@@ -436,9 +436,7 @@ class Machine:
         live = [each for each in lost if each.state == "live"]
         for attempt in lost:
             self._slots.over(attempt, None, dead=True)
-        for attempt in live:
-            if attempt.node.state is RUNNING:  # else it ended as part of another that was lost
-                self._steps.retry_or_fail(attempt, as_failure(WorkerLost(message)))
+        self._steps.lose_worker(live, event.worker, message)
 
     # -- news of runs --------------------------------------------------------------------------------------------------
 

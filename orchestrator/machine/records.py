@@ -99,6 +99,8 @@ class Node:
     """Tries that ended because the worker was lost."""
     interrupted: int
     """Those of them where our own process had ended."""
+    lost_on: tuple[str, ...]
+    """Workers that went away while they ran the step, each another than the one before."""
     checkpoint: Checkpoint | None
     """The beginning of its text that a lost attempt had generated; the next attempt goes on from there."""
     prompt: tuple[Text | Tokens, ...]
@@ -164,7 +166,7 @@ class Node:
         self.lane = lane
         self.state = WAITING
         self.ended = self.after_own = self.released = self.waits_for_all = self.hedged = False
-        self.deps = self.dependants = self.prompt = self.rank = self._moves = ()
+        self.deps = self.dependants = self.prompt = self.rank = self._moves = self.lost_on = ()
         self.after = self.own_waiters = self.inner = self.seen = self.attempt = self.hedge = self.checkpoint = None
         self.ran_on = self.prefix_group = self.blocked = self.own = self.result = self.failure = self.spent = None
         self.merged_into = self.limited = self.cause = None

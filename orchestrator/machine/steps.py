@@ -20,14 +20,16 @@ from ..core.errors import (
     BudgetExceeded,
     DeadlineExceeded,
     DependencyFailed,
+    EngineError,
     Interrupted,
     NeverMade,
     PluginError,
+    WorkerLost,
 )
 from ..core.events import Cancel, Expand
 from ..core.interfaces import Merge, Policy, Verdict
-from ..core.result import Failure, Result, frames_of
-from ..core.states import CANCELLED, DONE, EXPANDED, EXPANDING, FAILED, READY, WAITING, State
+from ..core.result import Failure, Result, as_failure, frames_of
+from ..core.states import CANCELLED, DONE, EXPANDED, EXPANDING, FAILED, READY, RUNNING, WAITING, State
 from ..core.values import json_value, writable
 from ..core.view import Branch
 from .ready_queue import ReadyQueue
@@ -150,6 +152,22 @@ class Steps:
                     self.ready(node)
                 else:
                     self._slots.timers.add(self._records.now + delay, "retry", node)
+
+    def lose_worker(self, live: Sequence[Attempt], worker: str, message: str) -> None:
+        """Go on after a worker went away that ran these attempts. Where just one of their steps has lost another worker
+        before, it may be what ends them: as often as `Retries.deaths` allows, and no more."""
+        again = [each.node for each in live if each.node.lost_on and each.node.lost_on[-1] != worker]
+        for attempt in live:
+            node = attempt.node
+            if node.state is not RUNNING:  # it ended as part of another that was lost
+                continue
+            before = node.lost_on
+            node.lost_on = before if before and before[-1] == worker else (*before, worker)
+            if again == [node] and len(node.lost_on) >= node.run.request.retries.deaths:
+                said = f"{message}, as {before[-1]} had before: it is not run again, for it may be what ends workers"
+                self.retry_or_fail(attempt, as_failure(EngineError(said)))
+            else:
+                self.retry_or_fail(attempt, as_failure(WorkerLost(message)))
 
     # -- its neighbours ------------------------------------------------------------------------------------------------
 

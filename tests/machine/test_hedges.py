@@ -12,6 +12,7 @@ from plait.core.interfaces import Hedge, Policy, Stop, Wake
 from plait.core.ops import Sampling, Think
 from plait.core.plan import Step
 from plait.core.planning import derive
+from plait.core.request import Retries
 from plait.core.result import Usage
 from plait.machine.views import MachineView
 from tests.machine.kit import World, call, fail_with, join, think
@@ -149,7 +150,7 @@ def test_when_one_of_two_is_lost_the_other_goes_on_and_nothing_is_tried_again(wh
 
 
 def test_when_both_are_lost_the_next_one_goes_on_from_the_longer_text() -> None:
-    world = hedging(think("a", tokens=10))
+    world = hedging(think("a", tokens=10), retries=Retries(deaths=3))
     world.progress("a", ids=[1])
     slow, quick = hedge(world)
     world.send(progressed(world, quick, [2, 3]))

@@ -210,3 +210,45 @@ def test_why_a_worker_went_away_is_said_by_the_step_that_it_ran_and_by_those_tha
     failure = finish.failure
     assert failure is not None and failure.code == "no-worker"
     assert "w went away: the engine broke: ValueError: head size 16" in failure.message
+
+
+def test_a_step_that_ends_two_workers_is_not_given_to_a_third() -> None:
+    world = World(slots=0)
+    for name in ("a", "b", "c"):
+        world.up(name, 1)
+    world.submit(think("bad"))
+    world.submit(think("fine"), run="s")
+    for _ in range(2):
+        worker = world.jobs[world.attempt("bad")].worker
+        world.down(worker)
+    assert world.finish.status == "failed"
+    assert world.finish.failure is not None and world.finish.failure.kind == "EngineError"
+    assert "not run again" in world.finish.failure.message
+    assert sum(each.up for each in world.machine.workers.values()) == 1
+    assert world.state("s:fine") == "running"
+    world.succeed("s:fine", "x")
+    assert world.finishes["s"].status == "done"
+
+
+def test_a_step_that_loses_one_worker_twice_is_tried_again() -> None:
+    """It says more of that worker than of the step: `Retries.lost` counts."""
+    world = World(slots=1)
+    world.submit(think("a"))
+    for _ in range(3):
+        world.down("w", returning=True)
+        assert world.state("a") == "ready"
+        world.up("w", 1)
+        assert world.state("a") == "running"
+
+
+def test_several_steps_that_lose_two_workers_are_tried_again() -> None:
+    """Nobody can say which of them it was."""
+    world = World(slots=0)
+    world.up("a", 2)
+    world.submit(think("x"), think("y"), join("j", "x", "y"))
+    world.up("b", 2)
+    world.down("a")
+    assert world.states("x", "y") == ["running", "running"]
+    world.up("c", 2)
+    world.down("b")
+    assert world.states("x", "y") == ["running", "running"]

@@ -143,7 +143,9 @@ class World:
 
     def start(self) -> Finish:
         self.fresh()
-        request = Request(text="q", planner=Plugin(name="x"), retries=Retries(think=50, call=50, lost=50, backoff=0.0))
+        request = Request(
+            text="q", planner=Plugin(name="x"), retries=Retries(think=50, call=50, lost=50, deaths=50, backoff=0.0)
+        )
         self.brief = Brief(request, PLUGINS.task(request.task, request.text))
         self.inbox = [self.up(), self.expander.start("r", self.flow, self.brief, 0.0)]
         for _ in range(100_000):

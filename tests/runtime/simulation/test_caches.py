@@ -11,6 +11,7 @@ from plait.core.events import Action, Dispatch, Event, Progressed
 from plait.core.ops import Join, Sampling, Text, Think
 from plait.core.plan import Plan, Step
 from plait.core.prefix_tree import PrefixTree
+from plait.core.request import Request, Retries
 from plait.core.result import Result, Usage
 from plait.runtime.simulation.latency import LatencyModel
 from plait.runtime.simulation.prefix_cache import PrefixCache
@@ -167,7 +168,8 @@ def test_a_lost_step_meets_the_fate_that_it_would_have_met() -> None:
     plan = joined(think("a", 100, stream=True))
     calm = simulate(plan, hosts=hosts, outcome=fate, latency=latency)
     struck = simulate(
-        plan,
+        Request(retries=Retries(deaths=3)),
+        plan=plan,
         hosts=hosts,
         outcome=fate,
         latency=latency,
