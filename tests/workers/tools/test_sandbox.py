@@ -274,3 +274,70 @@ async def test_a_third_partys_sandbox_serves_the_same_tools() -> None:
         answer = await orchestrator.run(plan=Plan(steps=(step,), output="go"))
     assert remote.seen == ["print(42)"]
     assert isinstance(answer.answer, dict) and answer.answer["stdout"] == "42\n"
+
+
+@pytest.fixture
+async def private() -> AsyncIterator[Sandbox]:
+    """Return the sandbox `process`, where the kernel lets a program have files of its own."""
+    allowed = "unshare -Urmpf sh -c 'mount -t tmpfs none /tmp && mount -t proc none /proc'"
+    as_nobody = {"user": 65534, "group": 65534, "extra_groups": []} if os.getuid() == 0 else {}
+    tried = await asyncio.create_subprocess_shell(allowed, stderr=asyncio.subprocess.PIPE, cwd="/", **as_nobody)
+    _, why = await tried.communicate()
+    if tried.returncode:
+        pytest.skip(f"this kernel gives programs no /tmp and /proc of their own: {why.decode()}")
+    made = Sandbox("process")
+    yield made
+    await made.close()
+
+
+async def test_a_program_cannot_fill_the_disk(private: Sandbox) -> None:
+    code = """
+import os
+done = 0
+for place in (".", "/tmp", "/var/tmp", "/dev/shm"):
+    for number in range(15):
+        try:
+            with open(f"{place}/f{number}", "wb") as file:
+                for _ in range(15):
+                    done += file.write(b"x" * (1 << 20))
+        except OSError:
+            pass
+print(done >> 20)
+"""
+    outcome = await ran(private, code, disk=40)
+    assert outcome.status == "done", outcome
+    assert 30 <= int(outcome.stdout) <= 40
+
+
+async def test_what_a_program_leaves_in_tmp_is_gone_and_it_sees_none_of_the_machines(private: Sandbox) -> None:
+    name = f"plait-left-{os.getpid()}"
+    path = Path("/tmp") / f"{name}-ours"
+    path.write_text("ours")
+    try:
+        code = (
+            f"import os; print(os.listdir('/tmp')); open('/tmp/{name}', 'w').write('x'); print(len(os.listdir('/tmp')))"
+        )
+        outcome = await ran(private, code)
+    finally:
+        path.unlink()
+    assert outcome.status == "done" and f"{name}-ours" not in outcome.stdout, outcome
+    assert not (Path("/tmp") / name).exists()
+    again = await ran(private, f"import os; print(os.path.exists('/tmp/{name}'))")
+    assert again.stdout == "False\n"
+
+
+async def test_a_program_sees_no_command_lines_but_its_own(private: Sandbox) -> None:
+    secret = f"secret-{os.getpid()}"
+    beside = await asyncio.create_subprocess_exec("sleep", "60", env={**os.environ, "X": "1"})
+    sly = await asyncio.create_subprocess_exec("sh", "-c", f"sleep 60; : {secret}")
+    try:
+        code = (
+            "import glob\nfor each in glob.glob('/proc/[0-9]*/cmdline'):\n"
+            "    print(open(each).read().replace(chr(0), ' ')[-200:])"
+        )
+        outcome = await ran(private, code)
+    finally:
+        for each in (beside, sly):
+            each.kill()
+            await each.wait()
+    assert outcome.status == "done" and secret not in outcome.stdout and "pytest" not in outcome.stdout, outcome

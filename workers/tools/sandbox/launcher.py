@@ -1,9 +1,10 @@
-# ruff: noqa: PTH123, PTH208, SIM105, S307, S102  # the fewer modules it imports, the sooner it starts
+# ruff: noqa: PTH102, PTH103, PTH120, PTH123, PTH208, SIM105, S307, S102  # the fewer modules it imports, the sooner it starts
 """Runs one program inside a sandbox. Started as `python -I -S -c <this text>`: the standard library alone.
 
 Reads its job as one line, the `repr` of a dict of plain values. Where nothing outside does it (the backend `process`),
-it takes from the program what the kernel allows it to take away (namespaces, limits), and kills what the program leaves
-behind. Says `BEGUN` on standard output before the first byte of the program's own.
+it takes from the program what the kernel allows it to take away (namespaces, the machine's `/tmp` and `/proc`, limits),
+and kills what the program leaves behind. Says `BEGUN` on standard output before the first byte of the program's own, or
+`SHARED` where the kernel did not let it have a `/tmp` and a `/proc` of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-BEGUN = b"+"
+BEGUN, SHARED = b"+", b"-"
+NEW_FILES = 0x00020000
+READ_ONLY, NO_SUID, NO_DEVICES, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
 NEW_USER, NEW_PID, NEW_NET, NEW_IPC = 0x10000000, 0x20000000, 0x40000000, 0x08000000
 SET_PDEATHSIG, SET_CHILD_SUBREAPER, SET_NO_NEW_PRIVS = 1, 36, 38
 CAPABILITIES_V3 = 0x20080522
@@ -52,6 +55,7 @@ def _apart(job: dict[str, Any]) -> int:
         os.setsid()
         libc.prctl(SET_PDEATHSIG, SIGKILL, 0, 0, 0)
         libc.prctl(SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        job["begun"] = BEGUN if _private(libc, job) else SHARED
         header, none = (ctypes.c_uint32 * 2)(CAPABILITIES_V3, 0), (ctypes.c_uint32 * 6)()
         libc.capset(header, none)  # those over its own namespaces
         _run(job)
@@ -82,6 +86,38 @@ def _unshare(libc: Any) -> bool:
     return True
 
 
+def _private(libc: Any, job: dict[str, Any]) -> bool:
+    """Give the program a `/tmp` of a size, in which its folder is too, and a `/proc` that shows its own processes; the
+    rest of the root's file system is read-only. False where the kernel refuses, or Python itself stands in `/tmp`."""
+    folder, shared = job["folder"], os.path.realpath("/tmp")
+    if sys.base_prefix.startswith(shared + "/") or libc.unshare(NEW_FILES):
+        return False
+    if libc.mount(b"none", b"/", None, RECURSIVE | PRIVATE, None):
+        return False
+    files = {}
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = f"{place}/{name}"
+            with open(path, "rb") as file:
+                files[path] = file.read()
+    size = f"size={job['disk']}m,mode=1777,nr_inodes=20000".encode()
+    if libc.mount(b"tmpfs", shared.encode(), b"tmpfs", NO_SUID | NO_DEVICES, size):
+        return False
+    if not folder.startswith(shared + "/"):
+        os.mkdir(f"{shared}/folder")
+        if libc.mount(f"{shared}/folder".encode(), folder.encode(), None, BIND, None):
+            return False
+    for path, text in files.items():
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(text)
+    os.makedirs(folder, exist_ok=True)
+    for other in (b"/var/tmp", b"/dev/shm"):
+        libc.mount(shared.encode(), other, None, BIND, None)
+    libc.mount(b"none", b"/", None, BIND | REMOUNT | READ_ONLY | NO_SUID, None)
+    return libc.mount(b"proc", b"/proc", b"proc", NO_SUID | NO_DEVICES, None) == 0
+
+
 def _run(job: dict[str, Any]) -> None:
     """Take the limits, and become the program. Does not return."""
     os.dup2(os.open(job["stdin"], os.O_RDONLY | os.O_CLOEXEC), 0)
@@ -93,7 +129,7 @@ def _run(job: dict[str, Any]) -> None:
         hard = resource.getrlimit(kind)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (value, value + (name == "RLIMIT_CPU")))
-    os.write(1, BEGUN)
+    os.write(1, job.get("begun", BEGUN))
     if job["argv"]:
         os.execvp(job["argv"][0], job["argv"])
     sys.argv = ["main.py"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -19,11 +20,12 @@ from typing import Any, ClassVar
 
 from plait.core.errors import ConfigError
 
-from .launcher import BEGUN
+from .launcher import BEGUN, SHARED
 from .program import Program, ProgramOutcome, SandboxLimits
 
 __all__ = ["NOBODY", "Bubblewrap", "Local", "Process", "Warm"]
 
+log = logging.getLogger("plait.sandbox")
 _LAUNCHER = Path(__file__).with_name("launcher.py").read_text(encoding="utf-8")
 NOBODY = 65534
 _ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent", "LANG": "C.UTF-8"}
@@ -151,6 +153,7 @@ class Local:
             "env": _ENV,
             "argv": [] if program.language == "python" else ["sh", "main.sh"],
             "limits": self.limited(limits),
+            "disk": limits.disk,
         }
         with contextlib.suppress(ConnectionError):
             process.stdin.write(ascii(job).encode() + b"\n")
@@ -167,7 +170,9 @@ class Local:
             status = "timeout"
             stdout, stderr = await reads
             code = await process.wait()
-        begun, stdout = stdout.startswith(BEGUN), stdout[len(BEGUN) :]
+        if stdout.startswith(SHARED):
+            _warn_shared()
+        begun, stdout = stdout.startswith((BEGUN, SHARED)), stdout[len(BEGUN) :]
         if not status:
             flooded = len(stdout) > most or len(stderr) > most
             status = "output" if flooded else "broken" if not begun else "done" if code == 0 else "failed"
@@ -192,10 +197,18 @@ class Local:
         shutil.rmtree(warm.folder, ignore_errors=True)
 
 
+@lru_cache(maxsize=1)
+def _warn_shared() -> None:
+    log.warning(
+        "this kernel does not let the sandbox give programs a /tmp and a /proc of their own: they can fill the "
+        "machine's /tmp, and read the command lines of its processes; use bubblewrap or container"
+    )
+
+
 class Process(Local):
-    """Limits only: namespaces of processes and network where the kernel allows them, resource limits, an empty
-    environment, a user without rights where plait runs as root. It can read whatever that user can read, so it is no
-    security boundary."""
+    """Limits only: namespaces of processes, network and mounts where the kernel allows them (a `/tmp` of a size, a
+    `/proc` of its own; where not, that is logged), resource limits, an empty environment, a user without rights where
+    plait runs as root. It can read whatever that user can read, so it is no security boundary."""
 
     name = "process"
     isolates = False

@@ -22,6 +22,8 @@ class SandboxLimits(Frozen):
     """MiB of address space of each process."""
     file: int = Field(default=16, ge=0)
     """MiB that one file may have."""
+    disk: int = Field(default=64, ge=1)
+    """MiB that all its files may have, of the sandbox `process` where the kernel gives it a `/tmp` of its own."""
     processes: int = Field(default=32, ge=1)
     """Processes and threads at a time."""
     output: int = Field(default=65_536, ge=0)
