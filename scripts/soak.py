@@ -3,7 +3,8 @@
     python scripts/soak.py [--requests 100000] [--cancels 10000] [--at-once 32]
 
 The server is a process of its own over scripted answers. After each tenth its memory, descriptors and threads are
-read when nothing is under way. They have to be flat from the second tenth on. Prints a line of JSON for each tenth; exits with 1 if something grows.
+read when nothing is under way. They have to be flat from the second tenth on. Prints a line of JSON for each tenth;
+exits with 1 if something grows.
 """
 
 from __future__ import annotations
