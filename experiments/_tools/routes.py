@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from plait.apps.route.fit import RouteReport, RouteRow, compare, fit, follow, key_of
+from plait.apps.lab.route.fit import RouteReport, RouteRow, compare, fit, follow, key_of
 from plait.core.routing import Route
 
 from .base import Findings, Table

@@ -39,8 +39,8 @@ import numpy as np
 from scipy.stats import kendalltau
 
 from plait import AsyncOrchestrator
-from plait.apps.commands.calibrate import compared
 from plait.apps.common.problems import draw
+from plait.apps.lab.calibrate import compared
 from plait.core import Plan, Plugin, Request, Text, Think
 from plait.core.interfaces import Brief, Planner
 from plait.core.prompt import Prompt

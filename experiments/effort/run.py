@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from plait.apps.common.problems import CountdownProblem
-from plait.apps.route.fit import RouteRow
+from plait.apps.lab.route.fit import RouteRow
 from plait.core.ops import Plugin
 
 from .._tools.base import Condition, Findings, Records, Table, circumstances

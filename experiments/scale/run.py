@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plait.apps.route.fit import RouteRow as Routed
+from plait.apps.lab.route.fit import RouteRow as Routed
 from plait.core.ops import Plugin
 from plait.planners.effort.scale import isotonic
 from plait.runtime.client.answer import Answer

@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 from experiments.learned_numbers.run import TEMPERATURES, draw, there
-from plait.apps.learn.replay import drawn
-from plait.apps.rollouts.stored import stored_runs
+from plait.apps.lab.learn.replay import drawn
+from plait.apps.lab.rollouts.stored import stored_runs
 from plait.runtime.journal.directory import entries
 from plait.runtime.plugins.loader import Plugins
 

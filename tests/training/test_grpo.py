@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 
-from plait.apps.rollouts.record import Record, WeightsSegment
+from plait.apps.lab.rollouts.record import Record, WeightsSegment
 from plait.planners.threads.threads.dialects import load
 from training.check import solves
 from training.grpo import five

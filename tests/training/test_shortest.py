@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from plait.apps.rollouts.record import Record, WeightsSegment
+from plait.apps.lab.rollouts.record import Record, WeightsSegment
 from training import export, shortest
 from training.compare import weights_of
 from training.model import Llama, ModelConfig

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch.nn import functional as F
 
-from plait.apps.rollouts.record import Record
+from plait.apps.lab.rollouts.record import Record
 
 from ..model import Llama
 from ..vocab import PAD

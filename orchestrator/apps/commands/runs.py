@@ -1,12 +1,11 @@
-"""`plait runs list|show|resume|gc|export`: runs that were written down, and those under way."""
+"""`plait runs list|show|resume|gc`: runs that were written down, and those under way."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 import shlex
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -35,7 +34,7 @@ from ..control.command import RunUnderWay, find as find_under_way, row_of, steer
 from ..verbs import VERBS
 from .run import exit_code, show as show_answer
 
-__all__ = ["export", "gc", "listing", "resume", "show"]
+__all__ = ["gc", "listing", "resume", "show"]
 
 _REACHING = ("worker", "tools", "mcp", "base_url", "api_key_env")
 """Settings of a run that choose code to run, or where prompts and keys are sent."""
@@ -200,67 +199,6 @@ def gc(
             output.result({"deleted": [str(path) for path in gone], "bytes": freed})
         else:
             output.people.print(f"{counted(len(gone), 'journal')} deleted, {freed / 1e6:.1f} MB freed", highlight=False)
-
-
-def export(
-    out: Annotated[Path, typer.Option(metavar="OUT.jsonl", help="Where the data go.")],
-    place: Place = None,
-    form: Annotated[
-        Literal["tokens", "text"],
-        typer.Option(
-            "--format", help="tokens: exact records, as of `plait learn rollouts`; text: prompts and completions."
-        ),
-    ] = "tokens",
-    verified: Annotated[bool, typer.Option("--verified", help="Only answers that the task finds right.")] = False,
-    cheapest: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Of each question only the N cheapest runs.")
-    ] = None,
-    by: Annotated[
-        Literal["total", "critical"], typer.Option(help="Cheap in all generated tokens, or along the critical path.")
-    ] = "total",
-    distinct: Annotated[
-        bool, typer.Option("--distinct", help="Of answers to a question that mean the same only the cheapest.")
-    ] = False,
-    planner: Annotated[str | None, typer.Option(help="Only runs of this planner.")] = None,
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(metavar="MODEL", help="Refuse what does not re-tokenise to itself with its tokenizer."),
-    ] = None,
-    redact: Annotated[bool, typer.Option("--redact", help="Lengths in the place of texts (text).")] = False,
-    as_json: Json = False,
-) -> None:
-    """Write runs that went well as data for supervised training. Journals of every version are read."""
-    from ..rollouts import export as exporting
-
-    if redact and form != "text":
-        raise UsageError("--redact goes with --format text: token ids are the text itself")
-    left = exporting.ExclusionCounts()
-    known = None if tokenizer is None else exporting.tokenizer_of(tokenizer)
-    with opened(as_json) as output:
-        unread: list[str] = []
-        found = [each for each in entries(place_of(place), unread) if planner in (None, each.planner)]
-        runs = exporting.export(found, Plugins(), left)
-        if form == "tokens" and out.exists():
-            raise UsageError(f"{out} is there already: name another file, or delete it")
-        with exporting.select(runs, left, verified=verified, most=cheapest, distinct=distinct, by=by) as kept:
-            if form == "tokens":
-                rows = exporting.write_records(kept, out, left, known)
-            else:
-                rows = exporting.write_texts(kept, out, left, redact)
-        said = {
-            "runs": len(found),
-            "kept": len(kept),
-            "rows": rows,
-            "left": left.why,
-            "unread": unread,
-            "out": str(out),
-        }
-        if as_json:
-            output.result(said)
-            return
-        output.people.print(f"{out}: {rows} rows of {counted(len(kept), 'run')} out of {len(found)}", markup=False)
-        for why, count in sorted(left.why.items()):
-            output.people.print(f"  left out: {count} ({why})", markup=False)
 
 
 async def _resume(config: Config, entry: RunEntry, how: tuple[bool, bool], output: Output, stopper: Stopper) -> Answer:

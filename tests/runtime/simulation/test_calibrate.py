@@ -12,7 +12,7 @@ import pytest
 
 from plait import AsyncOrchestrator
 from plait.apps import main
-from plait.apps.commands.calibrate import compared
+from plait.apps.lab.calibrate import compared
 from plait.core import Join, Plan, Sampling, Step, Text, Think
 from plait.core.errors import ConfigError
 from plait.runtime.client.config import Config

@@ -1,0 +1,1 @@
+"""What researchers use and no server loads: rollouts, learning from runs, routes, tuning, calibrating."""

@@ -1,0 +1,185 @@
+"""What may be learned: named values with a kind and bounds, and their versions, of which each can be undone."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import typer
+from pydantic import Field, JsonValue, TypeAdapter, ValidationError, model_validator
+
+from ....core.errors import ConfigError, UsageError
+from ....core.messages import explain, json_path
+from ....core.ops import Plugin
+from ....core.values import Frozen
+from ....runtime.plugins.spec import with_option
+from ...common.files import write_private
+
+__all__ = ["Declared", "Learnable", "Values", "Version", "Versions", "applied", "versions_of"]
+
+Values = dict[str, JsonValue]
+Declared = Annotated[
+    Path,
+    typer.Argument(metavar="LEARN.json", help="What may be learned: a list of declared values; versions beside it."),
+]
+
+
+class Learnable(Frozen):
+    """A value that may be changed. Nothing that is not declared is."""
+
+    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$")
+    """Where it belongs: an option of the planner (`n`, `answer.top_p`), `text` for words put before each request, or
+    `policy` for a policy, a list of them, or an empty text for none (`["esc:window=4", "waves:width=4"]`)."""
+    kind: Literal["text", "number", "choice"] = "text"
+    about: str = ""
+    """What it is for, as a model that proposes changes is told."""
+    value: JsonValue
+    """What it begins with."""
+    low: float = Field(default=-math.inf)
+    high: float = Field(default=math.inf)
+    whole: bool = False
+    """A number without a fraction."""
+    choices: tuple[JsonValue, ...] = ()
+    most: int = Field(default=4000, ge=1)
+    """Characters of a text at most."""
+
+    @model_validator(mode="after")
+    def _begins_right(self) -> Self:
+        if fault := self.fault(self.value):
+            raise ValueError(fault)
+        return self
+
+    def fault(self, value: object) -> str:
+        """Return what is wrong with a value, or nothing."""
+        match self.kind:
+            case "text":
+                if not isinstance(value, str):
+                    return f"{self.name} is a text"
+                return f"{self.name} has {len(value)} characters, and {self.most} are the most" * (
+                    len(value) > self.most
+                )
+            case "number":
+                if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                    return f"{self.name} is a number"
+                if self.whole and value != int(value):
+                    return f"{self.name} is a whole number"
+                return "" if self.low <= value <= self.high else f"{self.name} is within {self.low:g} to {self.high:g}"
+            case "choice":
+                return "" if value in self.choices else f"{self.name} is one of {list(self.choices)}"
+
+
+def applied(planner: Plugin, policies: Sequence[Plugin], values: Values) -> tuple[Plugin, tuple[Plugin, ...]]:
+    """Return a request's planner and policies with values in them. Raises `PluginError` for a policy that is none."""
+    given = values.get("policy", "")
+    added = [each for each in (given if isinstance(given, list) else [given]) if each]
+    options = planner.options
+    for name, value in values.items():
+        if name not in ("text", "policy"):
+            options = with_option(options, name, value)
+    return Plugin(name=planner.name, options=options), (*policies, *(Plugin.of(str(each)) for each in added))
+
+
+class Version(Frozen):
+    """Values at one time."""
+
+    number: int
+    parent: int | None
+    values: dict[str, JsonValue]
+    why: str = ""
+    """Why they were taken, with the counts of the test."""
+
+
+class Versions:
+    """All versions in one JSON file. Nothing is ever removed from it; `undo` goes back to the parent."""
+
+    def __init__(self, path: Path, learnables: Sequence[Learnable]) -> None:
+        """Read the file, or begin with the declared values. Raises `ConfigError` for a file that is none, or that holds
+        values of something else."""
+        self._path = path
+        self.learnables = {each.name: each for each in learnables}
+        if len(self.learnables) != len(learnables):
+            raise UsageError("two learnables have one name")
+        if not path.exists():
+            first = Version(number=0, parent=None, values={each.name: each.value for each in learnables})
+            self.all, self._now = [first], 0
+            return
+        try:
+            raw = json.loads(path.read_text(encoding="utf-8"))
+            self.all = [Version.model_validate(each) for each in raw["versions"]]
+            self._now = int(raw["current"])
+            names = {name for each in self.all for name in each.values}
+            if [each.number for each in self.all] != list(range(len(self.all))) or not 0 <= self._now < len(self.all):
+                raise ValueError("its versions are not in order")
+        except ValidationError as error:
+            detail = error.errors(include_url=False)[0]
+            raise ConfigError(f"{path}: {explain(json_path(detail['loc']) or 'it', detail)}") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path} holds no versions: {error}") from None
+        if names != set(self.learnables):
+            raise ConfigError(f"{path} holds versions of {sorted(names)}, not of {sorted(self.learnables)}")
+
+    @property
+    def current(self) -> Version:
+        """The version in force."""
+        return self.all[self._now]
+
+    def faults(self, values: Mapping[str, object]) -> list[str]:
+        """Return what is wrong with a change: values that are not declared, of the wrong kind or out of bounds."""
+        unknown = [f"{name} is not declared" for name in values if name not in self.learnables]
+        return unknown + [
+            fault for name, value in values.items() if name in self.learnables
+            if (fault := self.learnables[name].fault(value))
+        ]  # fmt: skip
+
+    def add(self, changed: Mapping[str, JsonValue], why: str) -> Version:
+        """Take new values, write the file, return the version. Raises `UsageError` for values that are not allowed."""
+        if faults := self.faults(changed):
+            raise UsageError("; ".join(faults))
+        made = Version(number=len(self.all), parent=self._now, values={**self.current.values, **changed}, why=why)
+        self.all.append(made)
+        self._now = made.number
+        self._write()
+        return made
+
+    def undo(self) -> Version:
+        """Go back to the version before the current one. Raises `UsageError` at the first."""
+        if self.current.parent is None:
+            raise UsageError("there is nothing to undo: these are the values that were declared")
+        self._now = self.current.parent
+        self._write()
+        return self.current
+
+    def diff(self, old: int, new: int) -> str:
+        """Return what changed between two versions, as a unified diff. Raises `UsageError` for one not there."""
+        for number in (old, new):
+            if not 0 <= number < len(self.all):
+                raise UsageError(f"there is no version {number}: there are 0 to {len(self.all) - 1}")
+        lines: list[str] = []
+        for name in self.learnables:
+            a, b = (_text(self.all[number].values[name]).splitlines() for number in (old, new))
+            lines += difflib.unified_diff(a, b, f"{name} (version {old})", f"{name} (version {new})", lineterm="")
+        return "\n".join(lines)
+
+    def _write(self) -> None:
+        said = {"current": self._now, "versions": [each.model_dump(mode="json") for each in self.all]}
+        write_private(self._path, (json.dumps(said, ensure_ascii=False, indent=1) + "\n").encode())
+
+
+def _text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def versions_of(declared: Path) -> Versions:
+    """Return the versions of declared values. Raises `ConfigError` for a file that declares none."""
+    try:
+        learnables = TypeAdapter(list[Learnable]).validate_json(declared.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{declared} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        raise ConfigError(f"{declared}: {explain(json_path(detail['loc']) or 'it', detail)}") from None
+    return Versions(declared.with_name(f"{declared.stem}.versions.json"), learnables)

@@ -1,0 +1,150 @@
+"""Reflection on failed runs: what a model is told of them, in groups side by side, and what is read of its proposals.
+
+As in Combee (arXiv 2604.04247): n runs, each told twice, shuffled, in k = ⌊√n⌋ groups; one call a group proposes
+changes, all at the same time; one call makes one of k proposals (in a tree where there are more than eight). The whole
+is one plan, so that it is scheduled, journalled and resumed like any other run. The sections of a prompt are those of
+Trace (arXiv 2406.16218). Unlike there nothing is executed, and no proposal is taken without a test (`accept.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Mapping, Sequence
+
+from pydantic import JsonValue
+
+from ....core.ops import Ref, Sampling, Text, Think
+from ....core.plan import Plan, Step
+from ....core.values import as_text
+from ....runtime.runlog import RunRecord
+from .learnable import Learnable, Values
+
+__all__ = ["groups_of", "lesson", "proposal", "reflection"]
+
+TOLD = 2
+"""How often each run is told, in different groups where there is more than one."""
+WIDEST = 8
+"""Proposals that one call makes one of."""
+_TEXT = 600
+"""Characters of a step that are told."""
+_REPLY = (
+    'Reply with one JSON object and nothing after it: {"reasoning": "…", "suggestion": {"NAME": NEW VALUE, …}}. Name '
+    "only variables that should change. A suggestion that is worse on other problems will be refused."
+)
+
+
+def lesson(run: RunRecord, feedback: str) -> str:
+    """Return what is told of a failed run: the request, the steps that its output was made from (nothing else of it is
+    to blame), and the feedback. Long texts lose their middle."""
+    steps = {step.step: step for step in run.steps}
+    needed = {name for step in run.steps for name in step.needs}
+    above = [name for name, step in steps.items() if step.owner is None and name not in needed]
+    seen: dict[str, None] = {}
+    while above:
+        name = above.pop()
+        step = steps.get(name)
+        if step is None or name in seen:
+            continue
+        seen[name] = None
+        above += [*step.needs, *(each for each in (step.after, step.source) if each)]
+    said: list[str] = []
+    for name, step in steps.items():
+        if name in seen and step.kind != "join" and step.state in ("done", "failed", "expanded"):
+            text = (
+                step.failure.message if step.failure is not None else as_text(step.value) if step.value else step.text
+            )
+            said.append(f"- {step.path}: {_short(text)}")
+    return "\n".join([f"input: {_short(run.request.text)}", "steps:", *said, f"feedback: {_short(feedback)}"])
+
+
+def groups_of(lessons: Sequence[str], seed: int, groups: int | None = None, told: int = TOLD) -> list[list[str]]:
+    """Return the groups: each lesson `told` times, shuffled, never twice in one group where there are groups enough."""
+    count = groups or max(1, math.isqrt(len(lessons)))
+    rng = random.Random(seed)
+    places: list[list[int]] = [[] for _ in range(count)]
+    for _ in range(min(told, count)):
+        order = list(range(len(lessons)))
+        rng.shuffle(order)
+        for each in order:
+            free = [group for group in places if each not in group]
+            min(free, key=len).append(each)
+    return [[lessons[each] for each in group] for group in places if group]
+
+
+def reflection(
+    learnables: Sequence[Learnable],
+    values: Mapping[str, JsonValue],
+    lessons: Sequence[str],
+    *,
+    seed: int = 0,
+    groups: int | None = None,
+    sampling: Sampling | None = None,
+) -> Plan:
+    """Return the plan of a round of reflection; its output is the text of one proposal. Raises `ValueError` without
+    lessons."""
+    if not lessons:
+        raise ValueError("there is nothing to reflect on: no run failed")
+    sampled = sampling or Sampling(max_tokens=2048, temperature=0.7, seed=seed)
+    head = _variables(learnables, values)
+    steps: list[Step] = []
+    for number, group in enumerate(groups_of(lessons, seed, groups), 1):
+        told = "\n\n".join(f"## Run {place}\n{each}" for place, each in enumerate(group, 1))
+        text = f"# Instruction\nThese runs failed. Propose changes of the variables that would have helped.\n\n{head}"
+        text += f"\n\n# Failed runs\n{told}\n\n# Output\n{_REPLY}\n"
+        steps.append(
+            Step(name=f"reflect-{number}", op=Think(prompt=(Text(text=text),), sampling=sampled), label="reflect")
+        )
+    level = [step.name for step in steps]
+    depth = 0
+    while len(level) > 1:
+        depth += 1
+        above: list[str] = []
+        for number, start in enumerate(range(0, len(level), WIDEST), 1):
+            part = level[start : start + WIDEST]
+            name = f"combine-{depth}-{number}"
+            text = f"# Instruction\nMake one suggestion of these, and lose no rule that several have.\n\n{head}\n"
+            prompt: list[Text | Ref] = [Text(text=text)]
+            for place, each in enumerate(part, 1):
+                prompt += [Text(text=f"\n# Suggestion {place}\n"), Ref(step=each)]
+            prompt.append(Text(text=f"\n\n# Output\n{_REPLY}\n"))
+            steps.append(Step(name=name, op=Think(prompt=tuple(prompt), sampling=sampled), label="combine"))
+            above.append(name)
+        level = above
+    return Plan(steps=tuple(steps), output=level[0])
+
+
+def proposal(text: str) -> Values:
+    """Return the suggestion in a reply: of the last JSON object that has one. Empty for a reply without."""
+    decoder = json.JSONDecoder()
+    found: Values = {}
+    place = text.find("{")
+    while place >= 0:
+        try:
+            value, end = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            place = text.find("{", place + 1)
+            continue
+        if isinstance(value, dict) and isinstance(value.get("suggestion"), dict):
+            found = value["suggestion"]
+        place = text.find("{", end)
+    return found
+
+
+def _variables(learnables: Sequence[Learnable], values: Mapping[str, JsonValue]) -> str:
+    lines = ["# Variables"]
+    for each in learnables:
+        match each.kind:
+            case "text":
+                bounds = f"a text of {each.most} characters at most"
+            case "number":
+                bounds = f"a {'whole ' if each.whole else ''}number from {each.low:g} to {each.high:g}"
+            case "choice":
+                bounds = f"one of {json.dumps(list(each.choices))}"
+        lines.append(f"{each.name} ({bounds}{'; ' + each.about if each.about else ''}):\n{as_text(values[each.name])}")
+    return "\n".join(lines)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _TEXT else f"{text[: _TEXT // 2]} … {text[-_TEXT // 2 :]}"

@@ -1,0 +1,285 @@
+"""Numbers learned from journals: candidates run again, in virtual time, over the lines that were drawn in life.
+
+A line is what one model call of a recorded run wrote. A candidate's n-th call with a prompt and a way of sampling (all
+but its seed) gets the n-th line that was drawn so; its planner, its merge and its policies are the real ones. Nothing
+is made up: a candidate that wants a line which nobody drew (another temperature, more samples) cannot be tried.
+
+All candidates see the same lines, so that their scores can be compared problem by problem.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pydantic import JsonValue
+
+from ....core.errors import PlaitError, PluginError, UsageError
+from ....core.events import Job
+from ....core.ops import Plugin, Text, Think
+from ....core.request import Request
+from ....core.result import Result
+from ....runtime.plugins.loader import Plugins
+from ....runtime.runlog import RunRecord
+from ....runtime.simulation.latency import Host, LatencyModel
+from ....runtime.simulation.simulator import simulate
+from .accept import PairedTest, halving, paired_test
+from .learnable import Learnable, Values, Versions, applied
+
+__all__ = ["CandidateRun", "LineSample", "NotDrawn", "Replay", "SearchResult", "candidates", "drawn", "learn"]
+
+MOST = 64
+"""Candidates that are tried, where the grid has more."""
+_POINTS = 5
+"""Values of a number between its bounds."""
+_TICK = 1.0
+"""Tokens a second of every line: one, so that virtual seconds are tokens."""
+
+_REFUSED = ("PluginError", "PlanError", "PlannerError", "PolicyError")
+"""Failures of a candidate that could never have run: no score, or it would look cheap."""
+
+Key = tuple[str, float | None, float | None, int]
+"""Prompt, temperature, top_p (`None`: the model's own) and the most tokens of a line."""
+
+
+class NotDrawn(PlaitError):
+    """A candidate wants a line that the journals do not hold."""
+
+    code = "not-drawn"
+
+
+@dataclass(slots=True)
+class LineSample:
+    """A question, and the lines that were drawn for it."""
+
+    text: str
+    task: Plugin
+    lines: dict[Key, list[Result]] = field(default_factory=lambda: defaultdict[Key, list[Result]](list))
+
+
+class CandidateRun(NamedTuple):
+    """What a candidate came to on one question."""
+
+    right: bool
+    tokens: int
+    """Generated, those of stopped lines included."""
+
+    def worth(self, price: float) -> float:
+        """Return 1 for a right answer, 0 for a wrong one, less `price` a token."""
+        return self.right - price * self.tokens
+
+
+def drawn(runs: Iterable[RunRecord]) -> list[LineSample]:
+    """Return the questions of runs with all lines that were drawn for each, whatever planner drew them. Calls that go
+    on in another's context have no line of their own."""
+    found: dict[tuple[str, str], LineSample] = {}
+    for run in runs:
+        request = run.request
+        question = found.setdefault((repr(request.task), request.text), LineSample(request.text, request.task))
+        for attempt in run.calls:
+            if attempt.result is not None and (key := _key(attempt.op)) is not None:
+                kept = attempt.result.model_copy(update={"prompt_ids": (), "token_ids": (), "drawn": None})
+                question.lines[key].append(kept)
+    return [each for each in found.values() if each.lines]
+
+
+def _key(op: object) -> Key | None:
+    if not isinstance(op, Think) or not op.parts or not all(isinstance(part, Text) for part in op.parts):
+        return None
+    text = "".join(part.text for part in op.parts if isinstance(part, Text)) + op.begin
+    sampling = op.sampling
+    top_p = 1.0 if sampling.top_p is None and sampling.temperature is not None else sampling.top_p
+    return text, sampling.temperature, top_p, sampling.max_tokens
+
+
+class Replay:
+    """Runs candidates over drawn lines. `planner` and `policies` are what a candidate's values change."""
+
+    def __init__(self, planner: Plugin, policies: Sequence[Plugin] = ()) -> None:
+        self._planner, self._policies = planner, tuple(policies)
+        self._plugins = Plugins()
+        self._known: dict[tuple[str, int], CandidateRun] = {}
+
+    def run(self, values: Values, question: LineSample) -> CandidateRun:
+        """Return what values come to on a question. Raises `NotDrawn`, and what a planner or policy is refused for."""
+        key = repr(sorted(values.items())), id(question)
+        if key not in self._known:
+            self._known[key] = self._run(values, question)
+        return self._known[key]
+
+    def runs(self, values: Values, questions: Sequence[LineSample]) -> list[CandidateRun]:
+        """Return what values come to on those questions that have the lines for it."""
+        found: list[CandidateRun] = []
+        for each in questions:
+            with contextlib.suppress(NotDrawn):
+                found.append(self.run(values, each))
+        return found
+
+    def scores(self, values: Values, questions: Sequence[LineSample], price: float) -> list[float]:
+        """Return what values are worth on each question (`CandidateRun.worth`); less than
+        anything where lines are missing."""
+        found: list[float] = []
+        for each in questions:
+            try:
+                found.append(self.run(values, each).worth(price))
+            except NotDrawn:
+                found.append(-math.inf)
+        return found
+
+    def _run(self, values: Values, question: LineSample) -> CandidateRun:
+        planner, policies = applied(self._planner, self._policies, values)
+        request = Request(text=question.text, task=question.task, planner=planner, policies=policies)
+        hosts = (Host("journal", slots=1 << 16, prefill_rate=math.inf, decode_rate=_TICK),)
+        latency = LatencyModel(abort_latency=0.0)
+        told = simulate(request, hosts=hosts, latency=latency, outcome=_again(question), plugins=self._plugins)
+        if told.failure is not None and told.failure.kind in _REFUSED:
+            raise PluginError(told.failure.message)
+        task = self._plugins.task(question.task, question.text)
+        answer: Any = None
+        if told.result is not None:
+            value = told.result.value
+            answer = value if told.result.extracted or not isinstance(value, str) else task.extract(value)
+        return CandidateRun(answer is not None and task.verify(answer) is True, told.usage.completion)
+
+
+def _again(question: LineSample) -> Callable[[Job, random.Random], Result]:
+    """Return what jobs end in: the lines of the question, each step its own, however often it is tried."""
+    given: dict[str, Result] = {}
+    used: dict[Key, int] = defaultdict(int)
+
+    def outcome(job: Job, rng: random.Random) -> Result:
+        if job.step not in given:
+            key = _key(job.op)
+            lines = question.lines.get(key, []) if key is not None else []
+            if key is None or used[key] >= len(lines):
+                raise NotDrawn(_missing(question, key, len(lines)))
+            given[job.step] = lines[used[key]]
+            used[key] += 1
+        return given[job.step]
+
+    return outcome
+
+
+def _missing(question: LineSample, key: Key | None, there: int) -> str:
+    if key is None:
+        return "a call that goes on in another's context cannot be replayed"
+    if there:
+        return f"more than the {there} lines that were drawn"
+    ways = sorted({_way(each) for each in question.lines})
+    return f"no line was drawn with this prompt at {_way(key)} (but at {'; '.join(ways)})"
+
+
+def _way(key: Key) -> str:
+    heat = "the model's own temperature" if key[1] is None else f"temperature {key[1]:g}"
+    return f"{heat}, {key[3]} tokens at most"
+
+
+def candidates(
+    learnables: Iterable[Learnable], now: Mapping[str, JsonValue], most: int = MOST, seed: int = 0
+) -> list[Values]:
+    """Return the values to try, the present ones first: all choices, and five values between the bounds of a number
+    (whole numbers by ratio, others by difference), every one with every other; `most` of them, drawn at random, where
+    there are more. Texts stay as they are. Raises `UsageError` for a number without bounds."""
+    axes: list[list[tuple[str, JsonValue]]] = []
+    for each in learnables:
+        values: list[JsonValue] = [now[each.name]]
+        if each.kind == "choice":
+            values += each.choices
+        elif each.kind == "number":
+            if not (math.isfinite(each.low) and math.isfinite(each.high)):
+                raise UsageError(f"{each.name} needs both bounds, `low` and `high`: values between them are tried")
+            values += _between(each)
+        axes.append([(each.name, value) for place, value in enumerate(values) if value not in values[:place]])
+    grid = [dict(each) for each in itertools.product(*axes)]
+    rest = grid[1:]
+    if len(rest) >= most:
+        rest = random.Random(seed).sample(rest, most - 1)
+    return [grid[0], *rest]
+
+
+def _between(each: Learnable) -> list[JsonValue]:
+    parts = [place / (_POINTS - 1) for place in range(_POINTS)]
+    if each.whole:
+        low, high = max(1.0, each.low), max(1.0, each.high)
+        return list(dict.fromkeys(round(low * (high / low) ** part) for part in parts))
+    return [round(each.low + (each.high - each.low) * part, 6) for part in parts]
+
+
+@dataclass(slots=True)
+class SearchResult:
+    """What came of a search."""
+
+    questions: int
+    unable: int
+    """Questions left out: their lines are too few for the values in force."""
+    tried: int
+    replays: int
+    left: dict[str, int]
+    """Candidates that could not be tried, by reason."""
+    best: Values
+    before: list[CandidateRun]
+    """The values in force, on the questions that decide."""
+    after: list[CandidateRun]
+    """The best values there."""
+    outcome: PairedTest | None = None
+    """`None`: nothing was better than what is in force."""
+    version: int | None = None
+
+
+def learn(
+    versions: Versions,
+    replay: Replay,
+    questions: Sequence[LineSample],
+    *,
+    price: float,
+    level: float = 0.1,
+    seed: int = 0,
+) -> SearchResult:
+    """Search for better values on one half of the questions, by successive halving of what they are worth (a right
+    answer less `price` a token), and test the best on the other half against those in force; take them if the test says
+    so.
+
+    Raises `UsageError` for fewer than four questions on which the values in force can be replayed.
+    """
+    now = dict(versions.current.values)
+    why = ""
+    usable: list[LineSample] = []
+    for question in questions:
+        try:
+            replay.run(now, question)
+            usable.append(question)
+        except NotDrawn as error:
+            why = f"; of others: {error}"
+        except PlaitError as error:
+            raise UsageError(f"the values in force cannot be run: {error}") from None
+    if len(usable) < 4:
+        raise UsageError(
+            f"the values in force can be replayed on {len(usable)} questions of the journals, and half decide, so 4 "
+            f"are least{why}"
+        )
+    random.Random(seed).shuffle(usable)
+    half = len(usable) // 2
+    train, test = usable[:half], usable[half:]
+    left: dict[str, int] = defaultdict(int)
+    able: list[Values] = []
+    for values in candidates(versions.learnables.values(), now, seed=seed):
+        try:
+            replay.run(values, train[0])
+            able.append(values)
+        except PlaitError as error:
+            left[str(error)] += 1
+    best, spent = halving(able, lambda values, start, end: replay.scores(values, train[start:end], price), half)
+    before, after = ([replay.run(now, each) for each in test], replay.runs(best, test))
+    found = SearchResult(len(usable), len(questions) - len(usable), len(able), spent, dict(left), best, before, after)
+    if best != now:
+        found.outcome = paired_test(replay.scores(now, test, price), replay.scores(best, test, price), level)
+        if found.outcome.accepted:
+            changed = {name: value for name, value in best.items() if now[name] != value}
+            found.version = versions.add(changed, f"{found.outcome}, in replay").number
+    return found

@@ -1,0 +1,148 @@
+"""Makes rollouts: every prompt in several branches, under any planner, each run turned into records as it ends."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ....core.interfaces import Worker
+from ....core.request import Request
+from ....runtime.client.answer import Answer
+from ....runtime.client.client import AsyncOrchestrator
+from ....runtime.runlog import RunLog
+from ...common.concurrently import for_each
+from ...common.dataset import DatasetQuestion
+from ...common.interrupt import Stopper
+from .record import Record
+from .rewards import Reward
+from .sampler import Sampler
+from .sequences import records
+
+__all__ = ["Producer", "ProductionCounts", "Todo", "sampled", "todo"]
+
+
+@dataclass(frozen=True, slots=True)
+class Todo:
+    """A rollout to make."""
+
+    group: str
+    branch: int
+    question: DatasetQuestion
+
+    @property
+    def rollout(self) -> str:
+        """Its id."""
+        return f"{self.group}/{self.branch}"
+
+
+@dataclass(slots=True)
+class ProductionCounts:
+    """What was made so far."""
+
+    rollouts: int = 0
+    records: int = 0
+    tokens: int = 0
+    """Generated, in the records."""
+    reward: float = 0.0
+    """Sum over those that have one."""
+    unjudged: int = 0
+
+    def add(self, rollout: Sequence[Record]) -> None:
+        """Count a rollout."""
+        self.rollouts += 1
+        self.records += len(rollout)
+        self.tokens += sum(each.generated for each in rollout)
+        if rollout[0].judged:
+            self.reward += rollout[0].reward or 0.0
+        else:
+            self.unjudged += 1
+
+
+Sink = Callable[[Sequence[Record]], None]
+"""Takes a whole rollout."""
+
+
+def todo(questions: Sequence[DatasetQuestion], branches: int) -> Iterator[Todo]:
+    """Yield all rollouts, those of a prompt one after another."""
+    for number, question in enumerate(questions):
+        for branch in range(branches):
+            yield Todo(str(number), branch, question)
+
+
+def sampled(workers: Sequence[Worker]) -> tuple[list[Worker], list[Sampler]]:
+    """Return workers of which those that serve models tell what they draw, and the latter by themselves."""
+    samplers: dict[int, Sampler] = {id(each): Sampler(each) for each in workers if "think" in each.serves}
+    return [samplers.get(id(each), each) for each in workers], list(samplers.values())
+
+
+class Producer:
+    """Makes rollouts on an orchestrator whose workers are `sampled` ones. It has to `watch` with `log.take`.
+
+    Args:
+        request: how each question is asked.
+        reward: judges an answer.
+        seed: of all sampling; each branch has a seed of its own, made of it.
+    """
+
+    def __init__(self, request: Request, reward: Reward, seed: int = 0) -> None:
+        self.request, self._reward, self._seed = request, reward, seed
+        self.log = RunLog(keep="attempts")
+        self.made = ProductionCounts()
+
+    async def make(
+        self,
+        orchestrator: AsyncOrchestrator,
+        wanted: Sequence[Todo] | Iterator[Todo],
+        sink: Sink,
+        stopper: Stopper,
+        *,
+        concurrency: int = 64,
+        credit: Callable[[], Awaitable[None]] | None = None,
+        advance: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Make rollouts and give each, whole, to the sink. Before each starts, `credit` is awaited."""
+
+        async def one(item: Todo) -> None:
+            if credit is not None:
+                await stopper.until(credit())
+            rollout = await self.one(orchestrator, item, stopper)
+            if rollout:
+                sink(rollout)
+                self.made.add(rollout)
+                advance()
+
+        await for_each(wanted, one, concurrency, stopper)
+
+    async def one(self, orchestrator: AsyncOrchestrator, item: Todo, stopper: Stopper) -> list[Record]:
+        """Make one rollout; empty if the user gave it up. One whose run failed has no reward."""
+        seed = int.from_bytes(hashlib.blake2b(f"{self._seed}/{item.rollout}".encode(), digest_size=4).digest(), "big")
+        request = self.request.updated({"text": item.question.text, "seed": seed})
+        handle = await orchestrator.submit(request)
+        revoke = stopper.then(handle.cancel)
+        try:
+            answer = await handle
+        finally:
+            revoke()
+        found = self.log.pop(handle.run)
+        if answer.status == "cancelled" or found is None:
+            return []
+        made = records(found, item.group, item.branch, self._reward(item.question, answer))
+        said = _said(answer)
+        if not made:  # nothing was generated; it is written down, so that it is not tried for ever
+            return [Record(rollout=item.rollout, group=item.group, branch=item.branch, tokens=(), mask=(), meta=said)]
+        return [each.model_copy(update={"meta": {**each.meta, **said}}) if not each.index else each for each in made]
+
+
+def _said(answer: Answer) -> dict[str, Any]:
+    """Return what the first record of a rollout says about its run."""
+    said: dict[str, Any] = {
+        "status": answer.status,
+        "critical": answer.critical_path_tokens,
+        "total": answer.total_tokens,
+        "seconds": round(answer.seconds, 4),
+    }
+    if answer.failure is not None:
+        said["failure"] = answer.failure.kind
+    return said

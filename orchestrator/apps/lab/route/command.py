@@ -1,0 +1,156 @@
+"""`plait learn route`: which planner requests are worth, fitted to the runs in journals."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table as Shown
+
+from ....core.errors import PlaitError
+from ....core.messages import counted
+from ....core.ops import Plugin
+from ....core.routing import Route
+from ....core.task import Task
+from ....runtime.journal.directory import RunEntry, entries
+from ....runtime.plugins.loader import Plugins
+from ...common.journals import Place, place_of
+from ...common.options import Json
+from ...common.output import Output, opened
+from ..rollouts.stored import stored_runs
+from .fit import RouteReport, RouteRow, fit, report
+
+__all__ = ["route", "rows_of"]
+
+Tasks = dict[str, list[RouteRow]]
+
+
+def route(
+    place: Place = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="OUT.json", help="Write the routes of all tasks, for auto:routes=OUT.json.")
+    ] = None,
+    lose: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of right answers that may be lost to save tokens.")
+    ] = 0.01,
+    least: Annotated[int, typer.Option(min=2, help="Runs that a planner needs.")] = 100,
+    price: Annotated[
+        float | None, typer.Option(min=0.0, help="What a token takes off a right answer's 1; found if left out.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Fit, for each task, which planner a request is worth, to the runs in journals."""
+    left: dict[str, int] = defaultdict(int)
+    tasks, checked = rows_of(entries(place_of(place), []), Plugins(), left)
+    routes: dict[str, Route] = {}
+    reports: dict[str, RouteReport | None] = {}
+    for task, rows in sorted(tasks.items()):
+        made = fit(rows, checked[task], lose=lose, least=least, price=price)
+        if made is None:
+            left[f"of a task without two planners that have {least} runs ({task})"] += len(rows)
+            continue
+        routes[task], reports[task] = made, report(rows, made, checked[task])
+    if out is not None:
+        said = {task: _plugin(each).model_dump(mode="json") for task, each in routes.items()}
+        out.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+    with opened(as_json) as output:
+        if as_json:
+            output.result(
+                {
+                    "routes": {task: each.model_dump(mode="json") for task, each in routes.items()},
+                    "reports": {task: _figures(each) for task, each in reports.items() if each is not None},
+                    "left": dict(left),
+                }
+            )
+            return
+        for task, each in reports.items():
+            _show(output, task, routes[task], each)
+        for why, number in sorted(left.items()):
+            output.people.print(f"{counted(number, 'run')} left out: {why}", markup=False)
+        if not routes:
+            output.people.print("no route: run the same requests with two planners or more, and journal them")
+
+
+def rows_of(found: Iterable[RunEntry], plugins: Plugins, left: dict[str, int]) -> tuple[Tasks, dict[str, bool]]:
+    """Return the runs of journals by task, and whether each task can tell a wrong answer by itself. A run that ended
+    without an answer was wrong; one that cannot be read or judged is counted in `left`."""
+    tasks: Tasks = {}
+    checked: dict[str, bool] = {}
+
+    def failed(error: Exception) -> None:
+        left[f"that cannot be read ({type(error).__name__})"] += 1
+
+    for run in stored_runs(found, plugins, failed):
+        finish = run.finish
+        if finish is None or finish.status not in ("done", "partial"):
+            left["that did not end"] += 1
+            continue
+        request = run.request
+        try:
+            task = plugins.task(request.task, request.text)
+            value = None if finish.result is None else finish.result.value
+            extracted = finish.result is not None and finish.result.extracted
+            answer = value if extracted or not isinstance(value, str) else task.extract(value)
+            right = False if answer is None else task.verify(answer)
+        except (PlaitError, ValueError) as error:
+            failed(error)
+            continue
+        if type(task).verify is Task.verify or right is None:
+            left["that nobody can judge: the task has no verifier"] += 1
+            continue
+        checked[request.task.name] = True
+        row = RouteRow(request.text, request.planner, float(right), float(finish.usage.completion))
+        tasks.setdefault(request.task.name, []).append(row)
+    return tasks, checked
+
+
+def _plugin(route: Route) -> Plugin:
+    return Plugin(name="by-complexity", options=route.model_dump(mode="json"))
+
+
+def _show(output: Output, task: str, route: Route, said: RouteReport | None) -> None:
+    output.people.print(
+        f"{task}: {counted(len(route.tiers), 'planner')}, price {route.price:.2g} a token", markup=False
+    )
+    if said is None:
+        output.people.print("no request was run with all of them, so nothing can be compared", markup=False)
+        return
+    shown = Shown(box=None, pad_edge=False)
+    for name in ("choice", "right", "tokens a request", "of the oracle's saving"):
+        shown.add_column(name, justify="left" if name == "choice" else "right")
+    always = {f"always {key}": each for key, each in said.tiers.items()}
+    shares = {"all in turn": said.saved_by_cascade, "this route": said.saved, "oracle": 1.0}
+    ways = {
+        **always,
+        "at random, same mix": said.random,
+        "all in turn": said.cascade,
+        f"in hindsight: {', then '.join(said.hindsight)}": said.ordered,
+        "this route": said.route,
+        "oracle": said.oracle,
+    }
+    for name, each in ways.items():
+        share = f"{shares[name]:.0%}" if name in shares else ""
+        shown.add_row(name, f"{each.right:.1%}", f"{each.tokens:.0f}", share)
+    output.people.print(shown)
+    if said.elasticity is not None:
+        output.people.print(
+            f"elasticity against the cheapest (our reading of TEP): {said.elasticity:.2f}", markup=False
+        )
+    output.people.print(f"over {counted(said.requests, 'request')}, each routed by numbers of others", markup=False)
+
+
+def _figures(said: RouteReport) -> dict[str, object]:
+    named = {"route": said.route, "random": said.random, "cascade": said.cascade, "oracle": said.oracle}
+    return {
+        "requests": said.requests,
+        "best": said.best,
+        "tiers": {key: each._asdict() for key, each in said.tiers.items()},
+        **{name: each._asdict() for name, each in named.items()},
+        "saved": said.saved,
+        "saved_by_cascade": said.saved_by_cascade,
+        "elasticity": said.elasticity,
+    }

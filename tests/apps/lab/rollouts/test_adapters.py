@@ -1,0 +1,206 @@
+"""Records in other trainers' forms; `plait runs export`; traces as ATIF and Mooncake rows."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import tempfile
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plait.apps.lab.rollouts.adapters import retokenised, trl_output, verl_fields
+from plait.apps.lab.rollouts.export import ExclusionCounts, ExportedRun, export, select, tokenizer_of, write_texts
+from plait.apps.lab.rollouts.record import BadRecord, Record, WeightsSegment
+from plait.apps.lab.rollouts.store import RolloutReader, read_rollouts
+from plait.runtime.client.client import AsyncOrchestrator
+from plait.runtime.journal.directory import entries
+from plait.runtime.journal.tables import EventRow
+from plait.runtime.plugins.loader import Plugins
+from tests.apps.lab.rollouts.letters import Letters
+
+LETTERS = ["--worker", "tests.apps.lab.rollouts.letters:Letters", "--allow", "tests.apps.lab.rollouts.letters:Letters"]
+FORK = Record(
+    rollout="3/1", group="3", branch=1, index=1, of=2, parent=0, fork=2, tokens=(1, 2, 3, 4, 5, 6, 7),
+    mask=(0, 0, 0, 1, 0, 1, 0), logprobs=(0.0, 0.0, 0.0, -0.5, 0.0, -0.25, 0.0),
+    segments=(WeightsSegment(start=3, end=4, policy=4), WeightsSegment(start=5, end=6, policy=5)), reward=1.0,
+)  # fmt: skip
+
+
+def test_verl_gets_what_was_read_first_as_the_prompt() -> None:
+    fields = verl_fields(FORK)
+    assert (fields["prompt_ids"], fields["response_ids"]) == ([1, 2, 3], [4, 5, 6])
+    assert (fields["response_mask"], fields["response_logprobs"]) == ([1, 0, 1], [-0.5, 0.0, -0.25])
+    assert fields["reward_score"] == 1.0
+    assert fields["extra_fields"]["policies"] == [[3, 4, 4], [5, 6, 5]]
+    assert "reward_score" not in verl_fields(FORK.model_copy(update={"reward": float("nan")}))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="verl is not installed")
+def test_verls_own_class_takes_the_fields() -> None:
+    from verl.experimental.agent_loop.agent_loop import (  # pyright: ignore[reportMissingImports]
+        AgentLoopMetrics,
+        AgentLoopOutput,
+    )
+
+    made: Any = AgentLoopOutput(metrics=AgentLoopMetrics(), **verl_fields(FORK))
+    assert made.as_dict()["rm_scores"].tolist() == [0.0, 0.0, 1.0]
+
+
+def test_trl_gets_lists_of_the_same_lengths() -> None:
+    out = trl_output([FORK, FORK])
+    assert {"prompt_ids", "completion_ids", "logprobs", "env_mask"} <= out.keys()
+    for ids, scores, mask in zip(out["completion_ids"], out["logprobs"], out["env_mask"], strict=True):
+        assert len(ids) == len(scores) == len(mask)
+    with pytest.raises(BadRecord, match="no log-probabilities"):
+        trl_output([FORK.model_copy(update={"logprobs": ()})])
+    with pytest.raises(BadRecord, match="generated nothing"):
+        trl_output([Record(rollout="1/0", group="1", tokens=(1,), mask=(0,))])
+
+
+def test_a_record_that_does_not_retokenise_to_itself_is_refused() -> None:
+    tokenizer = tokenizer_of(Path("orchestrator/models/countdown") if Path("orchestrator").is_dir() else MODEL)
+    check = retokenised(tokenizer)
+    ids = tuple(tokenizer.encode("<child> T24 11 7 5 <go>").ids)
+    good = Record(rollout="1/0", group="1", tokens=ids, mask=(0,) * len(ids))
+    assert check(good) == ""
+    unknown = good.model_copy(update={"tokens": (*ids[:-1], 10_000)})
+    assert "re-tokenise" in check(unknown)
+
+
+MODEL = Path(__file__).parents[3] / "orchestrator" / "models" / "countdown"
+
+
+@pytest.fixture
+def journals(plait: Any, tmp_path: Path) -> Path:
+    """Runs of several samples each; some answers are right."""
+    folder = tmp_path / "journals"
+    for n in range(3):
+        done = plait(
+            "run",
+            f"Question {n}?",
+            "--planner",
+            "sample:n=3,answer.temperature=1",
+            *LETTERS,
+            "--journal",
+            folder,
+            "--json",
+        )
+        assert done.code == 0, done.err
+    return folder
+
+
+def test_runs_are_exported_with_tokens_and_as_text(plait: Any, tmp_path: Path, journals: Path) -> None:
+    done = plait("runs", "export", "--from", journals, "--out", tmp_path / "data.jsonl", "--json")
+    assert done.code == 0, done.err
+    assert (done.json["runs"], done.json["kept"], done.json["rows"]) == (3, 3, 9)
+    assert len(list(read_rollouts(tmp_path / "data.jsonl"))) == 3
+    assert len(RolloutReader(tmp_path / "data.jsonl", supervised=True).take(9)) == 3, (
+        "for supervised training no reward is needed"
+    )
+    texts = tmp_path / "texts.jsonl"
+    done = plait("runs", "export", "--from", journals, "--out", texts, "--format", "text", "--json")
+    rows = [json.loads(line) for line in texts.read_text().splitlines()]
+    assert len(rows) == 9
+    assert all("Question" in row["prompt"] and "answer: " in row["completion"] for row in rows)
+
+
+async def test_a_journal_of_many_runs_is_replayed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = tmp_path / "all.plait"
+    async with AsyncOrchestrator(workers=[Letters()], journal=str(journal)) as orchestrator:
+        for n in range(12):
+            await orchestrator.run(f"Question {n}?", planner="sample:n=2,answer.temperature=1")
+    read: list[int] = []
+    load = EventRow.load
+    monkeypatch.setattr(EventRow, "load", lambda row: (read.append(row.seq), load(row))[1])
+    left = ExclusionCounts()
+    found = list(export(entries(journal), Plugins(), left))
+    assert (len(found), left.why) == (12, {})
+    assert {each.run.request.text for each in found} == {f"Question {n}?" for n in range(12)}
+    assert len(read) == len(set(read)), "an event was replayed for more than one run"
+
+
+def test_redacted_texts_are_not_in_the_file(plait: Any, tmp_path: Path, journals: Path) -> None:
+    texts = tmp_path / "texts.jsonl"
+    plait("runs", "export", "--from", journals, "--out", texts, "--format", "text", "--redact", "--json")
+    assert "Question" not in texts.read_text() and "characters]" in texts.read_text()
+    assert plait("runs", "export", "--from", journals, "--out", tmp_path / "x", "--redact", "--json").code == 2
+    run = plait("runs", "list", "--from", journals, "--json").json["runs"][0]["run"]
+    journal = journals
+    for more, there in (([], True), (["--redact"], False)):
+        out = tmp_path / "t.json"
+        done = plait("runs", "trace", journal, "--format", "atif", "--out", out, *more, "--json")
+        assert done.code == 0, done.err
+        assert ("Question" in out.read_text()) is there, run
+        assert ("prompt_token_ids" in out.read_text()) is there
+
+
+def test_filters_keep_the_cheapest_of_answers_that_mean_the_same(plait: Any, tmp_path: Path, journals: Path) -> None:
+    for _ in range(2):
+        plait(
+            "run",
+            "Question 0?",
+            "--planner",
+            "sample:n=5,answer.temperature=1",
+            *LETTERS,
+            "--journal",
+            journals,
+            "--json",
+        )
+    done = plait(
+        "runs", "export", "--from", journals, "--out", tmp_path / "d.jsonl", "--distinct", "--cheapest", 1, "--json"
+    )
+    assert (done.json["runs"], done.json["kept"]) == (5, 3)
+    kept = list(read_rollouts(tmp_path / "d.jsonl"))
+    assert all(len(each) == 3 for each in kept), "runs of three samples are cheaper than those of five"
+    none = plait("runs", "export", "--from", journals, "--out", tmp_path / "e.jsonl", "--verified", "--json")
+    assert none.json["left"] == {"not verified": 5}
+
+
+def test_runs_wait_for_the_choice_on_the_disk(tmp_path: Path, journals: Path) -> None:
+    (one, *_) = export(entries(journals), Plugins(), ExclusionCounts())
+
+    def large() -> Iterator[ExportedRun]:
+        for n in range(100):
+            request = one.run.request.model_copy(update={"text": f"{n % 2}" + chr(97 + n % 26) * 200_000})
+            yield replace(one, run=replace(one.run, id=f"r{n:02}", request=request), tokens=100 - n)
+
+    tracemalloc.start()
+    with select(large(), ExclusionCounts(), most=2) as chosen:
+        held = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert held < 5e6, "20 MB of texts"
+        told = [(each.group, each.run.id) for each in chosen]
+        assert len(chosen) == len(told) == 52 and told[:2] == [(0, "r78"), (0, "r52")], "the cheapest of each question"
+        assert [group for group, _ in told] == [n // 2 for n in range(52)]
+        assert all(each.run.attempts == one.run.attempts and each.right == one.right for each in chosen)
+        assert write_texts(chosen, tmp_path / "t.jsonl", ExclusionCounts()) == 52 * len(one.run.attempts)
+
+
+def test_a_choice_that_fails_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    files: list[Any] = []
+    real = tempfile.TemporaryFile
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: files.append(real()) or files[-1])
+
+    def broken() -> Iterator[ExportedRun]:
+        raise OSError("the disk is gone")
+        yield
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        select(broken(), ExclusionCounts())
+    assert [file.closed for file in files] == [True]
+
+
+def test_mooncake_rows_tell_who_waited_for_whom(plait: Any, tmp_path: Path, journals: Path) -> None:
+    out = tmp_path / "m.jsonl"
+    journal = journals
+    assert plait("runs", "trace", journal, "--format", "mooncake", "--out", out).code == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(rows) == 3
+    assert len({tuple(row["hash_ids"]) for row in rows}) == 1, "three samples of one prompt have one prefix"
+    assert all(row["output_length"] > 0 and row["wait_for"] == [] for row in rows)
+    assert "Question" not in out.read_text()

@@ -1,0 +1,114 @@
+"""Records given to the real classes of verl and TRL, in an environment of its own that the test builds.
+
+Both libraries want other versions than plait's, so they are installed without their dependencies beside the packages
+that are there; what else they import is named below. Without a package registry the tests are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import site
+import statistics
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plait.apps.lab.rollouts.record import Record, WeightsSegment
+from plait.apps.lab.rollouts.store import Store
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+MODEL = ROOT / "orchestrator" / "models" / "countdown"
+FOLDER = ROOT / "build" / "trainers"
+PACKAGES = (
+    "verl==0.9.1", "trl==1.16.0", "tensordict==0.10.0", "pyvers", "hydra-core", "omegaconf",
+    "antlr4-python3-runtime==4.9.3", "accelerate", "codetiming", "datasets", "dill", "peft", "pylatexenc", "torchdata",
+    "xxhash", "multiprocess", "pandas", "python-dateutil", "pytz", "tzdata", "pyarrow", "six", "fsspec", "httpx",
+    "orjson",
+)  # fmt: skip
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def python() -> str:
+    """Return the interpreter of the environment, which is built once."""
+    made, done = FOLDER / "bin" / "python", FOLDER / "installed"
+    if not done.exists() or done.read_text() != " ".join(PACKAGES):
+        venv.create(FOLDER, with_pip=False, clear=True)
+        own = next(FOLDER.glob("lib/python*/site-packages"))
+        (own / "outer.pth").write_text("\n".join(site.getsitepackages()) + "\n")
+        install = [sys.executable, "-m", "pip", "--python", str(made), "install", "--no-deps", "--quiet", *PACKAGES]
+        try:
+            tried = subprocess.run(install, capture_output=True, text=True, timeout=600, check=False)
+        except subprocess.TimeoutExpired:
+            pytest.skip("verl and TRL could not be installed within ten minutes")
+        if tried.returncode:
+            pytest.skip(f"verl and TRL cannot be installed here: {tried.stderr.strip()[-300:]}")
+        done.write_text(" ".join(PACKAGES))
+    return str(made)
+
+
+def asked(python: str, what: str, records: list[Record], folder: Path) -> dict[str, Any]:
+    """Run the child; return what it prints."""
+    path = folder / "records.jsonl"
+    with Store(path, {}) as store:
+        for rollout in {each.rollout: None for each in records}:
+            store.add([each for each in records if each.rollout == rollout])
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "TRL_EXPERIMENTAL_SILENCE": "1"}
+    command = [python, str(HERE / "trainers_child.py"), what, str(path), str(MODEL)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def made(group: str, branch: int, reward: float) -> list[Record]:
+    """A rollout of two sequences: a parent whose thread's words stand in it (mask 0), and the thread, forked off it.
+    The parent was drawn by two versions of the weights."""
+    head, tail = (267, 8, 164, 22, 16), (30 + branch, 31, 32)
+    parent = Record(
+        rollout=f"{group}/{branch}", group=group, branch=branch, index=0, of=2, tokens=(*head, *tail, 273, 9, 10),
+        mask=(0,) * 5 + (1, 1, 1, 0, 1, 1), logprobs=(0.0,) * 5 + (-0.5, -0.25, -1.0, 0.0, -0.125, -2.0),
+        segments=(WeightsSegment(start=5, end=8, policy=3), WeightsSegment(start=9, end=11, policy=4)), reward=reward,
+    )  # fmt: skip
+    thread = Record(
+        rollout=f"{group}/{branch}", group=group, branch=branch, index=1, of=2, parent=0, fork=8,
+        tokens=(*head, *tail, 268, 40, 41), mask=(0,) * 9 + (1, 1), logprobs=(0.0,) * 9 + (-0.75, -0.5),
+        segments=(WeightsSegment(start=9, end=11, policy=3),), reward=reward,
+    )  # fmt: skip
+    return [parent, thread]
+
+
+RECORDS = [record for group in "01" for branch in range(2) for record in made(group, branch, float(branch))]
+
+
+def test_verl_pads_scores_and_weighs_them(python: str, tmp_path: Path) -> None:
+    found = asked(python, "verl", RECORDS, tmp_path)
+    assert found["class"] == "DataProto"
+    assert {"prompts", "responses", "response_mask", "rollout_log_probs", "rm_scores"} <= set(found["single"])
+    assert found["shapes"]["input_ids"] == [8, 70]
+    own = [[token for token, one in zip(each.tokens, each.mask, strict=True) if one] for each in RECORDS]
+    assert found["responses"] == own, "what the model wrote is what is trained on, and nothing else"
+    drawn = [[p for p, one in zip(each.logprobs, each.mask, strict=True) if one] for each in RECORDS]
+    assert found["logprobs"] == drawn
+    assert found["scores"] == [each.reward for each in RECORDS]
+    assert found["steps"] == [[3, 4], [3, 3]] * 4, "the weights that drew it, as verl's asynchronous trainer asks"
+    for group in (slice(0, 4), slice(4, 8)):  # (reward - mean) / deviation of the group, the two sequences alike
+        spread = statistics.stdev(found["scores"][group]) + 1e-6
+        wanted = [(each - 0.5) / spread for each in found["scores"][group]]
+        assert found["advantages"][group] == pytest.approx(wanted, rel=1e-4)
+
+
+def test_trl_makes_a_step_with_them(python: str, tmp_path: Path) -> None:
+    found = asked(python, "trl", RECORDS, tmp_path)
+    assert found["given"], "TRL asked the function for rollouts"
+    assert found["reward"] == pytest.approx(0.5)
+    assert found["mean_length"] == pytest.approx(statistics.fmean(each.generated for each in RECORDS))
+    assert math.isfinite(found["loss"])
+    assert found["moved"] > 1e-5, "the weights are others after the step"

@@ -1,0 +1,112 @@
+"""`plait learn route`: numbers out of runs, what it says of itself, bad records, the command."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plait.apps.lab.route.fit import RouteRow, fit, key_of, report
+from plait.core.ops import Plugin
+from plait.core.routing import features
+
+CHEAP, DEAR = Plugin(name="single"), Plugin(name="sample", options={"n": 8})
+RIGHT = "<hit> 11 - 5 = 6 ; 7 - 3 = 4 ; 6 * 4 = 24 <end>"
+
+
+def runs(count: int = 400, hard: float = 0.5, noise: float = 0.0, seed: int = 1) -> list[RouteRow]:
+    """Requests with a large number are hard for the cheap planner; the dear one solves nearly all."""
+    rng, out = random.Random(seed), list[RouteRow]()
+    for number in range(count):
+        is_hard = rng.random() < hard
+        text = f"request {number % 10} {rng.randint(500, 900) if is_hard else rng.randint(1, 20)}"
+        right = (rng.random() < 0.03) if is_hard else (rng.random() < 0.97)
+        if rng.random() < noise:
+            right = rng.random() < 0.5
+        out += [
+            RouteRow(text + f" {number}", CHEAP, right, 100),
+            RouteRow(text + f" {number}", DEAR, rng.random() < 0.98, 800),
+        ]
+    return out
+
+
+def test_it_finds_what_makes_requests_hard_and_saves_most_of_what_can_be_saved() -> None:
+    rows = runs()
+    route = fit(rows, checked=False)
+    assert route is not None and [key_of(tier.planner) for tier in route.tiers] == ["single", "sample:n=8"]
+    said = report(rows, route, checked=False)
+    assert said is not None and said.best == "sample:n=8" and said.requests == 400
+    assert said.saved > 0.8 and said.route.right >= said.tiers["sample:n=8"].right - 0.02
+    assert said.random.right < said.route.right - 0.1, "as much at random is far worse"
+    easy, hard = features("request 3 7 1"), features("request 3 800 1")
+    assert route.chances(easy)[0] > 0.9 > 0.2 > route.chances(hard)[0]
+
+
+def test_where_requests_do_not_differ_no_route_is_better_than_chance() -> None:
+    rng = random.Random(2)
+    rows = [RouteRow(f"request {i}", each, rng.random() < p, cost) for i in range(300)
+            for each, p, cost in ((CHEAP, 0.5, 100), (DEAR, 0.9, 800))]  # fmt: skip
+    route = fit(rows, checked=False)
+    assert route is not None
+    said = report(rows, route, checked=False)
+    assert said is not None and abs(said.route.right - said.random.right) < 0.05
+    assert said.saved < 0.15, "nothing is promised that was not fitted to other requests"
+
+
+def test_with_a_verifier_it_tries_the_cheap_one_first_and_loses_nothing() -> None:
+    rows = runs(noise=0.3)
+    route = fit(rows, checked=True)
+    assert route is not None
+    said = report(rows, route, checked=True)
+    assert said is not None and said.route.right >= said.tiers["sample:n=8"].right - 0.01
+    assert said.saved > 0.7, "nearly as much as trying both in turn, which here is best"
+
+
+def test_too_few_runs_or_planners_make_no_route() -> None:
+    assert fit(runs(40), checked=False) is None
+    assert fit([row for row in runs() if row.planner == CHEAP], checked=False) is None
+    assert fit(runs(40), checked=False, least=20) is not None
+    alone = [row._replace(text=f"{row.text}{row.planner.name}") for row in runs()]
+    route = fit(alone, checked=False)
+    assert route is not None and report(alone, route, checked=False) is None, "no request was run with both"
+
+
+def test_the_price_can_be_given() -> None:
+    route = fit(runs(), checked=False, price=0.5)
+    assert route is not None and route.price == 0.5 and route.order(features("request 3 800 1"), checked=False) == [0]
+
+
+def test_the_command_reads_journals_and_auto_uses_what_it_writes(plait: Any, tmp_path: Path) -> None:
+    script, journal, out = tmp_path / "s.json", tmp_path / "j", tmp_path / "routes.json"
+    replies = [{"when": "<direct>", "text": "nothing"}, {"text": RIGHT}]
+    script.write_text(json.dumps({"replies": replies}))
+    for planner in ("single:style=direct", "single"):
+        for seed in ("1", "2"):
+            words = ("run", "3 5 7 11 -> 24", "--task", "countdown", "--planner", planner, "--script", script)
+            plait(*words, "--seed", seed, "--journal", journal, "--json")
+    plait("run", "Why?", "--script", script, "--journal", journal, "--json")
+    done = plait("learn", "route", "--from", journal, "--least", "2", "--out", out, "--json")
+    assert done.code == 0, done.err
+    found = done.json["routes"]["countdown"]["tiers"]
+    assert [(each["planner"]["options"].get("style"), each["runs"]) for each in found] == [("direct", 2), (None, 2)]
+    assert sum(number for why, number in done.json["left"].items() if "no verifier" in why) == 1
+    assert done.json["reports"]["countdown"]["tiers"]["single:style=direct"]["right"] == 0.0, "no answer is a wrong one"
+    words = ("run", "3 5 7 11 -> 24", "--task", "countdown", "--planner", f"auto:routes={out}", "--script", script)
+    assert plait(*words, "--json").json["verified"] is True
+    shown = plait("learn", "route", "--from", journal, "--least", "2")
+    assert "of the oracle's saving" in shown.out and "1 run left out: that nobody can judge" in shown.out
+    none = plait("learn", "route", "--from", journal)
+    assert none.code == 0 and "no route" in none.out
+    assert plait("learn", "route", "--from", tmp_path / "nowhere").code == 2
+
+
+@pytest.mark.parametrize("rubbish", [b"", b"not a journal", b"\x00" * 100])
+def test_bad_journals_are_counted_and_left_out(plait: Any, tmp_path: Path, rubbish: bytes) -> None:
+    folder = tmp_path / "journals"
+    folder.mkdir()
+    (folder / "broken.db").write_bytes(rubbish)
+    done = plait("learn", "route", "--from", folder, "--json")
+    assert done.code == 0 and done.json["routes"] == {}, done.err
