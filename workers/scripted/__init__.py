@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import runpy
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -72,7 +73,10 @@ class Script(Frozen):
 
     @classmethod
     def read(cls, path: str | Path) -> Script:
-        """Read a JSON file. Raises `ConfigError` naming the place of the first fault."""
+        """Read a JSON file, or run a Python file and take its list `REPLIES`. Raises `ConfigError` naming the place of
+        the first fault."""
+        if Path(path).suffix == ".py":
+            return cls._of_code(Path(path).expanduser())
         try:
             text = Path(path).expanduser().read_bytes()
         except OSError as error:
@@ -86,6 +90,19 @@ class Script(Frozen):
             detail = error.errors(include_url=False)[0]
             if detail["type"] == "json_invalid":
                 raise ConfigError(f"the script {path} is not JSON: {detail['msg'].partition(': ')[2]}") from None
+            raise ConfigError(f"the script {path}: {_faults(error)}") from None
+
+    @classmethod
+    def _of_code(cls, path: Path) -> Script:
+        try:
+            replies = runpy.run_path(str(path)).get("REPLIES")
+        except Exception as error:  # whatever a file of the user's does
+            raise ConfigError(f"the script {path} cannot be run: {type(error).__name__}: {error}") from error
+        if replies is None:
+            raise ConfigError(f"the script {path} has no REPLIES: write REPLIES = [Reply(text=…)]")
+        try:
+            return cls(replies=replies)
+        except ValidationError as error:
             raise ConfigError(f"the script {path}: {_faults(error)}") from None
 
 

@@ -20,14 +20,14 @@ from ...runtime.client.answer import Answer
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ...runtime.client.parallelism import parallelism
+from ...runtime.plugins.spec import typed
 from ...runtime.plugins.trust import trust
 from ..common.concurrently import for_each
 from ..common.dataset import DatasetQuestion, drawn_questions, environment_of, of_a_set, read_questions
 from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ..common.intervals import wilson
-from ..common.options import Common, Json, common_options
+from ..common.options import Common, Json, all_typed, common_options
 from ..common.output import Output, opened
-from ..common.own_code import local
 from ..common.problems import CountdownProblem, draw, read_puzzles
 from ..common.progress import counting
 from ..common.session import opened_session
@@ -138,7 +138,7 @@ def evaluate(
     task: Annotated[
         str,
         typer.Argument(
-            callback=local,
+            callback=typed,
             help="What to evaluate on: countdown, bash-sql, humaneval, bfcl:CATEGORY, reasoning-gym:FAMILY, or with "
             "--problems another task (FILE.py:Class, too).",
         ),
@@ -163,12 +163,17 @@ def evaluate(
     concurrency: Annotated[int, typer.Option(min=1, help="Problems at the same time.")] = 32,
     planner: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME[:k=v,…]", help="How requests are split; several are compared with the first."),
+        typer.Option(
+            metavar="NAME[:k=v,…]",
+            callback=all_typed,
+            help="How requests are split; several are compared with the first.",
+        ),
     ] = None,
     environment: Annotated[
         str | None,
         typer.Option(
             metavar="NAME[:k=v,…]",
+            callback=typed,
             help="Where answers are run and graded (`code:sandbox=process`); by default that of the task's name.",
         ),
     ] = None,

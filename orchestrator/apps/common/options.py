@@ -19,7 +19,6 @@ from ...core.request import Request
 from ...runtime.client.config import Config
 from ...runtime.plugins.spec import typed
 from ...runtime.plugins.trust import trust
-from .own_code import local
 
 __all__ = [
     "Allow",
@@ -31,8 +30,15 @@ __all__ = [
     "Planner",
     "Task",
     "Tokens",
+    "all_typed",
     "common_options",
 ]
+
+
+def all_typed(given: list[str] | None) -> list[str | None]:
+    """Return the texts of an option that may be repeated, as `typed` has each."""
+    return [typed(text) for text in given or ()]
+
 
 _WHERE = "Model and workers"
 _WHAT = "How it is solved"
@@ -42,8 +48,8 @@ Task = Annotated[
     str,
     typer.Option(
         metavar="NAME[:k=v,…]",
-        callback=local,
-        help="What the text means: see `plait names`, or a class of your own, FILE.py:Class.",
+        callback=typed,
+        help="What the text means: see `plait names`; as for all plugins, FILE.py:Class is one of your own.",
         rich_help_panel=_WHAT,
     ),
 ]
@@ -62,7 +68,13 @@ Dialect = Annotated[
 ]
 Policies = Annotated[
     list[str] | None,
-    typer.Option("--policy", metavar="NAME[:k=v,…]", help="Order, place, prune; repeatable.", rich_help_panel=_WHAT),
+    typer.Option(
+        "--policy",
+        metavar="NAME[:k=v,…]",
+        callback=all_typed,
+        help="Order, place, prune; repeatable.",
+        rich_help_panel=_WHAT,
+    ),
 ]
 Merge = Annotated[
     str | None,
@@ -72,7 +84,7 @@ Allow = Annotated[
     list[str] | None,
     typer.Option(
         "--allow",
-        metavar="PKG.MOD:NAME",
+        metavar="FILE.py:NAME",
         help="Python code that rows, plans and journals may name; repeatable.",
         rich_help_panel=_WHERE,
     ),
@@ -137,7 +149,7 @@ class Common:
     ] = None
     worker: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="ray, engine, http, scripted or pkg.mod:Class.", rich_help_panel=_WHERE),
+        typer.Option(metavar="NAME", help="ray, engine, http, scripted or FILE.py:Class.", rich_help_panel=_WHERE),
     ] = None
     script: Annotated[
         Path | None,

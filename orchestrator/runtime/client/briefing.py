@@ -21,7 +21,7 @@ from ...core.tools.tool import Tool, ToolSpec
 from ..driver.forms import check_schema
 from ..plugins.inline import address, is_local, verified
 from ..plugins.loader import Plugins
-from ..plugins.trust import trust
+from ..plugins.trust import named, trust
 from .config import Config
 from .pricing import demand
 from .widths import AUTO, settled
@@ -75,6 +75,9 @@ def taken(given: object, fields: Mapping[str, Any], hand_over: HandOver) -> tupl
     Raises `UsageError`.
     """
     said = {name: value for name, value in fields.items() if name not in ("tools", "verify") and value is not None}
+    said |= {name: named(said[name]) for name in ("planner", "merge", "task") if name in said}
+    if isinstance(policies := said.get("policies"), list | tuple):
+        said["policies"] = [named(policy) for policy in cast("Sequence[object]", policies)]
     tools: tuple[Any, ...] = ()
     if fields.get("tools") is not None:
         tools = listed("tools", fields["tools"], "tools=[function]")

@@ -24,11 +24,12 @@ from pydantic_settings import (
 )
 
 from ...core.budget import Budget
-from ...core.errors import ConfigError, FieldError, PluginError
+from ...core.errors import ConfigError, FieldError, PluginError, UsageError
 from ...core.messages import did_you_mean, explain, first_of_each, json_path
 from ...core.ops import Plugin
 from ...core.prices import Price
 from ..journal.location import SCHEMES, Database, located
+from ..plugins.own_code import own_code
 from ..plugins.spec import typed
 from .models import BUNDLED, folder_of
 
@@ -54,7 +55,15 @@ def _plugin(value: object) -> object:
         return value
     try:
         return Plugin.of(typed(value))
-    except PluginError as error:
+    except (PluginError, UsageError) as error:
+        raise ValueError(str(error)) from None
+
+
+def _address(value: object) -> object:
+    """Take `FILE.py:NAME` for a name of Python code too."""
+    try:
+        return own_code(value) if isinstance(value, str) else value
+    except UsageError as error:
         raise ValueError(str(error)) from None
 
 
@@ -108,7 +117,7 @@ def _variable(value: str) -> str:
     return value
 
 
-Address = Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]
+Address = Annotated[str, BeforeValidator(_address), Field(pattern=r"^[\w.]+:\w+$")]
 OnePlugin = Annotated[Plugin, BeforeValidator(_plugin), NoDecode]
 File = Annotated[Path, AfterValidator(Path.expanduser)]
 
@@ -127,7 +136,7 @@ class Config(BaseSettings):
     model: str = str(BUNDLED_MODEL)
     """Folder of the model, the name of a bundled one (`countdown`, `countdown-large`, `tables`, `arithmetic`), or an id
     on a hub; `countdown` by default."""
-    worker: str = "ray"
+    worker: Annotated[str, BeforeValidator(_address)] = "ray"
     """What runs the model: `ray` (engines in Ray actors), `engine` (in this process), `http` (a server of your own),
     `scripted`, `pkg.mod:Class`."""
     base_url: str | None = None

@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from ...core.errors import PluginError
 from ...core.ops import Plugin
+from .own_code import own_code
 
 __all__ = ["spelled", "typed", "with_option"]
 
@@ -19,9 +20,11 @@ _FILE = re.compile(r"((?:^|[:,.])\s*template\s*=\s*)@([^,]+)")
 
 
 def typed(text: str | None) -> str | None:
-    """Return a plugin's text that a person typed, with a file's text in the place of `plan.template=@FILE`.
+    """Return a plugin's text that a person typed, with a file's text in the place of `plan.template=@FILE` and with
+    `FILE.py:Class` as `own_code` has it.
 
-    What a row or a request's body says must not pass here: it would read files of this machine. Raises `PluginError`.
+    What a row or a request's body says must not pass here: it would read files of this machine. Raises `PluginError`,
+    `UsageError`.
     """
 
     def held(found: re.Match[str]) -> str:
@@ -30,7 +33,7 @@ def typed(text: str | None) -> str | None:
         except (OSError, UnicodeDecodeError) as error:
             raise PluginError(f"{text!r}: {found[2].strip()} cannot be read: {error}") from None
 
-    return text and _FILE.sub(held, text)
+    return text and own_code(_FILE.sub(held, text))
 
 
 def spelled(plugin: Plugin | None) -> str:

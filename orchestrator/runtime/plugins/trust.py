@@ -9,8 +9,9 @@ from contextvars import ContextVar
 from ...core.addresses import allow, check, found_in
 from ...core.ops import Join, Plugin
 from ...core.plan import Plan
+from .own_code import own_code
 
-__all__ = ["refuse", "trust", "untrusted"]
+__all__ = ["named", "refuse", "trust", "untrusted"]
 
 _data: ContextVar[bool] = ContextVar("plait-untrusted", default=False)
 
@@ -29,6 +30,12 @@ def trust(*given: Plugin | Plan | str | None) -> None:
     """Allow the addresses in arguments of the caller: plugins (as text, too) and the merges of a plan."""
     if not _data.get():
         allow(*_addresses(given))
+
+
+def named(given: object) -> object:
+    """Return an argument of the caller with `FILE.py:Class` as `own_code` has it, if it is a text; what data says stays
+    as it is. Raises `UsageError`."""
+    return own_code(given) if isinstance(given, str) and not _data.get() else given
 
 
 def refuse(what: str, *given: Plugin | Plan | None) -> None:

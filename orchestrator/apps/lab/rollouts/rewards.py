@@ -11,8 +11,8 @@ from typing import Any
 from ....core.errors import UsageError
 from ....runtime.client.answer import Answer
 from ....runtime.client.parallelism import parallelism
+from ....runtime.plugins.own_code import own_code
 from ...common.dataset import DatasetQuestion
-from ...common.own_code import local
 from .store import reward as as_reward
 
 __all__ = ["Reward", "reward_of"]
@@ -50,7 +50,7 @@ def _accelerated(question: DatasetQuestion, answer: Answer, share: float) -> flo
 
 
 def _own(spec: str) -> Reward:
-    module, _, name = local(spec).partition(":")
+    module, _, name = own_code(spec).partition(":")
     function: Any = getattr(importlib.import_module(module), name, None)
     if not callable(function):
         raise UsageError(f"--reward {spec}: the file has no function {name!r}")

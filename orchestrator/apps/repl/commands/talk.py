@@ -8,7 +8,7 @@ from pathlib import Path
 from ....core.errors import PlaitError, UsageError
 from ....core.flow import Flow
 from ....core.messages import counted, did_you_mean
-from ...common.own_code import local
+from ....runtime.plugins.own_code import own_code
 from ..attachments import attachment
 from ..conversation import Repl
 from ..registry import command, cut_words, path_of
@@ -67,7 +67,7 @@ def _loaded(spec: str) -> Flow:
     file, colon, name = spec.rpartition(":") if ".py:" in spec else (spec, "", "")
     if not file.endswith(".py"):
         raise UsageError(f"{spec!r} names no agent: give FILE.py:NAME, a file with `NAME = Agent(name=…)`")
-    address = local(f"{file}:{name or 'agent'}")
+    address = own_code(f"{file}:{name or 'agent'}")
     module = importlib.import_module(address.partition(":")[0])
     there = {key: value for key, value in vars(module).items() if isinstance(value, Flow)}
     listed = ", ".join(there) or "none"
