@@ -15,6 +15,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from .one_engine import (  # noqa: F401  (hooks)
+    pytest_collection_finish,
+    pytest_collection_modifyitems,
+    pytest_runtest_protocol,
+    pytest_runtest_teardown,
+)
+
 # Before any test imports an engine: nothing is fetched or reported.
 os.environ.update(HF_HUB_OFFLINE="1", RAY_USAGE_STATS_ENABLED="0", VLLM_NO_USAGE_STATS="1")
 

@@ -8,7 +8,7 @@ import pytest
 
 from plait import AsyncOrchestrator, Flow
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.own_engine]
 
 
 class TwoTurns(Flow):

@@ -23,6 +23,7 @@ from plait.workers.engine import Engine
 
 pytestmark = [
     pytest.mark.engine,
+    pytest.mark.own_engine,
     pytest.mark.asyncio(loop_scope="module"),
     # The engine runs in this process, and its libraries warn of one another; a warning that is raised there would make
     # vLLM give up its structured output.

@@ -14,7 +14,7 @@ from plait.runtime.client.config import BUNDLED_MODEL
 from plait.workers.engine import Engine
 from tests.workers.vllm_server import vllm_server
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine]
+pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.own_engine]
 
 SMALL = Path(BUNDLED_MODEL)
 LARGE = SMALL.with_name("countdown-large")

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from plait.workers.engine import Engine
+from tests.one_engine import PLACE
 
 from .tiny_model import build
 from .vllm_server import SERVER_DTYPE
@@ -26,7 +27,8 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def engine(tiny_model: Path) -> AsyncIterator[Engine]:
     """A running engine with that model; its tests run on the session's loop."""
     engine = Engine(str(tiny_model), slots=16, kv_cache_memory_bytes=32 << 20, threads=1, dtype=SERVER_DTYPE)
-    await engine.start()
+    with PLACE.lent():
+        await engine.start()
     yield engine
     await engine.close()
 

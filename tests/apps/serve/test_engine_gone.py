@@ -9,7 +9,7 @@ import pytest
 
 from plait.runtime.client.config import BUNDLED_MODEL
 
-pytestmark = [pytest.mark.engine]
+pytestmark = [pytest.mark.engine, pytest.mark.own_engine]
 
 
 async def test_the_engine_stops_within_two_tokens(serve):

@@ -18,6 +18,7 @@ from plait.core.errors import EngineError
 from plait.core.events import Job
 from plait.core.result import Failure
 from plait.workers.engine import Engine
+from tests.one_engine import PLACE
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
 
@@ -195,7 +196,7 @@ async def test_too_little_memory_is_said_before_anything_is_loaded(tiny_model: P
 
 
 async def test_a_second_engine_in_one_process_is_refused(engine: Engine, tiny_model: Path) -> None:
-    with pytest.raises(EngineError, match="already has an engine"):
+    with PLACE.lent(), pytest.raises(EngineError, match="already has an engine"):
         await Engine(str(tiny_model), name="second", kv_cache_memory_bytes=16 << 20, threads=1).start()
     assert (await generate(engine, "w5 w6", max_tokens=5)).usage.completion == 5
 

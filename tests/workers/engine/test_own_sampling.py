@@ -41,6 +41,7 @@ def test_what_a_call_leaves_open_is_the_models(
 
 
 @pytest.mark.engine
+@pytest.mark.own_engine
 @pytest.mark.parametrize("samples", [True, False])
 async def test_an_engine_samples_as_its_model_says(tiny_model: Path, tmp_path: Path, samples: bool) -> None:
     folder = tmp_path / "own"

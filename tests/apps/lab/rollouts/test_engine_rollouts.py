@@ -38,6 +38,7 @@ def gap(model: Llama, record: Record) -> float:
 
 
 @pytest.mark.engine
+@pytest.mark.own_engine
 async def test_scoring_the_ids_again_gives_the_same_logprobs(tmp_path: Path) -> None:
     model = export.load(MODEL)
     workers, (sampler,) = sampled([Engine(MODEL, dtype="float32", slots=32)])
