@@ -24,6 +24,7 @@
     │   │   ├── Unanswered       it asked a person, and there is none, or the answer makes no sense
     │   │   └── Denied           a person did not allow the call
     │   ├── PlannerError         a planner could not make a plan of what it was given
+    │   │   ├── CutInForm        a typed answer that was cut at its most tokens before its form was whole
     │   │   └── FlowError        a flow did what a flow cannot do, such as awaiting what is no step
     │   ├── BudgetExceeded       tokens, seconds, attempts, width, cost or steps are used up
     │   ├── DeadlineExceeded     a join's deadline passed with too few branches
@@ -212,6 +213,12 @@ class PlannerError(WorldError):
     """A planner could not make a plan of what it was given."""
 
     code = "planner-error"
+
+
+class CutInForm(PlannerError):
+    """A typed answer (`Request.output`) was cut at its most tokens before its form was whole."""
+
+    code = "cut-in-form"
 
 
 class FlowError(PlannerError):

@@ -8,7 +8,7 @@ from typing import cast
 
 from pydantic import JsonValue
 
-__all__ = ["Cell", "harness", "outputs", "timed", "traced"]
+__all__ = ["Cell", "harness", "outputs", "returned", "timed", "traced"]
 
 Cell = tuple[str, JsonValue]
 """What a call came to: `("value", …)`, `("error", "ValueError: …")`, `("other", repr)`, `("broken", …)`, or
@@ -104,7 +104,8 @@ def _plait_traced(args, most):
 def harness(program: str, entry: str, inputs: Sequence[Sequence[JsonValue]], key: str) -> str:
     """Return a program that calls a function on inputs and prints what each came to, apart from what it prints itself.
 
-    `key` is a random text, new for each run: lines without it are not believed, so a program cannot print results.
+    `key` is a random text, new for each run: lines without it are not believed, so what a program prints is no result.
+    One that looks for it in the frames above its own can print some, but finds nothing there of what is wanted.
     """
     return _HARNESS.format(
         mark=repr(f"{_MARK}{key} "),
@@ -130,6 +131,19 @@ def outputs(said: JsonValue, count: int, key: str) -> list[Cell]:
             return [("broken", value)] * count
         cells.append((str(kind), value))
     return [*cells, *[("none", None)] * count][:count]
+
+
+def returned(cell: Cell | None, want: JsonValue) -> bool:
+    """Return whether a call, if it was made, returned just a value: `True` is no 1, and 1.0 is 1."""
+    return cell is not None and cell[0] == "value" and _same(cell[1], want)
+
+
+def _same(one: JsonValue, other: JsonValue) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
 def timed(program: str, entry: str, inputs: Sequence[Sequence[JsonValue]], repeats: int, key: str) -> str:

@@ -192,7 +192,7 @@ def response_usage(usage: Usage) -> dict[str, Any]:
         "input_tokens": usage.prompt,
         "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
         "output_tokens": usage.completion,
-        "output_tokens_details": {"reasoning_tokens": 0, "cancelled_tokens": usage.cancelled},
+        "output_tokens_details": {"reasoning_tokens": usage.thoughts, "cancelled_tokens": usage.cancelled},
         "total_tokens": usage.prompt + usage.completion,
     }
 

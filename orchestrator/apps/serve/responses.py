@@ -220,7 +220,7 @@ def _response(live: ServedRun, body: ResponseBody) -> dict[str, Any]:
         "output": [],
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": body.previous_response_id,
-        "reasoning": {"effort": None, "summary": None},
+        "reasoning": {"effort": None, "summary": None, **(body.reasoning or {})},
         "store": body.store is not False,
         "temperature": body.temperature,
         "text": {"format": {"type": "text"}, **form},

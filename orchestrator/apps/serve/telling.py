@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.chat import Message
+from ...core.errors import CutInForm, CutInThoughts
 from ...core.ops import Think
 from ...core.record import StepRecord
 from ...core.result import Usage
@@ -119,8 +120,8 @@ async def tell(handle: Handle, steps: bool) -> AsyncGenerator[Told, None]:
                     open_steps.discard(step.step)
                     yield StepEnded(step)
             case AnswerNews(answer=answer):
-                whole = "" if answer.value is None else as_text(answer.value)
-                again = not whole.startswith(told)
+                whole = _text_of(answer)
+                again = not whole.startswith(told) and bool(whole or not _at_length(answer))
                 for piece in () if again else parts.close(whole[len(told) :], turn_of(answer).text):
                     yield piece
                 yield Ended(answer, again)
@@ -187,7 +188,7 @@ def gave_nothing(answer: Answer, must_call: bool = False) -> None:
     if must_call and not turn_of(answer).tool_calls and not was_cut(answer):
         raise ApiError(500, "the model called no function, and `tool_choice` requires it: ask again, or say auto",
                        code="no_tool_call", retry=False)  # fmt: skip
-    if answer.value is None and answer.status != "partial":
+    if answer.value is None and answer.status != "partial" and not _at_length(answer):
         if answer.failure is not None:
             raise of_failure(answer.failure)
         raise ApiError(500, f"the run was {answer.status}: {answer.why or 'it has no value'}", retry=False)
@@ -216,9 +217,24 @@ def was_cut(answer: Answer) -> bool:
 
 def turn_of(answer: Answer) -> Message:
     """Return the assistant's message that a client gets."""
+    if answer.value is None and _at_length(answer):
+        return Message(role="assistant", content=_text_of(answer))
     if answer.value is None or isinstance(answer.value, str):
         return answer.message
     return Message(role="assistant", content=as_text(answer.value), reasoning=answer.reasoning)
+
+
+def _at_length(answer: Answer) -> bool:
+    """Return whether there is no answer because its text was cut at its most tokens: to OpenAI's clients that is no
+    error."""
+    return answer.failure is not None and answer.failure.code in (CutInForm.code, CutInThoughts.code)
+
+
+def _text_of(answer: Answer) -> str:
+    """Return the text that came, also where it was cut before it had its form."""
+    if answer.value is None and answer.failure is not None and answer.failure.code == CutInForm.code:
+        return as_text(next(reversed(answer.partial.values()), ""))
+    return "" if answer.value is None else as_text(answer.value)
 
 
 def _answering(handle: Handle) -> str:
@@ -257,7 +273,7 @@ def chat_usage(usage: Usage) -> dict[str, Any]:
         "total_tokens": usage.prompt + usage.completion,
         "prompt_tokens_details": {"cached_tokens": usage.cached, "audio_tokens": 0},
         "completion_tokens_details": {
-            "reasoning_tokens": 0,
+            "reasoning_tokens": usage.thoughts,
             "audio_tokens": 0,
             "accepted_prediction_tokens": 0,
             "rejected_prediction_tokens": 0,

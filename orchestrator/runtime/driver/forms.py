@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from ...core import json_schema
-from ...core.errors import FieldError, PlannerError
+from ...core.errors import CutInForm, FieldError, PlannerError
 from ...core.form import Form
 from ...core.interfaces import Brief
 from ...core.ops import Join, Plugin, Sampling, Structured, Text, Think
 from ...core.plan import Plan, Step
 from ...core.planning import pass_through
 from ...core.result import Result
+from ...core.view import Branch
 
 OUTPUT = "output"
 """Name of the step that reads the planner's output."""
@@ -87,8 +88,16 @@ class OutputReader:
         """Return nothing: there is more to come."""
         return ()
 
-    def close(self, result: Result) -> Plan:
+    def merged(self, result: Result, branches: Sequence[Branch]) -> Plan:
         """Return the value as a step, or a turn of repair and the reading of that. Raises `PlannerError`."""
+        cut = any(each.result is not None and each.result.finish == "length" for each in branches)
+        return self._read(result, cut)
+
+    def close(self, result: Result) -> Plan:
+        """Return the same of a result whose branches are not known."""
+        return self._read(result, result.finish == "length")
+
+    def _read(self, result: Result, cut: bool) -> Plan:
         form, state = self.brief.request.output, self.step.state
         assert form is not None
         assert isinstance(state, dict)
@@ -96,6 +105,10 @@ class OutputReader:
         if not wrong:
             merge = Plugin(name="constant", options={"value": value, "why": result.why, "data": result.data})
             return Plan(steps=(Step(name="value", op=Join(merge=merge, tolerate="any-end")),), output="value")
+        if cut:  # at the caller's limit, which a repair has too
+            raise CutInForm(
+                f"the answer was cut at its most tokens before its form was whole: raise max_tokens ({wrong})"
+            )
         if state[_STATE]:
             raise PlannerError(f"the answer does not have the form that was asked for, and its repair neither: {wrong}")
         said = state.get("tokens")

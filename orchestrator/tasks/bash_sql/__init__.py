@@ -1,4 +1,5 @@
-"""Task `bash-sql`: change a folder and a SQLite database by commands; what counts is their state in the end."""
+"""Task `bash-sql`: ask or change a folder and a SQLite database by commands; what counts is the answer, or their state
+in the end."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ class BashSqlProblem(Frozen):
 
 class BashSql(Task):
     """`{"prompt": …, "files": {"name": "text"}, "sql": "create table …"}`: to be done with the tools `look`, `query`,
-    `bash` and `sql` of the environment `bash-sql`, which grades by the state. Nothing is run here, so `verify` cannot
-    tell. The answer is the model's last word."""
+    `bash` and `sql` of the environment `bash-sql`, which grades by the answer or the state. Nothing is run here, so
+    `verify` cannot tell. The answer is the model's last word."""
 
     _problem: BashSqlProblem = PrivateAttr()
 

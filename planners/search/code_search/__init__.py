@@ -13,7 +13,7 @@ from plait.core.awaited import CallHandle
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow, Line, StepFailed
 from plait.core.planning import LineOptions, derive
-from plait.core.programs import Cell, harness, outputs, traced
+from plait.core.programs import Cell, harness, outputs, returned, traced
 from plait.core.prompt import Prompt, Uses
 
 from ..._shared.functions import problem_of, shown
@@ -222,7 +222,7 @@ class Searching:
         cells = await self._cells(candidate, [args for args, _ in self._public])
         first = ""
         for (args, want), cell in zip(self._public, cells, strict=True):
-            if cell == ("value", want):
+            if returned(cell, want):
                 candidate.passed += 1
             elif not first:
                 call = f"{self._entry}({', '.join(map(json.dumps, args))})"
@@ -231,7 +231,7 @@ class Searching:
 
     async def _trace(self, candidate: Candidate) -> str:
         """Return what the lines of a program did on the first public case that it fails, or an empty text."""
-        args = next(args for args, want in self._public if candidate.cells[json.dumps(args)] != ("value", want))
+        args = next(args for args, want in self._public if not returned(candidate.cells[json.dumps(args)], want))
         key = f"{self._ctx.random.random():.17f}"
         code = traced(candidate.program, self._entry, args, _TRACED, key)
         try:

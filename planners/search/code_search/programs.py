@@ -10,7 +10,7 @@ from typing import cast
 from pydantic import JsonValue
 
 from plait.core.flow import Line
-from plait.core.programs import Cell
+from plait.core.programs import Cell, returned
 
 __all__ = [
     "Candidate",
@@ -71,7 +71,7 @@ def samples_in(group: Sequence[Candidate]) -> int:
 
 def passed_by(candidate: Candidate, tests: Sequence[Test]) -> list[bool]:
     """Return for each test whether a program passes it."""
-    return [candidate.cells.get(json.dumps(args)) == ("value", want) for args, want in tests]
+    return [returned(candidate.cells.get(json.dumps(args)), want) for args, want in tests]
 
 
 def votes_of(candidate: Candidate, tests: Sequence[Test]) -> int:

@@ -11,7 +11,7 @@ from plait.core.awaited import Awaited
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, StepFailed
 from plait.core.planning import derive
-from plait.core.programs import harness, outputs, timed
+from plait.core.programs import harness, outputs, returned, timed
 
 from ..._shared.functions import Cases, shown
 from .options import EvolveOptions
@@ -132,7 +132,7 @@ class Evolution:
     async def _run(self, program: str) -> Member:
         said, key = await self._said(lambda key: harness(program, self._entry, [args for args, _ in self._public], key))
         cells = outputs(said, len(self._public), key)
-        failing = tuple(i for i, (_, want) in enumerate(self._public) if cells[i] != ("value", want))
+        failing = tuple(i for i, (_, want) in enumerate(self._public) if not returned(cells[i], want))
         runs = said is not None and not any(kind == "broken" for kind, _ in cells)
         failure = ""
         if failing:

@@ -281,6 +281,37 @@ async def test_structured_answers_have_their_form(serve):
         assert said.choices[0].message.parsed == City(name="Rome", people=3)
 
 
+async def all_of(events: Any) -> None:
+    async with events as stream:
+        async for _ in stream:
+            pass
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_form_that_is_cut_at_the_clients_limit_is_no_error(serve, stream):
+    class City(pydantic.BaseModel):
+        name: str
+        people: int
+
+    ask = {"model": "q", "messages": [{"role": "user", "content": "a city"}], "max_completion_tokens": 2}
+    async with serve('{"name": "Rome", "people": 2}') as served:
+        client = served.client()
+        if stream:
+            events = client.chat.completions.stream(**ask, response_format=City)
+            with pytest.raises(openai.LengthFinishReasonError):
+                await all_of(events)
+            return
+        with pytest.raises(openai.LengthFinishReasonError):
+            await client.chat.completions.parse(**ask, response_format=City)
+        schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": City.model_json_schema()}}
+        said = await client.chat.completions.create(**ask, response_format=schema)
+        assert said.choices[0].finish_reason == "length" and said.choices[0].message.content == '{"name": "Rome",'
+        assert said.usage.completion_tokens == 2, "no repair, which would be cut too"
+        form = {"type": "json_schema", "name": "a", "schema": City.model_json_schema()}
+        cut = await client.responses.create(model="q", input="a city", max_output_tokens=2, text={"format": form})
+        assert cut.status == "incomplete" and cut.output_text == '{"name": "Rome",'
+
+
 CALL = '{"name": "f", "arguments": {}}'
 PIECES = ["<tool_call>", "</tool_call>", f"<tool_call>{CALL}</tool_call>", CALL, "<think>", "</think>", "<", "think>",
           "tool_call>", "</", " ", "\n", "a", "b c", "\U0001f600", "é"]  # fmt: skip

@@ -152,6 +152,14 @@ async def test_functions_are_called_and_their_outputs_go_on(serve, stream):
         assert then.output_text == "It is sunny."
 
 
+async def test_what_is_asked_of_thoughts_is_told_again(serve):
+    async with serve("4") as served:
+        client = served.client()
+        said = await client.responses.create(model="q", input="?", reasoning={"effort": "low"})
+        assert said.reasoning.effort == "low"
+        assert (await client.responses.create(model="q", input="?")).reasoning.effort is None
+
+
 async def test_structured_responses_and_thoughts(serve):
     async with serve('<think>let me see</think>{"a": 1}') as served:
         client = served.client()

@@ -102,6 +102,14 @@ def test_a_second_misfit_fails_in_words():
     assert answer.output is None
 
 
+def test_an_answer_that_is_cut_fails_with_the_limit_to_raise_and_is_not_repaired():
+    worker = Seen(Reply(text=ROME))
+    answer = ask(worker, City, generation={"max_tokens": 2})
+    assert (answer.status, answer.failure.code, answer.output) == ("failed", "cut-in-form", None)
+    assert "raise max_tokens" in answer.failure.message and len(worker.thinks) == 1
+    assert list(answer.partial.values()) == ['{"name": "Rome",']
+
+
 def test_a_validator_of_the_type_is_heard_before_the_repair():
     class Large(BaseModel):
         people: int

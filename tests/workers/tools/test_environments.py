@@ -31,6 +31,11 @@ async def call(place: BashSqlEnvironment, name: str, given: str) -> Any:
     return await tools[name](**{"statement" if name in ("sql", "query") else "command": given})
 
 
+async def state(place: BashSqlEnvironment) -> tuple[Any, Any]:
+    found = await place.state()
+    return found["files"], found["tables"]
+
+
 async def solved(problem: Generated) -> bool:
     place = placed(problem)
     assert not await place.grade("done", problem.wanted), "not before anything was done"
@@ -64,10 +69,10 @@ async def test_what_is_looked_at_is_not_changed() -> None:
     place = placed({"prompt": "x", "files": {"a.txt": "one\n"}, "sql": "create table t (n); insert into t values (1);"})
     assert "a.txt" in await call(place, "look", "rm data.db; ls; rm a.txt")
     assert await call(place, "query", "delete from t; select count(*) from t") == "0"
-    assert await place.state() == {"files": {"a.txt": "one\n"}, "tables": {"t": [["1"]]}}
+    assert await state(place) == ({"a.txt": "one\n"}, {"t": [["1"]]})
     await call(place, "bash", "mkdir -p d && mv a.txt d/b.txt")
     assert await call(place, "sql", "insert into t values ('a;b'); select * from t") == "1\na;b"
-    assert await place.state() == {"files": {"d/b.txt": "one\n"}, "tables": {"t": [["1"], ["a;b"]]}}
+    assert await state(place) == ({"d/b.txt": "one\n"}, {"t": [["1"], ["a;b"]]})
     assert len(place.made) == 2
 
 
@@ -89,6 +94,73 @@ async def test_a_command_that_fails_is_told_and_the_state_stays(name: str, given
         said = str(error)
     assert told in said, said
     assert (await place.state())["files"] == {"a.txt": "one\n"}
+
+
+async def test_folders_links_and_modes_last() -> None:
+    place = placed({"prompt": "x", "files": {"a.txt": "one\n", "run": "echo hi\n"}})
+    await call(place, "bash", "mkdir d e && chmod 750 run && chmod 0 e && ln -s a.txt l && ln run again")
+    await call(place, "bash", "mv a.txt d && test -x run && test -L l && [ run -ef again ]")
+    found = await place.state()
+    assert (found["files"], found["folders"]) == (
+        {"d/a.txt": "one\n", "run": "echo hi\n", "again": "echo hi\n"},
+        ["d", "e"],
+    )
+    assert found["links"] == {"l": "a.txt"} and (found["modes"]["run"], found["modes"]["e"]) == ("750", "0")
+    wanted: Any = {"files": found["files"], "links": {"l": "a.txt"}, "folders": ["e", "d"], "modes": {"run": "750"}}
+    assert await place.grade(None, wanted)
+    for other in ({"links": {}}, {"folders": ["d"]}, {"modes": {"run": "755"}}, {"modes": {"d/b": "644"}}):
+        assert not await place.grade(None, wanted | other)
+
+
+async def test_tables_of_sqlites_own_do_not_count() -> None:
+    sql = "create table t (id integer primary key autoincrement, n); insert into t (n) values ('a');"
+    place = placed({"prompt": "x", "sql": sql})
+    assert await place.grade(None, {"tables": {"t": [[1, "a"]]}})
+    assert not await place.grade(None, {"tables": {"t": [[1, "b"]]}})
+
+
+async def test_what_is_cut_of_an_output_is_said() -> None:
+    place = placed({"prompt": "x", "files": {}})
+    count = "with recursive n(i) as (values (1) union all select i + 1 from n where i < 300) select i from n"
+    said = await call(place, "query", count)
+    assert said.endswith("\n200\n(100 rows more are not shown)")
+    said = await call(place, "look", "head -c 9000 /dev/zero | tr '\\0' x")
+    assert said.endswith("x\n(1000 characters more are not shown)")
+
+
+SINGERS = {"prompt": "How many singers?", "sql": "create table s (name); insert into s values ('a'), ('b'), ('c');"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "wanted", "right"),
+    [
+        ("3", 3, True), ("3.0", "3", True), (" Three  singers", "three singers", True), (3, "3", True),
+        ("7", 3, False), ("", 3, False), (None, 3, False), ("13", 3, False), ("-3", 3, False), ("3 or 4", 3, False),
+    ],
+)  # fmt: skip
+async def test_a_question_is_graded_by_its_answer(answer: Any, wanted: Any, right: bool) -> None:
+    assert await placed(SINGERS).grade(answer, {"answer": wanted}) is right
+
+
+async def test_a_question_must_leave_things_as_they_were() -> None:
+    place = placed(SINGERS)
+    await call(place, "sql", "delete from s where name = 'a'")
+    assert not await place.grade("3", {"answer": 3})
+
+
+async def test_what_was_seen_last_is_graded() -> None:
+    place = placed(SINGERS | {"files": {"a": "x y\n"}})
+    assert not await place.grade(None, {"rows": []}), "nothing was asked"
+    await call(place, "query", "select name from s order by name desc limit 2")
+    await call(place, "look", "cat a")
+    assert await place.grade(None, {"rows": [["b"], ["c"]], "output": "x  y"})
+    assert await place.grade(None, {"rows": [["c"], ["b"]], "ordered": True})
+    for wanted in ({"rows": [["b"], ["c"]], "ordered": True}, {"rows": [["b"]]}, {"output": "x"}):
+        assert not await place.grade(None, wanted)  # type: ignore[arg-type]
+
+
+async def test_commands_of_bash_run_where_it_is_there() -> None:
+    assert await call(placed({"prompt": "x"}), "look", "[[ abc == a* ]] && echo {1..3}") == "1 2 3\n"
 
 
 def called(name: str, **arguments: str) -> str:
@@ -148,6 +220,18 @@ TEXT = json.dumps({"prompt": "The larger.", "entry": "larger", "public": []})
 )
 async def test_programs_are_graded_by_hidden_cases(program: str, right: bool) -> None:
     assert await CodeEnvironment(text=TEXT, sandbox="process").grade(program, CASES) is right  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("said", "want", "right"),
+    [
+        ("True", 1, False), ("1", True, False), ("[1, True]", [True, 1], False), ("1.0", 1, True), ("None", None, True),
+        ("[1, {'a': 2}]", [1, {"a": 2}], True), ("[1, {'a': True}]", [1, {"a": 1}], False), ("[1]", [1, 2], False),
+    ],
+)  # fmt: skip
+async def test_true_is_no_one(said: str, want: Any, right: bool) -> None:
+    place = CodeEnvironment(text=TEXT, sandbox="process")
+    assert await place.grade(f"def larger():\n    return {said}", [{"args": [], "want": want}]) is right
 
 
 async def test_wanted_things_of_the_wrong_form_are_said() -> None:

@@ -3,87 +3,142 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 from collections.abc import Sequence
-from typing import Any
+from fractions import Fraction
+from typing import Any, cast
 
 from pydantic import JsonValue, PrivateAttr
 
 from plait.core.environment import Environment
 from plait.core.errors import ToolError
 from plait.core.tools.tool import Tool, tool
+from plait.core.values import as_text
 
 from ..sandbox import Program, Sandbox, SandboxLimits, shared
 
 __all__ = ["BashSqlEnvironment"]
 
-DATABASE = "data.db"
 _MOST = 8_000
 """Characters of a command's output that are told."""
+_ROWS = 200
+"""Rows of a statement that are told."""
 _RUNNER = """
-import base64, json, os, sqlite3, subprocess, sys
+import base64, io, json, os, shutil, sqlite3, stat, subprocess, sys, tarfile
 
 job = json.load(sys.stdin)
 os.mkdir("work")
 os.chdir("work")
-for name, data in job["files"].items():
+for name, text in job["files"].items():
     if os.path.dirname(name):
         os.makedirs(os.path.dirname(name), exist_ok=True)
-    with open(name, "wb") as file:
-        file.write(base64.b64decode(data))
-code, told = 0, ""
+    with open(name, "w", newline="") as file:
+        file.write(text)
+if job["tar"]:
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(job["tar"]))) as tar:
+        tar.extraction_filter = staticmethod(lambda info, path: info)
+        tar.extractall(".")
+code, told, rows = 0, "", None
 if job["kind"] == "shell":
-    done = subprocess.run(["sh", "-c", job["command"]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT)
+    done = subprocess.run([shutil.which("bash") or "sh", "-c", job["command"]], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     code, told = done.returncode, done.stdout.decode(errors="replace")
 else:
     database = sqlite3.connect("data.db", isolation_level=None)
-    rows, statement = [], ""
+    lines, statement, more = [], "", 0
     try:
         for piece in job["command"].split(";"):
             statement += piece + ";"
             if sqlite3.complete_statement(statement):
-                rows += database.execute(statement).fetchmany(200) if statement.strip("; \\n") else []
+                if statement.strip("; \\n"):
+                    found = database.execute(statement)
+                    if found.description is not None:
+                        rows = [[str(cell) for cell in row] for row in found.fetchmany(100000)]
+                        lines += rows[:job["rows"]]
+                        more += max(0, len(rows) - job["rows"])
                 statement = ""
-        told = "\\n".join("|".join(map(str, row)) for row in rows)
+        told = "\\n".join("|".join(row) for row in lines)
+        if more:
+            told += "\\n(%d rows more are not shown)" % more
     except sqlite3.Error as error:
         code, told = 1, "%s: %s" % (type(error).__name__, error)
     database.close()
-files, tables = {}, {}
-for folder, folders, names in os.walk("."):
-    folders.sort()
-    for name in sorted(names):
-        path = os.path.relpath(os.path.join(folder, name))
-        if os.path.isfile(path) and not os.path.islink(path):
-            with open(path, "rb") as file:
-                files[path] = base64.b64encode(file.read()).decode()
-if "data.db" in files:
-    database = sqlite3.connect("data.db")
-    try:
-        for (name,) in database.execute("select name from sqlite_master where type = 'table'").fetchall():
-            rows = database.execute('select * from "%s"' % name.replace('"', '""')).fetchall()
-            tables[name] = sorted(([str(cell) for cell in row] for row in rows))
-    except sqlite3.Error:
-        pass
-sys.stdout.write(json.dumps({"code": code, "told": told, "files": files, "tables": tables}))
+said = {"code": code, "told": told[:job["most"]], "rows": rows, "output": told[:1000000]}
+if len(told) > job["most"]:
+    said["told"] += "\\n(%d characters more are not shown)" % (len(told) - job["most"])
+if job["keep"]:
+    state = {"files": {}, "folders": [], "links": {}, "modes": {}, "tables": {}}
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        def pack(path):
+            info = tar.gettarinfo(path)
+            if info is None:
+                return
+            name = os.path.relpath(path)
+            if info.issym():
+                state["links"][name] = info.linkname
+            elif info.isdir() or info.isreg() or info.islnk():
+                state["modes"][name] = "%o" % stat.S_IMODE(info.mode)
+                os.chmod(path, info.mode | stat.S_IRWXU)  # to read what its owner may not
+            if info.isdir():
+                state["folders"].append(name)
+            if info.isreg() or info.islnk():
+                with open(path, "rb") as file:
+                    state["files"][name] = "" if name == "data.db" else file.read().decode(errors="replace")
+            if info.isreg():
+                with open(path, "rb") as file:
+                    tar.addfile(info, file)
+            else:
+                tar.addfile(info)
+            if info.isdir():
+                for each in sorted(os.listdir(path)):
+                    pack(os.path.join(path, each))
+        for each in sorted(os.listdir(".")):
+            pack(each)
+    if os.path.isfile("data.db"):
+        database = sqlite3.connect("data.db")
+        try:
+            tables = "select name from sqlite_master where type = 'table' and name not glob 'sqlite_*'"
+            for (name,) in database.execute(tables).fetchall():
+                rows = database.execute('select * from "%s"' % name.replace('"', '""')).fetchall()
+                state["tables"][name] = sorted([str(cell) for cell in row] for row in rows)
+        except sqlite3.Error:
+            pass
+    for each in ("files", "modes"):
+        state[each].pop("data.db", None)
+    said["state"], said["tar"] = state, base64.b64encode(packed.getvalue()).decode()
+sys.stdout.write(json.dumps(said))
 """
 
 
 class BashSqlEnvironment(Environment):
-    """A shell and SQLite in the sandbox, after InterCode (arXiv 2306.14898). The tools `look` and `query` run on a
-    copy, so a search may try them; `bash` and `sql` change the state. Differs: each command has a process of its own
-    (`cd` does not last), and the state is kept here between commands, so that looking needs no undoing.
+    """A shell (bash where it is there) and SQLite in the sandbox, after InterCode (arXiv 2306.14898). The tools `look`
+    and `query` run on a copy, so a search may try them; `bash` and `sql` change the state. Differs: each command has a
+    process of its own (`cd` does not last), and the state is kept here between commands (folders, links and modes
+    included), so that looking needs no undoing.
 
-    What is wanted is the state: `{"files": {"name": "text"}, "tables": {"table": [["cell", …], …]}}`; files that are
-    not named must not be there, and rows have no order. The answer's text does not count.
+    What is wanted has any of these; what is named has to be so:
+
+    - `answer`: the answer, case and spaces apart; a number by its value
+    - `rows`: `[["cell", …], …]`, what the last statement gave, in no order, or in this one with `"ordered": true`
+    - `output`: what the last command of the shell said, spaces apart
+    - `files` `{"name": "text"}`, `tables` `{"table": [["cell", …], …]}`, `links` `{"name": "target"}`: all that there
+      are; a task that names none of the three wants them as they were
+    - `folders` `["name"]`: all that there are; `modes` `{"name": "755"}`: of these
     """
 
     sandbox: str = "auto"
     """Backend: `bubblewrap`, `container`, or `process` (limits only, no security boundary)."""
 
-    _files: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
-    _tables: dict[str, list[list[str]]] = PrivateAttr(default_factory=dict[str, "list[list[str]]"])
+    _tar: str = PrivateAttr(default="")
+    """The folder between two commands."""
+    _state: dict[str, Any] = PrivateAttr(default_factory=dict[str, Any])
+    _first: dict[str, Any] = PrivateAttr(default_factory=dict[str, Any])
+    """The state before the first command."""
+    _rows: list[list[str]] | None = PrivateAttr(default=None)
+    """What the last statement gave."""
+    _output: str | None = PrivateAttr(default=None)
+    """What the last command of the shell said."""
     _begun: bool = PrivateAttr(default=False)
     _turn: asyncio.Lock = PrivateAttr(default_factory=asyncio.Lock)
     _made: list[str] = PrivateAttr(default_factory=list[str])
@@ -140,33 +195,40 @@ class BashSqlEnvironment(Environment):
         return tuple(self._made)
 
     async def state(self) -> dict[str, Any]:
-        """Return the files and tables as they are."""
+        """Return the files, folders, links, modes and tables as they are."""
         async with self._turn:
             await self._begin()
-        files = {
-            name: base64.b64decode(data).decode(errors="replace")
-            for name, data in self._files.items()
-            if name != DATABASE
-        }
-        return {"files": files, "tables": self._tables}
+        return dict(self._state)
 
     async def grade(self, answer: JsonValue, wanted: JsonValue) -> bool:
-        """Return whether the state is the wanted one."""
-        if not isinstance(wanted, dict):
-            raise ToolError('a wanted state is {"files": {"name": "text"}, "tables": {"name": [["cell"]]}}')
-        state = await self.state()
-        rows: Any = wanted.get("tables", {})
-        tables = {name: sorted([str(cell) for cell in row] for row in each) for name, each in rows.items()}
-        return state == {"files": wanted.get("files", {}), "tables": tables}
+        """Return whether the answer, what was last seen, and the state are the wanted ones. Raises `ToolError` for what
+        says nothing of any of them."""
+        if not isinstance(wanted, dict) or not wanted or not wanted.keys() <= _WANTED:
+            raise ToolError(
+                'a wanted state is {"answer": …, "files": {"name": "text"}, "tables": {"name": [["cell"]]}}'
+            )
+        state, want = await self.state(), cast("dict[str, Any]", wanted)
+        whole = {"files", "tables", "links"}
+        asked = {"files": {}, "tables": {}, "links": {}} if whole & want.keys() else {n: self._first[n] for n in whole}
+        asked |= {name: want[name] for name in whole & want.keys()}
+        asked["tables"] = {name: _cells(rows, False) for name, rows in asked["tables"].items()}
+        ordered = want.get("ordered") is True
+        return (
+            all(state[name] == asked[name] for name in whole)
+            and ("folders" not in want or state["folders"] == sorted(want["folders"]))
+            and all(state["modes"].get(name) == mode for name, mode in want.get("modes", {}).items())
+            and ("answer" not in want or (answer is not None and _key(answer) == _key(want["answer"])))
+            and ("output" not in want or (self._output or "").split() == str(want["output"]).split())
+            and ("rows" not in want or self._rows is not None)
+            and ("rows" not in want or _cells(self._rows or [], ordered) == _cells(want["rows"], ordered))
+        )
 
     async def _begin(self) -> None:
         if not self._begun:
             self._begun = True
             given: Any = json.loads(self.text)
-            files: dict[str, str] = given.get("files", {})
-            self._files = {name: base64.b64encode(text.encode()).decode() for name, text in files.items()}
-            if given.get("sql"):
-                await self._run("sql", given["sql"], keep=True)
+            await self._run("sql", given.get("sql", ""), keep=True, files=given.get("files", {}))
+            self._first, self._rows = self._state, None
 
     async def _do(self, kind: str, command: str, keep: bool) -> str:
         async with self._turn:
@@ -175,15 +237,39 @@ class BashSqlEnvironment(Environment):
                 self._made.append(command)
             return await self._run(kind, command, keep)
 
-    async def _run(self, kind: str, command: str, keep: bool) -> str:
-        job = json.dumps({"files": self._files, "kind": kind, "command": command})
+    async def _run(self, kind: str, command: str, keep: bool, files: dict[str, str] | None = None) -> str:
+        job = {"files": files or {}, "tar": self._tar, "kind": kind, "command": command, "keep": keep}
         limits = self._sandbox.limits.model_copy(update={"output": 4 << 20})
-        outcome = await self._sandbox.run(Program(code=_RUNNER, stdin=job, limits=SandboxLimits.model_validate(limits)))
+        program = Program(code=_RUNNER, stdin=json.dumps(job | {"most": _MOST, "rows": _ROWS}),
+                          limits=SandboxLimits.model_validate(limits))  # fmt: skip
+        outcome = await self._sandbox.run(program)
         if outcome.status != "done" or outcome.cut:
             what = {"timeout": "it took too long", "output": "too much was written"}.get(outcome.status, outcome.stderr)
             raise ToolError(f"the command was ended, and changed nothing: {what[-500:]}")
         said: Any = json.loads(outcome.stdout)
         if keep:
-            self._files, self._tables = said["files"], said["tables"]
-        told = said["told"][:_MOST]
+            self._tar, self._state = said["tar"], said["state"]
+        if kind == "sql":
+            self._rows = said["rows"]
+        else:
+            self._output = said["output"]
+        told = said["told"]
         return told if not said["code"] else f"{told}\n(exit code {said['code']})".lstrip()
+
+
+_WANTED = frozenset(("answer", "rows", "ordered", "output", "files", "tables", "links", "folders", "modes"))
+
+
+def _cells(rows: Sequence[Sequence[object]], ordered: bool) -> list[list[str]]:
+    """Return rows of texts, sorted unless their order counts."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    return cells if ordered else sorted(cells)
+
+
+def _key(answer: JsonValue) -> str:
+    """Return an answer without regard to case and spaces; a number as its value."""
+    text = " ".join(as_text(answer).split()).casefold()
+    try:
+        return str(Fraction(text.removesuffix(".").replace("_", "?")))
+    except (ValueError, ZeroDivisionError):
+        return text

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from plait.core.environment import Environment
 from plait.core.errors import ToolError
-from plait.core.programs import harness, outputs
+from plait.core.programs import harness, outputs, returned
 from plait.core.tools.tool import Tool
 
 from ..sandbox import Program, Sandbox, shared
@@ -49,4 +49,4 @@ class CodeEnvironment(Environment):
         if outcome.status == "broken":
             raise ToolError(f"the sandbox does not work: {outcome.stderr}")
         cells = outputs({"stdout": outcome.stdout}, len(cases), key)
-        return all(cell == ("value", case.get("want")) for cell, case in zip(cells, cases, strict=True))
+        return all(returned(cell, case.get("want")) for cell, case in zip(cells, cases, strict=True))
