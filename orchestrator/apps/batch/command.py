@@ -7,6 +7,7 @@ import importlib.util
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,7 +24,7 @@ from ..common.progress import counting
 from ..common.session import opened_session
 from .order import Order, in_order
 from .outcome import allowed, outcome
-from .rows import BatchRow, Log, count_rows, other_columns, read_rows, slips, write_output
+from .rows import BatchRow, InputFields, Log, count_rows, has_answers, other_columns, read_rows, slips, write_output
 
 __all__ = ["batch"]
 
@@ -40,6 +41,11 @@ def batch(
     out: Annotated[
         Path, typer.Option(metavar="OUT.jsonl|parquet", help="Where the outcomes go, in the input's order.")
     ],
+    text: Annotated[str, typer.Option(metavar="FIELD", help="The column that is asked.")] = "text",
+    id_: Annotated[str, typer.Option("--id", metavar="FIELD", help="The column that names a row.")] = "id",
+    want: Annotated[
+        str, typer.Option(metavar="FIELD", help="The column with the right answer; the output then has `right`.")
+    ] = "",
     concurrency: Annotated[int, typer.Option(min=1, help="Rows at the same time; in each actor with ray-data.")] = 64,
     engine: Annotated[
         Literal["here", "ray-data"],
@@ -64,14 +70,17 @@ def batch(
     config = common.load()
     if config.journal is None:
         config = config.model_copy(update={"journal": "off"})  # a row is run again from its beginning
-    count, digest = count_rows(rows)
+    named = InputFields(text, id_, want)
+    count, digest = count_rows(rows, named)
     if engine == "ray-data":
         config = _spreading(config)
-    _check(config, rows, request)
+    _check(config, rows, request, named)
     header = {"batch": digest, "rows": count, "seed": config.seed}
+    if named != InputFields():
+        header["columns"] = asdict(named)
     header["request"] = request.model_dump(mode="json", exclude_unset=True)
     began = time.monotonic()
-    others = other_columns(rows)
+    others = other_columns(rows, named)
     with opened(as_json) as output:
         if others:
             said = f"note: columns that mean nothing here are carried into the output: {', '.join(others)}"
@@ -79,16 +88,16 @@ def batch(
         for slip in slips(others):
             output.progress.print(f"warning: no option is called {slip}", style="yellow", markup=False, soft_wrap=True)
         log = Log(out.with_name(f"{out.name}.progress"), header, count, fresh)
-        if log.is_new and out.exists() and not fresh:
+        if log.is_new and out.exists() and not fresh and has_answers(out):
             log.remove()
             raise ConfigError(f"{out} is there already: give --fresh to write it anew, or another --out")
         found = log.done
         try:
             stopped = found < count and (
-                _spread(config, rows, count, request, (actors, concurrency), order, log, output)
+                _spread(config, rows, count, request, (actors, concurrency), order, log, output, named)
                 if engine == "ray-data"
                 else run_stoppable(
-                    lambda stopper: _run(config, rows, count, request, concurrency, order, log, output, stopper)
+                    lambda stopper: _run(config, rows, count, request, concurrency, order, log, output, stopper, named)
                 )
             )
             finished = log.done == count
@@ -104,9 +113,12 @@ def batch(
             "done": log.done,
             "resumed": found,
             "failed": log.failed,
+            **({"right": log.right} if want else {}),
             "out": str(out) if finished else None,
             "seconds": round(time.monotonic() - began, 3),
         }
+        for error, row in log.errors.items():
+            output.progress.print(f"row {row}: {error}", style="yellow", markup=False, soft_wrap=True)
         output.result(summary) if as_json else _show(summary, output)
     if not finished:
         raise typer.Exit(130)
@@ -114,9 +126,13 @@ def batch(
         raise typer.Exit(1)
 
 
-def _check(config: Config, rows: Path, request: Request) -> None:
+def _check(config: Config, rows: Path, request: Request, named: InputFields) -> None:
     """Raise what is wrong with the command's own options, which would make every row invalid."""
-    allowed(config, next((row.fields["text"] for row in read_rows(rows) if not row.fault), ""), request)
+    first = next((row for row in read_rows(rows, named) if not row.fault), None)
+    if first is None:
+        fault = next(read_rows(rows, named)).fault
+        raise ConfigError(f"{rows} has no row that can be asked: row 1 has {fault}")
+    allowed(config, first.fields["text"], request)
 
 
 async def _run(
@@ -129,22 +145,23 @@ async def _run(
     log: Log,
     output: Output,
     stopper: Stopper,
+    named: InputFields,
 ) -> bool:
     """Run the rows that have no outcome yet; return whether the user gave up."""
     try:
         async with opened_session(config, output, stopper) as session:
-            text = next((row.fields["text"] for row in read_rows(path) if not row.fault), "")
+            text = next((row.fields["text"] for row in read_rows(path, named) if not row.fault), "")
             with contextlib.suppress(TaskError):  # no task of the first row's: its row says so
                 log.claim(await session.orchestrator.provenance(request, text=text))
             with _progress(output, count, log) as advance:
 
                 async def solve(row: BatchRow) -> None:
-                    found = await outcome(session.orchestrator, row, request, stopper)
+                    found = await outcome(session.orchestrator, row, request, stopper, named.want)
                     if found is not None:
                         log.add(found)
                         advance()
 
-                missing = in_order(path, order, lambda number: not log.has(number))
+                missing = in_order(path, order, lambda number: not log.has(number), named)
                 await for_each(missing, solve, concurrency, stopper)
             return stopper.requested
     except CommandInterrupted:
@@ -166,14 +183,15 @@ def _spread(
     order: Order,
     log: Log,
     output: Output,
+    named: InputFields,
 ) -> bool:
     """Run the rows that have no outcome yet on the cluster; return whether the user gave up."""
     from .ray_data import spread
 
-    missing = in_order(path, order, lambda number: not log.has(number))
+    missing = in_order(path, order, lambda number: not log.has(number), named)
     try:
         with _progress(output, count, log) as advance:
-            for found in spread(missing, config, request, *width):
+            for found in spread(missing, config, request, *width, named.want):
                 log.add(found)
                 advance()
     except KeyboardInterrupt:
@@ -197,8 +215,11 @@ def _progress(output: Output, total: int, log: Log) -> AbstractContextManager[Ca
 
 def _show(summary: dict[str, Any], output: Output) -> None:
     console = output.people
+    right = f", {summary['right']} right" if "right" in summary else ""
     resumed = f", {summary['resumed']} of them from an earlier try" if summary["resumed"] else ""
-    console.print(f"{summary['done']} of {summary['rows']} rows{resumed}; {summary['failed']} failed", markup=False)
+    console.print(
+        f"{summary['done']} of {summary['rows']} rows{resumed}; {summary['failed']} failed{right}", markup=False
+    )
     if summary["out"]:
         console.print(f"{summary['out']} ({summary['seconds']:.1f} s)", markup=False, soft_wrap=True)
     else:

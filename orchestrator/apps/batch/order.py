@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...core.errors import ConfigError
-from .rows import BatchRow, read_rows
+from .rows import AS_HERE, BatchRow, InputFields, read_rows
 
 __all__ = ["Order", "in_order"]
 
@@ -16,7 +16,9 @@ _MOST = 512 << 20
 """Bytes of a file that is read whole."""
 
 
-def in_order(path: Path, order: Order, wanted: Callable[[int], bool]) -> Iterator[BatchRow]:
+def in_order(
+    path: Path, order: Order, wanted: Callable[[int], bool], named: InputFields = AS_HERE
+) -> Iterator[BatchRow]:
     """Yield the rows that are wanted, by number.
 
     `prefix` sorts them by their text, which is the order of a walk through the tree of their prefixes: every prefix is
@@ -25,7 +27,7 @@ def in_order(path: Path, order: Order, wanted: Callable[[int], bool]) -> Iterato
 
     Raises `ConfigError` for a file too large for that.
     """
-    rows: Iterable[BatchRow] = (row for row in read_rows(path) if wanted(row.number))
+    rows: Iterable[BatchRow] = (row for row in read_rows(path, named) if wanted(row.number))
     if order == "prefix":
         if path.stat().st_size > _MOST:
             raise ConfigError(

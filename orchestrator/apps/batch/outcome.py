@@ -13,6 +13,7 @@ from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ...runtime.plugins.trust import untrusted
 from ..commands.plan import briefed
+from ..common.dataset import DatasetQuestion
 from ..common.interrupt import Stopper
 from .rows import FIELDS, BatchRow, carried
 
@@ -26,10 +27,10 @@ def allowed(config: Config, text: str, request: Request) -> None:
 
 
 async def outcome(
-    orchestrator: AsyncOrchestrator, row: BatchRow, request: Request, stopper: Stopper | None = None
+    orchestrator: AsyncOrchestrator, row: BatchRow, request: Request, stopper: Stopper | None = None, want: str = ""
 ) -> dict[str, Any] | None:
-    """Run one row and return its outcome; `None` if the user gave it up. Raises `WorkerError` when nothing can be run
-    any more."""
+    """Run one row and return its outcome; `None` if the user gave it up. `want`: the column with the right answer.
+    Raises `WorkerError` when nothing can be run any more."""
     fields = dict(row.fields)
     name = fields.pop("id", None)
     head: dict[str, Any] = {"row": row.number, "id": None if name is None else str(name)}
@@ -49,7 +50,13 @@ async def outcome(
         if stopper is not None:
             stack.callback(stopper.then(handle.cancel))
         answer = await handle
-    return None if answer.status == "cancelled" else {**head, **_columns(answer)}
+    if answer.status == "cancelled":
+        return None
+    right = None
+    if want and fields.get(want) is not None:
+        task = orchestrator.plugins.task(handle.request.task, handle.request.text)
+        right = DatasetQuestion(task, fields[want]).is_right(answer.answer)
+    return {**head, **_columns(answer), "right": right}
 
 
 def _columns(answer: Answer) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def check(config: Config) -> Config:
 
 
 def spread(
-    rows: Iterator[BatchRow], config: Config, request: Request, actors: int, concurrency: int
+    rows: Iterator[BatchRow], config: Config, request: Request, actors: int, concurrency: int, want: str = ""
 ) -> Iterator[dict[str, Any]]:
     """Yield the outcomes of rows, block by block as they are done.
 
@@ -53,6 +53,7 @@ def spread(
         request: the command's, for what a row leaves out.
         actors: at most so many, as far as the cluster has room: a CPU each, and for an engine its GPUs.
         concurrency: rows at the same time in each actor.
+        want: the column with the right answer.
 
     Raises `WorkerError` when the cluster cannot be joined, or no actor can run anything.
     """
@@ -71,7 +72,7 @@ def spread(
             compute=ray.data.ActorPoolStrategy(
                 min_size=1, max_size=actors, max_concurrent_calls_per_actor=_CALLS, enable_true_multi_threading=True
             ),
-            fn_constructor_args=(config, request, concurrency),
+            fn_constructor_args=(config, request, concurrency, want),
             num_cpus=1,
             num_gpus=gpus,
         )
@@ -87,9 +88,9 @@ def spread(
 class Solver:
     """What an actor of Ray Data is: an orchestrator on a loop of its own, for all blocks that the actor is given."""
 
-    def __init__(self, config: Config, request: Request, concurrency: int) -> None:
+    def __init__(self, config: Config, request: Request, concurrency: int, want: str) -> None:
         allowed(config, "", request)  # in this process too
-        self._request = request
+        self._request, self._want = request, want
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="plait", daemon=True).start()
         self._gate = asyncio.Semaphore(concurrency)
@@ -114,7 +115,7 @@ class Solver:
     async def _solved(self, rows: list[BatchRow]) -> list[dict[str, Any]]:
         async def one(row: BatchRow) -> dict[str, Any] | None:
             async with self._gate:
-                return await outcome(self._orchestrator, row, self._request)
+                return await outcome(self._orchestrator, row, self._request, want=self._want)
 
         found = [each for each in await asyncio.gather(*map(one, rows)) if each is not None]
         text = next((row.fields["text"] for row in rows if not row.fault), "")

@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from ...core.errors import ConfigError
 from ...core.messages import did_you_mean
@@ -25,7 +25,20 @@ from ...core.values import as_text
 from ..common.files import written
 from ..common.rows import is_csv, raw_rows
 
-__all__ = ["COLUMNS", "BatchRow", "Log", "carried", "count_rows", "other_columns", "read_rows", "slips", "write_output"]
+__all__ = [
+    "AS_HERE",
+    "COLUMNS",
+    "BatchRow",
+    "InputFields",
+    "Log",
+    "carried",
+    "count_rows",
+    "has_answers",
+    "other_columns",
+    "read_rows",
+    "slips",
+    "write_output",
+]
 
 FIELDS = ("id", "text", "task", "planner", "policies", "merge", "n", "seed", "tokens", "seconds")
 """What a row may say; all but `text` are the command's options where it leaves them out. Other columns are carried into
@@ -37,6 +50,7 @@ COLUMNS: dict[str, str] = {
     "answer": "string",
     "text": "string",
     "verified": "bool",
+    "right": "bool",
     "error": "string",
     "why": "string",
     "run": "string",
@@ -48,11 +62,39 @@ COLUMNS: dict[str, str] = {
     "elapsed_seconds": "double",
     "provenance": "string",
 }
-"""Columns of the output and their types. `status` is that of an answer, or `invalid` for a row that cannot be run."""
+"""Columns of the output and their types. `status` is that of an answer, or `invalid` for a row that cannot be run.
+`right`: whether the answer is the wanted one, where the input has that."""
 _EXAMPLE = '{"text": "What is asked"}'
 _NUMBERS = ("n", "seed", "tokens", "seconds")
+_SHOWN_ERRORS = 3
 _BATCH = 512
 """Rows of a group in a Parquet file, and the most that are held at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputFields:
+    """What the columns of the input are called that are not called as here."""
+
+    text: str = "text"
+    id: str = "id"
+    want: str = ""
+    """The column with the right answer; by default the input has none."""
+
+    def renamed(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return a row's fields with `text` and `id` under these names; other columns of these names make way."""
+        given = dict(fields)
+        for name, column in (("text", self.text), ("id", self.id)):
+            if column != name and name in given:
+                given[f"input_{name}"] = given.pop(name)
+        for name, column in (("text", self.text), ("id", self.id)):
+            if column != name and column in fields:
+                given[name] = fields[column]
+                if column != self.want:
+                    given.pop(column, None)
+        return given
+
+
+AS_HERE = InputFields()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +108,7 @@ class BatchRow:
     """Why it cannot be run."""
 
 
-def count_rows(path: Path) -> tuple[int, str]:
+def count_rows(path: Path, named: InputFields = AS_HERE) -> tuple[int, str]:
     """Return how many rows a file has (empty lines are none), and a digest that tells it from another file.
 
     Raises `ConfigError` for a file that cannot be read or has no rows.
@@ -77,7 +119,7 @@ def count_rows(path: Path) -> tuple[int, str]:
             for line in file:
                 digest.update(line)
                 lines += bool(line.strip())
-        rows = sum(1 for _ in read_rows(path)) if is_csv(path) else lines
+        rows = sum(1 for _ in read_rows(path, named)) if is_csv(path) else lines
     except OSError as error:
         raise ConfigError(f"the batch {path} cannot be read: {error.strerror or error}") from None
     if not rows:
@@ -86,23 +128,23 @@ def count_rows(path: Path) -> tuple[int, str]:
     return rows, digest.hexdigest()
 
 
-def read_rows(path: Path) -> Iterator[BatchRow]:
+def read_rows(path: Path, named: InputFields = AS_HERE) -> Iterator[BatchRow]:
     """Yield the rows of a file as they are asked for; a row that makes no sense says why.
 
-    Raises `ConfigError` for a CSV file without a column `text`.
+    Raises `ConfigError` for a CSV file without the column of the texts.
     """
     text = is_csv(path)
-    for number, raw in enumerate(raw_rows(path, "text")):
+    for number, raw in enumerate(raw_rows(path, named.text)):
         if raw.fault:
             yield BatchRow(number, {}, raw.fault if text else f"{raw.fault}; write {_EXAMPLE}")
         else:
             fields = {name: _of_text(name, cell) for name, cell in raw.fields.items()} if text else raw.fields
-            yield _checked(number, fields)
+            yield _checked(number, fields, named)
 
 
-def other_columns(path: Path) -> list[str]:
+def other_columns(path: Path, named: InputFields = AS_HERE) -> list[str]:
     """Return the columns of all rows that are only carried into the output, in the order in which they first occur."""
-    return list(dict.fromkeys(name for row in read_rows(path) for name in row.fields if name not in FIELDS))
+    return list(dict.fromkeys(name for row in read_rows(path, named) for name in row.fields if name not in FIELDS))
 
 
 def carried(name: str) -> str:
@@ -127,10 +169,14 @@ def _of_text(name: str, cell: str) -> Any:
     return [cell] if name == "policies" else cell
 
 
-def _checked(number: int, fields: object) -> BatchRow:
+def _checked(number: int, fields: object, named: InputFields) -> BatchRow:
     if not isinstance(fields, dict):
-        return BatchRow(number, {}, f"no `text` in it; write {_EXAMPLE}")
-    return BatchRow(number, fields, "" if isinstance(fields.get("text"), str) else f"no `text` in it; write {_EXAMPLE}")
+        return BatchRow(number, {}, f"no `{named.text}` in it; write {_EXAMPLE}")
+    given = named.renamed(cast("dict[str, Any]", fields))
+    if isinstance(given.get("text"), str):
+        return BatchRow(number, given)
+    there = ", ".join(map(str, fields)) or "nothing"
+    return BatchRow(number, given, f"no `{named.text}` in it (it has {there}): write {_EXAMPLE}, or --text FIELD")
 
 
 def slips(others: Sequence[str]) -> list[str]:
@@ -147,7 +193,9 @@ class Log:
         self._path = path
         self._places = array("q", [-1]) * rows
         """Where the outcome of each row begins in the file; -1 for none yet."""
-        self.done = self.failed = 0
+        self.done = self.failed = self.right = 0
+        self.errors: dict[str, int] = {}
+        """The first different errors of rows, each with the number of its first row, from 1."""
         self._made: Provenance | None = None
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = _locked(path)
@@ -209,7 +257,11 @@ class Log:
     def _note(self, outcome: dict[str, Any], place: int) -> None:
         if not self.has(outcome["row"]):
             self.done += 1
-            self.failed += outcome["status"] in ("failed", "invalid")
+            self.right += outcome.get("right") is True
+            if outcome["status"] in ("failed", "invalid"):
+                self.failed += 1
+                if len(self.errors) < _SHOWN_ERRORS:
+                    self.errors.setdefault(str(outcome.get("error")), outcome["row"] + 1)
         self._places[outcome["row"]] = place
 
     def _read(self, first: bytes, header: dict[str, Any]) -> None:
@@ -249,6 +301,20 @@ def _locked(path: Path) -> BinaryIO:
         if os.fstat(file.fileno()).st_nlink:
             return file
         file.close()  # the other process was done with it just now, and has deleted it
+
+
+def has_answers(path: Path) -> bool:
+    """Return whether a file may hold an answer: a row that is neither failed nor invalid, or anything unknown."""
+    useless = ("failed", "invalid")
+    try:
+        if path.suffix == ".parquet":
+            from pyarrow import parquet
+
+            return not set(parquet.read_table(path, columns=["status"])["status"].to_pylist()) <= set(useless)
+        with path.open(encoding="utf-8") as file:
+            return any(json.loads(line).get("status") not in useless for line in file)
+    except Exception:  # not what a batch writes: whose file it is, is not known
+        return True
 
 
 def write_output(log: Log, path: Path, others: Sequence[str] = ()) -> None:

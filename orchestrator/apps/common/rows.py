@@ -46,7 +46,7 @@ def raw_rows(path: Path, column: str = "") -> Iterator[RawRow]:
             reader = csv.DictReader(file)
             if column and reader.fieldnames and column not in reader.fieldnames:
                 there = ", ".join(reader.fieldnames)
-                raise ConfigError(f"{path} has no column `{column}` (it has {there}): name it in line 1")
+                raise ConfigError(f"{path} has no column `{column}` (it has {there}): --text names another")
             yield from _of_csv(reader)
         return
     with path.open("rb") as file:

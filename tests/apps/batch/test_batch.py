@@ -363,3 +363,35 @@ def test_nobody_else_may_read_the_outcomes(plait: Plait, tmp_path: Path, out: st
     log.close()
     assert plait("batch", rows, "--out", out, "--script", script).code == 0
     assert (tmp_path / out).stat().st_mode & 0o777 == (tmp_path / "log").stat().st_mode & 0o777 == 0o600
+
+
+def test_columns_of_other_names_are_asked_named_and_graded(plait: Plait, tmp_path: Path, script: Any) -> None:
+    Path("in.jsonl").write_text(
+        '{"question": "6*7", "answer": "42", "text": "a note"}\n{"question": "2+2", "answer": "4", "key": "k2"}\n'
+    )
+    words = ["--text", "question", "--want", "answer", "--id", "key", "--script", script("Answer: 42")]
+    done = plait("batch", "in.jsonl", "--out", "out.jsonl", *words)
+    assert done.code == 0 and "2 of 2 rows; 0 failed, 1 right" in done.out
+    first, second = map(json.loads, Path("out.jsonl").read_text().splitlines())
+    assert (first["right"], second["right"], second["id"]) == (True, False, "k2")
+    assert first["input_answer"] == "42" and first["input_input_text"] == "a note"
+
+
+def test_a_file_without_the_column_says_which_it_has_before_anything_starts(plait: Plait, script: Any) -> None:
+    Path("in.jsonl").write_text('{"question": "6*7"}\n{"question": "2+2"}\n')
+    done = plait("batch", "in.jsonl", "--out", "out.jsonl", "--script", script("yes"))
+    assert done.code == 2 and "it has question" in done.err and "--text" in done.err
+    assert not Path("out.jsonl").exists()
+
+
+def test_the_first_different_errors_are_printed_and_a_useless_output_is_overwritten(plait: Plait, script: Any) -> None:
+    rows = ['{"text": "q", "planner": "nope"}', '{"txt": 1}', '{"text": "q", "planner": "nope"}', "not JSON"]
+    Path("in.jsonl").write_text("\n".join(rows) + "\n")
+    done = plait("batch", "in.jsonl", "--out", "out.jsonl", "--script", script("yes"))
+    assert done.code == 1
+    assert done.err.count("there is no planner 'nope'") == 1 and "row 2: no `text` in it" in done.err
+    assert "row 4: not JSON" in done.err
+    Path("in.jsonl").write_text('{"text": "q"}\n')
+    assert plait("batch", "in.jsonl", "--out", "out.jsonl", "--script", script("yes")).code == 0
+    again = plait("batch", "in.jsonl", "--out", "out.jsonl", "--script", script("yes"))
+    assert again.code == 2 and "is there already" in again.err
