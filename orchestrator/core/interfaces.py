@@ -46,6 +46,9 @@ class Brief:
     task: Task
     tools: tuple[ToolSpec, ...] = ()
     plugins: PluginSource | None = field(default=None, compare=False, repr=False)
+    shared: dict[str, int] = field(default_factory=dict[str, int], compare=False, repr=False)
+    """Counts that the readers of a run share, by names of their own. A reader made anew gives its own again. They are
+    not kept: in a resumed run they begin anew."""
 
     def plugin(self, kind: str, spec: Plugin) -> object:
         """Return a plugin of any kind by its name. Raises `PluginError` for one that is not there."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from plait.core.errors import PluginError
 from plait.core.flow import Answerable, Flow
 from plait.core.ops import Plugin, Text
 from plait.core.plan import Step
@@ -17,6 +18,9 @@ from .._shared.drafts import Draft, block, drafts_of, histogram, shown, verified
 from .._shared.steps import Asker
 
 __all__ = ["ThinkSummarize"]
+
+MOST_TAGGED = 8
+"""Paths that ParaThinker's tokenizer has tags for."""
 
 _SUMMARY = """\
 {question}
@@ -57,10 +61,16 @@ class ThinkSummarize(Flow):
     deadline: Deadline = None
     reads: Reads = Field(default=4096)
     tags: bool = False
-    """Write for a model that was trained as ParaThinker: path i begins with `<think i>` and ends at `</think i>`, and
+    """Write for a model that was trained as ParaThinker: path 1 begins with `<think1>` … and ends at `</think1>`, and
     the answer is the `<summary>` that follows all paths in the model's own turn. Its engine lets the summary attend to
-    the paths' caches; here it reads their text again."""
+    the paths' caches; here it reads their text again. Its tokenizer has tags for eight paths, so `n` is at most 8."""
     settle: Settle = True
+
+    @model_validator(mode="after")
+    def _paths_have_tags(self) -> ThinkSummarize:
+        if self.tags and self.n > MOST_TAGGED:
+            raise PluginError(f"a model trained as ParaThinker has tags for {MOST_TAGGED} paths: give a smaller `n`")
+        return self
 
     async def run(self, ctx: Flow.Context, question: str) -> Answerable:
         """Return the synthesis of the paths, or the path that makes it needless."""
@@ -92,7 +102,7 @@ class ThinkSummarize(Flow):
     def _path(self, asker: Asker, number: int, partial: bool) -> Step:
         options: CallOptions = {"stream": partial, "label": f"path {number} of {self.n}"}
         if self.tags:
-            options["begin"], options["stop"] = f"<think {number}>", (f"</think {number}>",)
+            options["begin"], options["stop"] = f"<think{number}>", (f"</think{number}>",)
         return asker.step(
             f"path-{number}",
             self.draft.parts("{question}", question=asker.question),
@@ -107,7 +117,7 @@ class ThinkSummarize(Flow):
             pieces = (Text(text=asker.question),)
             numbers = [draft.name.rpartition("-")[2] for draft in drafts]
             texts = zip(numbers, shown(drafts, self.reads), strict=True)
-            begin = "".join(f"<think {i}>{text}</think {i}>\n" for i, text in texts) + "<summary>"
+            begin = "".join(f"<think{i}>{text}</think{i}>\n" for i, text in texts) + "<summary>"
             options["begin"], options["stop"] = begin, ("</summary>",)
         else:
             counted = histogram([draft for draft in drafts if draft.done])

@@ -17,6 +17,8 @@ from tests.planners.driving import Outcome, drive
 
 
 def cost(key: str | None, first: str, other: str, gamma: float) -> float:
+    if key is None:
+        return 0.0
     return -1.0 if key == other else 2 * gamma if key == first else gamma
 
 
@@ -44,7 +46,8 @@ def test_what_surely_does_not_switch_is_safe_and_what_may_switch_is_not() -> Non
     assert safe(votes, [("A", 0.01)] * 3)
     assert not safe(votes, [("A", 0.5)] * 3)
     assert not safe(Counter("AB"), [])
-    assert not safe(Counter("A"), [(None, 0.6)] * 2), "answers that nobody has given yet count as well"
+    assert not safe(Counter("AA"), [("A", 0.5)] * 2), "answers that nobody has given yet count as well"
+    assert safe(Counter("A"), [(None, 0.6)] * 2), "a line without an answer takes none away"
 
 
 def test_the_chances_of_switching_are_learnt() -> None:
@@ -67,10 +70,10 @@ def test_the_chances_of_switching_are_learnt() -> None:
 
 def test_gamma_is_between_a_half_and_one() -> None:
     sure = [LineLooks([Look("A", 0.0)] * 3, "A")] * 9 + [LineLooks([Look("B", 0.0)] * 3, "B")]
-    assert 0.5 <= calibrated(sure, Switching(sure)) <= 1.0
+    assert calibrated(sure) == 0.5, "nothing switches: the grid is walked to 0, then the floor"
     fickle = [LineLooks([Look("B", 0.0)], "A")] * 5 + [LineLooks([Look("B", 0.0)], "B")] * 4
-    assert calibrated(fickle, Switching(fickle)) == 1.0
-    assert calibrated([], Switching([])) == 1.0
+    assert calibrated(fickle) == 1.0
+    assert calibrated([]) == 1.0 and calibrated(sure[:3]) == 1.0, "fewer than four lines teach nothing"
 
 
 def solve(says: list[list[str]], finals: list[str], **options: object) -> Outcome:
@@ -104,6 +107,20 @@ def test_lines_that_do_not_change_their_answers_end_early() -> None:
     outcome = solve(says, finals, warmup=4)
     assert outcome.finish.result is not None and outcome.finish.result.value == "a"
     assert parts(outcome) == 4 * 7 + 16, "the warm-up to its ends, one part of the others"
+
+
+def test_thoughts_are_ended_before_the_question_and_what_it_opens_is_read() -> None:
+    def model(prompt: list[str], job: Job) -> str:
+        kind, _, *part = job.step.rpartition("/")[2].split("-")
+        if kind == "probe":
+            assert prompt[-2:] == ["</think>", "\\boxed{"], "a box is opened outside the thoughts"
+            return "42}.\n\nExplanation"
+        return "<think>it may be 41 or" if not part else " 42</think>\n\n\\boxed{42}"
+
+    fields = {"n": 12, "warmup": 4, "draft": {"max_tokens": 3}, "answer": {"max_tokens": 60}}
+    outcome = drive(Mars.model_validate(fields), Request(text="q"), model)
+    assert outcome.finish.result is not None and outcome.finish.result.value == "42"
+    assert parts(outcome) == 4 * 2 + 8, "the probe's answer is the final one, so the others stop at their first look"
 
 
 def test_lines_that_may_change_run_to_their_ends() -> None:

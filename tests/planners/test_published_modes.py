@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from plait.core.errors import PluginError
 from plait.core.interfaces import Brief
 from plait.core.ops import Think
 from plait.core.prompt import Prompt
@@ -47,8 +48,8 @@ async def test_parathinkers_paths_and_summary_are_one_turn_of_the_model() -> Non
     plan = made(ThinkSummarize(n=2, tags=True), brief())
     calls = [step.op for step in plan.steps if isinstance(step.op, Think)]
     assert [(op.begin, op.sampling.stop) for op in calls] == [
-        ("<think 1>", ("</think 1>",)),
-        ("<think 2>", ("</think 2>",)),
+        ("<think1>", ("</think1>",)),
+        ("<think2>", ("</think2>",)),
     ]
     planner = ThinkSummarize(n=2, tags=True, quorum=None)
     drafts = [
@@ -58,8 +59,14 @@ async def test_parathinkers_paths_and_summary_are_one_turn_of_the_model() -> Non
     after = made(planner, brief(), {"paths": Result(value=drafts)})  # type: ignore[arg-type]
     summary = after.steps[0].op
     assert isinstance(summary, Think) and summary.sampling.stop == ("</summary>",)
-    assert summary.begin == "<think 1>way 1</think 1>\n<think 2>way 2</think 2>\n<summary>"
+    assert summary.begin == "<think1>way 1</think1>\n<think2>way 2</think2>\n<summary>"
     assert summary.prompt[0].model_dump()["text"] == "Why?"
+
+
+def test_parathinkers_tokenizer_has_tags_for_eight_paths() -> None:
+    assert ThinkSummarize(n=8, tags=True).n == 8 and ThinkSummarize(n=9).n == 9
+    with pytest.raises(PluginError, match="8 paths"):
+        ThinkSummarize(n=9, tags=True)
 
 
 async def test_rounds_of_seat_end_when_the_answers_scatter_little() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -317,6 +318,46 @@ def test_blocks_nest_five_deep_and_no_deeper() -> None:
     assert depths == {1, 2, 3, 4, 5}
     deepest = next(name for name in worker.outputs if name.count(".") == 4)
     assert worker.tokenizer.decode(worker.outputs[deepest]) == outlines, "what nests deeper is decoded in line"
+
+
+def test_the_bound_on_threads_is_one_for_the_run_and_not_shared_out() -> None:
+    """A chain of blocks, five deep, of four paths each: twenty threads, of which each level's first spawns more."""
+
+    def model(context: str) -> str:
+        header = re.search(r"\n<Path>\n([0-9.]+):\Z", context)
+        if context.endswith("<Conclusion>\n"):
+            return "so</Conclusion>\n</Parallel>\n</Path>"
+        at = header[1] if header else ""
+        if header and (not at.endswith("1") or at.count(".") == 4):
+            return " done</Path>"
+        below = [f"{at}.{n}" if at else str(n) for n in range(1, 5)]
+        return "<Parallel>\n<Goal>" + "".join(f"<Outline>{each}: a</Outline>" for each in below) + "</Goal>"
+
+    worker = TokenWorker(model, load("multiverse").tags)
+    answer = run(worker, dialect="multiverse", most=20)
+    assert answer.status == "done"
+    threads = [name for name in worker.prompts if name.startswith("child") and "round" not in name]
+    assert len(threads) == 20 and max(name.count(".") for name in threads) == 4
+
+
+def test_a_thread_that_may_spawn_none_writes_its_block_out_and_ends_with_its_own_end() -> None:
+    block = "<Parallel>\n<Goal><Outline>1.1: a</Outline></Goal>\n<Path>\n1.1: x\n</Path>\n<Conclusion>c</Conclusion>\n"
+    inner = f" y\n{block}</Parallel>\nso\n</Path>"
+
+    def model(context: str) -> str:
+        if context.endswith("\n<Path>\n1:"):
+            return inner
+        if context.endswith("\n<Path>\n1.1: x\n</Path>"):
+            return inner.partition("1.1: x\n</Path>")[2]
+        if context.endswith("<Conclusion>\n"):
+            return "d</Conclusion>\n</Parallel>\n\\boxed{42}"
+        return "<Parallel>\n<Goal>\n<Outline>\n1: a\n</Outline>\n</Goal>"
+
+    worker = TokenWorker(model, load("multiverse").tags)
+    answer = run(worker, dialect="multiverse", depth=0)
+    assert answer.answer == "42"
+    read = worker.tokenizer.decode(worker.prompts["round-2"])
+    assert read.endswith(f"\n<Path>\n1:{inner}\n<Conclusion>\n"), "the parent reads the whole thread"
 
 
 def test_nested_threads_are_bounded_in_all() -> None:

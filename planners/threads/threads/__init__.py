@@ -29,6 +29,7 @@ from .preflight import preflight
 __all__ = ["Threads", "dialect_names"]
 
 Parts = tuple[Text | Tokens | Ref, ...]
+_SPAWNED = "threads "
 
 
 class Threads(Planner):
@@ -63,7 +64,7 @@ class Threads(Planner):
     n: int | None = Field(default=None, ge=1, le=64)
     """Most threads a round; the prompt asks for as many where it can. Default: the dialect's."""
     most: int = Field(default=256, ge=1)
-    """Most threads of a run. A round's threads that may spawn threads share half of the rest."""
+    """Most threads of a run, threads of threads included: who spawns first has them. A resumed run counts anew."""
     rounds: int | None = Field(default=None, ge=1)
     """Most rounds of threads; a spawn list beyond them is not run. Default: the dialect's."""
     depth: int | None = Field(default=None, ge=0)
@@ -127,7 +128,7 @@ class Threads(Planner):
         text = self._asked() + self._opening(brief)
         if self.ask_threads is not None:
             text = fill(table.ask_threads or "", {"n": str(self.ask_threads)}) + text
-        memo = Memo(left=self.most, notes=table.remember("", text))
+        memo = Memo(notes=table.remember("", text))
         chat = brief.task.chat() and table.chat
         leg = self._leg(LegPlace((), 1), memo, brief, (Text(text=text),), chat=chat, label="parent")
         if not table.answer:
@@ -138,7 +139,7 @@ class Threads(Planner):
 
     def reader(self, step: Step, brief: Brief) -> Reader:
         """Return a reader that waits for the end of a leg or join."""
-        memo = Memo.of(step.state) or Memo(left=self.most)
+        memo = Memo.of(step.state) or Memo()
         joined = LegPlace.of_join(step.name)
         if joined is not None and isinstance(step.op, Join):
             return _JoinReader(self, joined, step, memo, brief)
@@ -147,14 +148,18 @@ class Threads(Planner):
     def patch(self, place: LegPlace, memo: Memo, result: Result, brief: Brief) -> Plan | None:
         """Return the threads, the join and the next leg for the spawn list that a leg ends in; `None` without one."""
         table, text = self.table, result.text
-        if not self._may_spawn(place, memo):
+        unclosed = self._unclosed(memo, text) if place.path else -1
+        if unclosed >= 0 and place.round <= self._rounds:  # the end of a path within the thread, not the thread's
+            memo = Memo(notes=memo.notes, open=unclosed)
+            return self._onward(place, memo, brief, (), place.name)
+        if not self._may_spawn(place, brief):
             return None
         notes = table.remember(memo.notes, text)
         if table.wrong and text.rstrip().endswith(table.wrong):
-            memo = Memo(left=memo.left, notes=notes, after=place.name, before=table.wrong)
+            memo = Memo(notes=notes, after=place.name, before=table.wrong)
             return self._onward(place, memo, brief, (table.right,), place.name, table.wrong)
         opened = bool(memo.after)
-        width = min(self._width, memo.left)
+        width = min(self._width, self._left(brief, place))
         items = table.items(text, self._opening(brief), width, notes, opened)
         after, before = place.name, table.open if table.replaces else ""
         if opened:
@@ -163,9 +168,9 @@ class Threads(Planner):
             if not text.rstrip().endswith(table.fork) or not (items or table.inline or table.replaces):
                 return None
             said = table.nothing(items) if items or table.replaces else ""
-            memo = Memo(left=memo.left, notes=notes)
+            memo = Memo(notes=notes)
             return self._onward(place, memo, brief, (said,) if said else (), after, before)
-        return self._spawn(place, Memo(left=memo.left, notes=notes, after=after, before=before), items, brief)
+        return self._spawn(place, Memo(notes=notes, after=after, before=before), items, brief)
 
     def resume(self, place: LegPlace, join: Step, memo: Memo, result: Result, brief: Brief) -> Plan:
         """Return the step after a join: the first verified claim as the answer, or the parent's next leg."""
@@ -179,22 +184,19 @@ class Threads(Planner):
             op = Join(merge=merge, tolerate="any-end")
             step = Step(name=f"answer-{place.spawn}", op=op, needs=join.needs, label="verified")
             return Plan(steps=(step,), output=step.name)
-        onward = Memo(left=memo.left, notes=table.remember(memo.notes, text_of(block)))
+        onward = Memo(notes=table.remember(memo.notes, text_of(block)))
         return self._onward(place, onward, brief, block, memo.after or place.name, memo.before)
 
     def _spawn(self, place: LegPlace, memo: Memo, items: list[Item], brief: Brief) -> Plan:
         """Return threads for a spawn list, their join and, where the join needs no reader, the next leg."""
         table = self.table
-        count = sum(item.header is not None for item in items)
-        left = memo.left - count
-        share = left // (2 * count) if self._nesting > len(place.path) else 0
-        memo = memo.model_copy(update={"left": left - count * share})
+        brief.shared[_SPAWNED + place.spawn] = sum(item.header is not None for item in items)
         children: list[Step] = []
         entries: list[JsonValue] = []
         for i, item in enumerate(items, 1):
             child = None
             if item.header is not None:
-                child = self._child(LegPlace((*place.path, i), 1), Memo(left=share), place.name, item, brief)
+                child = self._child(LegPlace((*place.path, i), 1), Memo(), place.name, item, brief)
                 children.append(child)
             entries.append({"item": item.echo, "branch": child.name if child else None})
         options: dict[str, JsonValue] = {**table.join.model_dump(mode="json"), "entries": entries}
@@ -212,7 +214,7 @@ class Threads(Planner):
         )
         if read:
             return Plan(steps=(*children, join), output=join.name)
-        onward = Memo(left=memo.left, notes=memo.notes)
+        onward = Memo(notes=memo.notes)
         leg = self._leg(place.next, onward, brief, (Ref(step=join.name),), memo.after, memo.before)
         return Plan(steps=(*children, join, leg), output=leg.name)
 
@@ -250,11 +252,12 @@ class Threads(Planner):
         label: str = "",
     ) -> Step:
         table = self.table
-        may_spawn = self._may_spawn(place, memo)
+        may_spawn = self._may_spawn(place, brief)
+        reads = may_spawn or bool(place.path and table.nesting)
         stop = table.child_stop if place.path else table.stop
         if may_spawn or not (place.path or table.inline):
             stop = (table.fork, *([table.wrong] if table.wrong else []), *stop)
-        told = memo.model_dump(mode="json", exclude_defaults=True) if may_spawn else None
+        told = memo.model_dump(mode="json", exclude_defaults=True) if reads else None
         return call_model(
             brief,
             "threads",
@@ -268,7 +271,7 @@ class Threads(Planner):
             seed=derive(brief.request.seed, "threads", after or "", place.name),
             stop=stop,
             keep_stop=bool(stop),
-            expands=may_spawn,
+            expands=reads,
             label=label or f"round {place.round}",
             state=told,
         )
@@ -309,9 +312,27 @@ class Threads(Planner):
     def _nesting(self) -> int:
         return self.table.nesting if self.depth is None else self.depth
 
-    def _may_spawn(self, place: LegPlace, memo: Memo) -> bool:
-        rounds = self.table.rounds if self.rounds is None else self.rounds
-        return place.round <= rounds and len(place.path) <= self._nesting and memo.left > 0
+    @property
+    def _rounds(self) -> int:
+        return self.table.rounds if self.rounds is None else self.rounds
+
+    def _left(self, brief: Brief, place: LegPlace) -> int:
+        """Return the threads that the run may still spawn, those of the place itself not counted."""
+        spawned = sum(
+            n for key, n in brief.shared.items() if key.startswith(_SPAWNED) and key != _SPAWNED + place.spawn
+        )
+        return self.most - spawned
+
+    def _may_spawn(self, place: LegPlace, brief: Brief) -> bool:
+        return place.round <= self._rounds and len(place.path) <= self._nesting and self._left(brief, place) > 0
+
+    def _unclosed(self, memo: Memo, text: str) -> int:
+        """Return how many paths a thread that nests is in the midst of, where it was stopped at the end of one of them;
+        negative where it ended itself, or was not stopped so."""
+        end = next((each for each in self.table.child_stop if text.rstrip().endswith(each)), None)
+        if end is None or not self.table.nesting or not end.startswith("</"):
+            return -1
+        return memo.open + text.count(f"<{end[2:]}") - text.count(end)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,8 +66,8 @@ class Memo(Frozen):
 
     model_config = ConfigDict(extra="ignore")  # journals of older versions say more
 
-    left: int
-    """Threads that the line may still spawn, threads of threads included."""
+    open: int = 0
+    """Blocks of paths that the line has begun in its own words and not ended: not a thread's end but theirs follows."""
     notes: str = ""
     """State of the dialect (`Dialect.remember`)."""
     after: str = ""

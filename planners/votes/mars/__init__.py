@@ -19,6 +19,9 @@ from .rule import LineLooks, Look, Switching, calibrated, leader, safe
 
 __all__ = ["Mars"]
 
+_OPEN, _CLOSE = "<think>", "</think>"
+_IN_THOUGHTS = " There is no time left: I answer by what I have.\n</think>\n\n\\boxed{"
+
 
 @dataclass(slots=True)
 class _Sample:
@@ -49,10 +52,11 @@ class Mars(Flow):
     first if those that are likely to change changed for the worst. What has ended votes, and so does what an unfinished
     sample said last.
 
-    Differs from the authors' code: the warm-up votes too; the regression is not rescaled after its fit (Platt), which
-    on the same few samples is nearly the identity. A look costs the tokens of `probe` and its prefill, which pays
-    where samples are much longer than a part. Defaults: 32 samples, 16 of them warm-up as in the paper, 500
-    tokens between looks.
+    Differs from the authors' code: the warm-up votes too; a line that has ended cannot switch, where theirs gives it
+    the chance that the regression says; how sure a line is, is read off the probe, not off the last tokens of the line;
+    the regression is not rescaled after its fit (Platt), which on the same few samples is nearly the identity. A look
+    costs the tokens of `probe` and its prefill, which pays where samples are much longer than a part. Defaults: 32
+    samples, 16 of them warm-up as in the paper, 500 tokens between looks.
     """
 
     draft: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=500)
@@ -60,7 +64,8 @@ class Mars(Flow):
     answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=4096, temperature=1.0)
     """The samples; `max_tokens` are those of a whole one. Their template has `{question}`."""
     probe: Annotated[Prompt, Uses()] = Prompt(thinking="off", max_tokens=8, temperature=0.0, logprobs=1)
-    """The question for a sample's answer so far, after what it has written."""
+    """The question for a sample's answer so far, after what it has written. By default, where a text's thoughts are not
+    over, it ends them and opens a box, as the authors' does."""
     n: N = 32
     warmup: Warmup = 16
     gamma: float | None = Field(default=None, ge=0.5, le=1.0)
@@ -75,7 +80,7 @@ class Mars(Flow):
             pass
         taught = [each.seen for each in warm if each.line is not None]
         switching = Switching(taught)
-        gamma = calibrated(taught, switching) if self.gamma is None else self.gamma
+        gamma = calibrated(taught) if self.gamma is None else self.gamma
         reference = leader(Counter(seen.final for seen in taught if seen.final is not None))
         why, first = "all samples have ended", True
         while await self._on(ctx, rest):
@@ -110,7 +115,8 @@ class Mars(Flow):
         await ctx.gather(*probes, return_exceptions=True)
         for each, probe in zip(open_now, probes, strict=True):
             each.probe = probe if probe.done else None
-            answer = task.extract(probe.text) if probe.done else None
+            # what the question opened, such as a box, belongs to the answer
+            answer = task.extract(self._question(each) + probe.text) if probe.done else None
             sure = probe.logprob if probe.done else None
             each.looks.append(Look(None if answer is None else task.key(answer), sure or 0.0))
         return bool(open_now)
@@ -133,8 +139,13 @@ class Mars(Flow):
             seed=derive(ctx.brief.request.seed, name) if draft.temperature != 0 else None,
         )
 
+    def _question(self, sample: _Sample) -> str:
+        """Return what a sample is asked, which ends its thoughts where it is in the midst of them."""
+        thinks = sample.line is not None and sample.line.line.rfind(_OPEN) > sample.line.line.rfind(_CLOSE)
+        return self.probe.text(_IN_THOUGHTS if thinks else "\n\nSo the answer is")
+
     def _probe(self, sample: _Sample) -> Line:
         assert sample.line is not None
         number = len(sample.looks) + 1
-        pieces = self.probe.parts("\n\nSo the answer is")
+        pieces = self._question(sample)
         return sample.line.think(pieces, self.probe, name=f"probe-{sample.number}-{number}", label="answer so far")

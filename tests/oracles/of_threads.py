@@ -1,0 +1,172 @@
+"""Dialects of threads: the tokens of the released models, and whole documents in the form they were trained on."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from plait.planners.threads.threads.dialects import load
+from plait.planners.votes.think_summarize import ThinkSummarize
+from tests.oracles.harness import Oracle, take
+from tests.planners.test_threads_dialects import ASK, run
+from tests.planners.token_worker import TokenWorker
+
+MULTIVERSE = ("Infini-AI-Lab/Multiverse", "4cbc487ac55da82d768737cbfc429bfd6a17b6fd", "Apache-2.0")
+PARATHINKER = ("MobileLLM/ParaThinker", "6d98fae21e824a61971c101d0496ce63d187c51e", "none given")
+NPR = ("bigai-nlco/Native-Parallel-Reasoner", "e148ad5d3c4ffa094602ed788babb1e2b6d6b492", "MIT")
+THREADWEAVER = ("facebookresearch/threadweaver", "26622324ad0fcad9be53a692d0a8f214a8fa5ee8", "CC-BY-NC-4.0, Apache-2.0")
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------------
+
+
+def listed(file: Path, name: str) -> list[str]:
+    """Return the list that is assigned to a name anywhere in a file: the tokens that training adds."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Assign) and any(
+            isinstance(each, ast.Name) and each.id == name for each in node.targets
+        ):
+            if isinstance(node.value, ast.List):
+                return ast.literal_eval(node.value)
+    raise LookupError(f"{file} assigns no list to {name}")
+
+
+def tokens(path: str, name: str, leave: str = "") -> Callable[[Path], Callable[[Any], Any]]:
+    """Return a reader of the added tokens in a file of the repository, without those of thoughts and padding."""
+    drop = re.compile(leave or "$^")
+
+    def theirs(clone: Path) -> Callable[[Any], Any]:
+        found = sorted(each for each in listed(clone / path, name) if not drop.search(each))
+        return lambda _: found
+
+    return theirs
+
+
+def parathinker(_: Any) -> list[str]:
+    """Return the tags that `think_summarize:tags` writes or stops at, for as many paths as it takes."""
+    from tests.planners.scripted_runs import brief, made
+
+    plan = made(ThinkSummarize(n=8, tags=True), brief())
+    said = [str(step.op.begin) for step in plan.steps if step.op.kind == "think"]
+    ends = [stop for step in plan.steps if step.op.kind == "think" for stop in step.op.sampling.stop]
+    return sorted([*said, *ends, "<summary>", "</summary>"])
+
+
+# --- documents -------------------------------------------------------------------------------------------------------
+
+WORDS = "so then we try the other half of it first and see what is left".split()
+
+
+def _text(random: Random) -> str:
+    lines = [" ".join(random.choices(WORDS, k=random.randint(2, 6))) for _ in range(random.randint(1, 2))]
+    return "\n".join(lines)
+
+
+def _block(random: Random, depth: int) -> dict[str, Any]:
+    """Return a block of paths, some with blocks of their own down to a depth; the first goes all the way."""
+    paths = []
+    for number in range(random.randint(1, 3)):
+        deeper = depth > 1 and (number == 0 or random.random() < 0.3)
+        paths.append({"text": _text(random), "block": _block(random, depth - 1) if deeper else None})
+    return {"paths": paths, "end": _text(random), "after": _text(random)}
+
+
+def _documents(random: Random) -> Iterator[dict[str, Any]]:
+    number = 0
+    while True:
+        depth = 1 + number % 5
+        number += 1
+        yield {"depth": depth, "before": _text(random), "block": _block(random, depth)}
+
+
+def multiverse_theirs(clone: Path) -> Callable[[Any], Any]:
+    import lxml.etree as LET  # noqa: N812
+
+    names = (
+        "modify_xml_tree", "serialize_xml_formatted", "extract_goal_descriptions",
+        "validate_parallel_internal_structure",
+    )  # fmt: skip
+    space = take(clone / "data/parse.py", *names, LET=LET, re=re, os=os, sys=sys, input_file_path="")
+
+    def add(parent: Any, block: dict[str, Any]) -> None:
+        element = LET.SubElement(parent, "Parallel")
+        goal = LET.SubElement(element, "Goal")
+        goal.text = "\n".join(f"Path {n}: way {n}" for n in range(1, len(block["paths"]) + 1))
+        for each in block["paths"]:
+            path = LET.SubElement(element, "Path")
+            path.text = each["text"]
+            if each["block"] is not None:
+                add(path, each["block"])
+        LET.SubElement(element, "Conclusion").text = block["end"]
+        element.tail = block["after"]
+
+    def run_(case: dict[str, Any]) -> str:
+        root = LET.Element("Think")
+        root.text = case["before"]
+        add(root, case["block"])
+        with contextlib.redirect_stderr(io.StringIO()):
+            for parallel in root.findall("Parallel"):
+                space["modify_xml_tree"](parallel)
+        return space["serialize_xml_formatted"](root, {}, indent_str="")
+
+    return run_
+
+
+HEADER = re.compile(r"\n<Path>\n([0-9.]+):\Z")
+
+
+def multiverse_ours(_: Any, document: str) -> str:
+    """Have a model that knows the document write it, in threads, and return the last context as the parent read it."""
+    opening = load("multiverse").opening(ASK, ASK)
+
+    def model(context: str) -> str:
+        written = context.removeprefix(opening)
+        if document.startswith(written):
+            return document[len(written) :]
+        header = HEADER.search(written)
+        if header is not None:
+            return document[document.index(header[0]) + len(header[0]) :]
+        # a thread goes on behind its own block: what stands in the document behind the end of that block
+        at = max(document.find(written[-size:]) + size for size in (400, 200, 100) if written[-size:] in document)
+        return document[at:]
+
+    table = load("multiverse")
+    worker = TokenWorker(model, table.tags)
+    if run(worker, dialect="multiverse").status != "done":
+        return ""
+    last = max((step for step in worker.prompts if step.startswith("round-")), key=lambda step: int(step[6:]))
+    read = worker.tokenizer.decode((*worker.prompts[last], *worker.outputs[last]))
+    return read.removeprefix(opening)
+
+
+def _tokens(name: str, of: tuple[str, str, str], file: str, listing: str, ours: Any, leave: str = "") -> Oracle:
+    theirs = tokens(file, listing, leave)
+    return Oracle(name, *of, f"{file} {listing}", lambda _: iter([{}]), theirs, ours, number=1)
+
+
+ORACLES = [
+    _tokens("tokens-parathinker", PARATHINKER, "train/train_script.py", "special_tokens", parathinker, "pad"),
+    _tokens(
+        "tokens-multiverse", MULTIVERSE, "train/utils.py", "new_special_tokens",
+        lambda _: sorted(load("multiverse").tags), "Think",
+    ),
+    _tokens(
+        "tokens-npr", NPR, "npr-beta/train/utils.py", "new_special_tokens", lambda _: sorted(load("npr").tags), "think",
+    ),
+    _tokens(
+        "tokens-threadweaver", THREADWEAVER, "threadweaver_sft/src/utils.py", "new_special_tokens",
+        lambda _: sorted(load("threadweaver-conclusion").tags), "Think",
+    ),
+    Oracle(
+        "multiverse-documents", *MULTIVERSE, "data/parse.py modify_xml_tree, serialize_xml_formatted", _documents,
+        multiverse_theirs, multiverse_ours, number=60, plays=True,
+    ),
+]  # fmt: skip
