@@ -10,7 +10,8 @@ ARGS ?=
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all compiled check lint types imports architecture site format docs pictures bench clean
+.PHONY: help setup demo test test-all fidelity compiled check lint types imports architecture site format docs pictures \
+	bench clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
@@ -44,6 +45,9 @@ endif
 
 test-all: $(READY) ## Run the slow tests too (HYPOTHESIS_PROFILE=nightly for 1,000 examples of each property)
 	$(call run-tests,)
+
+fidelity: $(READY) ## Run methods beside their authors' own functions, whose repositories are cloned in CLONES=FOLDER
+	@$(BIN)/python -m tests.oracles $(CLONES) $(ARGS)
 
 # Takes a minute. Compiled modules are used while the sources stay as they are; PURE_PLAIT=1 leaves them out.
 compiled: $(READY) ## Compile the machine with mypyc: about twice as fast

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib
 import io
 import os
 import re
@@ -88,28 +89,28 @@ def _documents(random: Random) -> Iterator[dict[str, Any]]:
 
 
 def multiverse_theirs(clone: Path) -> Callable[[Any], Any]:
-    import lxml.etree as LET  # noqa: N812
+    etree = importlib.import_module("lxml.etree")
 
     names = (
         "modify_xml_tree", "serialize_xml_formatted", "extract_goal_descriptions",
         "validate_parallel_internal_structure",
     )  # fmt: skip
-    space = take(clone / "data/parse.py", *names, LET=LET, re=re, os=os, sys=sys, input_file_path="")
+    space = take(clone / "data/parse.py", *names, LET=etree, re=re, os=os, sys=sys, input_file_path="")
 
     def add(parent: Any, block: dict[str, Any]) -> None:
-        element = LET.SubElement(parent, "Parallel")
-        goal = LET.SubElement(element, "Goal")
+        element = etree.SubElement(parent, "Parallel")
+        goal = etree.SubElement(element, "Goal")
         goal.text = "\n".join(f"Path {n}: way {n}" for n in range(1, len(block["paths"]) + 1))
         for each in block["paths"]:
-            path = LET.SubElement(element, "Path")
+            path = etree.SubElement(element, "Path")
             path.text = each["text"]
             if each["block"] is not None:
                 add(path, each["block"])
-        LET.SubElement(element, "Conclusion").text = block["end"]
+        etree.SubElement(element, "Conclusion").text = block["end"]
         element.tail = block["after"]
 
     def run_(case: dict[str, Any]) -> str:
-        root = LET.Element("Think")
+        root = etree.Element("Think")
         root.text = case["before"]
         add(root, case["block"])
         with contextlib.redirect_stderr(io.StringIO()):
