@@ -25,7 +25,7 @@ from plait.core import Plan, Plugin, Request, Sampling, Step, Text, Think
 from plait.core.budget import Budget
 from plait.core.events import Job
 from plait.core.interfaces import Policy
-from plait.core.lengths import template
+from plait.core.plan import template
 from plait.core.result import Result, Usage
 from plait.core.view import StepView, View
 from plait.policies.schedule.deadline import Deadline

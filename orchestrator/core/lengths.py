@@ -8,12 +8,11 @@ itself says the rest.
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-__all__ = ["ENOUGH", "QUANTILE", "SHARE", "expected_tokens", "quantile", "template"]
+__all__ = ["ENOUGH", "QUANTILE", "SHARE", "expected_tokens", "quantile"]
 
 ENOUGH = 8
 """So many lengths are a sample. Of a smaller one each counts an eighth, and the next wider one counts for the rest."""
@@ -25,18 +24,8 @@ taken to be exponentially distributed."""
 QUANTILE = 0.7
 """Of the lengths: what is expected. Lengths are skewed, so this lies near their mean, and rather above it."""
 
-_NUMBERS = re.compile(r"\d+")
 _PRIOR = tuple(-math.log(1.0 - (i + 0.5) / ENOUGH) for i in range(ENOUGH))
 """Quantiles of the exponential distribution with mean 1."""
-
-
-def template(step: str) -> str:
-    """Return what steps of one kind have in common: the name without its run, its scope and its numbers.
-
-    >>> template("r1:fork/p12-3"), template("sample-7")
-    ('p-', 'sample-')
-    """
-    return _NUMBERS.sub("", step.rpartition(":")[2].rpartition("/")[2])
 
 
 def quantile(values: Iterable[float], share: float) -> float:

@@ -7,6 +7,7 @@ checked here; `plait.core.graph` and the machine check references.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -20,6 +21,17 @@ from pydantic import (
 from .budget import Budget
 from .ops import Call, Join, Op, Ref, Think
 from .values import Frozen, StepName, json_references
+
+_NUMBERS = re.compile(r"\d+")
+
+
+def template(step: str) -> str:
+    """Return what steps of one kind have in common: the name without its run, its scope and its numbers.
+
+    >>> template("r1:fork/p12-3"), template("sample-7")
+    ('p-', 'sample-')
+    """
+    return _NUMBERS.sub("", step.rpartition(":")[2].rpartition("/")[2])
 
 
 def _none_if_empty(value: object) -> object:

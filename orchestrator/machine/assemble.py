@@ -1,4 +1,5 @@
-"""Assembles the operation that a worker gets: references put in, contexts continued, limits applied.
+"""Assembles what leaves the machine: the operation that a worker gets, with references put in, contexts continued and
+limits applied; and the one `Finish` of a run.
 
 A value is put in once, and references inside it are not read. A continued context is carried as token ids where the
 engine gave them, and as text where it did not.
@@ -9,10 +10,12 @@ from __future__ import annotations
 from pydantic import JsonValue
 
 from ..core.chat import Message, TextPart, ValuePart, spoken, with_prompt
+from ..core.events import Finish, Status
 from ..core.ops import Call, Part, Ref, Text, Think, Tokens
 from ..core.planning import derive, fraction
+from ..core.result import Failure, given_up
 from ..core.values import as_text, substitute
-from .records import Node
+from .records import Node, Run
 
 
 def resolve(node: Node, tokens: int, known: int = 0, thoughts: int | None = None) -> Think | Call:
@@ -186,3 +189,40 @@ def context_step(step: Node, own: bool) -> Node:
 
 def _values(node: Node) -> dict[str, JsonValue]:
     return {dep.step.name: dep.result.value for dep in node.deps if dep.result is not None}
+
+
+def finish(run: Run, output: Node) -> Finish:
+    """Return the one `Finish` of a run whose output step has ended and that has no attempt left."""
+    status, failure = _status(run, output)
+    partial: dict[str, JsonValue] = {}
+    answered = output.result is not None and status in ("done", "partial")
+    if answered:
+        path = output.path
+    else:
+        path = max(node.path_own for node in run.nodes)
+        partial = {node.id: node.own.value for node in run.nodes if node.own is not None and node.merge is None}
+    return Finish(
+        run=run.id,
+        status=status,
+        result=output.result if answered else None,
+        failure=None if failure is None else failure.bare,
+        partial=partial,
+        usage=run.meter.usage(),
+        critical_path_tokens=path,
+        steps=len(run.nodes),
+    )
+
+
+def _status(run: Run, output: Node) -> tuple[Status, Failure | None]:
+    if run.broken is not None:
+        return "failed", run.broken
+    if output.result is not None:
+        if output.limited:
+            return "partial", output.limited
+        return ("partial" if output.result.partial else "done"), None
+    if run.cancelled is not None:
+        return "cancelled", given_up(*run.cancelled)
+    if output.failure is None:
+        return "failed", given_up(output.cause, output.last_move[4])
+    some = any(node.own is not None and node.merge is None for node in run.nodes)
+    return ("partial" if output.limited and some else "failed"), output.failure

@@ -320,7 +320,7 @@ def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage 
         each.estimates -= attempt.estimated
         each.running -= 1
         each.reserved_cost = each.reserved_cost - held * _rate(price) if each.running else 0.0
-        if each.held:
+        if each.held.heaps:
             holders.append(each)
     return holders
 

@@ -1,7 +1,7 @@
 """Which ready steps start, and where: budgets and policies are asked, free slots are filled, running steps hedged.
 
 A ready step to which a worker could be given may still be *blocked*: by a budget that is used up for now, by a policy
-that holds it, or because the user has paused its run. It then waits in a backlog (`records.Backlog`) of the account or
+that holds it, or because the user has paused its run. It then waits in a backlog (`Backlog`) of the account or
 the run. When something has changed there, the first step of the backlog is asked about again, and when that one starts,
 the next.
 
@@ -24,11 +24,11 @@ from ..core.result import Failure, as_failure
 from ..core.states import EXPANDING, READY, RUNNING
 from ..core.values import writable
 from . import budgets
-from .ended_steps import reserved
+from .backlog import Backlog
 from .figures import Checkpoint
 from .follow import Order, RefuseOrder
 from .ready_queue import ReadyQueue
-from .records import Backlog, Blockage, Node, Records, Run, WorkerState
+from .records import Blockage, Node, Records, Run, WorkerState
 from .slots import Slots
 from .steps import Steps, raised
 from .views import MachineView, NodeView
@@ -161,7 +161,7 @@ class Dispatcher:
             most += thoughts
         price = worker.price(op.model)
         counted = worker.reports is not None and not budgets.far_off(account, most, price)
-        likely = reserved(node, self._records, most, known) if counted else most
+        likely = self._records.ended.reserved(node.template_keys, most, known) if counted else most
         if not account.prompts:
             return budgets.Ask(most, likely, counted, price=price, thoughts=thoughts)
         size = budgets.prompt_size(node, worker, known, ask=False)
@@ -193,7 +193,12 @@ class Dispatcher:
     # -- blocked steps -------------------------------------------------------------------------------------------------
 
     def _block(
-        self, node: Node, by: Literal["budget", "policy", "pause"], backlog: Backlog, key: str = "", reason: str = ""
+        self,
+        node: Node,
+        by: Literal["budget", "policy", "pause"],
+        backlog: Backlog[Node],
+        key: str = "",
+        reason: str = "",
     ) -> None:
         """Let a ready step wait. One that a budget had blocked and that something else blocks now makes place for the
         next one behind that budget, which may fare better; the reverse can wait until something of the run ends."""
@@ -207,7 +212,7 @@ class Dispatcher:
 
     def resume(self, run: Run) -> None:
         """Put the steps that were due while a run was paused back where they stood."""
-        nodes, run.set_aside = run.set_aside.nodes(), Backlog()
+        nodes, run.set_aside = run.set_aside.nodes(), Backlog[Node]()
         for node in nodes:
             node.blocked = None
             self._queue.push(node)

@@ -1,16 +1,23 @@
-"""Figures that the records hold: of an attempt, a run's usage, a worker's speed, what a share has been served.
+"""Figures that the records hold: of an attempt, a run's usage, a worker's speed, what a share has been served, steps
+that ended.
 
-Plain data that knows no step, run or worker: the leaves under `records.py`.
+Plain data that knows no record of a step, run or worker: the leaves under `records.py`.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median_low
 from typing import Literal
 
+from ..core.lengths import ENOUGH, LATEST
 from ..core.ops import Op, Think
+from ..core.plan import Step, template
 from ..core.prices import Price
 from ..core.result import Result, Usage
+from ..core.view import AttemptEnd
 
 
 @dataclass(slots=True, eq=False, init=False)
@@ -325,3 +332,82 @@ class Share:
         """Take a weight from here on."""
         self.think.weigh(weight)
         self.call.weigh(weight)
+
+
+REMEMBERED = 256
+"""Ends of a template that are remembered."""
+FIRST_SHARE, FIRST_LEAST = 32, 16
+"""What is reserved before any end of a template: one in so many of the tokens that an attempt may generate, and at
+least so many tokens."""
+
+TemplateKeys = tuple[Hashable, Hashable | None]
+"""What a step has in common with a wide class of steps, and with those of its template (think steps)."""
+
+
+def template_keys(step: Step, planner: str) -> TemplateKeys:
+    """Return what a step of a planner is compared by.
+
+    A template is a planner, a step's name without its numbers, a model, a limit of tokens, and whether the step begins
+    a context: `sample-1` and `sample-7` of the same planner are one. For a call it is the tool.
+    """
+    op = step.op
+    if op.kind != "think":
+        return (op.tool if op.kind == "call" else None), None
+    wide = op.model, op.sampling.max_tokens, op.after is None
+    return wide, (planner, template(step.name), wide)
+
+
+@dataclass(slots=True, eq=False)
+class EndedSteps:
+    """The latest steps of each template that ended in a value, of all runs: how long they took, what they generated."""
+
+    ends: dict[Hashable, deque[AttemptEnd]] = field(default_factory=dict["Hashable", "deque[AttemptEnd]"])
+    """By template and by what is wider."""
+    _medians: dict[Hashable, int] = field(default_factory=dict["Hashable", int])
+    """Of the tokens of these, as far as they were asked for."""
+
+    def add(self, keys: TemplateKeys, ended: AttemptEnd, lengths: dict[Hashable, deque[int]]) -> None:
+        """Take note of an attempt that came to its end by itself, also in the `lengths` of its run."""
+        wide, key = keys
+        self.ends.setdefault(wide, deque(maxlen=REMEMBERED)).append(ended)
+        if key is not None:
+            self.ends.setdefault(key, deque(maxlen=REMEMBERED)).append(ended)
+            lengths.setdefault(key, deque(maxlen=LATEST)).append(ended.tokens)
+            self._medians.pop(key, None)
+
+    def like(self, keys: TemplateKeys) -> Sequence[AttemptEnd]:
+        """Return those of a step's template, the oldest first; where these are few, those of its model, limit and place
+        in a context."""
+        wide, key = keys
+        ends = self.ends.get(key, ())
+        return tuple(ends if len(ends) >= ENOUGH else self.ends.get(wide, ()))
+
+    def samples(self, keys: TemplateKeys, lengths: Mapping[Hashable, Sequence[int]]) -> list[Sequence[int]]:
+        """Return lengths by which to expect that of a think step (`core.lengths`): its siblings' (`lengths`, of its
+        run), those of its template in all runs, and those of its model and limit, as far as there are any and they are
+        needed."""
+        wide, key = keys
+        if key is None or wide not in self.ends:
+            return []
+        samples: list[Sequence[int]] = [tuple(lengths.get(key, ()))]
+        for wider in (key, wide):
+            if len(samples[-1]) < ENOUGH:
+                samples.append([ended.tokens for ended in self.ends.get(wider, ())])
+        return samples
+
+    def reserved(self, keys: TemplateKeys, most: int, known: int = 0) -> int:
+        """Return how many tokens a budget keeps for an attempt at a think step, of `most` at most, when `known` of its
+        tokens are there already: the median of its template.
+
+        Lengths are skewed to the right: the median lies below the mean, so what many attempts reserve together is less
+        than what they come to, and a run that fits into its budget is not held up by it. A higher quantile would start
+        fewer attempts of a run that does not fit, and let more of them come to their end.
+        """
+        _, key = keys
+        ends = self.ends.get(key)
+        if not ends:
+            return max(1, min(most, max(FIRST_LEAST, (most + known) // FIRST_SHARE) - known))
+        median = self._medians.get(key)
+        if median is None:
+            median = self._medians[key] = median_low([ended.tokens for ended in ends][-LATEST:])
+        return max(1, min(most, median - known))

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from ..core.events import Action, Dispatch
 from ..core.result import Failure
 from ..core.states import State
-from .records import Backlog, Node, Records, Run
+from .backlog import Backlog
+from .records import Node, Records, Run
 from .timers import Timers
 
 
@@ -59,13 +60,13 @@ def take_over(into: Records, timers: Timers, other: Records, its_timers: Timers,
     """
     assert not run.live and run.id not in into.runs
     shift = at - other.now
-    run.held, run.set_aside, run.forced = Backlog(), Backlog(), None
+    run.held, run.set_aside, run.forced = Backlog[Node](), Backlog[Node](), None
     run.submitted += shift
     if run.wake is not None:
         run.wake += shift
     accounts = {account: None for node in run.nodes if node.account is not None for account in node.account.chain()}
     for account in accounts:
-        account.held = Backlog()
+        account.held = Backlog[Node]()
         if account.deadline is not None:
             account.deadline += shift
     for node in run.nodes:

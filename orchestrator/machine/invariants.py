@@ -6,9 +6,10 @@ from collections import Counter
 
 from ..core.errors import InvariantError
 from ..core.states import UNDER_WAY, State
+from .backlog import Backlog
 from .budgets import Grant, admit
 from .machine import Machine
-from .records import Account, Backlog, Node, Run
+from .records import Account, Node, Run
 from .views import branch_of, branches_of
 
 
@@ -80,7 +81,7 @@ def _check_queue(machine: Machine) -> None:
         _demand(not (ready and idle), min(ready, default=lane), "is ready beside an idle slot")
     for run in machine.runs.values():
         _check_held_by_policies(run)
-        _demand(run.paused or not run.set_aside, run.id, "is not paused and has steps set aside")
+        _demand(run.paused or not run.set_aside.heaps, run.id, "is not paused and has steps set aside")
         places.update(name for name, node in run.counting.items() if node.state is State.READY)
         places.update(node.id for backlog in (run.held, run.set_aside) for node in backlog.nodes())
     for worker in machine.workers.values():
@@ -110,7 +111,7 @@ def _check_held_by_budgets(machine: Machine, places: Counter[str]) -> list[str]:
     `places` counts the steps that are being asked about."""
     held: list[str] = []
     accounts: dict[Account, None] = {}
-    asked: list[tuple[Backlog, str]] = []
+    asked: list[tuple[Backlog[Node], str]] = []
     for node in machine.nodes.values():
         accounts.update(dict.fromkeys(node.account.chain() if node.account is not None else ()))
         if node.state is State.READY and node.blocked is not None and places[node.id]:

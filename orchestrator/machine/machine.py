@@ -35,7 +35,7 @@ The rules, and where they are:
    has answered. If the worker never does, the budget is charged all that the attempt might have generated; if the
    worker dies, the tokens heard of and one report more. (`slots.py`)
    An attempt whose budget is used up is *cut*: it is asked to stop, and what it has then is its step's result.
-7. A run finishes once: when its output step has ended and none of its attempts is left. (`outcome.py`)
+7. A run finishes once: when its output step has ended and none of its attempts is left. (`assemble.py`)
 8. News of an attempt that is gone is counted in `late` and otherwise ignored, so duplicates do no harm.
 
 The layers, each of which calls only those below it:
@@ -84,12 +84,11 @@ from ..core.interfaces import PluginRegistry, Policy
 from ..core.result import Failure, Result, Usage, as_failure
 from ..core.states import EXPANDING, READY, RUNNING, WAITING, Move
 from ..core.view import AttemptEnd
-from . import budgets, ended_steps
-from .assemble import prior
+from . import budgets
+from .assemble import finish, prior
 from .dispatch import Dispatcher, Reviews
 from .follow import Order, RefuseOrder, take_over
 from .limits import LimitEnforcer, exceeded
-from .outcome import finish, is_over
 from .plans import Plans, repeats
 from .ready_queue import ReadyQueue
 from .records import Account, Attempt, Node, Records, Run, Scope, WorkerState
@@ -212,7 +211,7 @@ class Machine:
                 assert_never(event)
         if subject is not None and subject.run.reviewers:
             self._steps.spread()
-            if not is_over(subject.run):
+            if not subject.run.over:
                 self._reviews.review(event, subject.run, subject)  # before slots are filled: what it stops cannot start
         dispatcher, hedges = self._dispatcher, self._reviews.hedges
         dispatcher.advance()
@@ -294,7 +293,7 @@ class Machine:
         slots, actions = self._slots, self._records.actions
         while slots.closing:
             self._finish_if_over(slots.closing.pop())
-        if slots.timers.any:
+        if slots.timers.heap:
             wake = slots.timers.arm()
             if wake is not None:
                 actions.append(WakeAt(wake))
@@ -314,7 +313,8 @@ class Machine:
         short = (attempt.cut or attempt.short) if event.result.finish == "length" else ""
         if not short and not attempt.node.merge:
             ended = AttemptEnd(self.now - attempt.started, attempt.length(event.result), attempt.worker.name)
-            ended_steps.add(attempt.node, ended, self._records)
+            node = attempt.node
+            self._records.ended.add(node.template_keys, ended, node.run.lengths)
         return self._won(attempt, event.result, exceeded(short) if short else None)
 
     def _won(self, attempt: Attempt, result: Result, limited: Failure | None = None) -> Node:
@@ -341,7 +341,7 @@ class Machine:
         node, text = attempt.node, event.text
         attempt.heartbeat = self._records.now
         tokens = max(event.tokens, len(event.ids))
-        if tokens and not attempt.tokens and node.run.held:
+        if tokens and not attempt.tokens and node.run.held.heaps:
             self._slots.stirred[node.run.id] = node.run
         reached: Account | None = None
         if attempt.counted and tokens and node.account is not None:
@@ -498,7 +498,7 @@ class Machine:
         if run is None:
             self.late += 1
             return
-        if run.cancelled is None and not is_over(run):
+        if run.cancelled is None and not run.over:
             run.cancelled = event.cause, sentence(event.cause, event.reason)
             self._steps.cancel_all(run, event.cause, event.reason)
 
@@ -553,7 +553,7 @@ class Machine:
                     self._slots.over(attempt, None)
                     self._cut_off(attempt)
             case Run() as run:
-                if run.wake == timer.at and not is_over(run):
+                if run.wake == timer.at and not run.over:
                     run.wake = None
                     self._steps.spread()
                     self._reviews.review(event, run, None)
@@ -577,7 +577,7 @@ class Machine:
     # -- ends ----------------------------------------------------------------------------------------------------------
 
     def _finish_if_over(self, run: Run) -> None:
-        if run.live or run.id not in self.runs or not is_over(run):
+        if run.live or run.id not in self.runs or not run.over:
             return
         assert run.root is not None and run.root.output is not None
         self._remember(run.id)

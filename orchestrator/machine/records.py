@@ -6,7 +6,6 @@ rule about them is in `invariants.py`.
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,7 +27,8 @@ from ..core.result import Failure, Result, Usage
 from ..core.states import MOVES, NAMES, READY, UNDER_WAY, WAITING, Move, State, tell
 from ..core.task import Task
 from ..core.view import AttemptEnd, Branch, StepView
-from .figures import Checkpoint, DecodeSpeed, Figures, Meter, Share, lane_of
+from .backlog import Backlog
+from .figures import Checkpoint, DecodeSpeed, EndedSteps, Figures, Meter, Share, TemplateKeys, lane_of, template_keys
 
 
 @dataclass(slots=True, eq=False, init=False)
@@ -177,6 +177,11 @@ class Node:
         self.untallied = None
         self.upward_rank = 0.0
 
+    @property
+    def template_keys(self) -> TemplateKeys:
+        """What it is compared by with steps that ended."""
+        return template_keys(self.step, self.run.request.planner.name)
+
     def __repr__(self) -> str:
         return f"<{self.id} {self.state.value}>"  # the records refer to one another: a field by field repr has no end
 
@@ -226,70 +231,13 @@ class Node:
         self._moves = tuple(cast("float", each) + seconds if i % 3 == 0 else each for i, each in enumerate(self._moves))
 
 
-Queued = tuple[int, tuple[float, ...], int, Node]
-"""A ready step in a heap: its priority, rank, ticket, itself."""
-
-
-def queued(node: Node) -> Queued:
-    """Return a step's entry in a heap of ready steps."""
-    return node.priority, node.rank, node.ticket, node
-
-
-@dataclass(slots=True, eq=False)
-class Backlog:
-    """Ready steps that may not start now, by key; those of one key in order of priority, rank, arrival.
-
-    When something has changed, the first step of a key is asked about again, and the next one only when that one did
-    not stay blocked. So a limit that blocks thousands costs a question or two an attempt.
-    """
-
-    heaps: dict[str, list[Queued]] = field(default_factory=dict[str, list[Queued]])
-
-    def __bool__(self) -> bool:
-        return bool(self.heaps)
-
-    def put(self, key: str, node: Node) -> None:
-        """Add a step."""
-        heapq.heappush(self.heaps.setdefault(key, []), queued(node))
-
-    def take(self, key: str) -> Node | None:
-        """Take out the first step of a key that is still ready, or return `None`."""
-        heap = self.heaps.get(key, ())
-        while heap:
-            node = heapq.heappop(heap)[3]
-            if not heap:
-                del self.heaps[key]
-            if node.state is READY:
-                return node
-        return None
-
-    def first(self) -> Node | None:
-        """Take out the first step of all keys that is still ready, or return `None`."""
-        ready = [entry for heap in self.heaps.values() for entry in heap if entry[3].state is READY]
-        if not ready:
-            self.heaps.clear()
-            return None
-        first = min(ready)
-        for key, heap in list(self.heaps.items()):
-            if first in heap:
-                heap.remove(first)
-                heapq.heapify(heap)
-                if not heap:
-                    del self.heaps[key]
-        return first[3]
-
-    def nodes(self) -> list[Node]:
-        """Return the steps that are still ready."""
-        return [entry[3] for heap in self.heaps.values() for entry in heap if entry[3].state is READY]
-
-
 @dataclass(frozen=True, slots=True)
 class Blockage:
     """A ready step may not start: a budget is used up for now, a policy holds it, or the user has paused the run."""
 
     by: Literal["budget", "policy", "pause"]
     since: float
-    backlog: Backlog
+    backlog: Backlog[Node]
     """Where it waits: in the backlog of an account, of its run, or of a worker."""
     key: str
     """In that backlog: its lane for a budget, `Hold.behind` for a policy, nothing for a worker."""
@@ -365,20 +313,20 @@ class Run:
     """Attempts that are not gone."""
     ready: int = 0
     """Model steps that are ready."""
-    held: Backlog = field(default_factory=Backlog)
+    held: Backlog[Node] = field(default_factory=Backlog[Node])
     """Ready steps that a policy holds back."""
     forced: Node | None = None
     """A step that starts although a policy holds it, as nothing else of the run is under way."""
     paused: bool = False
     """The user wants nothing more of it to start for now."""
-    set_aside: Backlog = field(default_factory=Backlog)
+    set_aside: Backlog[Node] = field(default_factory=Backlog[Node])
     """Ready steps that were due while it was paused."""
     counting: dict[str, Node] = field(default_factory=dict[str, "Node"])
     """Ready steps of which a worker is counting the prompt, by id."""
     uncounted: set[str] = field(default_factory=set[str])
     """Ids of steps of which no worker could tell the size of the prompt."""
     lengths: dict[Hashable, deque[int]] = field(default_factory=dict["Hashable", "deque[int]"])
-    """Of its answers lately, by template (`ended_steps.py`)."""
+    """Of its answers lately, by template (`EndedSteps`)."""
     messages: dict[int, tuple[Message, str]] = field(default_factory=dict[int, "tuple[Message, str]"])
     """Messages of its conversations as texts, by identity (`prefix_groups.py`)."""
     prompts: dict[Hashable, int] = field(default_factory=dict["Hashable", int])
@@ -392,6 +340,11 @@ class Run:
     """Why the user gave it up."""
     broken: Failure | None = None
     """A policy raised."""
+
+    @property
+    def over(self) -> bool:
+        """Whether its output step has ended; attempts may still have to be stopped."""
+        return self.root is not None and self.root.output is not None and self.root.output.ended
 
     def dissolve(self) -> None:
         """Drop what its records say of one another, so that they go without the garbage collector."""
@@ -452,7 +405,7 @@ class WorkerState:
     """Tokens that its attempts may still generate."""
     context: int = 0
     """Tokens of context that they may come to hold; shared ones count once; of runs with policies."""
-    held: Backlog = field(default_factory=Backlog)
+    held: Backlog[Node] = field(default_factory=Backlog[Node])
     """Ready steps that policies keep for it until it has a free slot."""
     speed: DecodeSpeed = field(default_factory=DecodeSpeed)
     """How fast it is; of runs with policies."""
@@ -536,7 +489,7 @@ class Account:
     """Those that a flow had waited for under this account when it made the step, if it had for any."""
     changed: bool = False
     """The user has changed its limits: more may have been used, or may be running, than they allow."""
-    held: Backlog = field(default_factory=Backlog)
+    held: Backlog[Node] = field(default_factory=Backlog[Node])
     """Ready steps, by lane, that wait for something under this account to end."""
     timed: list[Node] = field(default_factory=list["Node"])
     """The steps that its deadline concerns, in the order they came; empty without one."""
@@ -576,10 +529,7 @@ class Records:
     attempts: dict[int, Attempt] = field(default_factory=dict[int, Attempt])
     """Attempts that are not gone."""
     workers: dict[str, WorkerState] = field(default_factory=dict[str, WorkerState])
-    ended: dict[Hashable, deque[AttemptEnd]] = field(default_factory=dict["Hashable", "deque[AttemptEnd]"])
-    """The latest ends of steps, by template and by what is wider (`ended_steps.py`)."""
-    medians: dict[Hashable, int] = field(default_factory=dict["Hashable", int])
-    """Of the tokens of these, as far as they were asked for."""
+    ended: EndedSteps = field(default_factory=EndedSteps)
     prefixes: PrefixIndex = field(default_factory=PrefixIndex)
     """Who has what cached, of all runs that have policies."""
     last_attempt: int = 0

@@ -13,9 +13,10 @@ from ..core.result import Result, Usage
 from ..core.view import AttemptEnd
 from . import budgets, prefix_groups
 from .assemble import resolve
+from .backlog import Backlog
 from .figures import Checkpoint
 from .ready_queue import ReadyQueue
-from .records import Attempt, Backlog, Node, Records, Run, WorkerState
+from .records import Attempt, Node, Records, Run, WorkerState
 from .timers import Timers
 
 
@@ -211,14 +212,14 @@ class Slots:
 
     def _let_go(self, worker: WorkerState) -> None:
         """Ask again about all steps that wait for a worker, which has gone away or has other slots now."""
-        nodes, worker.held = worker.held.nodes(), Backlog()
+        nodes, worker.held = worker.held.nodes(), Backlog[Node]()
         for node in nodes:
             node.blocked = None
             self._queue.push(node)
 
     # -- blocked steps -------------------------------------------------------------------------------------------------
 
-    def ask_next(self, backlog: Backlog, key: str) -> None:
+    def ask_next(self, backlog: Backlog[Node], key: str) -> None:
         """Put the first step behind a key back into the queue, to be asked about again."""
         node = backlog.take(key)
         if node is not None:

@@ -17,7 +17,6 @@ from ..core.states import WAITING, State, tell
 from ..core.task import Task
 from ..core.view import AttemptEnd, Branch, StepView as AnyStep, WorkerView
 from .assemble import context_step, prior, written
-from .ended_steps import like, samples
 from .figures import lane_of
 from .prefix_groups import cached, prompt_tokens, shared_tokens
 from .ready_queue import ReadyQueue
@@ -328,11 +327,11 @@ class MachineView:
 
     def peers(self, step: AnyStep) -> Sequence[AttemptEnd]:
         node = self._records.nodes.get(step.id)
-        return () if node is None else like(node, self._records)
+        return () if node is None else self._records.ended.like(node.template_keys)
 
     def expected_tokens(self, step: AnyStep, share: float = QUANTILE) -> float:
         node = self._records.nodes.get(step.id)
-        found = [] if node is None else samples(node, self._records)
+        found = [] if node is None else self._records.ended.samples(node.template_keys, node.run.lengths)
         return expected_tokens(step.max_tokens, found, known=step.tokens, share=share)
 
     @property

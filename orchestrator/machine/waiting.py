@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 from ..core.interfaces import Policy
 from ..core.states import READY
-from .records import Node, Queued, WorkerState, queued
+from .backlog import Queued, queued
+from .records import Node, WorkerState
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +30,7 @@ class ArrivalQueue:
     plain line, the others in a heap."""
 
     line: deque[Node] = field(default_factory=deque[Node])
-    heap: list[Queued] = field(default_factory=list[Queued])
+    heap: list[Queued[Node]] = field(default_factory=list[Queued[Node]])
 
     def push(self, node: Node) -> None:
         """Add a step."""
@@ -68,7 +69,7 @@ class ArrivalQueue:
 class RankedQueue:
     """Ready steps of one lane and one order. Every operation takes O(log n), amortised."""
 
-    heap: list[Queued] = field(default_factory=list[Queued])
+    heap: list[Queued[Node]] = field(default_factory=list[Queued[Node]])
     """By priority, rank, ticket."""
     _turns: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     """A heap of (priority, turn, ticket); entries whose step has gone, or has swapped its turn, are stale."""

@@ -7,7 +7,8 @@ from statistics import fmean
 from pydantic import Field
 
 from plait.core.interfaces import Policy
-from plait.core.lengths import SHARE, template
+from plait.core.lengths import SHARE
+from plait.core.plan import template
 from plait.core.view import StepView, View
 
 __all__ = ["Deadline"]

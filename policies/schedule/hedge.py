@@ -9,7 +9,8 @@ from pydantic import Field
 
 from plait.core.events import Event
 from plait.core.interfaces import Hedge, Policy, Wake
-from plait.core.lengths import quantile, template
+from plait.core.lengths import quantile
+from plait.core.plan import template
 from plait.core.view import AttemptEnd, StepView, View, WorkerView
 
 __all__ = ["HedgeStragglers"]

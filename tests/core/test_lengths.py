@@ -8,7 +8,8 @@ import random
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.core.lengths import ENOUGH, QUANTILE, SHARE, expected_tokens, quantile, template
+from plait.core.lengths import ENOUGH, QUANTILE, SHARE, expected_tokens, quantile
+from plait.core.plan import template
 
 LIMIT = 1000
 lengths = st.lists(st.integers(0, LIMIT), max_size=20)

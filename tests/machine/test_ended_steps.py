@@ -7,7 +7,7 @@ import pytest
 from plait.core.budget import Budget
 from plait.core.lengths import ENOUGH, expected_tokens
 from plait.core.view import AttemptEnd
-from plait.machine.ended_steps import REMEMBERED
+from plait.machine.figures import REMEMBERED
 from plait.machine.views import NodeView
 from tests.machine.kit import World, call, join, think
 
@@ -107,4 +107,4 @@ def test_books_are_bounded_and_those_of_a_run_go_with_it() -> None:
     end(world, "one", "draft-", *[10] * (REMEMBERED + 40))
     assert len(world.machine.view().peers(step(world, "one:draft-299"))) == REMEMBERED
     records = world.machine._records
-    assert sum(map(len, records.ended.values())) == 2 * REMEMBERED
+    assert sum(map(len, records.ended.ends.values())) == 2 * REMEMBERED

@@ -282,5 +282,5 @@ def test_queues_and_timers_do_not_grow_with_what_is_over() -> None:
     assert not any(nodes for _, nodes in queue.waiting())
     assert max(len(pool.heap) for pool in queue._pools.values()) < 100
     assert max(len(lane.heap) for lane in queue._lanes.values()) < 100
-    assert len(world.machine.timers._heap) < 200
+    assert len(world.machine.timers.heap) < 200
     assert not [said for said in world.last if isinstance(said, Dispatch)]

@@ -11,10 +11,10 @@ from typing import Any
 from ...core.errors import ConfigError
 from ...core.events import Job
 from ...core.interfaces import Brief
-from ...core.lengths import quantile, template
+from ...core.lengths import quantile
 from ...core.messages import counted
 from ...core.ops import Think
-from ...core.plan import Plan
+from ...core.plan import Plan, template
 from ...core.result import Failure, Result, Usage
 from ...runtime.client.config import Config
 from ...runtime.journal.directory import entries

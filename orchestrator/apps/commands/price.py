@@ -10,9 +10,9 @@ from typing import Any
 
 from ...core.events import Job
 from ...core.interfaces import Brief
-from ...core.lengths import SHARE, template
+from ...core.lengths import SHARE
 from ...core.ops import Think
-from ...core.plan import Plan
+from ...core.plan import Plan, template
 from ...core.result import Failure, Result, Usage
 from ...runtime.client.config import Config
 from ...runtime.client.pricing import rates

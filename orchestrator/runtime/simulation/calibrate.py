@@ -13,8 +13,7 @@ from pydantic import JsonValue, PrivateAttr
 from ...core.errors import ConfigError
 from ...core.events import Expanded, Submitted, event_adapter
 from ...core.interfaces import Brief, Planner, Reader
-from ...core.lengths import template
-from ...core.plan import Plan, Step
+from ...core.plan import Plan, Step, template
 from ...core.request import Request
 from ...core.result import Result, Usage
 from ...core.values import Frozen

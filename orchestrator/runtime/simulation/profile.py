@@ -12,8 +12,8 @@ from pydantic import Field, ValidationError
 
 from ...core.errors import ConfigError
 from ...core.events import Job
-from ...core.lengths import template
 from ...core.ops import Think
+from ...core.plan import template
 from ...core.result import Failure, Result, Usage
 from ...core.values import Frozen
 from .latency import Host, LatencyModel, Outcome
