@@ -1,11 +1,11 @@
-"""How many small faults the tests find: mutants of the machine, the core and the policies.
+"""How many small faults the tests find: mutants of the machine, the core, the planners and the policies.
 
     taskset -c 1 python -m scripts.mutants [--count 200] [--seed 1] [--minutes 15] [--out mutants.jsonl]
 
 A mutant is the sources with one change: another comparison, `and` for `or`, plus for minus, a number one larger, a
 condition turned round, a statement left out. A sample is drawn with a seed. Each mutant is written into a copy of the
-checkout, where the tests of its area run: first the files that name its module, then the folder. It is *killed* if one
-fails or none ends, else it has *survived*. The results are lines of JSON, so a run that is ended goes on where it was
+checkout, where the tests of its area run: first the files that import its module, then the rest of the folder. It is
+*killed* if one fails or does not end, else it has *survived*. The results are lines of JSON, so a run that is ended goes on where it was
 when it is called again. Whether a survivor is the same program as before, only a person can say: write `equivalent` in
 place of `survived`, and the report counts it apart. The share is of those that are not equivalent.
 """
@@ -19,6 +19,7 @@ import copy
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 AREAS = {
     "orchestrator/machine": ("tests/machine", "tests/property"),
     "orchestrator/core": ("tests/core",),
+    "planners": ("tests/planners",),
     "policies": ("tests/policies",),
 }
 COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -162,27 +164,30 @@ def drawn(count: int, seed: int) -> list[Mutant]:
 
 
 def stages(mutant: Mutant) -> list[list[str]]:
-    """Return the tests of a mutant, those that name its module first."""
+    """Return the tests of a mutant, those that import its module first."""
     folders = next(tests for area, tests in AREAS.items() if mutant.path.startswith(f"{area}/"))
-    module = Path(mutant.path).stem
+    path = Path(mutant.path)
+    module = path.parent.name if path.stem == "__init__" else path.stem
+    imports = re.compile(rf"^\s*(from|import) .*\b{module}\b", re.MULTILINE)
     files = [path for folder in folders for path in sorted((ROOT / folder).glob("**/test_*.py"))]
-    near = [str(path.relative_to(ROOT)) for path in files if module in path.read_text(encoding="utf-8")]
-    return [each for each in (near, list(folders)) if each]
+    near = [str(path.relative_to(ROOT)) for path in files if imports.search(path.read_text(encoding="utf-8"))]
+    return [each for each in (near, [*folders, *(f"--ignore={file}" for file in near)]) if each]
 
 
 def killed_by(mutant: Mutant, copied: Path, seconds: float) -> str | None:
-    """Return what kills a mutant, `None` if nothing does. `seconds`: what hangs longer counts as killed."""
+    """Return what kills a mutant, `None` if nothing does. `seconds`: a test that takes longer hangs, and kills it."""
     target = copied / mutant.path
     before = target.read_text(encoding="utf-8")
     target.write_text(mutant.source, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(copied / "src"), "PURE_PLAIT": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not engine and not slow and not gpu", "--tb=no"]
+    options += [f"--timeout={seconds}"]
     try:
         for tests in stages(mutant):
             command = [sys.executable, "-m", "pytest", *options, *tests]
             try:
                 done = subprocess.run(
-                    command, check=False, cwd=copied, env=environment, capture_output=True, text=True, timeout=seconds
+                    command, check=False, cwd=copied, env=environment, capture_output=True, text=True, timeout=3600
                 )
             except subprocess.TimeoutExpired:
                 return "it never ends"
@@ -208,7 +213,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=15.0, help="begin no other mutant after that")
-    parser.add_argument("--seconds", type=float, default=900.0, help="what one part of the tests may take")
+    parser.add_argument("--seconds", type=float, default=300.0, help="what one test may take")
     parser.add_argument("--out", type=Path, default=Path("mutants.jsonl"))
     asked = parser.parse_args()
     rows = [json.loads(line) for line in asked.out.read_text().splitlines()] if asked.out.exists() else []
