@@ -5,9 +5,10 @@
 A mutant is the sources with one change: another comparison, `and` for `or`, plus for minus, a number one larger, a
 condition turned round, a statement left out. A sample is drawn with a seed. Each mutant is written into a copy of the
 checkout, where the tests of its area run: first the files that import its module, then the rest of the folder. It is
-*killed* if one fails or does not end, else it has *survived*. The results are lines of JSON, so a run that is ended goes
-on where it was when it is called again. Whether a survivor is the same program as before, only a person can say: write
-`equivalent` in place of `survived`, and the report counts it apart. The share is of those that are not equivalent.
+*killed* if one fails or does not end, else it has *survived*. The results are lines of JSON, so a run that is ended
+goes on where it was when it is called again. Whether a survivor is the same program as before, only a person can say:
+write `equivalent` in place of `survived`, and the report counts it apart. The share is of those that are not
+equivalent.
 """
 
 from __future__ import annotations

@@ -22,8 +22,9 @@ from .one_engine import (  # noqa: F401  (hooks)
     pytest_runtest_teardown,
 )
 
-# Before any test imports an engine: nothing is fetched or reported.
-os.environ.update(HF_HUB_OFFLINE="1", RAY_USAGE_STATS_ENABLED="0", VLLM_NO_USAGE_STATS="1")
+# Before any test imports an engine: nothing is fetched or reported. torch reads the last one while it is imported, and
+# some tests import it before an engine could set it.
+os.environ.update(HF_HUB_OFFLINE="1", RAY_USAGE_STATS_ENABLED="0", VLLM_NO_USAGE_STATS="1", TORCH_CPP_LOG_LEVEL="ERROR")
 
 # The machine's sources are what is tested, whatever has been compiled; `PURE_PLAIT= make test` tests the compiled ones.
 os.environ.setdefault("PURE_PLAIT", "1")

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from plait.workers.engine import Engine
 
 UNMARKED = (
     "this test starts an engine in the process of the tests, which may have one already: mark it with "
@@ -57,6 +61,20 @@ class Place:
 
 
 PLACE = Place()
+
+
+@contextlib.asynccontextmanager
+async def opened(model: object, **options: Any) -> AsyncIterator[Engine]:
+    """A small engine, closed at the end."""
+    from plait.workers.engine import Engine
+
+    small = {"slots": 4, "threads": 1, "kv_cache_memory_bytes": 32 << 20}
+    engine = Engine(str(model), **small | options)
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.close()
 
 
 @pytest.hookimpl(trylast=True)  # after pytest has put those side by side that share a fixture

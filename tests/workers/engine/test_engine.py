@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from plait.core.errors import EngineError
 from plait.core.events import Job
 from plait.core.result import Failure
 from plait.workers.engine import Engine
-from tests.one_engine import PLACE
+from tests.one_engine import PLACE, opened
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
 
@@ -201,82 +200,58 @@ async def test_a_second_engine_in_one_process_is_refused(engine: Engine, tiny_mo
     assert (await generate(engine, "w5 w6", max_tokens=5)).usage.completion == 5
 
 
-FOLLOW = """
-import asyncio, sys
-from plait.core.errors import EngineError
-from tests.workers.engine.test_engine import Engine, everything, generate, job
+# --- engines of their own, one after another ---
 
-async def main():
-    made = []
-    options = {"slots": 4, "threads": 1, "kv_cache_memory_bytes": 16 << 20}
-    for model, changes, said in (
-        (sys.argv[2], {}, "does not know the architecture"),
-        (sys.argv[1], {"kv_cache_memory_bytes": 100_000, "max_model_len": 500}, "memory"),
-    ):
-        try:
-            await Engine(model, **options | changes).start()
-        except EngineError as error:
-            assert said in str(error) and "\\n" not in str(error), error
-        else:
-            raise SystemExit(f"it started where it should have said: {said}")
+
+@pytest.mark.own_engine
+async def test_an_engine_that_could_not_start_leaves_its_place(tiny_model: Path, tmp_path: Path) -> None:
+    strange = shutil.copytree(tiny_model, tmp_path / "strange")
+    config = json.loads((strange / "config.json").read_text())
+    config |= {"architectures": ["NoSuchForCausalLM"], "model_type": "nosuch"}
+    (strange / "config.json").write_text(json.dumps(config))
+    small = {"kv_cache_memory_bytes": 100_000, "max_model_len": 500}
+    for model, options, said in ((strange, {}, "does not know the architecture"), (tiny_model, small, "memory")):
+        with pytest.raises(EngineError, match=said) as caught:
+            async with opened(model, **options):
+                pass
+        assert "\n" not in str(caught.value)
+    assert not PLACE.locked()
+
+
+@pytest.mark.own_engine
+async def test_engines_follow_one_another_however_they_ended(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made: list[tuple[int, ...]] = []
     for _ in range(2):
-        engine = Engine(sys.argv[1], **options)
-        await engine.start()
-        made.append((await generate(engine, "w5 w6", max_tokens=5)).token_ids)
-        await engine.close()
-        await engine.close()
+        async with opened(tiny_model) as engine:
+            made.append((await generate(engine, "w5 w6", max_tokens=5)).token_ids)
+            await engine.close()
         (end,) = await everything(engine, job("w1"))
         assert end.lost, end
     assert made[0] == made[1] and len(made[0]) == 5
 
-    engine = Engine(sys.argv[1], **options)
-    await engine.start()
-    health = engine.health()
-    assert await anext(health) is True
-    running = engine.run(job("w1", stream=True, max_tokens=400))
-    await anext(running)
-    inner = engine._core.engine
+    async with opened(tiny_model) as engine:
+        health = engine.health()
+        assert await anext(health) is True
+        running = engine.run(job("w1", stream=True, max_tokens=400))
+        await anext(running)
+        assert engine._core is not None
 
-    def broken():
-        raise RuntimeError("a fault\\nand its details")
+        def broken() -> None:
+            raise RuntimeError("a fault\nand its details")
 
-    inner.step = broken
-    *_, end = [item async for item in running]
-    assert (end.kind, end.lost, end.retryable) == ("WorkerLost", True, True) and "a fault" in end.message, end
-    assert await anext(health, "ended") == "ended"
-    (end,) = await everything(engine, job("w1"))
-    assert end.lost, end
-    await engine.close()
-    engine = Engine(sys.argv[1], **options)
-    await engine.start()
-    task = asyncio.create_task(everything(engine, job("w1", max_tokens=400)))
-    await asyncio.sleep(0.05)
-    await engine.close()
-    (end,) = await task
-    assert end.finish == "cancelled", end
-    print("followed")
+        monkeypatch.setattr(engine._core.engine, "step", broken)
+        *_, end = [item async for item in running]
+        assert (end.kind, end.lost, end.retryable) == ("WorkerLost", True, True) and "a fault" in end.message, end
+        assert await anext(health, "ended") == "ended"
+        (end,) = await everything(engine, job("w1"))
+        assert end.lost, end
 
-asyncio.run(main())
-"""
-
-
-async def test_engines_follow_one_another_in_a_process_however_they_ended(
-    tiny_model: Path, tmp_path: Path, root: Path
-) -> None:
-    shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
-    config = json.loads((tmp_path / "config.json").read_text())
-    config |= {"architectures": ["NoSuchForCausalLM"], "model_type": "nosuch"}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        FOLLOW,
-        str(tiny_model),
-        str(tmp_path),
-        cwd=root,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await asyncio.wait_for(process.communicate(), 150)
-    assert (process.returncode, out.decode().strip()) == (0, "followed"), err.decode()
-    assert not err.decode().strip()  # nothing that a user of the command line would have to look past
+    async with opened(tiny_model) as engine:
+        task = asyncio.create_task(everything(engine, job("w1", max_tokens=400)))
+        await asyncio.sleep(0.05)
+        await engine.close()
+        (end,) = await task
+        assert end.finish == "cancelled", end
+    assert capfd.readouterr().err == "", "nothing that a user of the command line would have to look past"

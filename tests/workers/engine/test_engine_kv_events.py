@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+
+from plait import AsyncOrchestrator, Config
+from plait.core.ops import Plugin
+from plait.workers.engine import Engine
+
+from ..prefix_agreement import agreement
 
 
 @pytest.mark.engine
-def test_the_index_agrees_with_the_hits_of_an_engine_that_evicts() -> None:
-    child = Path(__file__).with_name("kv_events_child.py")
-    env = os.environ | {"PYTHONPATH": f"{child.parents[1]}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    done = subprocess.run(
-        [sys.executable, str(child)], capture_output=True, text=True, timeout=500, env=env, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.strip().splitlines()[-1])
+@pytest.mark.own_engine
+async def test_the_index_agrees_with_the_hits_of_an_engine_that_evicts() -> None:
+    config = Config(journal="off", policies=(Plugin(name="affinity"),))
+    engine = Engine(config.model, slots=4, kv_cache_memory_bytes=5 << 20, max_model_len=512, kv_events=True)
+    async with AsyncOrchestrator(workers=[engine], config=config) as orchestrator:
+        assert engine._core is not None and engine._core.cached is not None
+        found = await agreement(orchestrator, engine.name, 0.15)  # the driver hears of it a few times a second
     assert found["hits"] > 15 and found["evictions"] >= 4, found
     assert len(found["wrong"]) <= 3, found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import tempfile
 import threading
 from pathlib import Path
@@ -19,6 +20,7 @@ from plait.core.result import Failure
 from plait.workers._shared import resources
 from plait.workers._shared.prompt import Prompter
 from plait.workers._shared.streams import Inbox, Stream
+from plait.workers.engine.process import environment
 
 GIB = 1 << 30
 
@@ -277,6 +279,14 @@ def test_very_small_models_compute_with_one_thread(tmp_path: Path) -> None:
         weights.truncate(GIB)
     assert resources.default_threads(tmp_path, [0, 1, 2]) == 3
     assert resources.default_threads(None, None) == max(1, len(resources.usable_cores()) // 2)
+
+
+def test_the_libraries_are_told_to_be_quiet_unless_a_person_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"VLLM_LOGGING_LEVEL": "ERROR"})
+    monkeypatch.setattr("torch.set_num_threads", lambda _: None)
+    environment(1, forced=False, cores=None, local=True)
+    levels = {name: os.environ[name] for name in ("VLLM_LOGGING_LEVEL", "TORCH_CPP_LOG_LEVEL", "VLLM_NO_USAGE_STATS")}
+    assert levels == {"VLLM_LOGGING_LEVEL": "ERROR", "TORCH_CPP_LOG_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
 
 
 def test_hub_ids_are_told_from_folders(tmp_path: Path) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ from plait.core.ops import Sampling, Text, Think
 from plait.core.result import Failure, Result
 from plait.workers._shared.thoughts import ENDED, rendered
 from plait.workers.engine import Engine
+from tests.one_engine import opened
 
 TEMPLATE = "{% for each in messages %}{{ each['content'] }} {% endfor %}<think> "
 
@@ -62,27 +60,15 @@ async def ends(engine: Engine, think: Think, attempt: int) -> Result | Failure:
     return last
 
 
-async def check(folder: Path) -> None:
-    """Ask for an answer after thoughts, and for one without, of a model that never ends its thoughts."""
-    close = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]["</think>"]
-    engine = Engine(str(folder), slots=4, kv_cache_memory_bytes=32 << 20, threads=1)
-    await engine.start()
-    lost = await ends(engine, ask(thinking_tokens=16, bias={str(close): -100.0}), 1)
+@pytest.mark.engine
+@pytest.mark.own_engine
+async def test_thoughts_have_room_of_their_own_and_are_told_apart(thinker: Path) -> None:
+    """Of a model that never ends its thoughts: an answer after them, and one without."""
+    close = json.loads((thinker / "tokenizer.json").read_text())["model"]["vocab"]["</think>"]
+    async with opened(thinker) as engine:
+        lost = await ends(engine, ask(thinking_tokens=16, bias={str(close): -100.0}), 1)
+        silent = await ends(engine, ask(thinking="off", bias={str(close): -100.0}), 2)
     assert isinstance(lost, Failure) and lost.code == "cut-in-thoughts"
     assert lost.usage.completion == 8 + 16 and lost.usage.thoughts == 24
-    silent = await ends(engine, ask(thinking="off", bias={str(close): -100.0}), 2)
     assert isinstance(silent, Result) and silent.finish == "length"
     assert silent.reasoning == "" and silent.usage.completion == 8
-    await engine.close()
-
-
-@pytest.mark.engine
-def test_thoughts_have_room_of_their_own_and_are_told_apart(thinker: Path, root: Path) -> None:
-    """In a process of its own: a process has one engine, and that of the tests may be open."""
-    command = [sys.executable, "-m", "tests.workers.engine.test_engine_thoughts", str(thinker)]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
-if __name__ == "__main__":
-    asyncio.run(check(Path(sys.argv[1])))

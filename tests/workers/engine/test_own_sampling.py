@@ -12,8 +12,8 @@ import pytest
 from plait.core.events import Job
 from plait.core.ops import Sampling, Think
 from plait.core.result import Result
-from plait.workers.engine import Engine
 from plait.workers.engine.parameters import settled
+from tests.one_engine import opened
 
 QWEN = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20}
 
@@ -47,15 +47,11 @@ async def test_an_engine_samples_as_its_model_says(tiny_model: Path, tmp_path: P
     folder = tmp_path / "own"
     shutil.copytree(tiny_model, folder)
     (folder / "generation_config.json").write_text(json.dumps({"do_sample": samples, "temperature": 2.0}))
-    engine = Engine(str(folder), slots=4, kv_cache_memory_bytes=32 << 20, threads=1)
-    await engine.start()
-    try:
-        texts: set[str] = set()
+    texts: set[str] = set()
+    async with opened(folder) as engine:
         for seed in range(3):
             think = Think(prompt="w3 w4", sampling=Sampling(max_tokens=12, seed=seed))
             *_, last = [item async for item in engine.run(Job(attempt=seed + 1, run="r", step=f"r:{seed}", op=think))]
             assert isinstance(last, Result)
             texts.add(last.text)
-        assert len(texts) == (3 if samples else 1)
-    finally:
-        await engine.close()
+    assert len(texts) == (3 if samples else 1)
