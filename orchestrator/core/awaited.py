@@ -127,6 +127,10 @@ class FlowHost(Protocol):
         """Mark a result as observed, so that its failure is not reported again."""
         ...
 
+    def keep(self, value: object) -> str:
+        """Keep something for the readers of the flow's steps, and return its name."""
+        ...
+
     def now(self) -> float:
         """Return the time, in seconds after the run began."""
         ...

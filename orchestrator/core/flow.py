@@ -120,6 +120,12 @@ class Context:
         """Return the seconds since the run began, as of the event that the flow is reacting to."""
         return self._host.now()
 
+    def keep(self, value: object) -> str:
+        """Keep something for the readers of the flow's steps, and return the name under which `Brief.kept` has it: what
+        grows with the run need not stand in the state of every step. It must be there again, the same, whenever the
+        flow is run again."""
+        return self._host.keep(value)
+
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def think(self, pieces: Pieces, prompt: Prompt | None = None, **options: Unpack[LineOptions]) -> Line:

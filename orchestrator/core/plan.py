@@ -84,8 +84,9 @@ class Step(Frozen):
         match self.op:
             case Think(prompt=parts, messages=messages):
                 yield from (part.step for part in parts if isinstance(part, Ref))
-                if messages:
-                    yield from (part.step for each in messages for part in each.parts if part.type == "value")
+                for each in messages:
+                    if isinstance(each.content, tuple):
+                        yield from (part.step for part in each.content if part.type == "value")
             case Call(args=args):
                 if args:
                     yield from json_references(args)

@@ -16,6 +16,7 @@ from ..core.planning import derive, fraction
 from ..core.result import Failure, given_up
 from ..core.values import as_text, substitute
 from .records import Node, Run
+from .series import Series, Spoken
 
 
 def resolve(node: Node, tokens: int, known: int = 0, thoughts: int | None = None) -> Think | Call:
@@ -58,11 +59,12 @@ def _think(node: Node, op: Think, tokens: int) -> Think:
     if op.messages:
         update["messages"] = _messages(op, values)
     if node.after is not None and op.chat:
-        earlier = conversation(node.after, node.after_own)
+        earlier = conversation(node.after, node.after_own).said
         messages = (*earlier, *_messages(op, values))
-        update |= {"messages": messages, "heard": len(earlier), "context": context(node.after, node.after_own)}
+        context = tuple(_context(node.after, node.after_own))
+        update |= {"messages": messages, "heard": len(earlier), "context": context}
     elif node.after is not None:
-        update["prompt"] = (*context(node.after, node.after_own, op.before), *own)
+        update["prompt"] = (*_context(node.after, node.after_own, op.before), *own)
     return op.model_copy(update=update)
 
 
@@ -76,7 +78,7 @@ def _messages(op: Think, values: dict[str, JsonValue]) -> tuple[Message, ...]:
 
 
 def _message(message: Message, values: dict[str, JsonValue]) -> Message:
-    if not any(isinstance(part, ValuePart) for part in message.parts):
+    if isinstance(message.content, str) or not any(isinstance(part, ValuePart) for part in message.parts):
         return message
     parts = tuple(
         TextPart(text=as_text(values[part.step])) if isinstance(part, ValuePart) else part for part in message.parts
@@ -86,23 +88,27 @@ def _message(message: Message, values: dict[str, JsonValue]) -> Message:
     return message.model_copy(update={"content": parts})
 
 
-def conversation(step: Node, own: bool) -> tuple[Message, ...]:
-    """Return the conversation that a step ended, its own turn last. What was no chat counts as one user's message."""
-    turns: list[tuple[tuple[Message, ...], str]] = []
+def conversation(step: Node, own: bool) -> Spoken:
+    """Return the conversation that a step ended, its own turn last. What was no chat counts as one user's message.
+
+    Each turn is added once to what was said before it: the time is that of the turns since the last call.
+    """
+    turns: list[tuple[Node, Node]] = []
     node: Node | None = context_step(step, own)
-    while node is not None:
-        assert node.own is not None
-        text = node.own.line
+    while node is not None and node.talk is None:
+        last = node
         while node.after is not None and not _chats(node):  # a line that was continued is one turn
             node = context_step(node.after, node.after_own)
-        assert node.step.op.kind == "think"
-        turns.append((_asked(node), node.step.op.begin + text))
+        turns.append((last, node))
         node = context_step(node.after, node.after_own) if node.after is not None else None
-    said: list[Message] = []
-    for asked, text in reversed(turns):
-        said += asked
-        said.append(spoken(text, 1 + sum(len(each.tool_calls) for each in said)))
-    return tuple(said)
+    talk = Spoken(Series(), 0) if node is None or node.talk is None else node.talk
+    for last, first in reversed(turns):
+        assert last.own is not None and first.step.op.kind == "think"
+        asked = _asked(first)
+        calls = talk.calls + sum(len(each.tool_calls) for each in asked)
+        said = spoken(first.step.op.begin + last.own.line, 1 + calls)
+        talk = last.talk = Spoken(talk.said.then((*asked, said)), calls + len(said.tool_calls))
+    return talk
 
 
 def _chats(node: Node) -> bool:
@@ -118,7 +124,48 @@ def _asked(node: Node) -> tuple[Message, ...]:
     return with_prompt(_messages(op, values), prompt)
 
 
-def context(step: Node, own: bool, before: str = "") -> tuple[Text | Tokens, ...]:
+def prompt(node: Node) -> Series[Text | Tokens]:
+    """Return the whole prompt of a step that was sent to a worker, as text and tokens; empty for one that was not.
+
+    Only who reads it pays for it: engines with a chat template are given messages. Of a line of many turns each turn's
+    part is made once.
+    """
+    if node.ran_on is None:
+        return Series()
+    chain: list[Node] = []
+    at: Node | None = node
+    while at is not None and at.sent is None:
+        chain.append(at)
+        at = context_step(at.after, at.after_own) if at.after is not None else None
+        if at is not None and _has_ids(at):  # what came before is in its ids
+            break
+    for each in reversed(chain):
+        each.sent = _prompt(each)
+    assert node.sent is not None
+    return node.sent
+
+
+def _prompt(node: Node) -> Series[Text | Tokens]:
+    """Return a step's prompt, where that of the step that it continues is known."""
+    op = node.step.op
+    assert op.kind == "think"
+    values = _values(node)
+    update: dict[str, object] = {"prompt": _filled(op.prompt, values)}
+    if op.messages:
+        update["messages"] = _messages(op, values)
+    begin = (Text(text=op.begin),) if op.begin else ()
+    new = [part for part in (*op.model_copy(update=update).parts, *begin) if part.kind != "ref"]
+    before = _context(node.after, node.after_own, op.before) if node.after is not None else Series[Text | Tokens]()
+    return before.then(new)
+
+
+def _has_ids(node: Node) -> bool:
+    """Whether a worker has said the token ids of a step's prompt and output."""
+    result = node.own
+    return result is not None and bool(result.prompt_ids) and bool(result.token_ids or not result.text)
+
+
+def _context(step: Node, own: bool, before: str = "") -> Series[Text | Tokens]:
     """Return the context that a step ended with: its prompt and its output, up to the last occurrence of `before`.
 
     With `own` that is what the step generated itself; else that of the innermost think step whose value became its own.
@@ -126,16 +173,18 @@ def context(step: Node, own: bool, before: str = "") -> tuple[Text | Tokens, ...
     step = context_step(step, own)
     result = step.own
     assert result is not None
-    has_ids = bool(result.prompt_ids) and bool(result.token_ids or not result.text)
     cut = result.text.rfind(before) if before else -1
+    kept = result.text if cut < 0 else result.text[:cut]
+    if not _has_ids(step):
+        return prompt(step).then([Text(text=kept)] if kept or cut < 0 else ())
     if cut < 0:
-        if has_ids:
-            return (Tokens(ids=result.prompt_ids + result.token_ids),)
-        return (*step.prompt, Text(text=result.text))
-    kept = result.text[:cut]
-    if has_ids:
-        return (Tokens(ids=result.prompt_ids), *([Tokens(ids=result.token_ids, within=kept)] if kept else []))
-    return (*step.prompt, *([Text(text=kept)] if kept else []))
+        return Series((_tokens(result.prompt_ids + result.token_ids),))
+    return Series((_tokens(result.prompt_ids), *([_tokens(result.token_ids, kept)] if kept else ())))
+
+
+def _tokens(ids: tuple[int, ...], within: str | None = None) -> Tokens:
+    """Return ids that a result has as a piece of prompt. They were checked when it came: a context has many."""
+    return Tokens.model_construct(ids=ids, within=within)
 
 
 def prior(node: Node) -> str:
@@ -170,7 +219,7 @@ def written(node: Node) -> tuple[Text | Tokens, ...]:
         return (Text(text=last.own.line[len(first.prior) :]),)
     if context_step(last.after, last.after_own).own is None:  # what it continues has failed: it was given nothing
         return ()
-    (context, *put), text = last.prompt or (Text(text=""),), prior(last)[len(first.prior) :]
+    (context, *put), text = tuple(prompt(last)) or (Text(text=""),), prior(last)[len(first.prior) :]
     if context.kind == "text":
         return (Text(text=text),)
     said = "".join(part.text for part in put)

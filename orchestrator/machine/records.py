@@ -29,6 +29,7 @@ from ..core.task import Task
 from ..core.view import AttemptEnd, Branch, StepView
 from .backlog import Backlog
 from .figures import Checkpoint, DecodeSpeed, EndedSteps, Figures, Meter, Share, TemplateKeys, lane_of, template_keys
+from .series import Series, Spoken
 
 
 @dataclass(slots=True, eq=False, init=False)
@@ -103,8 +104,10 @@ class Node:
     """Workers that went away while they ran the step, each another than the one before."""
     checkpoint: Checkpoint | None
     """The beginning of its text that a lost attempt had generated; the next attempt goes on from there."""
-    prompt: tuple[Text | Tokens, ...]
-    """Assembled prompt of the last attempt, for servers that return no token ids."""
+    sent: Series[Text | Tokens] | None
+    """Its whole prompt as text and tokens, once something has asked for it (`assemble.prompt`)."""
+    talk: Spoken | None
+    """The conversation that its turn ended, once a later turn has gone on with it."""
     ran_on: str | None
     """The worker of the last attempt; in the end, of the one that gave its value."""
     prefix_group: PrefixGroup | None
@@ -166,15 +169,14 @@ class Node:
         self.lane = lane
         self.state = WAITING
         self.ended = self.after_own = self.released = self.waits_for_all = self.hedged = False
-        self.deps = self.dependants = self.prompt = self.rank = self._moves = self.lost_on = ()
+        self.deps = self.dependants = self.rank = self._moves = self.lost_on = ()
         self.after = self.own_waiters = self.inner = self.seen = self.attempt = self.hedge = self.checkpoint = None
         self.ran_on = self.prefix_group = self.blocked = self.own = self.result = self.failure = self.spent = None
         self.merged_into = self.limited = self.cause = None
         self.pending = self.consumers = self.branches_done = self.branches_failed = self.branches_going = 0
         self.generation = self.tries = self.lost = self.interrupted = self.ticket = self.turn = self.path_before = 0
         self.path_own = self.path = 0
-        self.tally = None
-        self.untallied = None
+        self.tally = self.sent = self.talk = self.untallied = None
         self.upward_rank = 0.0
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..core.causes import Cause
 from ..core.events import NO_USAGE, Cancel, Dispatch, Job, WorkerUp
-from ..core.ops import Call, Text, Think
+from ..core.ops import Call, Think
 from ..core.result import Result, Usage
 from ..core.view import AttemptEnd
 from . import budgets, prefix_groups
@@ -58,8 +58,6 @@ class Slots:
         records.thinking += op.kind == "think"
         node.ran_on = worker.name
         if isinstance(op, Think):
-            begin = (Text(text=op.begin),) if op.begin else ()
-            node.prompt = (*(part for part in op.parts if part.kind != "ref"), *begin)
             attempt.resumed_from = checkpoint
         seconds: float | None = None
         if node.account is not None:

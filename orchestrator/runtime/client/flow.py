@@ -102,6 +102,9 @@ class _LiveHost:
         self._running.give_up(handle, reason)
         self._later()
 
+    def keep(self, value: object) -> str:
+        return self._running.keep(value)
+
     def spawn(self, coroutine: Coroutine[object, None, T]) -> Awaited[T]:
         return _Task(self, coroutine, _Part(self._running.inner(self.place())))
 

@@ -94,7 +94,7 @@ class RunningFlow:
         """What led to steps that have not been sent out, by their names."""
         self._ready: deque[FlowTask] = deque()
         self._current: FlowTask | None = None
-        self._spun = 0
+        self._spun = self._keeps = 0
         self._over = self._telling = False
         self._cut = False
         """It read a result that a budget or deadline had cut."""
@@ -152,6 +152,13 @@ class RunningFlow:
     def give_up(self, handle: StepHandle[Any], reason: str) -> None:
         """Give a step up."""
         self._given_up.setdefault(f"{self.root}/{handle.name}", reason)
+
+    def keep(self, value: object) -> str:
+        """Keep something for the readers of its steps."""
+        self._keeps += 1
+        name = f"{self.root}#{self._keeps}"
+        self.brief.kept[name] = value
+        return name
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> Awaited[T]:
         """Run a coroutine beside the one that runs."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from pydantic import JsonValue
 
@@ -46,6 +45,7 @@ class React(ReactOptions):
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Take turns until one has no call."""
         ledger = Ledger(ctx.brief, self, await self._told(ctx, question))
+        ledger.name = ctx.keep(ledger)
         turn = await self._turn(ctx, None, ledger, self._opening(ctx.brief, ledger), self._asked(ctx.brief, question))
         repaired = False
         for number in range(2, self.rounds + 1):
@@ -104,8 +104,10 @@ class React(ReactOptions):
     def reader(self, step: Step, brief: Brief) -> Reader:
         """Return a reader that starts a turn's calls as they are written."""
         match step.state:
-            case {"first": int() as first, "known": list() as known}:
-                return TurnReader(self, brief, first, cast("list[str]", known))
+            case {"first": int() as first, "ledger": str() as name, "known": [int() as epoch, int() as count]}:
+                ledger = brief.kept.get(name)
+                known = ledger.known(epoch, count) if isinstance(ledger, Ledger) else ()
+                return TurnReader(self, brief, first, known)
             case _:
                 return super().reader(step, brief)
 
@@ -138,7 +140,7 @@ class React(ReactOptions):
         ledger.talk += with_prompt([each for each in messages if each.role != "system"], prompt)
         name, label = f"turn-{ledger.turns}", "answer" if last else f"turn {ledger.turns}"
         reads = self.n == 1 and not last and bool(ledger.functions)
-        state = {"first": ledger.next, "known": cast("list[JsonValue]", list(ledger.results))} if reads else None
+        state = ledger.state if reads else None
         think = ctx.think if before is None else before.think
 
         def written(name: str, label: str) -> Line:

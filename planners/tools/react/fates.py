@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from plait.core.interfaces import Brief
 from plait.core.tools.tool import ToolSpec
@@ -19,19 +19,19 @@ MORE = "more"
 def fates(
     calls: Iterable[CallRequest],
     tools: Sequence[ToolSpec],
-    known: Iterable[str],
+    known: Container[str],
     most: int,
     ours: Iterable[str],
 ) -> list[tuple[CallRequest, str]]:
     """Return what becomes of each call: `run`; `same` as an earlier one that changes nothing, of this turn or (`known`)
     another; `ours`: it is no tool but a function of the planner; `limit`: too many; `unread`."""
     lasting = {spec.name for spec in tools if spec.side_effects}
-    seen, names, count = dict.fromkeys(known), frozenset(ours), 0
+    seen, names, count = set[str](), frozenset(ours), 0
     found: list[tuple[CallRequest, str]] = []
     for each in calls:
         if each.wrong:
             fate = "unread"
-        elif each.name not in lasting and each.key in seen:
+        elif each.name not in lasting and (each.key in seen or each.key in known):
             fate = "same"
         elif count >= most:
             fate = "limit"
@@ -39,13 +39,13 @@ def fates(
             count += 1
             fate = "ours" if each.name in names else "run"
             if fate == "run":
-                seen[each.key] = None
+                seen.add(each.key)
         found.append((each, fate))
     return found
 
 
 def turn_calls(
-    planner: ReactOptions, brief: Brief, text: str, first: int, known: Sequence[str], whole: bool = True
+    planner: ReactOptions, brief: Brief, text: str, first: int, known: Container[str], whole: bool = True
 ) -> list[tuple[CallRequest, str]]:
     """Return the calls in a turn's text, with what becomes of each; `whole`: nothing more comes."""
     text = f"{text}\n" if whole else text

@@ -29,6 +29,17 @@ _TIRING = 3
 """How often the same call is answered; after that the model has to answer itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The first `count` calls of which the results are known."""
+
+    results: Mapping[str, tuple[int, str]]
+    count: int
+
+    def __contains__(self, call: object) -> bool:
+        return isinstance(call, str) and self.results.get(call, (self.count,))[0] < self.count
+
+
 @dataclass
 class Ledger:
     """What a conversation has called so far."""
@@ -37,13 +48,19 @@ class Ledger:
     planner: ReactOptions
     told: list[ToolSpec]
     """The tools that the model knows of."""
+    name: str = ""
+    """By which the readers of turns find it (`Context.keep`): what was called grows with each turn, and is in none's
+    state."""
     talk: list[Message] = field(default_factory=list[Message])
     """The conversation without instructions, for who takes it over."""
     turns: int = 0
     next: int = 1
     """Number of the next call."""
-    results: dict[str, str] = field(default_factory=dict[str, str])
-    """Whole results of calls that change nothing, by call."""
+    results: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
+    """Whole results of calls that change nothing, by call, each with its place; since the last call that may have
+    changed something."""
+    before: list[dict[str, tuple[int, str]]] = field(default_factory=list[dict[str, tuple[int, str]]])
+    """The same before each such call: a turn is read by what was known when it was asked for."""
     by_id: dict[str, str] = field(default_factory=dict[str, str])
     """Whole results, by id."""
     counts: dict[str, int] = field(default_factory=dict[str, int])
@@ -51,13 +68,19 @@ class Ledger:
     """The model repeats itself, and was told."""
     cut: bool = False
     """A result was cut, so that `more` makes sense."""
+    _functions: tuple[int, tuple[Function, ...]] | None = None
 
     def __post_init__(self) -> None:
         self.next += sum(len(each.tool_calls) for each in self.brief.request.messages)
 
     @property
     def functions(self) -> tuple[Function, ...]:
-        """What the model may call."""
+        """What the model may call: the same tuple while no more tools are told of."""
+        if self._functions is None or self._functions[0] != len(self.told):
+            self._functions = len(self.told), self._offered()
+        return self._functions[1]
+
+    def _offered(self) -> tuple[Function, ...]:
         told = [
             Function(name=each.name, description=each.description, parameters=each.parameters)
             for each in [*self.told, *self._finder()]
@@ -79,9 +102,18 @@ class Ledger:
         rows: list[JsonValue] = [each.model_dump(include={"name", "description", "parameters"}) for each in found]
         return as_text(rows) if rows else "no function was found: say it in other words"
 
+    @property
+    def state(self) -> JsonValue:
+        """What the reader of the next turn needs: the number of its first call, and what is known now."""
+        return {"first": self.next, "ledger": self.name, "known": [len(self.before), len(self.results)]}
+
+    def known(self, epoch: int, count: int) -> Known:
+        """Return what was known at a turn, by its `state`."""
+        return Known(self.before[epoch] if epoch < len(self.before) else self.results, count)
+
     def calls(self, value: JsonValue) -> list[tuple[CallRequest, str]]:
         """Return the calls of a turn that has ended, with what became of each."""
-        return turn_calls(self.planner, self.brief, _text(value), self.next, list(self.results))
+        return turn_calls(self.planner, self.brief, _text(value), self.next, self.results)
 
     def observe(
         self, value: JsonValue, calls: Sequence[tuple[CallRequest, str]], agents: Mapping[str, str]
@@ -111,7 +143,7 @@ class Ledger:
                 said.append((call, "The conversation is handed over." if moved else self._more(call, most)))
                 continue
             result = (
-                now.get(call.key) or self.results[call.key]
+                now.get(call.key) or self.results[call.key][1]
                 if fate == "same"
                 else agents.get(call.id) or _result(value, call)
             )
@@ -125,14 +157,15 @@ class Ledger:
             changed = changed or changes
             self.by_id[call.id] = now[call.key] = result
             if fate == "run" and not changes and not result.startswith(ERROR):  # what failed may be tried again
-                self.results[call.key] = result
+                self.results[call.key] = self.results.get(call.key, (len(self.results),))[0], result
             shown = prompts.cut(result, most, call.id)
             if fate == "same" and count >= _TIRING:
                 self.tired = self.tired or count > _TIRING
                 shown = f"{prompts.TIRED.format(count=count)}\n{shown}"
             said.append((call, shown))
         if changed:  # what was read before it, or beside it, may be otherwise now
-            self.results.clear()
+            self.before.append(self.results)
+            self.results = {}
             self.counts.clear()
         return [self._message(call, text) for call, text in said]
 

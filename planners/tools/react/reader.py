@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from plait.core.interfaces import Brief
 from plait.core.ops import Call, Join, Plugin
@@ -27,7 +27,7 @@ def call_step(call: CallRequest) -> Step:
 class TurnReader:
     """Starts the calls of one turn while it is written."""
 
-    def __init__(self, planner: ReactOptions, brief: Brief, first: int, known: Sequence[str]) -> None:
+    def __init__(self, planner: ReactOptions, brief: Brief, first: int, known: Container[str]) -> None:
         self._planner, self._brief, self._first, self._known = planner, brief, first, known
         self._text = ""
         self._made: dict[str, Step] = {}
