@@ -42,6 +42,8 @@ class SearchNode:
     score: float | None = None
     """In [0, 1]; `None`: unknown (not scored yet, or the scorer failed)."""
     outcome: Outcome = "open"
+    gave_up: bool = False
+    """Whether a dead end is one by the model's own word, and not for its depth or a failure."""
     tokens: int = 0
     """Tokens of its own text."""
     line: Line | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -13,6 +13,7 @@ from plait.core.awaited import Line, StepFailed
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context
 from plait.core.prompt import Prompt, Uses
+from plait.core.result import Result, Token
 
 from .._shared.steps import visible
 from .._shared.talk import Talk, ToolTurns, Turn
@@ -35,6 +36,10 @@ does not prove it. A report without a definite answer counts little. No tool can
 question asks for it."""
 
 
+_TAGS = {"thoughts": ("<think>", "</think>"), "calls": ("<tool_call>", "</tool_call>")}
+_NOTHING: Mapping[str, float] = {"turn": 0.0, "thoughts": 0.0, "calls": 0.0}
+
+
 class PartialRollout(ToolTurns):
     """Partial rollouts and compressed aggregation (ParallelMuse, Li et al., arXiv 2510.24698).
 
@@ -47,9 +52,9 @@ class PartialRollout(ToolTurns):
     Many lines act at the same time, so the model is told of no tool that has side effects or needs approval, and
     none is called. Calls that change nothing are made once for all lines.
 
-    Differs from the paper: a turn is scored as a whole, by exp of the mean entropy of its tokens' 16 likeliest (what
-    these leave out counts as one more), not the part of it that calls tools; branches begin as soon as their line has
-    ended. Defaults, as there: 1 line, 2 positions of 3 branches, 1 fresh line.
+    A part is scored by exp of the mean entropy of its tokens' 16 likeliest. Differs from the paper: by default the part
+    is the whole turn, and what the 16 leave out counts as one more; branches begin as soon as their line has ended.
+    Defaults, as there: 1 line, 2 positions of 3 branches, 1 fresh line.
     """
 
     rollouts: int = Field(default=1, ge=1, le=1000)
@@ -63,6 +68,11 @@ class PartialRollout(ToolTurns):
     at: Literal["uncertain", "random", "uniform"] = "uncertain"
     """Where to branch: at the turns that the model was least sure of, which needs log-probabilities of its worker; or,
     to compare, at random ones or at equal distances."""
+    region: Literal["turn", "calls", "thoughts", "mixed"] = "turn"
+    """The part of a turn whose tokens count, with `at="uncertain"`: all, those of its last call (between
+    `<tool_call>` tags), those of its thoughts (between `<think>` tags), or half of the positions by calls, the others
+    by thoughts. The last three are the paper's, and need the tokens themselves (`Sampling.top_logprobs`); a turn
+    without the part comes last."""
     turn: Annotated[Prompt, Uses()] = Prompt(max_tokens=1024, temperature=0.7)
     """One turn of a line of work."""
     report: Annotated[Prompt, Uses()] = Prompt(max_tokens=512, temperature=0.0)
@@ -115,24 +125,35 @@ class PartialRollout(ToolTurns):
 
     async def _path(self, ctx: Context, talk: Talk, start: tuple[Turn, ...]) -> Path:
         """Go on after some turns until there is an answer."""
-        turns, unsure = list(start), [0.0] * len(start)
+        turns, unsure = list(start), [_NOTHING] * len(start)
+        uncertain = self.at == "uncertain"
+        by_token = uncertain and self.region != "turn"
+        prompt = self.turn.model_copy(update={"top_logprobs": 16}) if by_token else self.turn
         while not turns or not turns[-1].final:
             line = await talk.ask(
                 turns,
-                self.turn,
+                prompt,
                 label=f"turn {len(turns) + 1}" + (f", from {len(start) + 1}" if start else ""),
-                logprobs=16 if self.at == "uncertain" else 0,
+                logprobs=16 if uncertain and not by_token else 0,
             )
-            signals = line.result.signals
-            if signals is None and self.at == "uncertain":
+            sure = self._unsure(line.result)
+            if sure is None and uncertain:
                 raise PlannerError(
                     f"the worker does not say how sure the model was of {line.name}, so nothing tells where to branch: "
                     "give at=uniform or at=random, or an engine that returns log-probabilities"
                 )
-            unsure.append(math.exp(signals.entropy) if signals is not None else 0.0)
+            unsure.append(sure or _NOTHING)
             turn = talk.read(line, turns)
             turns.append(await talk.observed(turn) if turn.calls else turn)
         return Path(tuple(turns), tuple(unsure))
+
+    def _unsure(self, result: Result) -> Mapping[str, float] | None:
+        """Return how unsure the model was of the parts of a turn; `None` where the worker does not say."""
+        if self.region == "turn":
+            return None if result.signals is None else {"turn": math.exp(result.signals.entropy)}
+        if not result.tokens:
+            return None
+        return {part: region_entropy(result.tokens, *tags) for part, tags in _TAGS.items()}
 
     def _spots(self, ctx: Context, path: Path) -> list[int]:
         """Return the turns before which to branch, from 1: before the first one a line begins anew."""
@@ -140,7 +161,13 @@ class PartialRollout(ToolTurns):
         most = min(self.positions, len(places))
         match self.at:
             case "uncertain":
-                return sorted(sorted(places, key=lambda place: (-path.unsure[place], place))[:most])
+                spots: list[int] = []
+                parts = ("calls", "thoughts") if self.region == "mixed" else (self.region,)
+                for number, part in enumerate(parts, 1):
+                    left = [place for place in places if place not in spots]
+                    left.sort(key=lambda place: (-path.unsure[place][part], place))
+                    spots += left[: -(-most * number // len(parts)) - len(spots)]
+                return sorted(spots)
             case "random":
                 return sorted(ctx.random.sample(list(places), most))
             case "uniform":
@@ -158,10 +185,28 @@ class PartialRollout(ToolTurns):
         return [await self._report(ctx, talk, path)]
 
 
+def region_entropy(tokens: Sequence[Token], begin: str, end: str) -> float:
+    """Return exp of the mean entropy of the tokens between the last `begin` and the last `end`, -1 without such. Of
+    each token the likeliest that were told count: their shares are made to sum to 1, their logarithms are as told."""
+    text = "".join(token.text for token in tokens)
+    start, stop = text.rfind(begin), text.rfind(end)
+    start, at = start + len(begin) if start >= 0 else len(text), 0
+    entropies: list[float] = []
+    for token in tokens:
+        if at >= start and at + len(token.text) <= stop and token.top:
+            chances = [math.exp(logprob) for _, logprob in token.top]
+            entropies.append(
+                -sum(p * logprob for p, (_, logprob) in zip(chances, token.top, strict=True)) / sum(chances)
+            )
+        at += len(token.text)
+    return math.exp(sum(entropies) / len(entropies)) if entropies else -1.0
+
+
 @dataclass(frozen=True, slots=True)
 class Path:
     """A line of work from the question to an answer."""
 
     turns: tuple[Turn, ...]
-    unsure: tuple[float, ...]
-    """Of each turn: exp of the mean entropy (nats) of its tokens; 0 for those that it has from another line."""
+    unsure: tuple[Mapping[str, float], ...]
+    """Of each turn, by part: exp of the mean entropy (nats) of its tokens; 0 for those that it has from another
+    line."""

@@ -31,7 +31,8 @@ class Dfs(Search):
     parallel: int = Field(default=2, ge=1, le=1_000)
     """Nodes in flight."""
     back: int = Field(default=2, ge=1, le=1_000)
-    """Levels to go back from a dead end: with 2 its parent gets no more children."""
+    """Levels to go back where the model gives a way up: with 2 the parent gets no more children. From another dead end,
+    such as the greatest depth, it is one level, as in the authors' code."""
     diverse: bool = True
     """Show a node that is expanded again its earlier children. Without, siblings are written at the same time."""
 
@@ -61,7 +62,7 @@ class _Deepest(RankedFrontier):
     def ended(self, node: SearchNode) -> None:
         super().ended(node)
         above = node.parent
-        for _ in range(self._options.back - 1 if node.outcome == "dead" else 0):
+        for _ in range(self._options.back - 1 if node.gave_up else 0):
             if above is not None and above.parent is not None and above.outcome == "open":
                 above.outcome = "expanded"
             above = above.parent if above is not None else None

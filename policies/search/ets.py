@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -10,6 +11,7 @@ from pydantic import Field
 from plait.core.search import Frontier, SearchNode, SearchTree
 
 from ._kept_leaves import by_program, by_tree
+from .rebase import Balanced, shares
 from .stride import Stride, Strides
 
 __all__ = ["Ets"]
@@ -23,21 +25,58 @@ class Ets(Stride):
 
     Differs: a node costs its tokens, not 1; it prunes when memory is short, not once a depth. Exact by a recursion on
     the tree without `diversity`; with it by `scipy.optimize.milp`, and without scipy as if it were 0.
+
+    `style=paper` is the authors' code: depth by depth, O_i are REBASE's whole shares, nodes cost 1, and those that are
+    kept share the whole width again; only its clusters are equal last steps, where theirs embeds them.
     """
 
+    style: Literal["stream", "paper"] = "stream"
+    """`paper`: as the authors have it. Then `budget` is the width (16), and the defaults are theirs."""
     limit: int = Field(default=2048, ge=1, le=10_000)
     """Tokens of live paths above which it prunes, the prompt's apart. What is worth its tokens stays, even if that is
-    more: `balance` says how much they weigh."""
-    balance: float = Field(default=0.25, ge=0)
-    """Weight of the cost (lambda_b)."""
-    diversity: float = Field(default=0.0, ge=0)
-    """Weight of clusters, equal last steps being one (lambda_d); the paper has 1.5 at width 16."""
-    cost: Literal["tokens", "nodes"] = "tokens"
-    """What a node costs; `nodes` is the paper's."""
+    more: `balance` says how much they weigh. Without meaning in `style=paper`, which prunes each depth."""
+    balance: float | None = Field(default=None, ge=0)
+    """Weight of the cost (lambda_b): 0.25, in `style=paper` 1."""
+    diversity: float | None = Field(default=None, ge=0)
+    """Weight of clusters, equal last steps being one (lambda_d): 0, in `style=paper` 1.5, which is for width 16."""
+    cost: Literal["tokens", "nodes"] | None = None
+    """What a node costs: its tokens, in `style=paper` 1 (`nodes`)."""
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the queue and pruning of one run."""
-        return _Pruning(tree, self)
+        return _Paper(tree, self) if self.style == "paper" else _Pruning(tree, self)
+
+    def kept(self, tree: SearchTree, leaves: Sequence[SearchNode], weights: Sequence[float]) -> list[int]:
+        """Return the places of the leaves that are worth the cost of their paths."""
+        paper = self.style == "paper"
+        balance = self.balance if self.balance is not None else 1.0 if paper else 0.25
+        diversity = self.diversity if self.diversity is not None else 1.5 if paper else 0.0
+        by_tokens = self.cost == "tokens" or (self.cost is None and not paper)
+        path_of = [leaf.path() for leaf in leaves]
+        numbers = {each: i for i, each in enumerate(dict.fromkeys(node for path in path_of for node in path))}
+        paths = [[numbers[each] for each in path] for path in path_of]
+        own = {i: float(node.tokens if by_tokens else 1) for node, i in numbers.items()}
+        scale = balance / (sum(own.values()) or 1.0)
+        cost = {i: each * scale for i, each in own.items()}
+        steps = list(dict.fromkeys(leaf.step.strip() for leaf in leaves))
+        if diversity and not (paper and len(steps) < 2):  # theirs leaves the term out where all steps are equal
+            kept = by_program(weights, paths, cost, [steps.index(leaf.step.strip()) for leaf in leaves], diversity)
+            if kept is not None:
+                return kept
+        return by_tree(weights, paths, cost)
+
+
+class _Paper(Balanced):
+    def __init__(self, tree: SearchTree, options: Ets) -> None:
+        self._ets = options
+        super().__init__(tree, options.budget or 16, options.temperature)
+
+    def chosen(self, ranked: list[SearchNode], left: int) -> list[SearchNode]:
+        counts = shares([self.tree.prior(node) for node in ranked], left, self._ets.temperature)
+        total = sum(counts)
+        if len(ranked) < 2 or not total:
+            return ranked
+        return [ranked[i] for i in self._ets.kept(self.tree, ranked, [count / total for count in counts])]
 
 
 class _Pruning(Strides):
@@ -64,23 +103,11 @@ class _Pruning(Strides):
         leaves = [each for each in self.tree.nodes if each.outcome == "open" and each not in self.tree.pending]
         if len(leaves) < 2:
             return
-        numbers = {each: i for i, each in enumerate(self.tree.nodes)}
-        paths = [[numbers[each] for each in leaf.path()] for leaf in leaves]
         best = max(self.tree.prior(leaf) for leaf in leaves)
         weights = [math.exp((self.tree.prior(leaf) - best) / self._options.temperature) for leaf in leaves]
         total = sum(weights)
-        weights = [weight / total for weight in weights]
-        touched = {number for path in paths for number in path}
-        own = {i: float(self.tree.nodes[i].tokens if self._options.cost == "tokens" else 1) for i in touched}
-        scale = self._options.balance / (sum(own.values()) or 1.0)
-        cost = {i: each * scale for i, each in own.items()}
-        kept: list[int] | None = None
-        if self._options.diversity:
-            steps = sorted({leaf.step.strip() for leaf in leaves})
-            kept = by_program(
-                weights, paths, cost, [steps.index(leaf.step.strip()) for leaf in leaves], self._options.diversity
-            )
-        gone = {*leaves} - {leaves[i] for i in (by_tree(weights, paths, cost) if kept is None else kept)}
+        kept = self._options.kept(self.tree, leaves, [weight / total for weight in weights])
+        gone = {*leaves} - {leaves[i] for i in kept}
         for leaf in gone:
             leaf.outcome = "pruned"
         self.gave_up(gone)

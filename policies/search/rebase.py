@@ -10,7 +10,7 @@ from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
 from ._rounds import Rounds
 
-__all__ = ["Rebase", "shares"]
+__all__ = ["Balanced", "Rebase", "shares"]
 
 
 class Rebase(Search):
@@ -27,22 +27,29 @@ class Rebase(Search):
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the rounds of one run."""
-        return _Balanced(tree, self)
+        return Balanced(tree, self.budget, self.temperature)
 
 
-class _Balanced(Rounds):
-    def __init__(self, tree: SearchTree, options: Rebase) -> None:
-        super().__init__(tree, options.budget)
-        self._options = options
+class Balanced(Rounds):
+    """Rounds whose children are shared out by score."""
+
+    def __init__(self, tree: SearchTree, budget: int, temperature: float) -> None:
+        super().__init__(tree, budget)
+        self._budget, self._temperature = budget, temperature
         self._finished = 0
 
     def settle(self, came: list[SearchNode]) -> list[SearchNode]:
         self._finished += sum(node.outcome in ("answer", "dead") for node in came)
         going = [node for node in came if node.outcome == "open"]
         ranked = sorted(going, key=lambda node: (-self.tree.prior(node), node.key, node.name))
-        left = self._options.budget - self._finished
-        counts = shares([self.tree.prior(node) for node in ranked], left, self._options.temperature)
+        left = self._budget - self._finished
+        ranked = self.chosen(ranked, left)
+        counts = shares([self.tree.prior(node) for node in ranked], left, self._temperature)
         return [node for node, count in zip(ranked, counts, strict=True) for _ in range(count)]
+
+    def chosen(self, ranked: list[SearchNode], left: int) -> list[SearchNode]:
+        """Return which of a depth's open nodes, the best first, get children out of so many."""
+        return ranked
 
 
 def shares(scores: list[float], budget: int, temperature: float) -> list[int]:

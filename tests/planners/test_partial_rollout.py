@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from random import Random
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given, strategies as st
 from plait.core.events import Job
 from plait.core.ops import Call, Text, Think
 from plait.core.request import Request
-from plait.core.result import Failure, Result, Signals, Usage
+from plait.core.result import Failure, Result, Signals, Token, Usage
 from plait.core.tools.tool import ToolSpec
 from plait.planners.votes.partial_rollout import PartialRollout
 from plait.runtime.simulation.latency import Host
@@ -67,6 +68,41 @@ class Script:
 def ask(script: Any, tools: Any = TOOLS, **options: Any) -> SimReport:
     host = Host("host", decode_rate=100.0)
     return simulate(Request(text="?"), planner=PartialRollout(**options), hosts=[host], outcome=script, tools=tools)
+
+
+def tokens(text: str, unsure: float) -> tuple[Token, ...]:
+    """Letters, each as likely as `unsure` says or one of fifteen others: the mark of a token is exp of its entropy."""
+    rest = math.log((1 - unsure) / 15)
+    top = (("x", math.log(unsure)), *(("y", rest) for _ in range(15)))
+    return tuple(Token(text=each, logprob=top[0][1], top=top) for each in text)
+
+
+@pytest.mark.parametrize(
+    ("region", "spots"),
+    [("calls", {2, 4}), ("thoughts", {1, 3}), ("mixed", {2, 3})],
+    ids=["calls", "thoughts", "mixed"],
+)
+def test_the_part_of_a_turn_that_was_least_sure_says_where_to_branch(region: str, spots: set[int]) -> None:
+    """Turns 2 and 4 are unsure of their calls, 1 and most of all 3 of their thoughts."""
+    calls, thoughts = [0.9, 0.9, 0.1, 0.9, 0.2, 0.9], [0.9, 0.3, 0.9, 0.1, 0.9, 0.9]
+
+    class Told(Script):
+        def __call__(self, job: Job, rng: Random) -> Result | Failure:
+            said = super().__call__(job, rng)
+            if isinstance(job.op, Think) and job.op.sampling.top_logprobs == 16 and isinstance(said, Result):
+                before, (start, call, end) = len(self.turns[-1][1]), ("<tool_call>", said.text[11:-12], "</tool_call>")
+                thought = ("<think>", "hm, this or that", "</think>")
+                told = [*tokens(thought[0], 0.5), *tokens(thought[1], thoughts[before]), *tokens(thought[2], 0.5)]
+                told += [*tokens(start, 0.5), *tokens(call, calls[before]), *tokens(end, 0.5)]
+                said = said.model_copy(update={"value": "".join(thought) + said.text, "tokens": tuple(told)})
+            return said
+
+    script = Told()
+    report = ask(script, region=region, fresh=0)
+    assert report.result is not None and report.result.text == "42"
+    firsts = [before for before, _ in script.turns]
+    branches = {n for n in range(1, 6) if firsts.count(n) - firsts.count(n - 1) == 3}
+    assert branches == spots
 
 
 def test_lines_branch_off_where_the_model_was_least_sure() -> None:

@@ -190,10 +190,20 @@ def test_depth_first_goes_down_and_back_two_levels_from_a_dead_end() -> None:
     play.end(b, 0.5)
     c = play.take()
     assert c is not None and c.parent is b
+    c.gave_up = True
     play.end(c, None, "dead")
     d = play.take()
     assert d is not None and d.parent is a, "b, the dead end's parent, gets no more children"
     assert "tried here before" in play.frontier.say(a)
+
+
+def test_depth_first_goes_back_one_level_where_nobody_gave_up() -> None:
+    play = Play(Dfs(parallel=1, back=2))
+    a = play.take()
+    assert a is not None
+    play.end(a, None, "dead")
+    b = play.take()
+    assert b is not None and b.parent is play.tree.root
 
 
 def test_depth_first_writes_a_sibling_once_it_can_be_shown_the_one_before() -> None:
@@ -237,6 +247,51 @@ def test_particles_are_drawn_by_score_and_ended_ones_stay() -> None:
         play.end(node, 0.999 if i == 3 else 0.001)
     second = [child for child in (play.take() for _ in range(8)) if child is not None]
     assert {child.parent for child in second} == {first[3]}
+
+
+def finished(play: Play, deep: int, random: Random) -> list[SearchNode]:
+    """Drive a search to its end, over nodes that are answers at a depth, and return these."""
+    while (nodes := [node for node in iter(play.take, None) if node is not None]) or play.tree.pending:
+        for node in nodes:
+            play.end(node, random.random(), "answer" if node.depth == deep else "open")
+    return [node for node in play.tree.nodes if node.outcome == "answer"]
+
+
+def test_the_reference_line_of_particle_gibbs_is_never_lost() -> None:
+    class Kept(Particle):
+        def frontier(self, tree: SearchTree) -> Frontier:
+            made = super().frontier(tree)
+            drawn, begun = made._drawn, made._again  # type: ignore[attr-defined]
+            last: list[SearchNode] = []
+
+            def again() -> list[SearchNode]:
+                assert all(node in (*made._ended, *made._reference[-1:]) for node in last)  # type: ignore[attr-defined]
+                following = begun()
+                last[:] = made._reference[-1:]  # type: ignore[attr-defined]
+                return following
+
+            def watched(nodes: list[SearchNode], count: int) -> list[SearchNode]:
+                sizes.append((count, bool(made._reference)))  # type: ignore[attr-defined]
+                return drawn(nodes, count)
+
+            made._again, made._drawn = again, watched  # type: ignore[attr-defined]
+            return made
+
+    sizes: list[tuple[int, bool]] = []
+    for number in range(200):
+        answers = finished(Play(Kept(particles=8, iterations=3), seed=number), 3, Random(number))
+        assert len(answers) >= 3
+    assert {count for count, reference in sizes if reference} <= {7, 1} and (8, False) in sizes
+
+
+def test_ets_as_published_shares_the_whole_width_among_the_leaves_that_it_keeps() -> None:
+    play = Play(Ets(style="paper", budget=8, diversity=0))
+    first = [node for node in (play.take() for _ in range(8)) if node is not None]
+    for i, node in enumerate(first):
+        play.end(node, 0.9 if i < 2 else 0.1)
+    second = [node for node in iter(play.take, None) if node is not None]
+    assert Counter(node.parent for node in second) == {first[0]: 4, first[1]: 4}
+    assert all(node.outcome == "pruned" for node in first[2:])
 
 
 def random_tree(random: Random) -> tuple[list[float], list[list[int]], dict[int, float]]:

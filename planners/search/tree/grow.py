@@ -189,7 +189,7 @@ class Growth:
             await self._calls.make(node)
         said = spoken(node.step) if self._calls is not None else node.step
         if _has(said, self._options.give_up):
-            node.outcome = "dead"
+            node.outcome, node.gave_up = "dead", True
             return
         whole = finished or self._task.complete(text) or _has(said, self._options.until)
         if whole or node.depth >= self._options.depth:
