@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
+import json
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from plait import AsyncOrchestrator, Plugin
+from plait.apps.commands.demo.plain import PLAIN, ask_plainly, chat_of
 from plait.apps.commands.demo.questions import QUESTIONS, SPLIT, family_of
 from plait.apps.commands.demo.turns import OneCallATurn, read_call
+from plait.apps.common.interrupt import Stopper
+from plait.apps.common.output import Output
 from plait.core.interfaces import Job, Progress
 from plait.core.ops import Text, Think
 from plait.core.result import Failure, Result
@@ -82,3 +89,30 @@ def test_the_family_is_asked_only_where_no_other_model_or_worker_was_asked_for()
     assert there is not None and there.model == str(BUNDLED_MODEL.with_name("tables"))
     assert family_of(Config(worker="scripted", script="x.json")) is None
     assert family_of(Config(worker="engine", model="another")) is None
+
+
+def test_plain_questions_are_for_a_chat_model_that_was_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert chat_of(Config(worker="engine")) is None
+    folder = tmp_path / "plait" / "models" / "smollm2"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    there = chat_of(Config(worker="engine"))
+    assert there is not None and there.model == str(folder)
+    assert chat_of(Config(worker="scripted", script=tmp_path / "x.json")) is None
+    assert chat_of(Config(worker="engine", model="tables")) is None
+
+
+async def test_plain_questions_are_asked_three_ways(tmp_path: Path) -> None:
+    replies = [
+        {"when": "France", "text": "Paris."},
+        {"when": "Italy", "text": "Rome"},
+        {"when": "John", "text": '{"name": "John Smith", "age": 42}'},
+    ]
+    script = tmp_path / "replies.json"
+    script.write_text(json.dumps({"replies": replies}))
+    said = io.StringIO()
+    config = Config(worker="scripted", script=script, journal="off")
+    figures = await ask_plainly(config, Output(said, as_json=False), Stopper(asyncio.get_running_loop()))
+    assert figures.answers == ["Paris.", "Rome", {"name": "John Smith", "age": 42}] and not figures.failure
+    assert all(text in said.getvalue() for _, text, _ in PLAIN)

@@ -122,3 +122,13 @@ def test_a_context_that_is_known_as_text_alone_is_rendered_anew():
     ids, anew = made.prompt(think.model_copy(update={"heard": 2, "context": (Text(text="a"),)}))
     assert anew == "no token ids of it are known"
     assert ids == made.ids(think)
+
+
+ALONE = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+LAST = "{{ messages[-1].content }}"
+
+
+@pytest.mark.parametrize(("template", "lost"), [(ALONE, "no roles"), (LAST, "earlier turns"), (CHATML, ""), (None, "")])
+def test_a_template_without_roles_is_told_from_one_for_conversations(template: str | None, lost: str) -> None:
+    said = prompter(template).roles()
+    assert lost in said and bool(said) == bool(lost)

@@ -130,6 +130,22 @@ class Prompter:
                 return what
         return ""
 
+    def roles(self) -> str:
+        """Return what the chat template leaves out of a conversation, in words; empty if nothing, or without one. Such
+        a model is not told who said what, or is not told it at all."""
+        if not self.template:
+            return ""
+        first, second, third = said = ("Zone", "Ztwo", "Zthree")
+        asked = Think(prompt="a", chat=True)
+        try:
+            text = self._render([user(first), spoken(second), user(third)], asked, True)
+            swapped = self._render([user(first), user(second), user(third)], asked, True)
+        except EngineError:  # some take turns in one order alone; `rewrites` says what else is wrong
+            return ""
+        if not all(each in text for each in said):
+            return "it leaves out earlier turns of a conversation"
+        return "it writes no roles, so who said what is lost" if text == swapped else ""
+
     def _chat(self, think: Think) -> PromptIds:
         messages = with_prompt(think.messages, "".join(self._text_of(part) for part in think.prompt))
         why = ""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,16 +97,23 @@ def loaded_bytes(folder: Path, config: dict[str, Any] | None, dtype: str) -> int
     return weight_bytes(folder) * wanted // stored
 
 
+def head_size(config: Mapping[str, Any]) -> int | None:
+    """Return the size of one attention head, `None` if the config does not tell."""
+    heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
+    said = config.get("head_dim")
+    if isinstance(said, int):
+        return said
+    return hidden // heads if isinstance(heads, int) and isinstance(hidden, int) and heads else None
+
+
 def kv_bytes_per_token(config: dict[str, Any], dtype: str) -> int | None:
     """Return the bytes of keys and values that one token takes in a type, or `None` if the config does not tell."""
-    layers, heads = config.get("num_hidden_layers"), config.get("num_attention_heads")
-    hidden = config.get("hidden_size")
-    if not (isinstance(layers, int) and isinstance(heads, int) and isinstance(hidden, int) and heads):
+    layers, heads, size = config.get("num_hidden_layers"), config.get("num_attention_heads"), head_size(config)
+    if not (isinstance(layers, int) and isinstance(heads, int) and size):
         return None
     kv_heads = config.get("num_key_value_heads") or heads
-    head_dim = config.get("head_dim") or hidden // heads
     # one key and one value; a type that is not known is taken for one of 16 bits
-    return 2 * (_width(dtype) or 2) * layers * kv_heads * head_dim
+    return 2 * (_width(dtype) or 2) * layers * kv_heads * size
 
 
 def kv_budget(config: dict[str, Any] | None, slots: int, max_model_len: int | None, available: int, dtype: str) -> int:

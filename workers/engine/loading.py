@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plait.core.errors import EngineError
@@ -16,7 +17,7 @@ from .parameters import engine_arguments, lora_rank
 from .private import without_amx
 from .process import INSTALL, environment, explain, first_line
 
-__all__ = ["arguments", "broken", "load", "prepare", "tokens_input"]
+__all__ = ["arguments", "broken", "load", "misfit", "prepare", "tokens_input"]
 
 
 def broken(error: BaseException, model: str) -> EngineError:
@@ -37,9 +38,33 @@ def prepare(spec: EngineOptions) -> dict[str, Any]:
         resources.enough_gpus(spec.tensor_parallel_size)
     kv = spec.kv_cache_memory_bytes
     if not gpu:
+        if config is not None and (fault := misfit(config, spec.model, _head_sizes())):
+            raise EngineError(fault)
         dtype = resources.cpu_dtype(spec.dtype)
         kv = resources.reserve(spec.model, folder, config, kv, spec.slots, spec.max_model_len, dtype)
     return arguments(spec, str(folder or spec.model), kv, gpu, lora_rank(spec.lora))
+
+
+def misfit(config: Mapping[str, Any], model: str, sizes: Sequence[int]) -> str:
+    """Return why a model of this config.json cannot run where attention takes heads of these sizes; empty if it can,
+    or if that is not known. Without this vLLM 0.32 loads it, and breaks at the first request."""
+    size = resources.head_size(config)
+    if size is None or not sizes or size in sizes:
+        return ""
+    return (
+        f"{model} has attention heads of size {size}, and vLLM's attention on a CPU takes {', '.join(map(str, sizes))} "
+        "alone: choose another model, or run this one on a GPU or on a server (--worker http)"
+    )
+
+
+def _head_sizes() -> Sequence[int]:
+    """Return the sizes of heads that vLLM's attention on a CPU takes; none where it does not say."""
+    try:
+        from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+        return CPUAttentionBackend.get_supported_head_sizes()
+    except Exception:  # vLLM is not there, or keeps it elsewhere: `load` says the first
+        return ()
 
 
 def load(args: dict[str, Any]) -> tuple[Any, Any]:

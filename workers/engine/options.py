@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -29,7 +29,7 @@ class EngineOptions(Frozen):
     """Most tokens of prompt and output together; by default what the model allows and the cache holds."""
     block_size: int | None = Field(default=None, ge=1)
     """Tokens in a block of the cache; 32 on a CPU by default."""
-    dtype: str = "auto"
+    dtype: Literal["auto", "bfloat16", "float16", "half", "float32", "float"] = "auto"
     """Type of the weights. On a CPU `auto` is bfloat16 where the processor has AVX-512-BF16 or AMX, else float32, which
     is then faster."""
     threads: int | None = Field(default=None, ge=1)

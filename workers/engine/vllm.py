@@ -96,6 +96,9 @@ class Core:
         self.prompter = Prompter(engine.get_tokenizer())
         if rewrites := self.prompter.rewrites():
             log.warning("%s: a conversation that goes on may be rendered anew: %s", spec.name, rewrites)
+        if lost := self.prompter.roles():
+            remedy = "ask one question at a time, or put a template with roles into the folder (chat_template.jinja)"
+            log.warning("%s: the model's chat template is none for conversations: %s; %s", spec.name, lost, remedy)
         generation: dict[str, Any] = {}
         with contextlib.suppress(Exception):
             generation = config.model_config.try_get_generation_config() or {}

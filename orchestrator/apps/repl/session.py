@@ -25,7 +25,8 @@ from ...core.result import Usage
 from ...core.tools.context import Question
 from ...runtime.client.answer import Answer, News
 from ...runtime.client.client import AsyncOrchestrator, Handle
-from ...runtime.client.config import Config
+from ...runtime.client.config import BUNDLED_MODEL, Config
+from ...runtime.client.models import CHAT, fetched
 from ...runtime.plugins.loader import Plugins
 from ..common.session import engine_name
 from ..verbs import Verb
@@ -33,6 +34,9 @@ from .attachments import Attachment, message_of
 from .state import Manner, ReplTurn
 
 __all__ = ["GivenUp", "ReplSession", "state_dir"]
+
+_OWN = ("ray", "engine")
+"""Workers that load a model themselves."""
 
 
 @dataclass(slots=True)
@@ -85,6 +89,8 @@ class ReplSession:
         self._stop = asyncio.Event()
         self._orchestrator: AsyncOrchestrator | None = None
         self.config = config
+        self._named = "model" in config.model_fields_set or config.worker not in _OWN
+        self._fit()
 
     # -- the engine --------------------------------------------------------------------------------------------------
 
@@ -135,16 +141,40 @@ class ReplSession:
             task.exception()  # whoever asks next is told; nobody need have asked
         self.watch(None)
 
+    def _fit(self) -> bool:
+        """Take the model that questions are for, where the user has named none: puzzles and threads are for the bundled
+        one, plain questions for a chat model that was fetched. Return whether that is another than before."""
+        if self._named:
+            return False
+        plain = self.manner.request.task.name == "plain" and self._planner().name != "threads"
+        there = fetched(CHAT) if plain else None
+        wanted = str(BUNDLED_MODEL if there is None else there)
+        changed = self.config.model != wanted
+        if changed:
+            self.config = self.config.model_copy(update={"model": wanted})
+        return changed
+
+    def _planner(self) -> Plugin:
+        return self.manner.given("planner") or self.config.planner
+
+    async def fit(self) -> None:
+        """Close the workers if the next question is for another model than the one that runs."""
+        if self._fit():
+            await self._close_engine()
+
     async def swap(self, **settings: Any) -> None:
         """Close the workers and have others made with these settings; they start when they are first needed.
 
         Raises `ValidationError` or `PluginError` for settings that make no sense; the workers are then kept.
         """
-        changed = self.config.model_dump(exclude_unset=True) | settings
+        kept = self.config.model_dump(exclude_unset=True, exclude=None if self._named else {"model"})
+        changed = kept | settings
         given = Config(**{key: value for key, value in changed.items() if value is not None})
         AsyncOrchestrator(config=given)
         await self._close_engine()
         self.config = given
+        self._named = "model" in given.model_fields_set or given.worker not in _OWN
+        self._fit()
 
     async def _close_engine(self) -> None:
         starting, self._starting = self._starting, None
@@ -176,7 +206,7 @@ class ReplSession:
         if before:
             fields["messages"] = before
         if self.agent is None:
-            planner = self.manner.given("planner") or self.config.planner
+            planner = self._planner()
             cls: Any = self.plugins.class_of("planner", planner.name)
             given: dict[str, Any] = planner.options
             streams = {name: {"stream": True, **given.get(name, {})} for name in cls.says_answer()}
@@ -197,6 +227,7 @@ class ReplSession:
         Raises `UsageError` for what cannot be run, `WorkerError` for workers that cannot start, `GivenUp`.
         """
         self._stop.clear()
+        await self.fit()
         request = self.request(text) if plan is None else self.manner.request.updated({"text": text})
         turn = ReplTurn(text, self._written(), planned=plan is not None)
         own = self._own() if plan is None else {}

@@ -8,11 +8,13 @@ from pathlib import Path
 
 from ...core.errors import ConfigError
 
-__all__ = ["BUNDLED", "FETCHED", "cache", "fetched", "folder_of"]
+__all__ = ["BUNDLED", "CHAT", "FETCHED", "cache", "fetched", "folder_of"]
 
 BUNDLED = Path(__file__).parents[2] / "models"
 FETCHED = ("smollm2",)
 """Names of models that can be fetched."""
+CHAT = "smollm2"
+"""The one among them that plain questions go to where nobody names a model."""
 
 
 def cache() -> Path:

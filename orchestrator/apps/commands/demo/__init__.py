@@ -1,5 +1,5 @@
 """`plait demo`: puzzles by one line of reasoning, by a vote and by threads; questions whose tools a plan calls side by
-side; and a request that is split into its pieces. All on real engines, with the bundled models."""
+side; a request that is split into its pieces; plain questions, where a chat model was fetched. All on real engines."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ...common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ...common.options import Common, Json, common_options
 from ...common.output import Output, opened
 from ...common.problems import CountdownProblem, draw
+from .plain import PlainFigures, ask_plainly, chat_of
 from .puzzles import Way, close_puzzles, solve_puzzles, ways
 from .questions import DemoFigures, ask_questions, close_questions, family_of
 
@@ -71,11 +72,14 @@ async def _show(
     cancelled, start = await solve_puzzles(config, problems, compared, output, stopper)
     close_puzzles(compared, output.people)
     family = family_of(config)
-    asked: dict[str, list[DemoFigures]] = {}
+    asked: dict[str, list[DemoFigures] | list[PlainFigures]] = {}
     if family is not None and not cancelled:
         try:
-            asked["questions"], asked["split"] = await ask_questions(family, output, stopper)
-            close_questions(asked["questions"], output.people)
+            questions, asked["split"] = await ask_questions(family, output, stopper)
+            asked["questions"] = questions
+            close_questions(questions, output.people)
+            if (chat := chat_of(config)) is not None and not stopper.requested:
+                asked["plain"] = [await ask_plainly(chat, output, stopper)]
         except CommandInterrupted:
             cancelled = True
     return cancelled or stopper.requested, start, asked
