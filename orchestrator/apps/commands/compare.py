@@ -21,6 +21,10 @@ from ..common.output import Output, opened
 __all__ = ["PlannerComparison", "compare", "compared", "plot", "show"]
 
 
+_UNPRICED = 8
+"""Columns of the table without that of cost."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlannerComparison:
     """One planner's figures over the problems that all of them were run on. Intervals are of 95 %."""
@@ -36,6 +40,8 @@ class PlannerComparison:
     """Tokens one after another a problem, on average."""
     seconds: float
     """Of one problem, on average."""
+    cost: float = 0.0
+    """Of one problem, on average; 0 where no price is known."""
     difference: tuple[float, float, float] | None = None
     """Share solved less that of the first planner, with its interval, paired by problem."""
     tokens_ratio: float | None = None
@@ -66,6 +72,7 @@ def compared(runs: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[PlannerCom
             tokens,
             _mean(mine, "critical_path_tokens"),
             _mean(mine, "seconds"),
+            _mean(mine, "cost"),
             paired(hits, first) if first else None,
             tokens / base_tokens if first and base_tokens else None,
         )
@@ -121,14 +128,16 @@ def show(rows: Sequence[PlannerComparison], output: Output) -> None:
         "× tokens",
         "critical",
         "seconds",
+        *(["cost"] if any(row.cost for row in rows) else []),
     ):
         table.add_column(column, justify="left" if column == "planner" else "right", no_wrap=column != "planner")
     for row in rows:
         difference = "" if row.difference is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*_points(row.difference))
         ratio = "" if row.tokens_ratio is None else f"{row.tokens_ratio:.2f}"
+        cost = [f"{row.cost:.2g}"] if len(table.columns) > _UNPRICED else []
         table.add_row(
             row.name, f"{row.solved:.1%}", f"{row.low:.1%}–{row.high:.1%}", difference, f"{row.tokens:,.0f}", ratio,
-            f"{row.critical:,.0f}", f"{row.seconds:.2f}",
+            f"{row.critical:,.0f}", f"{row.seconds:.2f}", *cost,
         )  # fmt: skip
     people = output.people
     before = people.width
@@ -198,7 +207,7 @@ def _records(path: Path) -> list[dict[str, Any]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from None
+        raise ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     found: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
         try:

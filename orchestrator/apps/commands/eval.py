@@ -13,7 +13,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from ...core.errors import ConfigError
+from ...core.errors import ConfigError, UsageError
 from ...core.ops import Plugin
 from ...core.request import Request
 from ...runtime.client.answer import Answer
@@ -34,7 +34,7 @@ from ..common.session import opened_session
 from .compare import compared, plot, show
 from .run import model_warnings
 
-__all__ = ["EvalCounts", "evaluate"]
+__all__ = ["EvalCounts", "evaluate", "evaluated", "report"]
 
 
 @dataclass(slots=True)
@@ -96,6 +96,7 @@ class EvalCounts:
             "cached": usage.cached,
             "parallelism": figures.summary(),
             "seconds": round(answer.seconds, 4),
+            "cost": usage.cost,
             "provenance": None if made is None else made.digest,
             **first,
         }
@@ -190,6 +191,11 @@ def evaluate(
     if config.whole is None:
         config = config.model_copy(update={"whole": 0})  # every token counts here, those of stopped answers too
     given: Sequence[CountdownProblem | DatasetQuestion]
+    if Path(task).suffix.lower() in (".csv", ".jsonl", ".parquet"):
+        raise UsageError(
+            f"{task} is a file, not a task: plait try {task}, or plait eval plain --problems {task} --text FIELD "
+            "--want FIELD"
+        )
     task = of_a_set(task)
     graded = environment_of(task, Plugin.of(environment) if environment else None)
     if problems is None and task != "countdown":
@@ -212,9 +218,7 @@ def evaluate(
         for warning in dict.fromkeys(warnings):
             output.progress.print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
         tallies = {name: EvalCounts() for name in asked}
-        cancelled, start = run_stoppable(
-            lambda stopper: _evaluate(config, given, asked, concurrency, tallies, output, stopper)
-        )
+        cancelled, start = evaluated(config, given, asked, concurrency, tallies, output)
         if file is not None:
             file.writelines(tally.lines(name if len(tallies) > 1 else None) for name, tally in tallies.items())
         about: dict[str, Any] = {
@@ -225,14 +229,27 @@ def evaluate(
             "warnings": list(dict.fromkeys(warnings)),
         }
         summaries = [{**tally.summary(), **about, "planner": name} for name, tally in tallies.items()]
-        _report(summaries, tallies, output, as_json, plot_to)
+        report(summaries, tallies, output, as_json, plot_to)
     if cancelled:
         raise typer.Exit(130)
     if all(tally.failed == tally.n for tally in tallies.values()):
         raise typer.Exit(1)
 
 
-def _report(
+def evaluated(
+    config: Config,
+    problems: Sequence[CountdownProblem | DatasetQuestion],
+    asked: dict[str, Request],
+    concurrency: int,
+    tallies: dict[str, EvalCounts],
+    output: Output,
+) -> tuple[bool, float]:
+    """Run each request on all problems, and count in `tallies`; return whether the user gave up, and the seconds that
+    the workers took to start."""
+    return run_stoppable(lambda stopper: _evaluate(config, problems, asked, concurrency, tallies, output, stopper))
+
+
+def report(
     summaries: Sequence[dict[str, Any]],
     tallies: dict[str, EvalCounts],
     output: Output,

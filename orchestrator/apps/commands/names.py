@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ... import __version__
 from ...core.errors import PluginError, UsageError
+from ...core.messages import did_you_mean
 from ...runtime.plugins.loader import Plugins
 from ..common.options import Json
 from ..common.output import opened
@@ -44,7 +45,8 @@ def names(
     if kind is not None:
         singular = next((one for one, many in _PLURALS.items() if kind in (one, many)), None)
         if singular is None:
-            raise UsageError(f"there is no kind {kind!r} of plugin: there are {', '.join(_KINDS)}")
+            near = did_you_mean(kind, [*_KINDS, *_PLURALS.values()])
+            raise UsageError(f"there is no kind {kind!r} of plugin{near}: there are {', '.join(_KINDS)}")
         kind = singular
     plugins = Plugins()
     found = {one: _listed(plugins, one) for one in _KINDS if kind in (None, one)}

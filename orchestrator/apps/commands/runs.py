@@ -264,6 +264,10 @@ def _about(entry: RunEntry) -> dict[str, Any]:
     return {"created": entry.created.isoformat(), "text": entry.text, "journal": str(entry.path)}
 
 
+_PIPED = 160
+"""Columns of a table that no terminal shows."""
+
+
 def _table(found: list[RunEntry], output: Output) -> None:
     table = Table(box=None, pad_edge=False)
     for name, options in {
@@ -284,4 +288,6 @@ def _table(found: list[RunEntry], output: Output) -> None:
             str(entry.tokens) if entry.tokens else "-",
             Text(entry.text or "-", style="dim"),
         )
+    if not output.people.is_terminal:  # a program reads it: ids are whole, and no column is left out
+        output.people.width = max(output.people.width, _PIPED)
     output.people.print(table)

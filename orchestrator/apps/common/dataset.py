@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from ...core.task import Task
 from ...runtime.plugins.loader import Plugins
 from .rows import read_problems
 
-__all__ = ["DatasetQuestion", "drawn_questions", "environment_of", "of_a_set", "read_questions"]
+__all__ = ["DatasetQuestion", "drawn_questions", "environment_of", "of_a_set", "question_of", "read_questions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,14 @@ def read_questions(
     verifies = cls.verify is not Task.verify
     example = f'{{"{text}": "6 times 7?", "{want}": "42"}}'
     return read_problems(path, lambda fields: _question(plugins, spec, fields, text, want, verifies, place), example)
+
+
+def question_of(spec: Plugin, fields: Mapping[str, Any], text: str, want: str) -> DatasetQuestion:
+    """Return the question of one row. Raises `UsageError` for a row without one."""
+    try:
+        return _question(Plugins(), spec, {**fields, text: fields.get(text)}, text, want, verifies=True, place=None)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"a row {error}") from None
 
 
 def _question(

@@ -17,6 +17,8 @@ from ...core.addresses import allow
 from ...core.ops import Thinking
 from ...core.request import Request
 from ...runtime.client.config import Config
+from ...runtime.client.models import BUNDLED, FETCHED
+from ...runtime.plugins.loader import PluginKind, Plugins
 from ...runtime.plugins.spec import typed
 from ...runtime.plugins.trust import trust
 
@@ -40,6 +42,20 @@ def all_typed(given: list[str] | None) -> list[str | None]:
     return [typed(text) for text in given or ()]
 
 
+def _names(kind: PluginKind) -> Callable[[str], list[str]]:
+    """Return what completes the name of a plugin in a shell."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in Plugins.listed(kind) if name.startswith(incomplete)]
+
+    return complete
+
+
+def _models(incomplete: str) -> list[str]:
+    bundled = [path.name for path in BUNDLED.iterdir() if path.is_dir()]
+    return sorted(name for name in (*bundled, *FETCHED) if name.startswith(incomplete))
+
+
 _WHERE = "Model and workers"
 _WHAT = "How it is solved"
 
@@ -49,6 +65,7 @@ Task = Annotated[
     typer.Option(
         metavar="NAME[:k=v,…]",
         callback=typed,
+        autocompletion=_names("task"),
         help="What the text means: see `plait names`; as for all plugins, FILE.py:Class is one of your own.",
         rich_help_panel=_WHAT,
     ),
@@ -58,6 +75,7 @@ Planner = Annotated[
     typer.Option(
         metavar="NAME[:k=v,…]",
         callback=typed,
+        autocompletion=_names("planner"),
         help="How the work is split, with options.",
         rich_help_panel=_WHAT,
     ),
@@ -78,7 +96,13 @@ Policies = Annotated[
 ]
 Merge = Annotated[
     str | None,
-    typer.Option(metavar="NAME[:k=v,…]", callback=typed, help="How branches become one answer.", rich_help_panel=_WHAT),
+    typer.Option(
+        metavar="NAME[:k=v,…]",
+        callback=typed,
+        autocompletion=_names("merge"),
+        help="How branches become one answer.",
+        rich_help_panel=_WHAT,
+    ),
 ]
 Allow = Annotated[
     list[str] | None,
@@ -143,13 +167,19 @@ class Common:
         str | None,
         typer.Option(
             metavar="DIR",
+            autocompletion=_models,
             help="Folder of the model, or name of a bundled one: countdown, tables, …",
             rich_help_panel=_WHERE,
         ),
     ] = None
     worker: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="ray, engine, http, scripted or FILE.py:Class.", rich_help_panel=_WHERE),
+        typer.Option(
+            metavar="NAME",
+            autocompletion=_names("worker"),
+            help="ray, engine, http, scripted or FILE.py:Class.",
+            rich_help_panel=_WHERE,
+        ),
     ] = None
     script: Annotated[
         Path | None,

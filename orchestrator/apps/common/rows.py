@@ -1,4 +1,4 @@
-"""Rows of a file of the user's own: CSV where its name ends so, else JSON lines, read one at a time."""
+"""Rows of a file of the user's own: CSV or Parquet where its name ends so, else JSON lines, read one at a time."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ...core.errors import ConfigError, PlaitError
 __all__ = ["RawRow", "is_csv", "raw_rows", "read_problems"]
 
 _MOST_OF_A_CELL = 1 << 24
+_ROWS_OF_A_BATCH = 1_024
 _SHOWN_FAULTS = 5
 
 T = TypeVar("T")
@@ -39,8 +40,12 @@ def is_csv(path: Path) -> bool:
 def raw_rows(path: Path, column: str = "") -> Iterator[RawRow]:
     """Yield the rows of a file; empty lines are none.
 
-    Raises `ConfigError` for a CSV file without this column, and `OSError` for a file that cannot be read.
+    Raises `ConfigError` for a CSV or Parquet file without this column and for Parquet without pyarrow, `OSError` for a
+    file that cannot be read.
     """
+    if path.suffix.lower() == ".parquet":
+        yield from _of_parquet(path, column)
+        return
     if is_csv(path):
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             reader = csv.DictReader(file)
@@ -56,6 +61,23 @@ def raw_rows(path: Path, column: str = "") -> Iterator[RawRow]:
                     yield RawRow(number, json.loads(line))
                 except (ValueError, RecursionError) as error:
                     yield RawRow(number, fault=f"not JSON ({getattr(error, 'msg', None) or type(error).__name__})")
+
+
+def _of_parquet(path: Path, column: str) -> Iterator[RawRow]:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ModuleNotFoundError:
+        raise ConfigError("Parquet needs pyarrow: pip install 'plait[batch]', or give .jsonl or .csv") from None
+    try:
+        with parquet.ParquetFile(path) as file:
+            if column and column not in file.schema_arrow.names:
+                there = ", ".join(file.schema_arrow.names)
+                raise ConfigError(f"{path} has no column `{column}` (it has {there}): --text names another")
+            rows = (row for batch in file.iter_batches(_ROWS_OF_A_BATCH) for row in batch.to_pylist())
+            for number, row in enumerate(rows, 1):
+                yield RawRow(number, {name: value for name, value in row.items() if value is not None})
+    except ArrowException as error:
+        raise ConfigError(f"{path} cannot be read as Parquet: {error}") from None
 
 
 def _of_csv(reader: csv.DictReader[str]) -> Iterator[RawRow]:

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ...core.interfaces import Worker
 from ...runtime.client.client import AsyncOrchestrator
@@ -69,7 +70,8 @@ async def opened_session(
 
 @contextlib.contextmanager
 def _saying(output: Output, config: Config, any_model: bool) -> Iterator[None]:
-    if not any_model or config.worker in _QUICK:
+    missing = config.worker in _NAMES and not Path(config.model).is_dir()  # then the start fails at once
+    if not any_model or missing or config.worker in _QUICK:
         yield
         return
     what = engine_name(config)

@@ -6,7 +6,7 @@ lines, `shown_json` for JSON. What goes to a file or a pipe stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
@@ -42,38 +42,51 @@ def shown_json(text: str, stream: TextIO) -> str:
     return text.translate(_ESCAPED) if stream.isatty() else text
 
 
+_ASCII = str.maketrans(
+    {**dict.fromkeys("├└", "|"), "│": "|", "─": "-", "✓": "+", "✗": "x", "−": "-", "●": "*", "○": "o", "◆": "#"}
+    | {"·": "-", "…": ".", "–": "-", "×": "x", "’": "'"}
+)
+"""What stands for the signs of trees and tables where the encoding of a stream lacks them; one character each, so that
+columns stay where they are."""
+
+
 def console(stream: TextIO) -> Console:
     """Return a console for a stream."""
     made = Console(file=stream, highlight=False, soft_wrap=False)
     if made.is_terminal:
         made.push_render_hook(CleanOutput())
+    if not made.encoding.startswith("utf"):
+        made.push_render_hook(CleanOutput(lambda text: text.translate(_ASCII)))
     return made
 
 
 class _Clean:
     """Something to print, with the control characters of its text made visible."""
 
-    def __init__(self, inner: RenderableType) -> None:
-        self._inner = inner
+    def __init__(self, inner: RenderableType, clean: Callable[[str], str]) -> None:
+        self._inner, self._clean = inner, clean
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from _cleaned(console.render(self._inner, options))
+        yield from _cleaned(console.render(self._inner, options), self._clean)
 
 
 class CleanOutput(RenderHook):
     """Keeps control characters out of all that a console prints, but for those of its own styles.
 
-    Use it as `console.push_render_hook(CleanOutput())`.
+    Use it as `console.push_render_hook(CleanOutput())`. `clean`: what is done to each text, in place of `safe`.
     """
+
+    def __init__(self, clean: Callable[[str], str] = safe) -> None:
+        self._clean = clean
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         """Return the same things to print, cleaned."""
-        return [_Clean(each) for each in renderables]
+        return [_Clean(each, self._clean) for each in renderables]
 
 
-def _cleaned(segments: Iterable[Segment]) -> Iterator[Segment]:
+def _cleaned(segments: Iterable[Segment], clean: Callable[[str], str]) -> Iterator[Segment]:
     for segment in segments:
         if segment.control:
             yield segment
         else:
-            yield Segment(safe(segment.text), segment.style)
+            yield Segment(clean(segment.text), segment.style)

@@ -48,7 +48,7 @@ def serve(
     """Serve the OpenAI API: chat completions and responses, answered by planners.
 
     The model's name says how: `qwen3`, `plait/sample:n=16@qwen3`, or an alias. More settings, tenants among them, stand
-    in the table [serve] of plait.toml.
+    in the table `serve` of plait.toml.
     """
     if new_key:
         from .tenants import hashed, new_key as made

@@ -219,11 +219,16 @@ class Plugins:
         allow(offers[0].address)  # whoever installed it allowed it
         return _third_party(kind, name, offers[0].address)
 
+    @staticmethod
+    def listed(kind: PluginKind) -> list[str]:
+        """Return the names of the plugins of a kind, in alphabetical order, without importing any."""
+        return sorted({*_there(kind), *installed(kind)})
+
     def names(self, kind: PluginKind) -> dict[str, str]:
         """Return the names of the plugins that are there, each with the first sentence of its docstring (or why it
         cannot be loaded), in alphabetical order."""
         listed: dict[str, str] = {}
-        for name in sorted({*_there(kind), *installed(kind)}):
+        for name in self.listed(kind):
             try:
                 doc = inspect.cleandoc(vars(self.class_of(kind, name)).get("__doc__") or "")
             except PluginError as error:
@@ -299,9 +304,10 @@ def _unknown(kind: PluginKind, name: str, known: Iterable[str]) -> str:
     if not near:
         others = [other for other in PACKAGES if other != kind and name.replace("_", "-") in _there(other)]
         near = f" ({name!r} is a {others[0]})" if others else ""
-    listed = ", ".join(there) or "none"
-    hint = "" if "." not in name else "; a third party's is written pkg.mod:Class"
-    return f"there is no {kind} {name!r}{near} (there are: {listed}{hint})"
+    if near:
+        return f"there is no {kind} {name!r}{near}; `plait names` lists all"
+    own = "one of your own is written FILE.py:Class or pkg.mod:Class"
+    return f"there is no {kind} {name!r} (there are: {', '.join(there) or 'none'}; {own})"
 
 
 def _only_class(kind: PluginKind, name: str, path: str) -> type:
