@@ -118,8 +118,8 @@ def test_a_third_partys_plugin(plugins: Plugins, theirs: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "said"),
     [
-        ("merge", "majorty", ["no merge 'majorty'", "did you mean 'majority'", "best-of"]),
-        ("policy", "critical-pat", ["did you mean 'critical-path'", "fifo"]),
+        ("merge", "majorty", ["no merge 'majorty'", "did you mean 'majority'", "plait names"]),
+        ("policy", "critical-pat", ["did you mean 'critical-path'", "plait names"]),
         ("policy", "majority", ["no policy 'majority'", "is a merge"]),
         ("planner", "zzz", ["no planner 'zzz'", "there are: ", "single"]),
         ("planner", "", ["no planner ''"]),
