@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import math
+import os
 import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from plait import AsyncOrchestrator, Budget, Join, Plan, Plugin, Sampling, Step, Think
@@ -34,8 +37,10 @@ WIDTHS, ROUNDS = (8, 32, 128), 12
 MAX_TOKENS = 256
 
 
-def prompts(count: int) -> list[str]:
-    """Return prompts of different problems, so that no cache helps one contender over another."""
+def prompts(count: int, chat: bool = False) -> list[str]:
+    """Return prompts of different problems, so that no cache helps one contender over another; with `chat` in words."""
+    if chat:
+        return [f"Tell a story of {count + n} words about the number {1000 + 37 * n}.\n\n" for n in range(count)]
     task = Plugin(name="countdown")
     return [Plugins().task(task, problem.text).render("serial") for problem in draw(count, seed=5)]
 
@@ -43,7 +48,7 @@ def prompts(count: int) -> list[str]:
 class Raw:
     """vLLM's engine with nothing around it."""
 
-    def __init__(self, model: str, slots: int, cache: int) -> None:
+    def __init__(self, model: str, slots: int, cache: int, tokens: int) -> None:
         import torch
         from vllm import EngineArgs, LLMEngine  # the baseline is vLLM itself
         from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -54,7 +59,7 @@ class Raw:
         self.engine: Any = LLMEngine.from_engine_args(args)
         self.tokenizer: Any = self.engine.get_tokenizer()
         self.params = SamplingParams(
-            temperature=0.0, max_tokens=MAX_TOKENS, output_kind=RequestOutputKind.FINAL_ONLY, detokenize=False
+            temperature=0.0, max_tokens=tokens, output_kind=RequestOutputKind.FINAL_ONLY, detokenize=False
         )
         self.texts: list[str] = []
         self.number = 0
@@ -77,9 +82,9 @@ class Raw:
         return tokens / (time.perf_counter() - start)
 
 
-async def through(orchestrator: AsyncOrchestrator, texts: list[str], width: int) -> float:
+async def through(orchestrator: AsyncOrchestrator, texts: list[str], width: int, tokens: int) -> float:
     """Generate for all texts as one plan, `width` in flight; tokens a second."""
-    sampling = Sampling(max_tokens=MAX_TOKENS)
+    sampling = Sampling(max_tokens=tokens, temperature=0.0)
     steps = [Step(name=f"t{i}", op=Think(prompt=(Text(text=text),), sampling=sampling)) for i, text in enumerate(texts)]
     join = Step(name="all", op=Join(), needs=tuple(step.name for step in steps))
     plan = Plan(steps=(*steps, join), output="all", budget=Budget(width=width))
@@ -90,9 +95,17 @@ async def through(orchestrator: AsyncOrchestrator, texts: list[str], width: int)
     return answer.total_tokens / seconds
 
 
-async def run(widths: Sequence[int] = WIDTHS, rounds: int = ROUNDS, seconds: float = math.inf) -> list[Row]:
-    """Measure and return the table's rows. `seconds`: for each width; no round begins that would end later."""
-    config = Config.load()
+async def run(
+    widths: Sequence[int] = WIDTHS,
+    rounds: int = ROUNDS,
+    seconds: float = math.inf,
+    tokens: int = MAX_TOKENS,
+    model: str | None = None,
+    kept: Path | None = None,
+) -> list[Row]:
+    """Measure and return the table's rows. `seconds`: for each width; no round begins that would end later. `model`: in
+    place of the bundled one. `kept`: a file for the figures of each round."""
+    config = Config.load(**({} if model is None else {"model": model}))
     plugins = Plugins()
     slots = max(WIDTHS)
     cache = 256 << 20
@@ -100,18 +113,22 @@ async def run(widths: Sequence[int] = WIDTHS, rounds: int = ROUNDS, seconds: flo
     rows: list[Row] = []
     async with (
         AsyncOrchestrator(workers=[local]) as inside,
-        AsyncOrchestrator(worker="ray", slots=slots, kv_cache_mib=256) as ray,
+        AsyncOrchestrator(model=config.model, worker="ray", slots=slots, kv_cache_mib=256) as ray,
     ):
-        raw = Raw(config.model, slots, cache)
+        raw = Raw(config.model, slots, cache, tokens)
         for width in widths:
-            texts = prompts(max(2 * width, 32))
+            texts = prompts(max(2 * width, 32), chat=model is not None)
             contenders = {
                 "raw": lambda texts=texts, width=width: raw.rate(texts, width),
-                "in process": lambda texts=texts, width=width: through(inside, texts, width),
-                "ray": lambda texts=texts, width=width: through(ray, texts, width),
+                "in process": lambda texts=texts, width=width: through(inside, texts, width, tokens),
+                "ray": lambda texts=texts, width=width: through(ray, texts, width, tokens),
             }
             figures = await interleave(contenders, rounds, seconds=seconds)
             base = figures.spread("raw")
+            if kept is not None:
+                about = {"model": Path(config.model).name, "width": width, "tokens": tokens, "load": os.getloadavg()[0]}
+                with kept.open("a", encoding="utf-8") as out:
+                    out.write(json.dumps({**about, "rates": dict(figures.figures)}) + "\n")
             for name in ("in process", "ray"):
                 ours, ratio = figures.spread(name), figures.ratio(name, "raw")
                 goal = "≥ 0.98" if name == "in process" else "≥ 0.97"
@@ -126,5 +143,12 @@ def main() -> None:
     parser.add_argument("--width", type=int, action="append", help="in flight; may be given several times")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--seconds", type=float, default=math.inf, help="for each width")
+    parser.add_argument("--tokens", type=int, default=MAX_TOKENS, help="most tokens of an answer")
+    parser.add_argument("--model", help="another model than the bundled one, such as smollm2")
+    parser.add_argument("--kept", type=Path, metavar="FILE", help="add the figures of each round to this file")
     options = parser.parse_args()
-    show("throughput", asyncio.run(run(options.width or WIDTHS, options.rounds, options.seconds)))
+    widths, rounds = options.width or WIDTHS, options.rounds
+    show(
+        "throughput",
+        asyncio.run(run(widths, rounds, options.seconds, options.tokens, options.model, options.kept)),
+    )

@@ -21,12 +21,12 @@ __all__ = ["Bfcl"]
 _EXAMPLE = '{"id": "simple_python_0", "question": "…", "function": [{"name": "f", "parameters": {…}}]}'
 _INSTALL = "the questions are not installed: pip install --no-deps bfcl-eval"
 _ASKED = """\
-{question}
-
 These functions can be called:
 {functions}
 
-Write the calls that answer the question, and nothing else, as a JSON list of {{"name": …, "arguments": {{…}}}}."""
+Write the calls that answer the question, and nothing else, as a JSON list of {{"name": …, "arguments": {{…}}}}.
+
+Question: {question}"""  # the question last: small models lose what stands before a long list
 
 
 class BfclQuestion(Frozen):

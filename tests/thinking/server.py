@@ -10,8 +10,7 @@ from typing import Any, Literal
 from tests.ledger.truth import TruthServer
 
 Shape = Literal["instruct", "parser", "block", "opened", "stubborn"]
-SHAPES: tuple[Shape, ...] = ("instruct", "parser", "block", "stubborn")
-"""Those whose thoughts can be told from words: of `opened` that is not so before `</think>`."""
+SHAPES: tuple[Shape, ...] = ("instruct", "parser", "block", "opened", "stubborn")
 PIECE = 50
 """Tokens of thoughts in one chunk."""
 
@@ -19,8 +18,8 @@ PIECE = 50
 @dataclass(eq=False)
 class ThinkingServer(TruthServer):
     """Thinks for `thoughts` tokens before each answer. `parser`: in a field of their own; `block`: in the text;
-    `opened`: in the text, and the template has written `<think>` already; `stubborn`: as `parser`, whatever the request
-    asks for; `instruct`: not at all."""
+    `opened`: in the text, and the template has written `<think>` already, which `/tokenize` shows; `stubborn`: as
+    `parser`, whatever the request asks for; `instruct`: not at all."""
 
     shape: Shape = "instruct"
     thoughts: int = 1_500
@@ -33,6 +32,12 @@ class ThinkingServer(TruthServer):
     def thinking(cls, shape: Shape, **fields: Any) -> ThinkingServer:
         """Return a server of that shape, which takes vLLM's fields."""
         return cls(ids=False, completions=False, strict=False, stop_reason=False, usage=True, shape=shape, **fields)
+
+    def _tokens(self, path: str, body: dict[str, Any]) -> dict[str, Any] | None:
+        if path == "/tokenize" and "messages" in body:
+            on = self.shape == "opened" and body.get("chat_template_kwargs", {}).get("enable_thinking") is not False
+            return {"tokens": self.encode("Assistant: " + "<think>" * on)}
+        return {"prompt": self.decode(body["tokens"])} if path == "/detokenize" else super()._tokens(path, body)
 
     def _pieces(self, body: dict[str, Any], chat: bool, ids: list[int], text: str) -> Iterator[dict[str, Any]]:
         off = (body.get("chat_template_kwargs") or {}).get("enable_thinking") is False

@@ -60,3 +60,5 @@ async def test_a_run_whose_calls_are_all_cut_off_in_their_thoughts_fails(name: s
     assert ran.answer.status == "failed" and ran.answer.failure is not None
     assert "thinking_tokens" in ran.answer.failure.message
     assert ran.answer.usage.completion == ran.server.truth.completion
+    if name == "adaptive":
+        assert ran.server.thought <= 4 * 612, "it stops after its first round"

@@ -15,6 +15,7 @@ from plait.core.errors import EngineError
 from plait.core.ops import Sampling, Text, Think
 
 from .._shared.codes import CODE
+from .._shared.thoughts import OPEN, SWITCH
 from .connection import Link
 from .reading import AnswerReading
 from .wire import ServerDialect, ServerError, body
@@ -47,6 +48,9 @@ class ServerFacts:
     """Answers that it generates at a time, as far as it says so."""
     sample: tuple[int, ...] = ()
     """Token ids of `SAMPLE`: another tokenizer gives others."""
+    opens: frozenset[bool] = frozenset()
+    """Whether thoughts are asked for: those cases in which the model's turn begins within a block of thoughts, which
+    its chat template has opened. Empty too where the server does not show what a conversation becomes."""
 
     @property
     def owners(self) -> frozenset[str]:
@@ -97,7 +101,8 @@ async def probe(
             raise EngineError(f"{link.base_url} serves no model: load one, or name one with `model`")
         dialect = await _dialect(link, chosen, models)
         sample = tuple(await tokenise(link, chosen, SAMPLE, False)) if dialect.ids else ()
-        return ServerFacts(link, chosen, models, dialect, roots.get(chosen), await _slots(link), sample)
+        opens = await _opens(link, chosen) if dialect.extras else frozenset[bool]()
+        return ServerFacts(link, chosen, models, dialect, roots.get(chosen), await _slots(link), sample, opens)
     except BaseException:
         await link.close()
         raise
@@ -118,6 +123,22 @@ async def _slots(link: Link) -> int | None:
             if type(found) is int and 0 < found <= 1 << 20:
                 return found
     return None
+
+
+async def _opens(link: Link, model: str) -> frozenset[bool]:
+    """Return `ServerFacts.opens`, by vLLM's `/tokenize` of a conversation."""
+    root, found = link.base_url.removesuffix("/v1"), set[bool]()
+    for asked in (True, False):
+        body = {"model": model, "messages": [{"role": "user", "content": "a"}], "add_generation_prompt": True,
+                "chat_template_kwargs": {SWITCH: asked}}  # fmt: skip
+        try:
+            answer = await link.post(f"{root}/tokenize", body)
+            ids: Any = answer.get("tokens") if isinstance(answer, dict) else None
+            if isinstance(ids, list) and (await detokenise(link, model, ids[-16:])).rstrip().endswith(OPEN):
+                found.add(asked)
+        except ServerError:  # it has no such path, or its model no template
+            break
+    return frozenset(found)
 
 
 async def unchanged(server: ServerFacts) -> bool:

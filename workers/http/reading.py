@@ -29,16 +29,24 @@ class AnswerReading:
     """
 
     def __init__(
-        self, dialect: ServerDialect, think: Think, tells: bool = False, secrets: Sequence[str] = (), room: int = 0
+        self,
+        dialect: ServerDialect,
+        think: Think,
+        tells: bool = False,
+        secrets: Sequence[str] = (),
+        room: int = 0,
+        opened: bool = False,
     ) -> None:
         """Begin. With `tells`, token ids are told with what is new. `secrets` are replaced by `***` in the text.
-        `room`: tokens of thoughts that may come beyond `max_tokens`."""
+        `room`: tokens of thoughts that may come beyond `max_tokens`. `opened`: the text begins within a block of
+        thoughts."""
         self._sampling, self._room = think.sampling, room
         self._block: Literal["maybe", "in", "over"] = "maybe"
         """Where the text is in a block of thoughts at its beginning, if it has one."""
         if dialect.endpoint != "chat/completions" or CLOSE in think.begin:
             self._block = "over"
         self._chat = self._block == "maybe"
+        self._opened = opened and self._chat
         self._head = ""
         """The text so far, until such a block is over."""
         self.thought_tokens = 0
@@ -221,6 +229,9 @@ class AnswerReading:
             return thought and not text
         self._head += text
         begun = self._head.lstrip()
+        if self._opened and not self._thoughts:
+            self._block = "over" if CLOSE in begun else "in"
+            return True
         if self._block == "maybe" and not begun.startswith(OPEN):
             self._block = "maybe" if OPEN.startswith(begun) else "over"
             return False
@@ -234,16 +245,31 @@ class AnswerReading:
         both = self._sampling.max_tokens + self._room - self._past - self.count
         return max(0, both if thinking or whole else min(both, self._sampling.max_tokens - spoken))
 
+    def _parts(self) -> tuple[str, str]:
+        """Return the thoughts so far, and what was said."""
+        if self._thoughts or not self._chat:
+            return "".join(self._thoughts), self.text
+        if self._opened and self.finish == "length" and CLOSE not in self.text:
+            return self.text.strip(), ""
+        return split_reasoning(self.text)
+
     @property
     def thought(self) -> str:
         """The thoughts so far."""
-        return "".join(self._thoughts) or (split_reasoning(self.text)[0] if self._chat else "")
+        return self._parts()[0]
+
+    @property
+    def closed_only(self) -> bool:
+        """Whether the text ends a block of thoughts that nothing in it began."""
+        head, end, _ = self.text.partition(CLOSE)
+        return self._chat and not self._thoughts and bool(end) and OPEN not in head
 
     @property
     def cut_in_thoughts(self) -> bool:
         """Whether the answer was cut before its first word that is no thought."""
-        said = split_reasoning(self.text)[1] if self._chat else self.text
-        return self.finish == "length" and bool(self.thought) and not said.strip()
+        thought, said = self._parts()
+        said = split_reasoning(said)[1] if self._chat and self._thoughts else said
+        return self.finish == "length" and bool(thought) and not said.strip()
 
     def _called(self, calls: object) -> str:
         """Return the text of the calls that are complete now."""
@@ -343,8 +369,8 @@ class AnswerReading:
     def result(self, finish: Finish) -> Result:
         """Return the result of an answer that ended so."""
         labels = self._labels
-        thoughts = self.thought
-        spoken = split_reasoning(self.text)[1].lstrip() if thoughts and not self._thoughts else self.text
+        thoughts, said = self._parts()
+        spoken = said.lstrip() if thoughts and not self._thoughts else self.text
         text = max(labels, key=lambda each: labels[each]) if labels else spoken
         whole = self._aligned and text == self.text and bool(self.prompt_ids) and (bool(self.ids) or not self.text)
         return Result(

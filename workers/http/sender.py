@@ -95,7 +95,7 @@ class Sender:
         self.pace = AnswerSpeed()
         self._suspect = suspect
         self._options, self._gate, self._counts = options, gate, counts
-        self._prompts, self._offers, self._thoughts = Prompts(), Offers(), ServerThoughts()
+        self._prompts, self._offers, self._thoughts = Prompts(), Offers(), ServerThoughts(server.model, server.opens)
         self._template = True
         self._arithmetic: bool | None = None
         """Whether the server samples by codes; `None` until a step has asked for it."""
@@ -410,7 +410,8 @@ class Sender:
         by_ids = server.dialect.ids and not chat and think.sampling.structured is None
         dialect = replace(server.dialect, endpoint="chat/completions") if chat else server.dialect
         tells = by_ids and not generated
-        reading = AnswerReading(dialect, think, tells=tells, secrets=server.link.secrets, room=room)
+        opened = self._thoughts.opened(server.model, think, chat)
+        reading = AnswerReading(dialect, think, tells=tells, secrets=server.link.secrets, room=room, opened=opened)
         live.reading = reading
         if generated and by_ids:
             prompt = await self._prompts.prompt_ids(server, think)

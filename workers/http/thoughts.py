@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from plait.core.ops import Think
@@ -12,13 +13,21 @@ from .wire import ServerDialect
 
 
 class ServerThoughts:
-    """What is known of the models of one server. It is learnt from their answers: no server says it beforehand."""
+    """What is known of the models of one server. It is learnt from their answers, and from the chat template where the
+    server shows what it makes of a conversation."""
 
-    def __init__(self) -> None:
-        self._think: set[str] = set()
+    def __init__(self, model: str = "", opens: Iterable[bool] = ()) -> None:
+        """`opens`: as in `ServerFacts`, of this model."""
+        self._opens = {(model, asked) for asked in opens}
+        """Models whose turn begins within a block of thoughts, where thoughts are asked for, and where not."""
+        self._think: set[str] = {name for name, asked in self._opens if asked}
         """Models that have thought."""
-        self._stubborn: set[str] = set()
+        self._stubborn: set[str] = {name for name, asked in self._opens if not asked}
         """Those that thought though they were asked not to."""
+
+    def opened(self, model: str, think: Think, chat: bool) -> bool:
+        """Whether the text of an answer begins within a block of thoughts, with nothing that says so."""
+        return chat and CLOSE not in think.begin and (model, wanted(think) != "off") in self._opens
 
     def room(self, model: str, think: Think, chat: bool) -> int:
         """Return the tokens that a request gets for thoughts, beyond the step's `max_tokens`."""
@@ -51,5 +60,7 @@ class ServerThoughts:
         had none, since nobody knew that there would be any, and took what the answer may have."""
         if not reading.thought:
             return False
+        if reading.closed_only:
+            self._opens.add((model, wanted(think) != "off"))
         (self._stubborn if wanted(think) == "off" else self._think).add(model)
         return reading.cut_in_thoughts and not room and self.room(model, think, True) > 0

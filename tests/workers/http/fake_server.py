@@ -169,11 +169,14 @@ class FakeServer:
             return await self._answer(reader, writer, body, name == "/chat/completions")
         if method == "GET" and path in self.says:
             return self._send(writer, 200, self.says[path])
-        if path == "/tokenize" and self.ids:
-            return self._send(writer, 200, {"tokens": self.encode(body["prompt"])})
-        if path == "/detokenize" and self.ids:
-            return self._send(writer, 200, {"prompt": self.decode(body["tokens"])})
-        return self._send(writer, 404, {"detail": "Not Found"})
+        found = self._tokens(path, body)
+        return self._send(writer, 404 if found is None else 200, found or {"detail": "Not Found"})
+
+    def _tokens(self, path: str, body: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the tokens of a text, or their text, if this server tells them."""
+        if path == "/tokenize" and self.ids and "prompt" in body:
+            return {"tokens": self.encode(body["prompt"])}
+        return {"prompt": self.decode(body["tokens"])} if path == "/detokenize" and self.ids else None
 
     def _send(
         self, writer: asyncio.StreamWriter, status: int, body: Any, headers: dict[str, str] | None = None
