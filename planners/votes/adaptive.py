@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import JsonValue, ValidationError
 
 from plait.core.errors import PlannerError
-from plait.core.flow import Answerable, Context, Flow, Line
+from plait.core.flow import Answerable, Context, Flow, Line, StepFailed
 from plait.core.interfaces import Allocation, BranchSpec, Merge
 from plait.core.ops import Plugin, Text
 from plait.core.planning import derive
@@ -64,6 +64,8 @@ class Adaptive(Flow):
         for number in range(1, self.rounds + 1):
             step = "allocation" if number == 1 else f"allocation-{number}"
             said = await ctx.join(samples, allocate, tolerate="any-end", name=step, label=name)
+            if all(map(_cut, samples)):  # more of the same would be too: the vote says which limit to raise
+                break
             try:
                 allocation = Allocation.model_validate(said.value)
             except ValidationError:
@@ -91,3 +93,8 @@ class Adaptive(Flow):
             seed=derive(seed, "sample", index) if temperature != 0 else None,
             arithmetic=line_code(seed, index, self.size()) if self.arithmetic and temperature != 0 else None,
         )
+
+
+def _cut(sample: Line) -> bool:
+    """Whether a sample ended within its thoughts."""
+    return isinstance(sample.error, StepFailed) and sample.error.failure.kind == "CutInThoughts"
