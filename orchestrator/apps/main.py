@@ -38,6 +38,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "runs list": (".commands.runs", "listing", "List the newest runs that were written down."),
         "runs top": (".control.top", "top", "Show all runs under way, live."),
         "runs show": (".commands.runs", "show", "Show a run: its steps and, if it has ended, its answer."),
+        "runs why": (".commands.why", "why", "Say why a run failed, and what to do."),
         "runs watch": (".control.command", "watch", "Follow a run to its end."),
         "runs questions": (".commands.questions", "questions", "List what tools ask people."),
         "runs answer": (".commands.questions", "answer", "Answer what a tool asks."),

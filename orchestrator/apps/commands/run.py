@@ -62,6 +62,8 @@ def run(
             output.result({**answer.summary(), **_spawning(answer, warnings), **said})
         else:
             show(answer, question, request.task, output, verbose and not stream)
+            if answer.status == "failed" and answer.run and config.journal != "off":
+                output.progress.print(Text(f"more: plait runs why {answer.run}", style="dim"), soft_wrap=True)
             if explain:
                 output.people.print(answer.explain(), markup=False, highlight=False, soft_wrap=True)
     code = exit_code(answer)

@@ -1,0 +1,144 @@
+"""`plait runs why`: what a run failed of, who said so, what to do, and what this machine looks like now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import typer
+
+from ...core.errors import PlaitError, UsageError, code_of
+from ...core.messages import counted
+from ...core.record import StepRecord
+from ...runtime.client.config import Config
+from ...runtime.journal.directory import entries, find
+from ...runtime.journal.names import refuse_names
+from ...runtime.journal.resume import rebuild
+from ...runtime.journal.sessions import settings_of
+from ...runtime.plugins.loader import Plugins
+from ..common.journals import Place, place_of
+from ..common.options import Json
+from ..common.output import Output, opened
+from ..doctor.checks import Check, all_checks
+
+__all__ = ["Reason", "reasons", "why"]
+
+_FOLLOWS = ("dependency-failed", "run-failed", "step-failed", "cancelled")
+"""Codes of what fails because something else did."""
+_ENGINE = ("model", "vllm", "torch", "memory", "data type", "shared memory", "disk", "gpu", "ray cluster", "cores")
+REMEDIES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "engine-error": ("see the engine's own words above; `plait doctor` tries a short answer", (*_ENGINE, "server")),
+    "worker-lost": ("see the worker's own words above; on too little memory take fewer slots or engines", _ENGINE),
+    "worker-error": ("start the worker by itself: `plait doctor`", (*_ENGINE, "server")),
+    "no-worker": ("start a worker that serves this kind of step, or name its model as the worker does", ("server",)),
+    "overloaded": ("ask less at once, or raise `max_waiting` or the workers' slots", ("memory",)),
+    "cut-in-thoughts": ("give more room (`--thinking off`, or a larger `thinking_tokens`)", ()),
+    "cut-in-form": ("raise `--max-tokens`: the answer was cut before its form was whole", ()),
+    "budget-exceeded": ("raise the limit that is named (`--budget`, `--tokens`, `--seconds`)", ()),
+    "deadline-exceeded": ("give the join more time, or have it tolerate fewer branches", ()),
+    "tool-error": ("see where the tool raised, above; `plait run --plan` calls it by itself", ()),
+    "tool-schema-error": ("annotate the tool's arguments with types that JSON has", ()),
+    "outcome-unknown": ("look whether the call happened; then `plait runs resume RUN --on-unknown retry|fail`", ()),
+    "unanswered": ("answer it: `plait runs questions`, `plait runs answer`", ()),
+    "denied": ("a person said no: ask again with other arguments", ()),
+    "planner-error": ("try the same with `--planner single`, or another planner", ()),
+    "flow-error": ("the planner's code did what a flow cannot do: see the message", ()),
+    "plugin-error": ("correct the name or its options: `plait names NAME --options`", ()),
+    "plan-error": ("correct the plan: `plait plan --plan FILE` shows what is wrong with it", ()),
+    "not-allowed": ("ask the operator for the right, or leave out what is named", ()),
+    "interrupted": ("`plait runs resume RUN` goes on with it", ()),
+    "never-made": ("`plait runs resume RUN` goes on with it", ()),
+    "invariant-error": ("a bug of plait: please report it with the journal", ()),
+    "invalid-transition": ("a bug of plait: please report it with the journal", ()),
+}
+"""By code of an error: what to do, and which checks of `plait doctor` look at its usual causes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """What one or several steps failed of."""
+
+    code: str
+    message: str
+    """In the words of whoever said so: the engine, the server, the tool."""
+    steps: tuple[str, ...]
+    remedy: str
+    frames: str = ""
+    """Where code of the user's raised."""
+
+
+def reasons(steps: Sequence[StepRecord]) -> list[Reason]:
+    """Return what steps failed of by themselves, the most frequent first; what followed from it is left out."""
+    found: dict[tuple[str, str], list[StepRecord]] = {}
+    for step in steps:
+        if step.failure is not None and step.failure.code not in _FOLLOWS:
+            found.setdefault((step.failure.code, step.failure.message), []).append(step)
+    return [
+        Reason(code, message, tuple(step.name for step in those), REMEDIES.get(code, ("", ()))[0],
+               next((step.failure.frames for step in those if step.failure and step.failure.frames), ""))
+        for (code, message), those in sorted(found.items(), key=lambda item: -len(item[1]))
+    ]  # fmt: skip
+
+
+def why(
+    run: Annotated[
+        str, typer.Argument(metavar="[RUN]", help="A run's id; the newest that went wrong if left out.")
+    ] = "",
+    place: Place = None,
+    as_json: Json = False,
+) -> None:
+    """Say why a run failed: in whose words, what to do, and what of this machine may be the cause. Starts nothing."""
+    where = place_of(place)
+    if not run:
+        bad = ("failed", "partial", "interrupted")
+        run = next((entry.run for entry in entries(where) if entry.status in bad), "")
+        if not run:
+            raise UsageError(f"no run in {where} went wrong; name one that `plait runs list` shows")
+    with opened(as_json) as output:
+        entry = find(where, run)
+        refuse_names(entry.path, entry.run)
+        rebuilt = rebuild(entry.path, entry.run, Plugins())
+        found = reasons(rebuilt.record.steps)
+        finish = rebuilt.record.finish
+        status = finish.status if finish is not None else entry.status
+        failure = finish.failure if finish is not None else None
+        if failure is not None and not found:  # the run itself: a plan that was refused, a planner that raised
+            code = code_of(failure.kind)
+            found = [Reason(code, failure.message, (), REMEDIES.get(code, ("", ()))[0], failure.frames)]
+        checks = list(_checks(found, settings_of(entry)))
+        if as_json:
+            told: dict[str, Any] = {"run": entry.run, "status": status, "reasons": [asdict(each) for each in found]}
+            output.result({**told, "checks": [asdict(each) for each in checks]})
+        else:
+            _show(entry.run, status, found, checks, output)
+
+
+def _checks(found: Sequence[Reason], settings: Any) -> Iterator[Check]:
+    """Yield the checks of the usual causes that are not well now, on this machine and with the run's settings."""
+    wanted = {name for reason in found for name in REMEDIES.get(reason.code, ("", ()))[1]}
+    if not wanted:
+        return
+    kept = {name: value for name in ("model", "worker", "base_url", "engines") if (value := settings.get(name))}
+    try:
+        config = Config.load(**kept)
+    except PlaitError:
+        return
+    yield from (check for check in all_checks(config, quick=True) if check.name in wanted and check.grade != "ok")
+
+
+def _show(run: str, status: str, found: Sequence[Reason], checks: Sequence[Check], output: Output) -> None:
+    lines = [f"run {run}: {status}"]
+    if not found:
+        lines.append("no step of it failed" + ("; `plait runs resume` goes on with it" * (status == "interrupted")))
+    for reason in found:
+        first = ", ".join(reason.steps[:3]) + (", …" if len(reason.steps) > 3 else "")
+        where = f"{counted(len(reason.steps), 'step')} ({first}): " if reason.steps else ""
+        lines.append(f"{where}{reason.message} ({reason.code})")
+        lines += [f"  at {frame}" for frame in reason.frames.splitlines()]
+        if reason.remedy:
+            lines.append(f"  → {reason.remedy.replace('RUN', run)}")
+    for check in checks:
+        lines.append(f"{check.grade} {check.name}: {check.found}" + (f" → {check.remedy}" if check.remedy else ""))
+    for line in lines:
+        output.people.print(line, markup=False, highlight=False, soft_wrap=True)
