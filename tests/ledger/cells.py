@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from plait import AsyncOrchestrator, Config, Plugin
+from plait.core.prices import Price
 from plait.core.result import Usage
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.handle import Handle
@@ -21,6 +22,9 @@ from tests.planners.test_contract import ASKS, NAMES, OPTIONS, PROMPT, SAYS, run
 
 from .truth import Form, Truth, TruthServer
 
+CACHED, MILLION = 0.5e6, 1e6
+PRICE = Price(input=2e6, cached=CACHED, output=4e6)
+"""Of a million tokens: 2, 0.5 and 4 for each."""
 Condition = Literal["plain", "stream", "cancel", "first", "hedge", "failing", "stops", "cached"]
 FORMS: tuple[Form, ...] = ("ids", "text", "chat")
 CONDITIONS: tuple[Condition, ...] = ("plain", "stream", "cancel", "first", "hedge", "failing", "stops", "cached")
@@ -50,17 +54,33 @@ class Outcome:
     answer: Answer
     usage: Usage
     truth: Truth
+    untold: bool
+    """Some answer's usage was not told by its server, or not waited for."""
 
     @property
     def anomalies(self) -> Iterator[str]:
         """Yield what is told wrongly, in words."""
         usage, truth = self.usage, self.truth
-        for name, told, true, unsure in (
+        # Of a server that did not say what it read from its cache, or was left before, all is taken for read anew; its
+        # thoughts in an answer of one piece are an estimate, but never none.
+        untold = max(0, truth.cached - usage.cached)
+        unsure = PRICE.input * usage.uncounted_prompt + PRICE.output * usage.uncounted
+        for name, told, true, most in (
             ("prompt", usage.prompt, truth.prompt, usage.uncounted_prompt),
             ("completion", usage.completion, truth.completion, usage.uncounted),
+            ("thoughts", usage.thoughts, truth.thoughts, usage.uncounted + self.untold * max(0, usage.thoughts - 1)),
+            ("cached", usage.cached, truth.cached, truth.cached if self.untold else 0),
+            ("cost", usage.cost, _cost(truth), (unsure + (PRICE.input - CACHED) * untold) / MILLION),
         ):
-            if abs(told - true) > unsure:
-                yield f"{name}: told {told}, true {true}, uncounted {unsure}"
+            if abs(told - true) > most + 1e-9:
+                yield f"{name}: told {told}, true {true}, uncounted {most}"
+        if usage.cached > truth.cached:
+            yield f"cached: told {usage.cached}, true {truth.cached}"
+
+
+def _cost(truth: Truth) -> float:
+    read = truth.prompt - truth.cached
+    return (PRICE.input * read + CACHED * truth.cached + PRICE.output * truth.completion) / MILLION
 
 
 def replies(planner: str) -> Any:
@@ -78,9 +98,10 @@ def replies(planner: str) -> Any:
 async def run(cell: Cell) -> Outcome:
     """Run a cell on servers of its own."""
     hedged, seed, words = cell.condition == "hedge", str(cell), ["</s>"]
+    thinks = random.Random(seed).random() < 0.5
     servers = [
         TruthServer.of(
-            cell.form, cell.told, replies=replies(cell.planner), delay=delay,
+            cell.form, cell.told, replies=replies(cell.planner), delay=delay, thinks=thinks,
             failing=random.Random(seed) if cell.condition == "failing" else None,
         )
         for delay in ((0.0, 0.02) if hedged else (0.002 if cell.condition in ("cancel", "first") else 0.0,))
@@ -98,7 +119,7 @@ async def run(cell: Cell) -> Outcome:
 
 async def _run(cell: Cell, servers: list[TruthServer], folder: Path) -> Outcome:
     cached = cell.condition == "cached"
-    config = Config(journal="off", cache=folder / "cache" if cached else None)
+    config = Config(journal="off", cache=folder / "cache" if cached else None, prices={"default": PRICE})
     workers = [Http(each.url, name=f"w{n}", slots=4, backoff=0.001) for n, each in enumerate(servers)]
     async with AsyncOrchestrator(config=config, workers=workers, tools=[search, run_python]) as plait:
         if cached:
@@ -108,11 +129,8 @@ async def _run(cell: Cell, servers: list[TruthServer], folder: Path) -> Outcome:
             each.truth = Truth()
         answer = await _ask(plait, cell, servers)
     await asyncio.sleep(0.02)  # a server that sees late that nobody listens counts on
-    truth = Truth(
-        sum(each.truth.prompt for each in servers), sum(each.truth.completion for each in servers),
-        sum(each.truth.requests for each in servers),
-    )  # fmt: skip
-    return Outcome(answer, answer.usage, truth)
+    usage = answer.usage
+    return Outcome(answer, usage, sum((each.truth for each in servers), Truth()), not cell.told or usage.uncounted > 0)
 
 
 async def _ask(plait: AsyncOrchestrator, cell: Cell, servers: list[TruthServer]) -> Answer:

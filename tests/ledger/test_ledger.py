@@ -12,6 +12,7 @@ from plait.core.prices import Price
 from plait.workers.http import Http
 from plait.workers.http.bill import AHEAD
 from tests.planners.test_contract import PROMPT
+from tests.workers.http.fake_server import Fault
 
 from .cells import CELLS, FORMS, Cell, replies, run
 from .truth import Form, Truth, TruthServer
@@ -72,6 +73,31 @@ async def test_a_budget_is_passed_by_one_report_of_each_live_attempt(
     assert abs(usage.prompt - truth.prompt) <= usage.uncounted_prompt
     bound = usage.uncounted_prompt + 4 * usage.uncounted
     assert abs(usage.cost - truth.prompt - 4 * truth.completion) <= bound + 1e-6
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_thoughts_of_an_answer_that_broke_off_count_once(told: bool) -> None:
+    async with TruthServer.of("ids", told, replies=replies("single"), thinks=True) as server:
+        async with AsyncOrchestrator(config=Config(journal="off"), workers=[Http(server.url, backoff=0.001)]) as plait:
+            await plait.start()
+            for question in ("one two three", "a b c d e f"):
+                server.truth = Truth()
+                server.faults.append(Fault(after=5))
+                ask = [{"role": "user", "content": question}]
+                usage = (await plait.run(messages=ask, planner="single", seed=7)).usage
+                assert server.truth.requests == 2 and server.truth.thoughts == usage.thoughts == 3
+
+
+async def test_thoughts_of_an_answer_in_one_piece_are_counted() -> None:
+    """By their share of the text, where the server does not say."""
+    async with TruthServer.of("chat", False, replies=replies("single"), thinks=True) as server:
+        async with AsyncOrchestrator(config=Config(journal="off"), workers=[Http(server.url)]) as plait:
+            await plait.start()
+            for number in range(9):
+                server.truth = Truth()
+                usage = (await plait.run("one two" + " more" * number, planner="single", seed=7)).usage
+                assert (usage.thoughts > 0) == (server.truth.thoughts > 0)
+                assert abs(usage.thoughts - server.truth.thoughts) <= usage.uncounted
 
 
 async def test_a_request_that_is_left_before_its_first_token_counts_its_prompt() -> None:

@@ -7,7 +7,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from tests.workers.http.fake_server import Closed, FakeServer, Fault
@@ -22,8 +22,15 @@ class Truth:
     """Tokens that a server really read and generated."""
 
     prompt: int = 0
+    cached: int = 0
+    """Of the prompts: read from its prefix cache."""
     completion: int = 0
+    thoughts: int = 0
+    """Of the generated ones."""
     requests: int = 0
+
+    def __add__(self, other: Truth) -> Truth:
+        return Truth(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
 
 @dataclass(eq=False)
@@ -35,7 +42,11 @@ class TruthServer(FakeServer):
     replies: Callable[[str, int], str] = lambda prompt, seed: "alpha beta gamma delta"
     failing: random.Random | None = None
     """Draws which requests fail: a fifth of them, some before their first token and some within."""
+    thinks: bool = False
+    """Some answers begin with thoughts, which stand apart from the text."""
     truth: Truth = field(default_factory=Truth)
+    seen: list[list[int]] = field(default_factory=list[list[int]])
+    """Prompts that were read: what its prefix cache holds."""
 
     @classmethod
     def of(cls, form: Form, told: bool, **fields: Any) -> TruthServer:
@@ -69,15 +80,18 @@ class TruthServer(FakeServer):
         text = self.decode(ids) if isinstance(prompt, list) else prompt
         self.truth.requests += 1
         self.truth.prompt += len(ids)
+        cached = self._cached(ids)
+        self.truth.cached += cached
         chunks: list[dict[str, Any]] = []
         stream = bool(body.get("stream"))
         if stream:
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
-        for place, chunk in enumerate(self._pieces(body, chat, ids, text)):
+        for place, chunk in enumerate(self._pieces(body, chat, ids, text, cached)):
             if fault.after and place == fault.after:
                 raise Closed
             await asyncio.sleep(self.delay)
             self.truth.completion += bool(chunk["choices"])
+            self.truth.thoughts += any("reasoning_content" in each.get("delta", ()) for each in chunk["choices"])
             chunks.append(chunk)
             if stream:
                 self._chunk(writer, f"data: {json.dumps(chunk)}\n\n")
@@ -89,9 +103,31 @@ class TruthServer(FakeServer):
         writer.write(b"0\r\n\r\n")
         await writer.drain()
 
-    def _pieces(self, body: dict[str, Any], chat: bool, ids: list[int], text: str) -> Iterator[dict[str, Any]]:
-        said = self._formed(body) or self.replies(text, int(body.get("seed") or 0))
+    def _cached(self, ids: list[int]) -> int:
+        """Return how many tokens at the beginning of a prompt were read before, in blocks of four, never all."""
+        found = 0
+        for before in self.seen:
+            same = next(
+                (at for at, (a, b) in enumerate(zip(ids, before, strict=False)) if a != b), min(len(ids), len(before))
+            )
+            found = max(found, min(same, len(ids) - 1) // 4 * 4)
+        self.seen.append(ids)
+        return found
+
+    def _pieces(
+        self, body: dict[str, Any], chat: bool, ids: list[int], text: str, cached: int
+    ) -> Iterator[dict[str, Any]]:
+        seed = int(body.get("seed") or 0)
+        said = self._formed(body) or self.replies(text, seed)
         limit = body.get("max_tokens") or body.get("max_completion_tokens") or 16
+        thoughts = _TOKEN.findall(f"{said} hm")[:3] if chat and self.thinks and (seed + len(ids)) % 3 == 0 else []
+        thoughts = thoughts[: max(0, limit - 1)]
+        limit -= len(thoughts)
+        for token in thoughts:
+            choice: dict[str, Any] = {"index": 0, "finish_reason": None, "delta": {"reasoning_content": token}}
+            if self.ids and body.get("return_token_ids"):
+                choice["token_ids"] = self.encode(token)
+            yield {"choices": [choice]}
         tokens, finish, stop = ended(said, limit, body.get("stop") or ())
         shown, before = len("".join(tokens)) if stop is None else "".join(tokens).index(stop), 0
         if stop is not None and body.get("include_stop_str_in_output"):
@@ -111,8 +147,25 @@ class TruthServer(FakeServer):
                 if place == 0:
                     (chunk if chat else choice)["prompt_token_ids"] = ids
             yield chunk
-        if self.usage and body.get("stream_options"):
-            yield {"choices": [], "usage": {"prompt_tokens": len(ids), "completion_tokens": len(tokens)}}
+        if self.usage and (body.get("stream_options") or not body.get("stream")):
+            yield {"choices": [], "usage": _usage(len(ids), cached, len(tokens) + len(thoughts), len(thoughts))}
+
+    def _whole(self, chunks: list[dict[str, Any]], prompt_ids: list[int], chat: bool) -> dict[str, Any]:
+        """What a stream says, in one piece."""
+        told = [each["usage"] for each in chunks if "usage" in each]
+        thoughts = [
+            each["choices"][0]["delta"]["reasoning_content"] for each in chunks
+            if each["choices"] and "reasoning_content" in each["choices"][0].get("delta", ())
+        ]  # fmt: skip
+        spoken = [each for each in chunks if each["choices"]]
+        answer = super()._whole(spoken[len(thoughts) :], prompt_ids, chat)
+        if thoughts:
+            answer["choices"][0]["message"]["reasoning_content"] = "".join(thoughts)
+        if "token_ids" in answer["choices"][0]:
+            answer["choices"][0]["token_ids"] = [one for each in spoken for one in each["choices"][0]["token_ids"]]
+        if told:
+            answer["usage"] = told[0]
+        return answer
 
     def _scored(self, token: str, place: int, body: dict[str, Any], chat: bool) -> dict[str, Any]:
         most = int(body.get("top_logprobs") or body["logprobs"] or 1)
@@ -123,6 +176,15 @@ class TruthServer(FakeServer):
             return {"tokens": [token], "token_logprobs": [-0.25 * (1 + place % 4)], "top_logprobs": [tops]}
         listed = [{"token": each, "logprob": score} for each, score in tops.items()]
         return {"content": [{"token": token, "logprob": -0.25 * (1 + place % 4), "top_logprobs": listed}]}
+
+
+def _usage(prompt: int, cached: int, completion: int, thoughts: int) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt,
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens": completion,
+        "completion_tokens_details": {"reasoning_tokens": thoughts},
+    }
 
 
 def ended(reply: str, limit: int, stops: Sequence[str]) -> tuple[list[str], str, str | None]:

@@ -7,6 +7,7 @@ is known, and `Usage.uncounted` and `Usage.uncounted_prompt` say by how much tha
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -43,10 +44,9 @@ class SentRequest:
         cached = min(told.cached, prompt) if told is not None else 0
         if told is not None and told.prompt:
             speed.read(told.prompt, _size(self.fields)[0])
-        thoughts = min((told.thoughts if told is not None else 0) or self.reading.thought_tokens, completion)
         return Usage(
-            prompt=prompt, cached=cached, completion=completion, thoughts=thoughts, uncounted=uncounted,
-            uncounted_prompt=unsure,
+            prompt=prompt, cached=cached, completion=completion, thoughts=self._thoughts(completion),
+            uncounted=uncounted, uncounted_prompt=unsure,
         )  # fmt: skip
 
     def _prompt(self, speed: AnswerSpeed) -> tuple[int, int]:
@@ -61,6 +61,15 @@ class SentRequest:
         size, around = _size(self.fields)
         about = max(1, speed.prompt(size))
         return about, max(about - 1, size + around - about)  # a token has at least one byte
+
+    def _thoughts(self, completion: int) -> int:
+        """Return how many of the generated tokens were thoughts: their share of the text, where neither the server nor
+        the pieces of a stream tell."""
+        reading = self.reading
+        known = (reading.told.thoughts if reading.told is not None else 0) or reading.thoughts_read
+        size = 0 if known or reading.pieces > 1 else len(reading.thought.encode())
+        about = math.ceil(completion * size / (size + reading.size)) if size else 0
+        return min(known or about, completion)
 
     def _completion(self, silent: float, speed: AnswerSpeed) -> tuple[int, int]:
         """Return the tokens that were generated, and how many more there may be."""

@@ -49,7 +49,7 @@ class AnswerReading:
         self._opened = opened and self._chat
         self._head = ""
         """The text so far, until such a block is over."""
-        self.thought_tokens = 0
+        self.thought_tokens = self._thoughts_begun = 0
         """How many of `count` are of thoughts, as far as their pieces tell."""
         self._most = MOST_CALLS if think.parallel_tool_calls else 1
         self._keeps = think.sampling.keep_stop and not dialect.ids
@@ -125,6 +125,7 @@ class AnswerReading:
         shown = len(self.text) if shown is None else shown
         self._untold, self._texts, self._held = text[shown:], [text[:shown]], ""
         self._begun, self.told, self.billed, self.ended, self.size = self.count, None, False, False, 0
+        self._thoughts_begun = self.thought_tokens
 
     @property
     def text(self) -> str:
@@ -345,6 +346,11 @@ class AnswerReading:
     def pieces(self) -> int:
         """Pieces of the stream that is read now."""
         return self.count - self._begun + self._beyond
+
+    @property
+    def thoughts_read(self) -> int:
+        """Tokens of thoughts of the stream that is read now, as its pieces tell."""
+        return self.thought_tokens - self._thoughts_begun
 
     @property
     def went_on(self) -> bool:
