@@ -25,6 +25,8 @@ from .truth import Form, Truth, TruthServer
 CACHED, MILLION = 0.5e6, 1e6
 PRICE = Price(input=2e6, cached=CACHED, output=4e6)
 """Of a million tokens: 2, 0.5 and 4 for each."""
+LIVE = 4
+"""Requests that a worker has at a time."""
 Condition = Literal["plain", "stream", "cancel", "first", "hedge", "failing", "stops", "cached"]
 FORMS: tuple[Form, ...] = ("ids", "text", "chat")
 CONDITIONS: tuple[Condition, ...] = ("plain", "stream", "cancel", "first", "hedge", "failing", "stops", "cached")
@@ -95,8 +97,22 @@ def replies(planner: str) -> Any:
     return reply
 
 
-async def run(cell: Cell) -> Outcome:
-    """Run a cell on servers of its own."""
+async def limited(cell: Cell, limit: str) -> tuple[float, float, Outcome]:
+    """Run a cell, and again within half of what that took. Return that limit, what was spent, and what was told."""
+
+    def spent(truth: Truth) -> float:
+        return {
+            "tokens": truth.completion, "total_tokens": truth.prompt + truth.completion, "cost": _cost(truth),
+        }[limit]  # fmt: skip
+
+    whole = spent((await run(cell)).truth)
+    most = whole / 2 if limit == "cost" else int(whole / 2)
+    found = await run(cell, budget={limit: most})
+    return most, spent(found.truth), found
+
+
+async def run(cell: Cell, **more: Any) -> Outcome:
+    """Run a cell on servers of its own; `more` are fields of its request."""
     hedged, seed, words = cell.condition == "hedge", str(cell), ["</s>"]
     thinks = random.Random(seed).random() < 0.5
     servers = [
@@ -111,32 +127,34 @@ async def run(cell: Cell) -> Outcome:
             await each.open()
             each.words = words
         try:
-            return await _run(cell, servers, Path(folder))
+            return await _run(cell, servers, Path(folder), more)
         finally:
             for each in servers:
                 await each.shut()
 
 
-async def _run(cell: Cell, servers: list[TruthServer], folder: Path) -> Outcome:
+async def _run(cell: Cell, servers: list[TruthServer], folder: Path, more: dict[str, Any]) -> Outcome:
     cached = cell.condition == "cached"
     config = Config(journal="off", cache=folder / "cache" if cached else None, prices={"default": PRICE})
-    workers = [Http(each.url, name=f"w{n}", slots=4, backoff=0.001) for n, each in enumerate(servers)]
+    workers = [Http(each.url, name=f"w{n}", slots=LIVE, backoff=0.001) for n, each in enumerate(servers)]
     async with AsyncOrchestrator(config=config, workers=workers, tools=[search, run_python]) as plait:
         if cached:
             await _ask(plait, cell, servers)
         await plait.start()
         for each in servers:
             each.truth = Truth()
-        answer = await _ask(plait, cell, servers)
+        answer = await _ask(plait, cell, servers, more)
     await asyncio.sleep(0.02)  # a server that sees late that nobody listens counts on
     usage = answer.usage
     return Outcome(answer, usage, sum((each.truth for each in servers), Truth()), not cell.told or usage.uncounted > 0)
 
 
-async def _ask(plait: AsyncOrchestrator, cell: Cell, servers: list[TruthServer]) -> Answer:
+async def _ask(
+    plait: AsyncOrchestrator, cell: Cell, servers: list[TruthServer], more: dict[str, Any] | None = None
+) -> Answer:
     task, text = ASKS.get(cell.planner, ("plain", PROMPT))
     spec: Any = Plugin(name=cell.planner, options=OPTIONS.get(cell.planner, {}))
-    fields: dict[str, Any] = {"task": task, "seed": 7}
+    fields: dict[str, Any] = {"task": task, "seed": 7, **(more or {})}
     match cell.condition:
         case "stops":
             fields["generation"] = {"stop": ["omega"]}

@@ -14,7 +14,7 @@ from plait.workers.http.bill import AHEAD
 from tests.planners.test_contract import PROMPT
 from tests.workers.http.fake_server import Fault
 
-from .cells import CELLS, FORMS, Cell, replies, run
+from .cells import CELLS, FORMS, LIVE, MILLION, PRICE, Cell, limited, replies, run
 from .truth import Form, Truth, TruthServer
 
 SAMPLE = random.Random(28).sample(CELLS, 60)
@@ -32,8 +32,26 @@ async def test_the_matrix(cell: Cell) -> None:
     assert not list((await run(cell)).anomalies)
 
 
-LIVE = 4
-"""Requests that a worker of these tests has at a time."""
+LIMITS = ("tokens", "total_tokens", "cost")
+LIMITED = [(cell, limit) for cell in CELLS if cell.condition == "plain" for limit in LIMITS]
+
+
+async def check_limit(cell: Cell, limit: str) -> None:
+    most, spent, found = await limited(cell, limit)
+    assert not list(found.anomalies)
+    report = LIVE * AHEAD * (PRICE.output / MILLION if limit == "cost" else 1)
+    assert spent <= most + report, f"{limit}: {spent} of {most}"
+
+
+@pytest.mark.parametrize(("cell", "limit"), random.Random(28).sample(LIMITED, 16), ids=str)
+async def test_a_sample_of_planners_within_a_limit(cell: Cell, limit: str) -> None:
+    await check_limit(cell, limit)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("cell", "limit"), LIMITED, ids=str)
+async def test_every_planner_passes_a_limit_by_one_report_of_each_live_attempt(cell: Cell, limit: str) -> None:
+    await check_limit(cell, limit)
 
 
 @pytest.mark.parametrize("form", FORMS)
