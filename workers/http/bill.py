@@ -67,7 +67,7 @@ class SentRequest:
         the pieces of a stream tell."""
         reading = self.reading
         known = (reading.told.thoughts if reading.told is not None else 0) or reading.thoughts_read
-        size = 0 if known or reading.pieces > 1 else len(reading.thought.encode())
+        size = len(reading.thought.encode()) if not known and self.fields.get("stream") is False else 0
         about = math.ceil(completion * size / (size + reading.size)) if size else 0
         return min(known or about, completion)
 
