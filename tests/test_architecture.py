@@ -139,7 +139,7 @@ def is_within(module: str, package: str) -> bool:
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
     """Run code in a fresh interpreter at the root."""
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300)
 
 
 # --- sizes -----------------------------------------------------------------------------------------------------------

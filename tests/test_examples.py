@@ -86,7 +86,7 @@ def output(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
             env={**env, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"},
             capture_output=True,
             text=True,
-            timeout=110,
+            timeout=500,
             check=False,
         )
         assert done.returncode == 0, done.stderr

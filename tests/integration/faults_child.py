@@ -81,7 +81,7 @@ async def _headless() -> dict[str, Any]:
         began = time.monotonic()
         for pid in descendants(os.getpid()):  # as when the machine is switched off
             os.kill(pid, signal.SIGKILL)
-        lost = await asyncio.wait_for(slow, 60)
+        lost = await asyncio.wait_for(slow, 300)
         after = await asyncio.wait_for(orchestrator.run("x"), 300)
     await asyncio.sleep(max(0.0, RAYS_PATIENCE + 4 - (time.monotonic() - began)))  # by then Ray has had its chance
     return {

@@ -185,7 +185,7 @@ async def called_is_served(planner: str, folder: Path) -> tuple[Outcome, Outcome
         client = httpx.AsyncClient(transport=httpx.ASGITransport(build(service)), base_url="http://localhost")
         await service.start()
         try:
-            said = (await client.post("/v1/chat/completions", json=body, timeout=60)).json()
+            said = (await client.post("/v1/chat/completions", json=body, timeout=300)).json()
         finally:
             await client.aclose()
             await service.close()

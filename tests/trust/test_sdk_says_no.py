@@ -95,7 +95,7 @@ def test_other_methods() -> None:
                     try:
                         made = call()
                         if inspect.isawaitable(made):
-                            await asyncio.wait_for(made, 10)
+                            await asyncio.wait_for(made, 300)
                     except PlaitError as error:
                         if len(str(error).split()) < 3:
                             raise AssertionError(f"{name}({value!r}): refused with {error}") from error

@@ -44,7 +44,7 @@ async def test_frameworks_run_on_their_adapters() -> None:
 def test_a_server_in_a_thread() -> None:
     with local_server(workers=[Scripted([Reply(text="fine")])], journal="off") as url:
         body = {"model": "plait/sample:n=2", "messages": [{"role": "user", "content": "well?"}]}
-        said = httpx.post(f"{url}/chat/completions", json=body, timeout=30).json()
+        said = httpx.post(f"{url}/chat/completions", json=body, timeout=300).json()
         assert said["choices"][0]["message"]["content"] == "fine"
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/models")

@@ -76,11 +76,11 @@ def sit(script):
                     try:
                         await keys.until("plait>")
                         await do(keys)
-                        return await asyncio.wait_for(holding, 30)
+                        return await asyncio.wait_for(holding, 300)
                     finally:
                         if not holding.done():
                             talk.leave()
-                            await asyncio.wait_for(holding, 30)
+                            await asyncio.wait_for(holding, 300)
 
         code = asyncio.run(hold())
         return _SEQUENCE.sub("", drawn.getvalue()), code

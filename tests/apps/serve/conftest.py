@@ -61,10 +61,10 @@ def shared() -> Iterator[Served]:
 
     thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
     thread.start()
-    served, loop, end = begun.get(timeout=60)
+    served, loop, end = begun.get(timeout=300)
     yield served
     loop.call_soon_threadsafe(end.set)
-    thread.join(timeout=20)
+    thread.join(timeout=300)
 
 
 @pytest.fixture

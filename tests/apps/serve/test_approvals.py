@@ -46,7 +46,7 @@ async def _asked(http: httpx.AsyncClient, served, key: str = "") -> tuple[asynci
     PAID.clear()
     body = {"model": "q", "input": "x", "plait": {"plan": PLAN}}
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    asks = asyncio.create_task(http.post(f"{served.url}/v1/responses", headers=headers, json=body, timeout=30))
+    asks = asyncio.create_task(http.post(f"{served.url}/v1/responses", headers=headers, json=body, timeout=300))
     while not any(each.handle.questions for each in served.service.live.values()):
         await asyncio.sleep(0.01)
         assert not asks.done(), asks.result().text
@@ -103,7 +103,7 @@ async def test_who_approves_answers_nothing_else_in_anothers_run(serve):
     async with serve(tenants=tenants(), tools=[wonder]) as served, httpx.AsyncClient() as http:
         body = {"model": "q", "input": "x", "plait": {"plan": plan}}
         ann, bob = ({"authorization": f"Bearer {key}"} for key in (ANN, BOB))
-        asks = asyncio.create_task(http.post(f"{served.url}/v1/responses", headers=ann, json=body, timeout=30))
+        asks = asyncio.create_task(http.post(f"{served.url}/v1/responses", headers=ann, json=body, timeout=300))
         while not any(each.handle.questions for each in served.service.live.values()):
             await asyncio.sleep(0.01)
             assert not asks.done(), asks.result().text

@@ -28,7 +28,7 @@ def ann(**limits: Any) -> tuple[Tenant, ...]:
 
 async def _flood(served: Any, many: int, **body: Any) -> tuple[list[int], int]:
     """Send requests at once; return the statuses, and the tokens of all that were answered."""
-    async with httpx.AsyncClient(headers={"authorization": f"Bearer {ANN}"}, timeout=60) as http:
+    async with httpx.AsyncClient(headers={"authorization": f"Bearer {ANN}"}, timeout=300) as http:
         send = [http.post(f"{served.base}/chat/completions", json={**ASK, **body}) for _ in range(many)]
         said = await asyncio.gather(*send)
     tokens = sum(each.json()["usage"]["completion_tokens"] for each in said if each.status_code == 200)
@@ -62,7 +62,7 @@ async def test_a_run_that_ends_gives_back_what_it_did_not_use(serve):
     """A short run beside a long one: the long one may use all but what the short one has used."""
     replies = [Reply(when="long", text="word " * 90, tokens_per_second=60), Reply(text="one two", tokens_per_second=60)]
     async with serve(*replies, tenants=ann(tokens_per_day=100)) as served:
-        async with httpx.AsyncClient(headers={"authorization": f"Bearer {ANN}"}, timeout=60) as http:
+        async with httpx.AsyncClient(headers={"authorization": f"Bearer {ANN}"}, timeout=300) as http:
             url = f"{served.base}/chat/completions"
             long = asyncio.create_task(
                 http.post(url, json={"model": "q", "messages": [{"role": "user", "content": "long"}]})

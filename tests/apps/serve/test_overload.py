@@ -12,7 +12,7 @@ from plait.workers.scripted import Reply, Scripted
 
 async def test_a_full_queue_is_503_with_the_seconds_until_there_is_room(serve: Any) -> None:
     worker = Scripted([Reply(text="fine", delay=0.3)], slots=1)
-    async with serve(workers=[worker], config={"max_waiting": 1}) as served, httpx.AsyncClient(timeout=30) as http:
+    async with serve(workers=[worker], config={"max_waiting": 1}) as served, httpx.AsyncClient(timeout=300) as http:
 
         async def ask(i: int) -> httpx.Response:
             body = {"model": "q", "messages": [{"role": "user", "content": f"{i}"}]}

@@ -52,7 +52,7 @@ EXPRESSIONS = {
 @pytest.mark.parametrize("body", EXPRESSIONS.values(), ids=EXPRESSIONS)
 async def test_an_expression_holds_nobody_up(serve, body):
     said = f'{{"x": "{_SAID}", "{_SAID}": 1}}' if "response_format" in body else _SAID
-    async with serve(Reply(text=said)) as served, httpx.AsyncClient(timeout=60) as http:
+    async with serve(Reply(text=said)) as served, httpx.AsyncClient(timeout=300) as http:
         began = time.process_time()
         answer = await http.post(f"{served.base}/chat/completions", json=body)
         assert answer.status_code in (200, 400, 500), answer.text

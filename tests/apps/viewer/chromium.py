@@ -46,7 +46,7 @@ class Tab:
         number = next(self._ids)
         self._socket.send(json.dumps({"id": number, "method": method, "params": params}))
         while True:
-            said = json.loads(self._socket.recv(timeout=60))
+            said = json.loads(self._socket.recv(timeout=300))
             if said.get("id") == number:
                 assert "error" not in said, said["error"]
                 return said["result"]

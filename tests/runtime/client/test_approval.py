@@ -172,7 +172,7 @@ async def test_an_answer_can_come_from_another_process(tmp_path: Path):
         )
         said = await plait("runs", "answer", question.id, '{"args": {"what": "c"}}', "--from", tmp_path)
         assert said.startswith(f"the answer to {question.id} is left")
-        answer = await asyncio.wait_for(task, 20)
+        answer = await asyncio.wait_for(task, 300)
     assert answer.value == "wrote c"
     assert not await asyncio.to_thread(pending, tmp_path)
 
@@ -215,6 +215,6 @@ async def test_a_hostile_answer_beside_the_journal_is_passed_over(tmp_path: Path
         await asyncio.sleep(0.05)
         assert handle.questions == (question,)
         handle.answer(question.id, "no")
-        answer = await asyncio.wait_for(handle, 20)
+        answer = await asyncio.wait_for(handle, 300)
     assert answer.failure is not None
     assert not MADE

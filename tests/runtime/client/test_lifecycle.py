@@ -239,4 +239,4 @@ def test_what_is_forgotten_is_closed_without_waiting_for_itself() -> None:
     until = time.monotonic() + BOUND
     while not loop.is_closed() and time.monotonic() < until:
         time.sleep(0.01)
-    assert loop.is_closed() and thread._over.wait(1)
+    assert loop.is_closed() and thread._over.wait(BOUND)

@@ -146,7 +146,7 @@ def test_the_facade_is_not_called_by_its_own_tools() -> None:
             plan = Plan(steps=(Step(name="t", op=Call(tool=name)),), output="t")
             thread = threading.Thread(target=lambda plan=plan: said.append(plait.run(plan=plan)), daemon=True)
             thread.start()
-            thread.join(10)
+            thread.join(300)
             assert len(said) == 1 + (name == "outer"), "it waits for itself"
     assert "called on its own event loop" in said[0].failure.message
     assert said[1].value == "fine"

@@ -374,7 +374,7 @@ async def test_a_thread_sleeps_until_there_is_an_order() -> None:
     await asyncio.sleep(0.05)
     assert not waiting.done()
     inbox.put(7)
-    assert await asyncio.wait_for(waiting, 30) == [7]
+    assert await asyncio.wait_for(waiting, 300) == [7]
 
 
 def test_news_for_a_loop_that_is_closed_are_dropped() -> None:

@@ -58,7 +58,7 @@ async def fails(worker: Http, *args: Any, **fields: Any) -> Failure:
 
 
 async def eventually(condition: Any) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(300):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -35,7 +35,7 @@ async def exchanged(host: ActorHost, *calls: tuple[int, list[Job], list[int]]) -
     number = max(number for number, _, _ in calls)
     while sum(isinstance(item, Result | Failure) for _, item in news) < due:
         for each in waiting:
-            news += await asyncio.wait_for(each, 5)
+            news += await asyncio.wait_for(each, 300)
         number += 1
         waiting = [asyncio.ensure_future(host.exchange(number))]
     for each in waiting:
@@ -75,10 +75,10 @@ async def test_only_the_newest_call_waits_and_none_that_came_late_has_news() -> 
     first = asyncio.ensure_future(host.exchange(0))
     await asyncio.sleep(0.01)
     third = asyncio.ensure_future(host.exchange(2, [job(1, "a")]))
-    assert await asyncio.wait_for(first, 1) == []  # with no news, since another call waits for it now
+    assert await asyncio.wait_for(first, 300) == []  # with no news, since another call waits for it now
     assert not third.done() and not host._tasks  # its job waits for the call before it
-    assert await asyncio.wait_for(host.exchange(1, [job(2, "b")]), 1) == []
-    news = await asyncio.wait_for(third, 5)
+    assert await asyncio.wait_for(host.exchange(1, [job(2, "b")]), 300) == []
+    news = await asyncio.wait_for(third, 300)
     if len(news) < 2:
         news += await asyncio.wait_for(host.exchange(3), 300)
     assert [each[0] for each in news] == [2, 1]
@@ -93,7 +93,7 @@ async def test_checkpoints_go_out_at_once_and_before_what_comes_after_them() -> 
     assert [list(each) for _, each in one.parts()] == [[5, 6], [7]]
     host._account(one)
     host._account(two)
-    assert await asyncio.wait_for(waiting, 1) == [one, two]
+    assert await asyncio.wait_for(waiting, 300) == [one, two]
     host._account(one)
     news = await asyncio.wait_for(host.exchange(1, [job(3, "a")]), 300)
     assert news[0] == one
@@ -135,4 +135,4 @@ async def test_checkpoints_go_with_the_news_where_there_is_no_pipe(hosted: Accou
     await host.start(path)
     waiting = asyncio.ensure_future(host.exchange(0))
     hosted.account(checkpoint := TokenBatch([1], [1], [5]))
-    assert await asyncio.wait_for(waiting, 5) == [checkpoint]
+    assert await asyncio.wait_for(waiting, 300) == [checkpoint]
