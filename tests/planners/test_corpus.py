@@ -6,13 +6,13 @@ Work is counted and not timed: requests to the model, and calls of functions of 
 
 from __future__ import annotations
 
+import cProfile
 import importlib
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -178,20 +178,18 @@ def watched(monkeypatch: pytest.MonkeyPatch, count: bool = False) -> Iterator[Wa
             watch.strange.append(f"{type(error).__name__} in {what}: {error}")
         return known(planner, what, error)
 
-    def profile(frame: FrameType, event: str, arg: object) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(OURS):
-            watch.calls += 1
-
+    profile = cProfile.Profile(builtins=False)
     with monkeypatch.context() as patch:
         patch.setattr(expander, "_of_planner", of_planner)
-        before = sys.getprofile()
         if count:
-            sys.setprofile(profile)
+            profile.enable()
         try:
             yield watch
         finally:
-            sys.setprofile(before)
+            profile.disable()
             _watch = None
+    called = ((each.code, each.callcount) for each in profile.getstats())
+    watch.calls = sum(many for code, many in called if not isinstance(code, str) and code.co_filename.startswith(OURS))
 
 
 class Bench:
@@ -208,7 +206,7 @@ class Bench:
 @asynccontextmanager
 async def bench(planner: str, options: dict[str, Any], asked: tuple[str, str]) -> AsyncIterator[Bench]:
     worker = Says()
-    async with AsyncOrchestrator(workers=[worker], tools=[search]) as orchestrator:
+    async with AsyncOrchestrator(workers=[worker], tools=[search], journal="off") as orchestrator:
         made = Bench(orchestrator, worker, Plugin(name=planner, options=options), asked)
         await made.run(CORPUS["whole_grammar"])  # loads what is loaded only when it is needed
         yield made

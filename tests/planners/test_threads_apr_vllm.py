@@ -6,7 +6,7 @@ What a context should be is put together here by the format's rules alone, from 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,11 @@ from plait import AsyncOrchestrator, Plugin
 from plait.core.result import Result
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.parallelism import parallelism
-from plait.workers.ray import pool
+from plait.workers.engine import Engine
 from tests.planners.recording import Recording
 from tests.planners.tagged_model import APR, build
 
-pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.engine, pytest.mark.own_engine, pytest.mark.asyncio(loop_scope="module")]
 
 PUZZLE = "25 6 3 4 -> 39"
 ROOT = "Moving to Node #0\nCurrent State: 39:[25, 6, 3, 4], Operations: []"
@@ -44,14 +44,11 @@ Searching = tuple[AsyncOrchestrator, Recording, Any]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def searching(
-    tmp_path_factory: pytest.TempPathFactory, ray_cluster: Callable[..., None]
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[tuple[AsyncOrchestrator, Recording, Any]]:
     """An orchestrator over one engine with the model of searches, its worker, and the tokenizer."""
-    ray_cluster(gpus=0)
     folder: Path = build(tmp_path_factory.mktemp("models") / "apr", language=APR)
-    options = {"model": str(folder), "kv_cache_memory_bytes": 64 << 20, "block_size": BLOCK, "threads": 1}
-    (inner,) = pool(1, options=options)  # in an actor: this process may have an engine already
-    worker = Recording(inner)
+    worker = Recording(Engine(str(folder), kv_cache_memory_bytes=64 << 20, block_size=BLOCK, threads=1))
     async with AsyncOrchestrator(workers=[worker]) as orchestrator:
         yield orchestrator, worker, Tokenizer.from_file(str(folder / "tokenizer.json"))
 

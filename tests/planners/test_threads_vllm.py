@@ -1,10 +1,10 @@
-"""The dialects of tags on real vLLM, in a Ray actor: a model writes them at random; contexts checked by token."""
+"""The dialects of tags on real vLLM: a model writes them at random; contexts checked by token."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,11 @@ from plait.planners.threads.threads import Threads
 from plait.planners.threads.threads.dialects import Dialect, load
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.parallelism import parallelism
-from plait.workers.ray import pool
+from plait.workers.engine import Engine
 from tests.planners.recording import Recording
 from tests.planners.tagged_model import DIALECTS, build
 
-pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.engine, pytest.mark.own_engine, pytest.mark.asyncio(loop_scope="module")]
 
 OPTIONS: dict[str, Any] = {
     "parent": {"temperature": 1.0, "max_tokens": 150},
@@ -34,13 +34,11 @@ OPTIONS: dict[str, Any] = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def tagged(
-    tmp_path_factory: pytest.TempPathFactory, ray_cluster: Callable[..., None]
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[tuple[AsyncOrchestrator, Recording, Path]]:
     """An orchestrator over one engine with the model of tags, and its worker."""
-    ray_cluster(gpus=0)
     folder = build(tmp_path_factory.mktemp("models") / "tagged")
-    (inner,) = pool(1, options={"model": str(folder), "kv_cache_memory_bytes": 64 << 20, "threads": 1})
-    worker = Recording(inner)
+    worker = Recording(Engine(str(folder), kv_cache_memory_bytes=64 << 20, threads=1))
     async with AsyncOrchestrator(workers=[worker]) as orchestrator:
         yield orchestrator, worker, folder
 
