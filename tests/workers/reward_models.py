@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
 from .byte_model import build_bytes
 
@@ -38,6 +38,15 @@ def logits(folder: Path, text: str) -> list[list[float]]:
     with torch.no_grad():
         hidden = model.model(torch.tensor([tokenizer.encode(text)])).last_hidden_state[0]
         return model.score(hidden).tolist()
+
+
+def numbers(folder: Path, ids: list[int], head: bool) -> list[list[float]]:
+    """Return what the model says at each of some token ids: its head's numbers, or logits of the next token."""
+    kind = AutoModelForSequenceClassification if head else AutoModelForCausalLM
+    model = kind.from_pretrained(folder, dtype=torch.float32)
+    with torch.no_grad():
+        hidden = model.model(torch.tensor([ids])).last_hidden_state[0]
+        return (model.score if head else model.lm_head)(hidden).tolist()
 
 
 def probability(folder: Path, text: str) -> float:

@@ -22,8 +22,8 @@ from .options import EngineOptions
 from .process import first_line
 
 Order = dict[str, Any]
-"""`id`, `task` (`classify` or `token_classify`), `text`; `pair` (a second text) or `messages` in the text's place;
-`activation`: false for numbers as they leave the head."""
+"""`id`, `task` (`classify` or `token_classify`), `text`; `pair` (a second text) or `messages` or token `ids` in the
+text's place; `activation`: false for numbers as they leave the head."""
 
 
 class Pooler:
@@ -58,6 +58,8 @@ class Pooler:
 
     def _ids(self, order: Order) -> tuple[list[int], Order]:
         """Return the token ids of an order's text, and what else the parameters need."""
+        if (ids := order.get("ids")) is not None:
+            return [int(each) for each in ids], {}
         if (messages := order.get("messages")) is not None:
             said = self._tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True)
             return list(said["input_ids"]), {}

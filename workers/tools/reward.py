@@ -19,12 +19,15 @@ from plait.core.errors import ConfigError, EngineError, ToolError
 from plait.core.tools.tool import Tool, tool
 
 from ..http import AnswerLimits, Link, ServerError
+from .process_rewards import STYLES, Asked, Style, asked, likely, tokenizer_of
 
 __all__ = ["reward_model"]
 
 Endpoint = Literal["classify", "score", "pooling"]
 _FIELDS = {"classify": "probs", "score": "score", "pooling": "data"}
 """Endpoints, and where their answers have the numbers."""
+_LIKELIEST = 20
+"""Tokens that a server tells of at most, by default."""
 
 
 def reward_model(
@@ -34,6 +37,9 @@ def reward_model(
     endpoint: Endpoint = "classify",
     label: int = -1,
     chat: bool = False,
+    style: Style = "plain",
+    tokenizer: str | None = None,
+    system: str = "",
     key_variable: str | None = None,
     name: str = "reward",
     timeout: float | None = None,
@@ -50,6 +56,12 @@ def reward_model(
         label: the place of the label that means good; the last one by default.
         chat: render question and text as a conversation by the model's template, as most outcome reward models were
             trained; by default the text follows the question as it is.
+        style: how a published process reward model was trained to be asked: `qwen-prm` (Qwen2.5-Math-PRM: the head's
+            number at `<extra_0>` behind the last step), `skywork` (the head's number at the last line's end),
+            `math-shepherd` and `rlhflow` (how likely it would write `+` rather than `-`; served by
+            `vllm serve MODEL`, without a head). `endpoint`, `label` and `chat` are then the style's.
+        tokenizer: folder or id of the model's tokenizer, for a style; by default that of `model`.
+        system: text before the question, for `math-shepherd`.
         key_variable: environment variable with the server's key.
         name: name of the tool.
         timeout: seconds that a call may take; by default 60 on a server and 600 in the engine, whose first call waits
@@ -60,14 +72,25 @@ def reward_model(
     """
     if endpoint not in _FIELDS:
         raise ConfigError(f"there is no endpoint {endpoint!r} of reward models: there are {', '.join(_FIELDS)}")
+    if style not in STYLES:
+        raise ConfigError(f"there is no style {style!r} of reward models: there are {', '.join(STYLES)}")
+    if style in ("math-shepherd", "rlhflow") and base_url is None:
+        raise ConfigError(
+            f"a model of style {style!r} writes its marks: serve it (`vllm serve MODEL`), give `base_url`"
+        )
     if chat and endpoint == "score":
         raise ConfigError("a score is of question and text as they are: leave `chat` out, or use another endpoint")
     if base_url is not None and engine is not None:
         raise ConfigError("`engine` are options of an engine here, and `base_url` names a server: give one of them")
+    if style != "plain":
+        endpoint = "pooling"
     seconds = timeout if timeout is not None else 600.0 if base_url is None else 60.0
     ask = _here(model, endpoint, engine or {}) if base_url is None else _there(
         model, endpoint, base_url.rstrip("/").removesuffix("/v1"), key_variable, seconds
     )  # fmt: skip
+
+    words: list[Any] = []
+    """The tokenizer, once it was needed."""
 
     async def reward(text: str, question: str = "") -> float:
         """Return how good a text is, from 0 to 1.
@@ -76,6 +99,11 @@ def reward_model(
             text: the answer, or its beginning.
             question: what was asked.
         """
+        if style != "plain":
+            if not words:
+                words.append(tokenizer_of(tokenizer or model))
+            order = asked(style, words[0], question, text, system)
+            return await _of_style(ask, order, model)
         if chat:
             said = [{"role": "user", "content": question}, {"role": "assistant", "content": text}]
             numbers = await ask({"messages": said})
@@ -86,6 +114,17 @@ def reward_model(
         return _number(numbers, endpoint, label, model)
 
     return tool(name=name, timeout=seconds)(reward)
+
+
+async def _of_style(ask: Any, order: Asked, model: str) -> float:
+    """Return the mark of an order's last step."""
+    if order.words is not None:
+        return likely(await ask({"next": order.prompt, "words": order.words}))
+    said = await ask({"ids": order.ids})
+    rows = said if isinstance(said, list) and said and isinstance(said[-1], list) else [said]
+    if len(rows) not in (len(order.ids), len(order.places)):  # of each token, or already of the steps alone
+        raise ToolError(f"{model} gave {len(rows)} rows of numbers for {len(order.ids)} tokens: is it of this style?")
+    return _number(rows[order.places[-1]] if len(rows) == len(order.ids) else rows[-1], "pooling", -1, model)
 
 
 def _here(model: str, endpoint: Endpoint, options: Mapping[str, Any]) -> Any:
@@ -107,29 +146,51 @@ def _here(model: str, endpoint: Endpoint, options: Mapping[str, Any]) -> Any:
 def _there(model: str, endpoint: Endpoint, address: str, key_variable: str | None, seconds: float) -> Any:
     """Return what asks a server."""
 
+    def link() -> Link:
+        return Link(address, key_variable, 1, AnswerLimits(whole=seconds))
+
     async def ask(order: dict[str, Any]) -> Any:
         fields: dict[str, Any] = {"model": model}
-        if endpoint == "score":
+        if "next" in order:
+            return await _next(link(), fields, order)
+        if "ids" in order:
+            fields |= {"input": order["ids"]}
+        elif endpoint == "score":
             fields |= {"text_1": order["text"], "text_2": order["pair"]}
         else:
             fields |= {"input": order["text"]} if "text" in order else {"messages": order["messages"]}
         if endpoint == "pooling":
             # The model's own activation may be a sigmoid, a softmax or none: the numbers are asked for without it.
             fields |= {"use_activation": False}
-        link = Link(address, key_variable, 1, AnswerLimits(whole=seconds))
-        try:
-            said = await link.post(f"/{endpoint}", fields)
-        except ServerError as trouble:
-            error = ToolError(trouble.message)
-            error.retryable = trouble.retryable
-            raise error from None
-        finally:
-            await link.close()
+        said = await _posted(link(), f"/{endpoint}", fields)
         rows: Any = said.get("data") if isinstance(said, Mapping) else None
         row: Any = rows[0] if isinstance(rows, list) and rows else None
         return row.get(_FIELDS[endpoint]) if isinstance(row, Mapping) else None
 
     return ask
+
+
+async def _posted(link: Link, path: str, fields: dict[str, Any]) -> Any:
+    """Post once, and close the link. Raises `ToolError`."""
+    try:
+        return await link.post(path, fields)
+    except ServerError as trouble:
+        error = ToolError(trouble.message)
+        error.retryable = trouble.retryable
+        raise error from None
+    finally:
+        await link.close()
+
+
+async def _next(link: Link, fields: dict[str, Any], order: dict[str, Any]) -> list[float | None]:
+    """Return the log-probabilities of two tokens behind a prompt, where they are among the likeliest."""
+    fields |= {"prompt": order["next"], "max_tokens": 1, "temperature": 0.0, "logprobs": _LIKELIEST}
+    said = await _posted(link, "/v1/completions", fields | {"return_tokens_as_token_ids": True})
+    choices: Any = said.get("choices") if isinstance(said, Mapping) else None
+    told: Any = choices[0].get("logprobs") if isinstance(choices, list) and choices else None
+    tops: Any = told.get("top_logprobs") if isinstance(told, Mapping) else None
+    first: Mapping[str, Any] = tops[0] if isinstance(tops, list) and tops else {}
+    return [first.get(f"token_id:{each}") for each in order["words"]]
 
 
 def _number(said: Any, endpoint: Endpoint, label: int, model: str) -> float:

@@ -16,7 +16,10 @@ from plait import AsyncOrchestrator
 from plait.core.errors import ConfigError, ToolError
 from plait.planners.search.tree import Tree
 from plait.workers.scripted import Reply, Scripted
+from plait.workers.tools import reward
+from plait.workers.tools.process_rewards import asked
 from plait.workers.tools.reward import reward_model
+from tests.oracles.of_rewards import CHATML, LLAMA, words
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -28,6 +31,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.seen.append({"path": self.path, **asked})
+        if "completions" in self.path or isinstance(asked.get("input"), list):
+            self.answer(self.body)
+            return
         said = asked.get("input", asked.get("text_2", "")) or asked["messages"][-1]["content"]
         good = "good" in said
         rows = {
@@ -35,7 +41,10 @@ class Handler(BaseHTTPRequestHandler):
             "/score": {"index": 0, "object": "score", "score": 0.75 if good else 0.25},
             "/pooling": {"index": 0, "object": "pooling", "data": [[-3.0], [2.0 if good else -2.0]]},
         }
-        body = json.dumps(self.body or {"object": "list", "data": [rows[self.path]]}).encode()
+        self.answer(self.body or {"object": "list", "data": [rows[self.path]]})
+
+    def answer(self, said: Any) -> None:
+        body = json.dumps(said).encode()
         self.send_response(200)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))
@@ -62,9 +71,9 @@ def server() -> Iterator[str]:
     ("endpoint", "good", "bad"), [("classify", 0.9, 0.2), ("score", 0.75, 0.25), ("pooling", 0.881, 0.119)]
 )
 async def test_each_endpoint_gives_a_number(server: str, endpoint: Any, good: float, bad: float) -> None:
-    reward = reward_model("rm", base_url=server, endpoint=endpoint)
-    assert await reward(text="good", question="Why?") == pytest.approx(good, abs=1e-3)
-    assert await reward(text="", question="") == pytest.approx(bad, abs=1e-3)
+    tool = reward_model("rm", base_url=server, endpoint=endpoint)
+    assert await tool(text="good", question="Why?") == pytest.approx(good, abs=1e-3)
+    assert await tool(text="", question="") == pytest.approx(bad, abs=1e-3)
     assert {each["path"] for each in Handler.seen} == {f"/{endpoint}"} and Handler.seen[0]["model"] == "rm"
 
 
@@ -80,8 +89,8 @@ async def test_the_numbers_of_a_reward_head_are_asked_for_as_they_are(server: st
     """Else the model's own sigmoid or softmax would go through ours once more."""
     Handler.body = {"data": [{"data": [[9.0, -9.0], [math.log(1), math.log(3)]]}]}
     for label, share in ((-1, 0.75), (0, 0.25)):
-        reward = reward_model("rm", base_url=server, endpoint="pooling", label=label)
-        assert await reward(text="a") == pytest.approx(share)
+        tool = reward_model("rm", base_url=server, endpoint="pooling", label=label)
+        assert await tool(text="a") == pytest.approx(share)
     assert Handler.seen[0]["use_activation"] is False
 
 
@@ -91,9 +100,52 @@ async def test_question_and_text_may_be_a_conversation(server: str) -> None:
     assert Handler.seen[0]["messages"] == said and "input" not in Handler.seen[0]
 
 
+STEPS = {"question": "2+2?", "text": "## Step 1: add\n\nso 4\n\n"}
+
+
+async def test_a_process_reward_model_is_given_token_ids_and_read_where_its_steps_end(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = words(CHATML)
+    monkeypatch.setattr(reward, "tokenizer_of", lambda model: known)
+    order = asked("qwen-prm", known, **STEPS)
+    end = known.encode("<extra_0>")[0]
+    assert [order.ids[place] for place in order.places] == [end, end], "a blank end makes no third step"
+    rows = [[0.0, 0.0] for _ in order.ids]
+    rows[order.places[-1]] = [math.log(1), math.log(4)]
+    for told in (rows, [[0.0, 0.0], rows[order.places[-1]]]):  # of each token, or of the steps alone
+        Handler.body = {"data": [{"data": told}]}
+        assert await reward_model("rm", base_url=server, style="qwen-prm")(**STEPS) == pytest.approx(0.8)
+    assert Handler.seen[-1]["path"] == "/pooling" and Handler.seen[-1]["input"] == order.ids
+    Handler.body = {"data": [{"data": rows[:3]}]}
+    with pytest.raises(ToolError, match="3 rows of numbers"):
+        await reward_model("rm", base_url=server, style="qwen-prm")(**STEPS)
+
+
+async def test_a_model_that_writes_its_marks_is_asked_what_it_would_write(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = words(LLAMA)
+    monkeypatch.setattr(reward, "tokenizer_of", lambda model: known)
+    right, wrong = (known.encode(each)[-1] for each in "+-")
+    for style in ("math-shepherd", "rlhflow"):
+        tops = {f"token_id:{right}": math.log(0.3), f"token_id:{wrong}": math.log(0.1), "token_id:9": -0.5}
+        Handler.body = {"choices": [{"text": "+", "logprobs": {"top_logprobs": [tops]}}]}
+        tool = reward_model("rm", base_url=server, style=style)  # type: ignore[arg-type]
+        assert await tool(**STEPS) == pytest.approx(0.75)
+        sent = Handler.seen[-1]
+        assert sent["path"] == "/v1/completions" and (sent["max_tokens"], sent["temperature"]) == (1, 0.0)
+        assert sent["prompt"] == asked(style, known, **STEPS).prompt  # type: ignore[arg-type]
+        Handler.body = {"choices": [{"text": "+", "logprobs": {"top_logprobs": [{"token_id:9": -0.5}]}}]}
+        with pytest.raises(ToolError, match="neither the word for right"):
+            await tool(**STEPS)
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        ({"style": "prm"}, "there is no style 'prm'"),
+        ({"style": "rlhflow"}, "writes its marks: serve it"),
         ({"endpoint": "rate"}, "there is no endpoint 'rate'"),
         ({"endpoint": "score", "chat": True}, "leave `chat` out"),
         ({"base_url": "http://127.0.0.1:1", "engine": {}}, "give one of them"),
@@ -119,8 +171,8 @@ async def test_a_search_goes_by_it(server: str) -> None:
             Reply(text="bad\n"),
         ]
     )
-    reward = reward_model("rm", base_url=server)
-    async with AsyncOrchestrator(workers=[model], tools=[reward], journal=None) as orchestrator:
+    tool = reward_model("rm", base_url=server)
+    async with AsyncOrchestrator(workers=[model], tools=[tool], journal=None) as orchestrator:
         answer = await orchestrator.run("Q?\n", planner=Tree(scorer="reward-model", search="beam", most=40))  # type: ignore[arg-type]
     assert answer.answer == "good\nyes", answer.failure
     assert len(Handler.seen) == len({json.dumps(each) for each in Handler.seen}), "each state is asked about once"

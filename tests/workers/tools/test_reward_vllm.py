@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,12 @@ from plait.core.ops import Plugin
 from plait.core.prompt import Prompt
 from plait.planners.search.tree import Tree
 from plait.workers.engine import Engine
+from plait.workers.tools import reward
+from plait.workers.tools.process_rewards import asked, tokenizer_of
 from plait.workers.tools.reward import reward_model
 
-from ..reward_models import TEXTS, probability, with_head
+from ..byte_model import build_bytes
+from ..reward_models import TEXTS, numbers, probability, with_head
 from ..vllm_server import vllm_process
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
@@ -53,6 +58,48 @@ async def test_a_server_and_an_engine_say_what_the_weights_say(tmp_path: Path, l
         said = await asyncio.gather(*(tool.fn(text=text[2:], question=text[:2]) for text in TEXTS))
         assert said == pytest.approx(wanted, abs=0.01), form
     assert len({round(each, 3) for each in wanted}) > 1, "texts are told apart"
+
+
+SOLUTION = {"question": "2+2?", "text": "add 2 and 2\n\nso it is 4"}
+ROLES = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+"""A chat template without the signs of the marks."""
+
+
+def with_template(folder: Path) -> Path:
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": ROLES}))
+    return folder
+
+
+@pytest.mark.parametrize("style", ["qwen-prm", "skywork", "math-shepherd", "rlhflow"])
+async def test_process_reward_models_of_each_style_are_served(
+    tmp_path: Path, style: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small random ones: what is read is what transformers says at the last step's place."""
+    monkeypatch.setattr(reward, "_LIKELIEST", 300)  # they were not trained to write marks
+    heads = {"qwen-prm": 2, "skywork": 1}
+    if style in heads:
+        folder = with_template(with_head(tmp_path / "model", heads[style]))
+    else:
+        folder = with_template(build_bytes(tmp_path / "model"))
+    order = asked(style, tokenizer_of(str(folder)), **SOLUTION)
+    runner, log = "pooling" if style in heads else "generate", tmp_path / "server.log"
+    rows = numbers(folder, order.ids, style in heads)[order.places[-1]]
+    if order.words is not None:
+        right, wrong = (math.exp(rows[each]) for each in order.words)
+        wanted = right / (right + wrong)
+    else:
+        wanted = 1 / (1 + math.exp(-rows[0])) if len(rows) == 1 else 1 / (1 + math.exp(rows[0] - rows[1]))
+    with vllm_process(folder, "judge", log, runner=runner, dtype="float32", max_logprobs=300) as (address, process):
+        await waited(address, process, log)
+        tool = reward_model("judge", base_url=f"{address}/v1", style=style, tokenizer=str(folder))
+        assert await said_of(tool) == pytest.approx(wanted, abs=0.01)
+    if style in heads:
+        assert await said_of(reward_model(str(folder), style=style, engine=ENGINE)) == pytest.approx(wanted, abs=0.01)
+
+
+async def said_of(tool: Any) -> float:
+    return await tool.fn(**SOLUTION)
 
 
 @pytest.mark.asyncio(loop_scope="session")

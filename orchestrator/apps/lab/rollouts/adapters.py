@@ -8,11 +8,12 @@ parent's tokens included, so nothing is trained on twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean, stdev
 from typing import Any, Protocol, TypeVar
 
 from .record import BadRecord, Record
 
-__all__ = ["Tokenizer", "retokenised", "trl_output", "verl_fields", "verl_output"]
+__all__ = ["Tokenizer", "grpo_advantages", "retokenised", "trl_output", "verl_fields", "verl_output"]
 
 T = TypeVar("T")
 
@@ -49,10 +50,29 @@ def _parts(record: Record) -> tuple[int, int]:
     return record.mask.index(1), len(record.mask) - record.mask[::-1].index(1)
 
 
-def verl_fields(record: Record) -> dict[str, Any]:
+def grpo_advantages(records: Iterable[Record], epsilon: float = 1e-6) -> dict[str, float]:
+    """Return GRPO's advantage (arXiv 2402.03300) of each judged rollout: its reward less the mean of its group, divided
+    by the group's standard deviation plus `epsilon` (verl has 1e-6, TRL 1e-4).
+
+    A rollout counts once, however many sequences it has: a trainer that groups sequences gives a rollout of many
+    threads more weight in the mean, and so other advantages. A rollout that is alone in its group keeps its reward.
+    """
+    rewards = {each.rollout: (each.group, each.reward) for each in records if each.judged and each.reward is not None}
+    groups: dict[str, list[float]] = {}
+    for group, reward in rewards.values():
+        groups.setdefault(group, []).append(reward)
+    out: dict[str, float] = {}
+    for rollout, (group, reward) in rewards.items():
+        of = groups[group]
+        mean, spread = (fmean(of), stdev(of) + epsilon) if len(of) > 1 else (0.0, 1.0 + epsilon)
+        out[rollout] = (reward - mean) / spread
+    return out
+
+
+def verl_fields(record: Record, advantage: float | None = None) -> dict[str, Any]:
     """Return the fields of verl's `AgentLoopOutput` but `metrics`. Raises `BadRecord` for a record without a generated
-    token. Group, parent, fork and policy versions stand in `extra_fields`; the oldest and the newest of these under the
-    names that verl's asynchronous trainer reads."""
+    token. Group, parent, fork and policy versions stand in `extra_fields`, and `advantage` (of `grpo_advantages`) if it
+    is given; the oldest and the newest of these under the names that verl's asynchronous trainer reads."""
     start, end = _parts(record)
     versions = record.versions
     extra: dict[str, Any] = {
@@ -65,6 +85,8 @@ def verl_fields(record: Record) -> dict[str, Any]:
         "min_global_steps": versions[0],
         "max_global_steps": versions[-1],
     }
+    if advantage is not None:
+        extra["advantage"] = advantage
     fields: dict[str, Any] = {
         "prompt_ids": list(record.tokens[:start]),
         "response_ids": list(record.tokens[start:end]),
@@ -82,8 +104,8 @@ def verl_fields(record: Record) -> dict[str, Any]:
 def verl_output(record: Record, output: Callable[..., T], metrics: Callable[[], Any]) -> T:
     """Return a record as verl's `AgentLoopOutput`; give that class and `AgentLoopMetrics`.
 
-    An agent loop of verl's returns one output a prompt: return the one of sequence 0, or give verl all sequences as
-    samples with the same `uid`.
+    An agent loop of verl's returns one output a prompt: return the one of sequence 0. Given all sequences as samples
+    with the same `uid`, verl would take the group's mean over sequences: take `grpo_advantages` in its place.
     """
     return output(metrics=metrics(), **verl_fields(record))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from plait.apps.lab.rollouts.adapters import retokenised, trl_output, verl_fields
+from plait.apps.lab.rollouts.adapters import grpo_advantages, retokenised, trl_output, verl_fields
 from plait.apps.lab.rollouts.export import ExclusionCounts, ExportedRun, export, select, tokenizer_of, write_texts
 from plait.apps.lab.rollouts.record import BadRecord, Record, WeightsSegment
 from plait.apps.lab.rollouts.store import RolloutReader, read_rollouts
@@ -204,3 +204,17 @@ def test_mooncake_rows_tell_who_waited_for_whom(plait: Any, tmp_path: Path, jour
     assert len({tuple(row["hash_ids"]) for row in rows}) == 1, "three samples of one prompt have one prefix"
     assert all(row["output_length"] > 0 and row["wait_for"] == [] for row in rows)
     assert "Question" not in out.read_text()
+
+
+def test_advantages_are_of_rollouts_however_many_sequences_they_have() -> None:
+    records = [
+        FORK.model_copy(update={"group": "g", "rollout": f"r{number}", "reward": reward, "index": index})
+        for number, (reward, sequences) in enumerate([(1.0, 9), (1.0, 9), (0.0, 17), (0.0, 17)])
+        for index in range(sequences)
+    ]
+    said = grpo_advantages(records)
+    assert list(said.values()) == pytest.approx([0.866, 0.866, -0.866, -0.866], abs=1e-3)
+    assert verl_fields(records[0], said["r0"])["extra_fields"]["advantage"] == said["r0"]
+    assert "advantage" not in verl_fields(records[0])["extra_fields"]
+    alone = grpo_advantages(records[:9])
+    assert alone == {"r0": pytest.approx(1.0, abs=1e-5)}
