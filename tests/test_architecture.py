@@ -227,6 +227,7 @@ IMPURE = frozenset(
     ]
 )
 CORE_MAY_IMPORT = frozenset(sys.stdlib_module_names - IMPURE) | {
+    "attrs",
     "jsonschema",
     "jsonschema_specifications",
     "networkx",

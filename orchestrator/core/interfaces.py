@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Protocol, Self, cast, runtime_checkable
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, SkipValidation, model_validator
 
 from .errors import PlannerError, PluginError
 from .events import CacheNews, Event, Job
@@ -216,7 +216,8 @@ class Policy(Frozen):
 class Verdict(Frozen):
     """What a merge decided."""
 
-    value: JsonValue
+    value: SkipValidation[JsonValue]
+    """Checked when the join takes it, and not copied: values of branches may stand in it as they are."""
     why: str
     """Counts, margin, who was left out: one line that a person can read. No program reads it."""
     data: JsonValue = None

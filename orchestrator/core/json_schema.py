@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+import attrs
 from jsonschema import SchemaError, ValidationError
 from jsonschema.protocols import Validator
 from jsonschema.validators import (
@@ -26,16 +27,19 @@ from .regex import expression
 
 __all__ = ["Fault", "check_schema", "faults"]
 
-STEPS = 30_000
-"""Looks at one keyword of a schema, or of an expression at one name, that a check may take: a tenth of a second."""
+STEPS = 10_000
+"""Looks at one keyword of a schema, or of an expression at one name, that a check of a value may take: some hundredths
+of a second, as it may be on the event loop."""
+OF_SCHEMAS = 100_000
+"""The same for a check of a schema itself."""
 
 
 class _Steps:
     """How many steps a check may still take. It stands where a validator has its checker of formats, and so is handed
     on to the validators of all parts; formats say nothing about a value here."""
 
-    def __init__(self) -> None:
-        self._left = STEPS
+    def __init__(self, most: int) -> None:
+        self._most = self._left = most
 
     def check(self, instance: object, format: object) -> None:
         """Take every format."""
@@ -44,11 +48,12 @@ class _Steps:
         """Count some. Raises `ValueError` where none are left."""
         self._left -= steps
         if self._left < 0:
-            raise ValueError(f"the schema takes more than {STEPS:,} steps to check: make it or the value smaller")
+            raise ValueError(f"the schema takes more than {self._most:,} steps to check: make it or the value smaller")
 
 
 class _Validator(Protocol):
     format_checker: _Steps
+    evolve: Callable[..., _Validator]
 
     def __init__(self, schema: object, *, registry: SchemaRegistry, format_checker: _Steps) -> None: ...
     def iter_errors(self, instance: object) -> Iterator[ValidationError]: ...
@@ -74,7 +79,7 @@ def check_schema(schema: Mapping[str, JsonValue]) -> None:
     has an expression which RE2 does not take, or that is too large to be looked at."""
     kind = validator_for(cast("dict[str, object]", schema))
     meta = cast("dict[str, object]", kind.META_SCHEMA)
-    for error in _errors(meta, dict(schema), REGISTRY, most=1):
+    for error in _errors(meta, dict(schema), REGISTRY, most=1, steps=OF_SCHEMAS):
         raise ValueError(f"this is no JSON schema: at {error.json_path}: {error.message[:200]}")
     _check_parts(schema)
 
@@ -88,9 +93,11 @@ def faults(schema: Mapping[str, JsonValue], value: JsonValue, most: int = 1) -> 
     return [Fault(tuple(each.absolute_path), each.json_path, each.message) for each in found]
 
 
-def _errors(schema: dict[str, object], value: object, registry: SchemaRegistry, most: int) -> list[ValidationError]:
+def _errors(
+    schema: dict[str, object], value: object, registry: SchemaRegistry, most: int, steps: int = STEPS
+) -> list[ValidationError]:
     try:
-        validator = _bounded(validator_for(schema))(schema, registry=registry, format_checker=_Steps())
+        validator = _bounded(validator_for(schema))(schema, registry=registry, format_checker=_Steps(steps))
         return list(itertools.islice(validator.iter_errors(value), most))
     except Unresolvable as error:
         raise ValueError(f"the schema refers to {error.ref!r:.200}, which is not in it") from None
@@ -135,7 +142,18 @@ def _bounded(kind: type[Validator]) -> type[_Validator]:
     }
     own |= {name: _unevaluated(rule) for name, rule in rules.items() if name.startswith("unevaluated")}
     changed = {name: _counted(own.get(name, rule)) for name, rule in rules.items()}
-    return cast("Callable[[object, object], type[_Validator]]", extend)(kind, changed)
+    made = cast("Callable[[object, object], type[_Validator]]", extend)(kind, changed)
+    # The library's own takes another class, whose rules are neither counted nor linear, where a part has a `$schema`.
+    fields = [(each.name, each.alias) for each in attrs.fields(cast("type[attrs.AttrsInstance]", made)) if each.init]
+
+    def evolve(validator: _Validator, **changes: object) -> _Validator:
+        for name, alias in fields:
+            if alias is not None and alias not in changes:
+                changes[alias] = getattr(validator, name)
+        return cast("Callable[..., _Validator]", made)(**changes)
+
+    made.evolve = evolve
+    return made
 
 
 def _counted(rule: Rule) -> Rule:

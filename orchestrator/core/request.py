@@ -155,6 +155,9 @@ class Request(Frozen):
     bound: int | None = Field(default=None, ge=1, exclude_if=lambda bound: bound is None)
     """Most tokens that the run may generate where `budget` limits neither tokens nor cost. It is no plan of how much to
     spend: planners do not see it. `None`: none."""
+    value_bytes: int | None = Field(default=None, ge=1, exclude_if=lambda limit: limit is None)
+    """Most bytes of values that the run may put together: those that its joins read, and that are put into prompts and
+    arguments of its steps. By default 64 MiB (`plait.core.weights`)."""
     retries: Retries = Retries()
     share: str = Field(default="", max_length=200, exclude_if=lambda share: not share)
     """Runs that name the same share divide slots with others as one run would, and go in order of arrival among

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
@@ -18,6 +19,21 @@ DEEPEST = 100
 """Levels of lists and objects in a value."""
 LONGEST = 4000
 """Bits of an integer: Python reads no more than 4300 digits."""
+
+
+class Same:
+    """Stands for an object in a dictionary: equal to that of the same object alone, however the object compares."""
+
+    __slots__ = ("_object",)
+
+    def __init__(self, given: object) -> None:
+        self._object = given
+
+    def __hash__(self) -> int:
+        return id(self._object)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and other._object is self._object
 
 
 class _Worded(type(BaseModel)):
@@ -73,10 +89,11 @@ def writable(text: str) -> str:
     return text
 
 
-def json_value(given: object, depth: int = 0) -> JsonValue:
+def json_value(given: object, depth: int = 0, known: Mapping[Same, int] = MappingProxyType({})) -> JsonValue:
     """Return a JSON value that can be written down and read again; the same object if it is one already.
 
-    Raises `ValueError` for an object that is no JSON, an integer that is too long, and what is nested too deep.
+    `known`: levels of lists and objects that are JSON values; they are not looked into. Raises `ValueError`
+    for an object that is no JSON, an integer that is too long, and what is nested too deep.
     """
     match given:
         case str():
@@ -87,18 +104,22 @@ def json_value(given: object, depth: int = 0) -> JsonValue:
             if given.bit_length() > LONGEST:
                 raise ValueError(f"an integer of {given.bit_length()} bits, and {LONGEST} are the most")
             return given
-        case list() | tuple() | dict() if depth == DEEPEST:
+        case list() | tuple() | dict() if depth + (known.get(Same(cast("object", given)), 1) if known else 1) > DEEPEST:
             raise ValueError(f"it is nested deeper than {DEEPEST} levels")
         case dict():
             fields = cast("dict[object, object]", given)
-            made = {_key(key): json_value(item, depth + 1) for key, item in fields.items()}
+            if known and Same(fields) in known:
+                return cast("JsonValue", given)
+            made = {_key(key): json_value(item, depth + 1, known) for key, item in fields.items()}
             same = all(
                 key is name and made[name] is item for (key, item), name in zip(fields.items(), made, strict=False)
             )
             return cast("JsonValue", given) if same and len(made) == len(fields) else made
         case list() | tuple():
             items = cast("list[object]", given)
-            listed = [json_value(item, depth + 1) for item in items]
+            if known and Same(items) in known:
+                return cast("JsonValue", given)
+            listed = [json_value(item, depth + 1, known) for item in items]
             same = isinstance(given, list) and all(a is b for a, b in zip(items, listed, strict=True))
             return cast("JsonValue", given) if same else listed
         case _:

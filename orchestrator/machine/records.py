@@ -27,6 +27,7 @@ from ..core.result import Failure, Result, Usage
 from ..core.states import MOVES, NAMES, READY, UNDER_WAY, WAITING, Move, State, tell
 from ..core.task import Task
 from ..core.view import AttemptEnd, Branch, StepView
+from ..core.weights import Weight
 from .backlog import Backlog
 from .figures import Checkpoint, DecodeSpeed, EndedSteps, Figures, Meter, Share, TemplateKeys, lane_of, template_keys
 from .series import Series, Spoken
@@ -125,7 +126,8 @@ class Node:
     own: Result | None
     """The result of its own attempt (or merge)."""
     result: Result | None
-    """Its value to others: its own, or that of its expansion."""
+    weight: Weight | None
+    """Its value to others: its own, or that of its expansion; and what that weighs, once it was asked for."""
     failure: Failure | None
     spent: Usage | None
     """Usage of all its attempts that are gone."""
@@ -145,8 +147,8 @@ class Node:
     cause: Cause | None
     """Why it was given up, if it was."""
     _moves: tuple[float | str, ...]
-    """Its moves so far, three entries each: when, into which state, why. One flat tuple of atoms, which the garbage
-    collector need not follow: a plan of 100,000 steps has 300,000 moves."""
+    """Its moves so far, three entries each: when, into which state, why. One flat tuple of atoms: nothing for the
+    garbage collector to follow."""
 
     def __init__(
         self,
@@ -176,7 +178,7 @@ class Node:
         self.pending = self.consumers = self.branches_done = self.branches_failed = self.branches_going = 0
         self.generation = self.tries = self.lost = self.interrupted = self.ticket = self.turn = self.path_before = 0
         self.path_own = self.path = 0
-        self.tally = self.sent = self.talk = self.untallied = None
+        self.tally = self.sent = self.talk = self.untallied = self.weight = None
         self.upward_rank = 0.0
 
     @property
@@ -335,6 +337,7 @@ class Run:
     """Tokens of its prompts that were counted, where a budget limits them."""
     per_character: float = 0.25
     """Tokens for each character of a prompt, as workers report them."""
+    put: int = 0  # bytes of values that its joins have read, and that were put into what it asks
     wake: float | None = None
     """When a policy wants to review it."""
     meter: Meter = field(default_factory=Meter)

@@ -32,10 +32,12 @@ from ..core.result import Failure, Result, as_failure, frames_of
 from ..core.states import CANCELLED, DONE, EXPANDED, EXPANDING, FAILED, READY, RUNNING, WAITING, State
 from ..core.values import json_value, writable
 from ..core.view import Branch
+from ..core.weights import weigh
 from .ready_queue import ReadyQueue
 from .records import Attempt, Node, Records, Run, Scope
 from .slots import Slots
 from .views import MachineView, NodeView, branches_of, decided
+from .weighing import charge_join, charge_references, most_of, of_branches
 
 _LIMITS: dict[str, Cause] = {BudgetExceeded.__name__: "budget", DeadlineExceeded.__name__: "deadline"}
 
@@ -58,6 +60,9 @@ class Steps:
 
     def ready(self, node: Node) -> None:
         """A step's needs are met: rank it and queue it for a slot."""
+        if (heavy := charge_references(node)) is not None:
+            self.fail(node, heavy)
+            return
         before = node.path_before
         for dep in node.deps:
             if dep.path > before:
@@ -274,6 +279,9 @@ class Steps:
                 self.fail(node, ruling.failure)
 
     def _close_join(self, node: Node) -> None:
+        if (heavy := charge_join(node)) is not None:
+            self.fail(node, heavy)
+            return
         try:
             result = conclude(node)
         except RAISED as error:
@@ -388,15 +396,18 @@ def limit_of(join: Node) -> Failure | None:
 
 
 def conclude(node: Node) -> Result:
-    """Return a join's result over the branches that are done; what the merge raises comes out."""
+    """Return a join's result over the branches that are done; what the merge raises comes out. Values of branches stand
+    in it as they are, however often."""
     assert node.merge is not None
-    branches = branches_of(node)
+    branches, known = branches_of(node), of_branches(node)
     node.seen = None
     verdict = node.merge.merge(branches, node.run.task)
     if not isinstance(verdict, Verdict):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"it returned a {type(verdict).__name__}, which is no Verdict")
-    return Result(
-        value=json_value(verdict.value),
+    weight, most = weigh(verdict.value, known, most_of(node.run)), most_of(node.run)
+    if weight.bytes > most:
+        raise ValueError(f"its value has more than {most:,} bytes: raise `value_bytes`")
+    result = Result(
         why=writable(verdict.why),
         data=json_value(verdict.data),
         partial=limit_of(node) is not None,
@@ -404,6 +415,9 @@ def conclude(node: Node) -> Result:
         patch=verdict.patch,
         prior=_prior(verdict, branches),
     )
+    node.weight = weight
+    value = json_value(verdict.value, known={each: found.levels for each, found in known.items()})
+    return result.model_copy(update={"value": value})
 
 
 def _prior(verdict: Verdict, branches: Sequence[Branch]) -> str:

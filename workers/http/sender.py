@@ -39,6 +39,8 @@ log = logging.getLogger("plait.http")
 
 REPORTS = 16
 """Tokens between two reports of a job that a budget counts and nobody follows."""
+MOST_SAID = 1e9
+"""Seconds that are told as they are; a server may ask for any number."""
 LONGEST_WAIT = 600.0
 """Seconds. A server that asks to wait for longer fails the step."""
 QUICK = 1.0
@@ -199,7 +201,8 @@ class Sender:
         asked = trouble.retry_after or 0.0
         left = self._left(live)
         if asked > LONGEST_WAIT or (left is not None and asked > left):
-            trouble.message += f" (it asks to wait for {asked:g} s, and the step has {min(left or asked, asked):.0f} s)"
+            left = min(asked if left is None else left, MOST_SAID)
+            trouble.message += f" (it asks to wait for {asked:.4g} s, and the step has {min(left, asked):.0f} s)"
             trouble.retryable = False
             return None
         # The jitter comes on top: all who were told the same would else come back at once.

@@ -55,7 +55,7 @@ _TABLE: dict[type[BaseModel], dict[Check, str]] = {
         "plugin": "task policies merge",
         "planner": "planner",
         "model": "model",
-        "server": "bound retries share weight priority salt tenant rights",
+        "server": "bound value_bytes retries share weight priority salt tenant rights",
     },
     Generation: _GENERATION,
     Prompt: {**_GENERATION, "free": f"{_GENERATION['free']} template begin stream window", "model": "model",

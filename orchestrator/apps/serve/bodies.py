@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr
 
 from ...core.budget import Budget
 from ...core.errors import PluginError
@@ -27,6 +27,11 @@ __all__ = ["PREFIX", "Body", "ChatBody", "ResponseBody", "ServedStrategy", "reso
 
 
 PREFIX = "plait/"
+MESSAGES = 2_000
+TOOLS = 1_000
+BIASES = 4_000
+STOPS = 64
+"""Most of each in a body. Far beyond what clients send, and few enough that a request is made in milliseconds."""
 _MORE = re.compile(r"\+(?=[a-z][a-z0-9.-]*(?:[:+]|$))")
 """Where a policy begins: `sample:n=16+consensus`."""
 
@@ -76,6 +81,17 @@ class Body(BaseModel):
     min_p: float | None = Field(default=None, ge=0, le=1)
     repetition_penalty: float | None = Field(default=None, gt=0)
     chat_template_kwargs: dict[str, JsonValue] | None = None
+
+    _size: int = PrivateAttr(0)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body as it came."""
+        return self._size
+
+    def tell_size(self, size: int) -> None:
+        """Say how many bytes the body had as it came."""
+        self._size = size
 
     def _request(
         self,
@@ -172,20 +188,20 @@ class StreamOptions(BaseModel):
 class ChatBody(Body):
     """The body of `POST /v1/chat/completions`."""
 
-    messages: list[dict[str, Any]] = Field(min_length=1)
+    messages: list[dict[str, Any]] = Field(min_length=1, max_length=MESSAGES)
     """Read by the core (`plait.core.chat`)."""
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     n: int | None = Field(default=None, ge=1, le=128)
-    stop: str | list[str] | None = None
+    stop: str | Annotated[list[str], Field(max_length=STOPS)] | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
-    tools: list[ToolBody] | None = None
+    tools: Annotated[list[ToolBody] | None, Field(max_length=TOOLS)] = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Annotated[dict[str, float] | None, Field(max_length=BIASES)] = None
     modalities: list[str] | None = None
     audio: JsonValue = None
     prediction: JsonValue = None
@@ -284,14 +300,14 @@ LOGPROBS = "message.output_text.logprobs"
 class ResponseBody(Body):
     """The body of `POST /v1/responses`."""
 
-    input: str | list[dict[str, Any]] = ""
+    input: str | Annotated[list[dict[str, Any]], Field(max_length=MESSAGES)] = ""
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
     background: bool | None = None
     previous_response_id: str | None = None
     store: bool | None = None
     text: TextConfig | None = None
-    tools: list[ResponseTool] | None = None
+    tools: Annotated[list[ResponseTool] | None, Field(max_length=TOOLS)] = None
     max_tool_calls: int | None = None
     include: list[str] | None = None
     stream_options: JsonValue = None

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from ...runtime.client.answer import Answer
 from .bodies import ChatBody
 from .errors import ApiError, unsupported
-from .http import EventStream, read, sse, unless_gone
+from .http import EventStream, apart, read, sse, unless_gone
 from .service import Service
 from .telling import (
     AnswerText,
@@ -65,7 +65,7 @@ class ChatCompletions:
     async def _started(self, body: ChatBody, user: User) -> list[ServedRun]:
         """Start a run for each choice. Raises `ApiError`, and then none is left."""
         service, lives = self._service, list[ServedRun]()
-        request = body.request(service.strategy(body.model, user))
+        request = await apart(body.size, body.request, service.strategy(body.model, user))
         many = body.n not in (None, 1)
         if many and (body.plait.plan is not None or service.allowed(request, None, user).planner.name != "single"):
             raise unsupported("n", "several choices are made with the planner `single` alone: each is one call of the "

@@ -6,25 +6,46 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from .bodies import Body
+from .body_shape import BodyShape
 from .errors import ApiError, invalid, of_error
 from .settings import Settings
 
-__all__ = ["EventStream", "gone", "read", "sse", "unless_gone"]
+__all__ = ["EventStream", "apart", "gone", "read", "sse", "unless_gone"]
 
 B = TypeVar("B", bound=BaseModel)
 T = TypeVar("T")
+P = ParamSpec("P")
+
+_FIELDS = 200
+_DISCARDED, _LINGER = 4, 2.0
+"""How many times the longest body, and for how many seconds, is read of one that is refused."""
+LARGE = 8 << 10
+"""Bytes of a body from which on a request is made of it in a thread."""
 
 
 async def read(request: Request, model: type[B], settings: Settings) -> B:
-    """Return the body of a request. Raises `ApiError` for one that is too long, too slow, or no such thing."""
-    return parse(await _bytes(request, settings), model)
+    """Return the body of a request. Raises `ApiError` for one that is too long, too slow, has too many values, or is no
+    such thing."""
+    body = await _bytes(request, settings)
+    found = await apart(len(body), parse, body, model)
+    if isinstance(found, Body):
+        found.tell_size(len(body))
+    return found
+
+
+async def apart(size: int, work: Callable[P, T], *args: P.args, **fields: P.kwargs) -> T:
+    """Return what a function makes of a body of so many bytes: of a large one in a thread, so that others go on."""
+    if size < LARGE:
+        return work(*args, **fields)
+    return await asyncio.to_thread(work, *args, **fields)
 
 
 def parse(body: bytes, model: type[B]) -> B:
@@ -35,6 +56,8 @@ def parse(body: bytes, model: type[B]) -> B:
         raise invalid(f"the body is not JSON: {error}", code="invalid_json") from None
     if not isinstance(found, dict):
         raise invalid("the body is not a JSON object", code="invalid_json")
+    if len(found) > _FIELDS:  # each that is not known would be a fault of its own
+        raise invalid(f"the body has {len(found)} fields, and there are not so many", code="unknown_parameter")
     try:
         return model.model_validate(found)
     except ValidationError as error:
@@ -49,20 +72,37 @@ async def _bytes(request: Request, settings: Settings) -> bytes:
                         headers={"connection": "close"})  # fmt: skip
     said = request.headers.get("content-length", "0")
     if not said.isdigit() or int(said) > most:
+        await _discard(request, settings)
         raise too_long
     pieces: list[bytes] = []
-    size = 0
+    size, shape = 0, BodyShape()
     try:
         async with asyncio.timeout(settings.body_seconds):
             async for piece in request.stream():
                 pieces.append(piece)
                 size += len(piece)
                 if size > most:
+                    await _discard(request, settings)
                     raise too_long
+                shape.feed(piece)
+                if max(shape.values, shape.strings // 2) > settings.body_values:  # an object has two for each value
+                    raise ApiError(413, f"the body has more than {settings.body_values} values", code="body_too_long",
+                                   headers={"connection": "close"})  # fmt: skip
     except TimeoutError:
         raise ApiError(408, f"the body did not arrive within {settings.body_seconds:g} s", code="body_too_slow",
                        headers={"connection": "close"}) from None  # fmt: skip
     return b"".join(pieces)
+
+
+async def _discard(request: Request, settings: Settings) -> None:
+    """Read on for a while without keeping anything: a client that is cut off while it sends does not see the answer."""
+    left = _DISCARDED * settings.body_bytes
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LINGER):
+            async for piece in request.stream():
+                left -= len(piece)
+                if left < 0:
+                    return
 
 
 async def gone(receive: Receive) -> None:

@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from .assembly import Assembly
-from .bodies import ResponseBody
+from .bodies import MESSAGES, ResponseBody
 from .errors import invalid
-from .http import EventStream, read, unless_gone
+from .http import EventStream, apart, read, unless_gone
 from .items import messages_of
 from .kept import StoredResponse
 from .service import Service
@@ -42,7 +42,9 @@ class ResponsesApi:
         conversation, given = await self._conversation(body, user)
         service = self._service
         await service.counted(user)
-        made = body.request(conversation, service.strategy(body.model, user))
+        if len(conversation) > MESSAGES:
+            raise invalid(f"the conversation has come to {len(conversation)} messages, and {MESSAGES} are the most")
+        made = await apart(body.size, body.request, conversation, service.strategy(body.model, user))
         told = bool(body.stream or body.background)
         live = await service.submit(made, body, user, watch=told)
         request.scope["plait.run"], request.scope["plait.ignored"] = live.handle.run, live.ignored

@@ -108,7 +108,7 @@ class RunsApi:
         there = await self._elsewhere(run, user)
         if there is not None:
             return JSONResponse(await asyncio.to_thread(there.show))
-        return JSONResponse(self._control(user).show(run))
+        return JSONResponse(self._control(user).show(self._live(self._control(user), run).run))
 
     async def data(self, request: Request, user: User) -> Response:
         """Answer `GET /runs/ID/data`: what the pictures are drawn of, as it is now."""
@@ -123,7 +123,8 @@ class RunsApi:
     async def events(self, request: Request, user: User) -> EventStream:
         """Answer `GET /runs/ID/events`: the news, as server-sent events."""
         there = await self._elsewhere(request.path_params["run"], user)
-        rows = self._control(user).watch(request.path_params["run"]) if there is None else there.events()
+        control = self._control(user)
+        rows = control.watch(self._live(control, request.path_params["run"]).run) if there is None else there.events()
         first = await anext(rows)
 
         async def told() -> AsyncGenerator[bytes, None]:
@@ -147,7 +148,7 @@ class RunsApi:
             given["by"] = user.answerer
         if there is None:
             control = self._control(user, look=answers)
-            handle = control.find(run)
+            handle = self._live(control, run)
             if answers and not self._service.owns(user, handle.run):
                 self._only_approvals(handle, body.question)
             verb.do(handle, **given)
@@ -156,6 +157,14 @@ class RunsApi:
                 await asyncio.to_thread(self._only_approvals, there, body.question)
             await asyncio.to_thread(verb.do, there, **given)
         return JSONResponse({"run": run, "done": name})
+
+    @staticmethod
+    def _live(control: Control, run: str) -> Steerable:
+        """Return a run under way. Raises `ApiError` (404) for one that is not, or is somebody else's."""
+        try:
+            return control.find(run)
+        except UsageError as error:
+            raise not_found(str(error)) from None
 
     def _only_approvals(self, run: Steerable, question: str) -> None:
         """Raise `ApiError` unless the question of another tenant's run is whether a call is allowed."""

@@ -24,6 +24,8 @@ __all__ = ["Server", "run"]
 _KEEP_ALIVE = 75
 """Seconds for which an idle connection may be used again. Clients keep theirs for less (httpx for 5 s), so that none
 sends a request on one that is just being closed."""
+_SWITCH = 0.001
+"""Seconds for which a thread that makes a request of a large body may keep the loop waiting at a time."""
 HEAD_BYTES = 64 << 10
 HEADERS = 200
 """Most bytes, and most lines, of the head of a request."""
@@ -34,6 +36,7 @@ async def run(config: Config, settings: Settings) -> None:
     workers = workers_of(config, settings)
     service = Service(AsyncOrchestrator(config=config, workers=workers), settings, workers)
     server = Server(service)
+    sys.setswitchinterval(_SWITCH)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, server.stop)

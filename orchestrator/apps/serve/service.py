@@ -22,9 +22,11 @@ from ...core.interfaces import Worker, offer
 from ...core.ops import Plugin
 from ...core.plan import Plan
 from ...core.request import Request
+from ...core.weights import cost_of
 from ...runtime.client.briefing import Live
 from ...runtime.client.client import AsyncOrchestrator, Handle
 from ...runtime.client.pricing import table
+from ...runtime.driver.forms import check_schema
 from ...runtime.journal import store
 from ...runtime.journal.counters import Counters
 from ...runtime.journal.directory import find
@@ -36,6 +38,7 @@ from ..common import outside
 from .bodies import Body, ServedStrategy, resolve
 from .errors import ApiError, invalid
 from .hosts import HostGuard
+from .http import apart
 from .kept import Responses
 from .metrics import Metrics
 from .settings import Settings
@@ -174,13 +177,20 @@ class Service:
         planner = request.planner if named else self.orchestrator.config.planner
         if plan is None:
             user.may_plan(planner)
+        elif len(plan.steps) > self.settings.steps_per_plan:
+            raise invalid(f"the plan has {len(plan.steps)} steps, and {self.settings.steps_per_plan} are the most here")
         with untrusted():
             outside.check(request, plan, user.rights(request.model), self.orchestrator.plugins, self._ours)
+        if request.output is not None:
+            check_schema(request.output)
         self._bounded({"n": request.n, **planner.options})
         mine, theirs = request.budget.limits, self.limits(user).limits
+        if plan is not None and (tokens := cost_of(plan, request.retries, 0).tokens) is not None:
+            theirs["tokens"] = min(theirs["tokens"], max(1, tokens))  # it cannot use more, so it need not reserve more
         least = {name: min(limits[name] for limits in (mine, theirs) if name in limits) for name in mine | theirs}
         budget = Budget.model_validate({**least, "strict": request.budget.strict})
-        return user.own(request.model_copy(update={"planner": planner, "budget": budget}))
+        most = self.settings.value_bytes_per_run
+        return user.own(request.model_copy(update={"planner": planner, "budget": budget, "value_bytes": most}))
 
     def _bounded(self, options: Mapping[str, JsonValue]) -> None:
         """Raise `ApiError` for an option that asks a planner for too many of something: planners make all at once."""
@@ -195,7 +205,7 @@ class Service:
             raise ApiError(503, "the server is being stopped: send the request again, to another", retry=True)
         if len(self.live) >= self.settings.runs:
             raise ApiError(429, "the server is full: send the request again later", code="server_busy", retry=True)
-        request = self.allowed(request, body.plait.plan, user)
+        request = await apart(body.size, self.allowed, request, body.plait.plan, user)
         with user.admitted(), untrusted():
             live = Live(lenient=True)  # clients send a temperature with everything: they are told that it is ignored
             async with user.reserving(request.budget, self._priced) as reserved:

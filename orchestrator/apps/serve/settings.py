@@ -148,6 +148,12 @@ class Settings(Frozen):
     """Runs at the same time; further requests are turned away (429)."""
     body_bytes: int = Field(default=8 << 20, ge=1024)
     """Longest body of a request."""
+    body_values: int = Field(default=50_000, ge=100)
+    """Most values in the JSON of a body, those within others too: what a body takes to be read goes by these."""
+    steps_per_plan: int = Field(default=1_000, ge=1)
+    """Most steps of a plan that a request brings along."""
+    value_bytes_per_run: int = Field(default=16 << 20, ge=1024)
+    """Most bytes of values that one run may put together, in joins, prompts and arguments."""
     body_seconds: float = Field(default=30.0, gt=0)
     """Most seconds for a body to arrive."""
     header_seconds: float = Field(default=10.0, gt=0)

@@ -18,6 +18,7 @@ from ...core.prompt import Generation
 from ...core.request import HandOver, Request, listed
 from ...core.task import Task
 from ...core.tools.tool import Tool, ToolSpec
+from ...core.weights import cost_of
 from ..driver.forms import check_schema
 from ..plugins.inline import address, is_local, verified
 from ..plugins.loader import Plugins
@@ -128,12 +129,22 @@ class Briefs:
         unasked = self._config.mcp and not opened
         if plan.budget is not None or any(step.budget is not None for step in plan.steps):
             demand(Budget(), plan, self._workers or None, self._config)
+        self._affordable(plan, brief.request)
         validate(plan, tools=None if unasked else [spec.name for spec in brief.tools])
         for step in plan.steps:
             if isinstance(step.op, Join):
                 self._plugins.merge(step.op.merge)
         if needing := self._that_need_streams(brief.request.policies):
             self._check_streams(plan, needing)
+
+    def _affordable(self, plan: Plan, request: Request) -> None:
+        """Raise `PlanError` for a plan whose values come to more than its run may put together, as its graph says."""
+        most = request.value_bytes or self._config.value_bytes
+        if cost_of(plan, request.retries, most).bytes > most:
+            raise PlanError(
+                f"the values that this plan puts together come to more than {most:,} bytes: let its joins read fewer, "
+                "or raise `value_bytes`"
+            )
 
     def _completed(self, request: Request, live: Live) -> Request:
         """Return a request with what it leaves out as the settings have it."""
@@ -150,6 +161,7 @@ class Briefs:
                 "n": request.n or config.n,
                 "budget": Budget(**limits),
                 "bound": request.bound or config.bound,
+                "value_bytes": request.value_bytes or config.value_bytes,
                 "seed": request.seed if "seed" in said else config.seed,
             }
         )

@@ -28,6 +28,7 @@ from ...core.errors import ConfigError, FieldError, PluginError, UsageError
 from ...core.messages import did_you_mean, explain, first_of_each, json_path
 from ...core.ops import Plugin
 from ...core.prices import Price
+from ...core.weights import MOST_BYTES
 from ..journal.location import SCHEMES, Database, located
 from ..plugins.own_code import own_code
 from ..plugins.spec import typed
@@ -229,6 +230,9 @@ class Config(BaseSettings):
     """Most tokens that a run may generate; by default `bound` keeps it."""
     bound: int = Field(default=500_000, ge=1)
     """Most tokens that a run may generate which limits neither tokens nor cost: so that none goes on for ever."""
+    value_bytes: int = Field(default=MOST_BYTES, ge=1)
+    """Most bytes of values that a run may put together, in its joins and in what it asks: so that no plan fills the
+    memory by doubling them."""
     seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Most seconds that a run may take; no limit by default."""
     budget: Annotated[Budget, BeforeValidator(_budget), NoDecode] = Budget()

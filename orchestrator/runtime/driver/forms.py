@@ -27,14 +27,23 @@ _TOKENS = 2048
 _SHOWN = 4000
 """Characters of a text that is shown again to be repaired."""
 _STATE = "form"
+_KEPT = 64
+_checked: dict[int, Form] = {}
+"""Forms that were looked at and are fine, by `id`, the newest last."""
 
 
 def check_schema(form: Form) -> None:
-    """Raise `FieldError` for what is no JSON schema."""
+    """Raise `FieldError` for what is no JSON schema. A form that was looked at before, perhaps in a thread, is not
+    looked at again."""
+    if _checked.get(id(form)) is form:
+        return
     try:
         json_schema.check_schema(form.schema_)
     except ValueError as error:
         raise FieldError(f"output: {error}", "output") from None
+    while len(_checked) >= _KEPT:
+        _checked.pop(next(iter(_checked)), None)
+    _checked[id(form)] = form
 
 
 def with_form(plan: Plan, form: Form) -> Plan:

@@ -4,7 +4,9 @@ long its answer will probably be, and how many others begin as it does."""
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 
 from ...core.events import Hints, Job
@@ -12,6 +14,9 @@ from ...core.flow import is_root
 from ...machine import Machine, Node, NodeView
 
 __all__ = ["Hinter"]
+
+_MOST = 1_000
+"""Steps that go on with another which are looked at."""
 
 
 @dataclass(slots=True)
@@ -26,8 +31,12 @@ class _Run:
     """Of steps, by their ids."""
     heirs: dict[str, str] = field(default_factory=dict[str, str])
     """The step that goes on with a step's session: the first to do so. Others begin sessions of their own."""
-    bursts: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict[tuple[str, str], tuple[int, int]])
-    """Siblings that begin alike: steps that the scope had when they were counted, and how many they were."""
+    begins: dict[str, Counter[str]] = field(default_factory=dict[str, "Counter[str]"])
+    """By scope: how many of its steps begin with which prompt."""
+    counted: dict[str, int] = field(default_factory=dict[str, int])
+    """By scope: how many of its steps were looked at for that."""
+    names: dict[str, str] = field(default_factory=dict[str, str])
+    """Of steps: how their prompts begin."""
 
 
 class Hinter:
@@ -85,24 +94,37 @@ class Hinter:
         if op.kind != "think":
             return "", 1
         if node.after is not None:
-            begins, among, there = f"after {node.after.id}", node.after.dependants, len(node.after.dependants)
+            name, size = _short(node, f"after {node.after.id}"), len(node.after.dependants)
+            if size > 1:
+                size = sum(each.after is node.after for each in node.after.dependants[:_MOST])
         else:
-            begins = f"{node.scope.prefix}|{op.prompt!r}|{op.messages!r}"
-            among, there = node.scope.names.values(), len(node.scope.names)
-        name = hashlib.blake2b(f"{node.run.id}|{begins}".encode("utf-8", "replace"), digest_size=8).hexdigest()
-        key = (node.scope.prefix, name)
-        counted, size = run.bursts.get(key, (0, 0))
-        if counted != there:
-            size = sum(1 for each in among if _begins_as(each, node))
-            run.bursts[key] = there, size
+            name = self._beginning(run, node)
+            size = self._beginnings(run, node)[name]
         return (name, size) if size > 1 else ("", 1)
 
+    def _beginnings(self, run: _Run, node: Node) -> Counter[str]:
+        """Return how many steps of a step's scope begin with which prompt; each is looked at once."""
+        scope = node.scope
+        counts = run.begins.setdefault(scope.prefix, Counter())
+        for each in itertools.islice(scope.names.values(), run.counted.get(scope.prefix, 0), None):
+            if each.step.op.kind == "think" and each.after is None:
+                counts[self._beginning(run, each)] += 1
+        run.counted[scope.prefix] = len(scope.names)
+        return counts
 
-def _begins_as(other: Node, node: Node) -> bool:
-    mine, theirs = node.step.op, other.step.op
-    if mine.kind != "think" or theirs.kind != "think" or other.after is not node.after:
-        return False
-    return node.after is not None or (theirs.prompt == mine.prompt and theirs.messages == mine.messages)
+    def _beginning(self, run: _Run, node: Node) -> str:
+        found = run.names.get(node.id)
+        if found is None:
+            op = node.step.op
+            assert op.kind == "think"
+            said = f"{node.scope.prefix}|{op.prompt!r}|{op.messages!r}"
+            found = run.names[node.id] = _short(node, said)
+        return found
+
+
+def _short(node: Node, begins: str) -> str:
+    said = f"{node.run.id}|{begins}".encode("utf-8", "replace")
+    return hashlib.blake2b(said, digest_size=8).hexdigest()
 
 
 def _is_last(node: Node) -> bool:

@@ -15,6 +15,7 @@ from ...core.events import Count, Counted, Event, Failed, Job, Progressed, Stopp
 from ...core.interfaces import Progress, Worker, direct
 from ...core.result import NO_USAGE, Failure, Result, as_failure
 from . import checked
+from .pace import Pace
 
 log = logging.getLogger("plait.driver")
 
@@ -40,6 +41,7 @@ class JobTable:
         self._doing: dict[int, asyncio.Task[None] | str] = {}
         """By attempt: the task that listens to the worker, or the name of the worker that calls back."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._pace = Pace(self._loop)
 
     def __len__(self) -> int:
         return len(self._doing)
@@ -62,6 +64,8 @@ class JobTable:
 
     def cancel(self, name: str, attempt: int) -> None:
         """Have a worker stop a job."""
+        if self._pace.give_up(attempt):  # the worker has not heard of it yet
+            return
         self.spawn(self._cancel(self.workers[name], attempt))
 
     def count(self, action: Count) -> None:
@@ -137,6 +141,9 @@ class JobTable:
         attempt = job.attempt
         end: Result | Failure | None = None
         try:
+            if not await self._pace.turn(attempt, job.run):
+                self._ended(attempt, Result(value="", finish="cancelled"))
+                return
             news = worker.run(job)
             try:
                 async for item in news:

@@ -456,6 +456,7 @@ def test_the_mutants_would_get_it_without_the_table(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7_200)
 def test_no_mutant_of_a_hundred_thousand(monkeypatch):
     _, _, passed = tried(100_000, 2, monkeypatch)
     assert not passed, passed[:3]

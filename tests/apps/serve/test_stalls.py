@@ -11,6 +11,7 @@ import pytest
 from plait.workers.scripted import Reply
 
 _EVIL = "(a+)+$"
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _SAID = "a" * 40 + "!"
 _ASK: dict[str, Any] = {"model": "q", "messages": [{"role": "user", "content": "x"}]}
 
@@ -37,6 +38,13 @@ EXPRESSIONS = {
         **_ASK, "plait": {"task": {"name": "plain", "options": {"answer": "regex", "pattern": _EVIL}}}
     },
     "a pattern of a schema": _schema({"type": "object", "properties": {"x": {"pattern": f"^{_EVIL}"}}}),
+    "a pattern of a part with a dialect": _schema(
+        {"type": "object", "properties": {"x": {"$schema": _DRAFT, "pattern": f"^{_EVIL}"}}}
+    ),
+    "a pattern behind a reference to the whole": _schema(
+        {"$schema": _DRAFT, "properties": {"y": {"pattern": f"^{_EVIL}"}, "x": {"$ref": "#/properties/y"}},
+         "type": "object", "not": {"required": ["x"], "properties": {"x": {"$ref": "#"}}}, "pattern": f"^{_EVIL}"}
+    ),
     "a name of a schema": _schema({"type": "object", "patternProperties": {_EVIL: {}}, "additionalProperties": False}),
     "the goal of a merge": _plan(
         _think("a"), _join("j", ["a"], {"name": "splice", "options": {"goal": _EVIL}}), output="j"

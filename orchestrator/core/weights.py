@@ -1,0 +1,124 @@
+"""How much values weigh, counted before they are put together; what a plan comes to, by its graph.
+
+A value weighs about the bytes that it takes: four for each character that is not ASCII, and some for each number,
+text, list and object, which bounds how many of these there are. A join that hands its branches' values on makes no
+copies, so its value is weighed by those of its branches, however often they stand in it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pydantic import JsonValue
+
+from .ops import Join, Think
+from .plan import Plan, Step
+from .request import Retries
+from .values import Same
+
+__all__ = ["MOST_BYTES", "PlanCost", "Weight", "cost_of", "mentions", "weigh"]
+
+MOST_BYTES = 64 << 20
+"""What the values that a run puts together may weigh, where nobody says."""
+ATOM = 32
+"""Of a number, or what stands for nothing."""
+HULL = 64
+"""Of a text, a list or an object, besides what is in it."""
+_COLLECTS = "collect"
+_ASKS_NOBODY = frozenset((_COLLECTS, "majority", "constant", "finish", "observations"))
+"""Merges that plan nothing more."""
+
+
+class Weight(NamedTuple):
+    """What a value weighs."""
+
+    bytes: int
+    levels: int = 0
+    """Of lists and objects within one another."""
+
+
+def weigh(value: JsonValue, known: Mapping[Same, Weight], most: int) -> Weight:
+    """Return what a value weighs; of one that weighs more than `most`, something above that.
+
+    Args:
+        value: anything that JSON can say.
+        known: what lists and objects weigh that may stand in it: they are not looked into.
+        most: where to stop.
+    """
+    total = deepest = 0
+    todo: list[tuple[JsonValue, int]] = [(value, 0)]
+    while todo and total <= most:
+        item, depth = todo.pop()
+        if isinstance(item, str):
+            total += HULL + (len(item) if item.isascii() else 4 * len(item))
+        elif isinstance(item, dict | list):
+            found = known.get(Same(item)) if known else None
+            if found is not None:
+                total += found.bytes
+                deepest = max(deepest, depth + found.levels)
+                continue
+            total += HULL + 8 * len(item)
+            deepest = max(deepest, depth + 1)
+            if isinstance(item, dict):
+                total += sum(HULL + len(key) for key in item)
+                todo += [(each, depth + 1) for each in item.values()]
+            else:
+                todo += [(each, depth + 1) for each in item]
+        else:
+            total += ATOM
+    return Weight(total, deepest)
+
+
+class PlanCost(NamedTuple):
+    """What a plan comes to."""
+
+    steps: int
+    bytes: int
+    """What the values that its steps put together weigh at least, where all of them are done; not counted on beyond
+    what was asked for."""
+    tokens: int | None
+    """Most tokens that it may generate, retries and hedges included; `None` where its steps may plan more."""
+
+
+def cost_of(plan: Plan, retries: Retries, most: int) -> PlanCost:
+    """Return what a plan comes to. A cycle is not looked for; what needs a step that comes later counts it as nothing.
+
+    Args:
+        plan: a whole plan, not a patch.
+        retries: how often its steps may be tried.
+        most: at how many bytes to stop counting.
+    """
+    least: dict[str, int] = {}
+    put, tokens, open_ended = 0, 0, False
+    for step in plan.steps:
+        used = sum(times * least.get(name, 0) for name, times in mentions(step).items())
+        put = min(put + used, most + 1)
+        least[step.name] = min(_least(step, used), most + 1)
+        op = step.op
+        if isinstance(op, Think):
+            tokens += 2 * (1 + retries.think + retries.lost) * (op.sampling.max_tokens + op.most_thoughts)
+        open_ended |= step.expands or (isinstance(op, Join) and op.merge.name not in _ASKS_NOBODY)
+    return PlanCost(len(plan.steps), put, None if open_ended else tokens)
+
+
+def mentions(step: Step) -> Counter[str]:
+    """Return how often each step's value is put into what a step makes; of a join that may close over some of its
+    branches, none."""
+    op = step.op
+    if isinstance(op, Join):
+        every = op.tolerate == "all" and not op.early
+        return Counter(dict.fromkeys(step.needs, 1)) if every else Counter()
+    read = Counter(step.references())
+    read.subtract(step.needs)  # to wait for a step is not to read it
+    return +read
+
+
+def _least(step: Step, used: int) -> int:
+    """Return what a step's value weighs at least."""
+    if step.expands:
+        return ATOM
+    if isinstance(step.op, Think):
+        return HULL
+    return HULL + used if isinstance(step.op, Join) and step.op.merge.name == _COLLECTS else ATOM

@@ -1,0 +1,62 @@
+"""What the values of a run weigh, and its limit of bytes: counted before a join or an operation is put together.
+
+What a join reads, and what is put into prompts and arguments, counts once for each time. So a run's values take no more
+memory, and no more time to read, than its limit says, however its plan doubles them.
+"""
+
+from __future__ import annotations
+
+from ..core.errors import BudgetExceeded
+from ..core.result import Failure, as_failure
+from ..core.states import DONE
+from ..core.values import Same
+from ..core.weights import MOST_BYTES, Weight, mentions, weigh
+from .records import Node, Run
+
+
+def weight_of(node: Node) -> Weight:
+    """Return what the value of a step that is done weighs."""
+    if node.weight is None:
+        assert node.result is not None
+        inner = node.inner.output if node.inner is not None else None
+        if inner is not None and inner.result is node.result:
+            node.weight = weight_of(inner)
+        else:  # a worker's: nothing in it is shared
+            node.weight = weigh(node.result.value, {}, most_of(node.run))
+    return node.weight
+
+
+def most_of(run: Run) -> int:
+    """Return what the values of a run may weigh."""
+    return MOST_BYTES if run.request.value_bytes is None else run.request.value_bytes
+
+
+def of_branches(node: Node) -> dict[Same, Weight]:
+    """Return what the values of a join's branches weigh."""
+    return {Same(dep.result.value): weight_of(dep) for dep in node.deps if dep.state is DONE and dep.result is not None}
+
+
+def charge_join(node: Node) -> Failure | None:
+    """Count what a join is about to read; return why that is too much, if it is."""
+    return _charge(node, sum(weight_of(dep).bytes for dep in node.deps if dep.state is DONE))
+
+
+def charge_references(node: Node) -> Failure | None:
+    """Count what is about to be put into a step's operation; return why that is too much, if it is."""
+    if not node.deps:
+        return None
+    weights = {dep.step.name: weight_of(dep).bytes for dep in node.deps if dep.result is not None}
+    return _charge(node, sum(times * weights.get(name, 0) for name, times in mentions(node.step).items()))
+
+
+def _charge(node: Node, found: int) -> Failure | None:
+    run = node.run
+    run.put += found
+    if run.put <= most_of(run):
+        return None
+    return as_failure(
+        BudgetExceeded(
+            f"{node.id}: the values that this run puts together come to more than {most_of(run):,} bytes: let its "
+            "joins read fewer, or raise `value_bytes`"
+        )
+    )

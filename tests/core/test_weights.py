@@ -1,0 +1,94 @@
+"""What values weigh, and what a plan comes to by its graph."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from plait.core.plan import Plan
+from plait.core.request import Retries
+from plait.core.values import DEEPEST, Same, json_value
+from plait.core.weights import Weight, cost_of, weigh
+
+MOST = 1 << 30
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(VALUES)
+def test_a_value_weighs_no_less_than_its_json_in_utf_8(value: Any) -> None:
+    written = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    assert weigh(value, {}, MOST).bytes * 2 >= len(written)
+
+
+@given(VALUES, VALUES)
+def test_what_is_known_is_not_looked_into_and_counts_the_same(one: Any, two: Any) -> None:
+    known = {Same(each): weigh(each, {}, MOST) for each in (one, two) if isinstance(each, list | dict)}
+    whole: Any = [one, {"a": two}, one]
+    assert weigh(whole, known, MOST) == weigh(whole, {}, MOST)
+
+
+def test_counting_stops_where_it_is_too_much() -> None:
+    value: Any = "x"
+    for _ in range(60):
+        value = [value, value]  # 2 to the 60
+    began = time.process_time()
+    assert weigh(value, {}, 10_000).bytes > 10_000
+    assert time.process_time() - began < 0.5
+
+
+def test_levels_count_through_what_is_known() -> None:
+    inner: Any = "x"
+    for _ in range(DEEPEST - 1):
+        inner = [inner]
+    known = {Same(inner): DEEPEST - 1}
+    whole: Any = [inner]
+    assert json_value(whole, known=known) is whole
+    with pytest.raises(ValueError, match="deeper"):
+        json_value([whole], known=known)
+
+
+def plan(*steps: dict[str, Any]) -> Plan:
+    return Plan.model_validate({"steps": list(steps), "output": steps[-1]["name"]})
+
+
+def doubling(levels: int) -> list[dict[str, Any]]:
+    steps: list[dict[str, Any]] = [{"name": "s0", "op": {"kind": "think", "prompt": "x"}}]
+    for level in range(1, levels + 1):
+        steps += [
+            {"name": f"c{level}", "needs": [f"s{level - 1}"], "op": {"kind": "join"}},
+            {"name": f"s{level}", "needs": [f"s{level - 1}", f"c{level}"], "op": {"kind": "join"}},
+        ]
+    return steps
+
+
+def test_a_plan_that_doubles_its_values_is_known_by_its_graph() -> None:
+    small, large = (cost_of(plan(*doubling(levels)), Retries(), MOST).bytes for levels in (10, 11))
+    assert 1.9 < large / small < 2.1
+    assert cost_of(plan(*doubling(4_000)), Retries(), 1000).bytes == 1001
+
+
+def test_a_value_that_a_prompt_names_often_counts_as_often() -> None:
+    refs = [{"kind": "ref", "step": "a"}] * 50
+    asks = plan({"name": "a", "op": {"kind": "think", "prompt": "x"}},
+                {"name": "b", "needs": ["a"], "op": {"kind": "think", "prompt": refs}})  # fmt: skip
+    assert cost_of(asks, Retries(), MOST).bytes == 50 * 64
+
+
+def test_the_most_tokens_are_those_of_all_tries_unless_steps_plan_more() -> None:
+    think = {"kind": "think", "prompt": "x", "sampling": {"max_tokens": 10}, "thinking": "off"}
+    assert cost_of(plan({"name": "a", "op": think}), Retries(think=0, lost=0), MOST).tokens == 20
+    assert cost_of(plan({"name": "a", "op": think, "expands": True}), Retries(), MOST).tokens is None
+    judged = {"kind": "join", "merge": {"name": "judged"}}
+    assert cost_of(plan({"name": "a", "op": think}, {"name": "j", "needs": ["a"], "op": judged}),
+                   Retries(), MOST).tokens is None  # fmt: skip
+
+
+def test_weights_add_up() -> None:
+    assert weigh({"a": [1, "é"]}, {}, MOST) == Weight(64 + 8 + 65 + 64 + 16 + 32 + 64 + 4, 2)

@@ -1,0 +1,56 @@
+"""A server on a host: `python serve_child.py STORE LEDGER ADDRESS PORT MODEL`. Its tools write to the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+
+from plait import AsyncOrchestrator, Config, tool
+from plait.apps.serve.server import Server
+from plait.apps.serve.service import Service
+from plait.apps.serve.settings import Settings, Upstream, workers_of
+from plait.core.tools.context import ToolContext
+
+STORE, LEDGER, ADDRESS, PORT, MODEL = sys.argv[1:6]
+
+
+def write(**line: object) -> None:
+    """Append one line to the ledger."""
+    handle = os.open(LEDGER, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(handle, (json.dumps(line) + "\n").encode())
+    finally:
+        os.close(handle)
+
+
+@tool(side_effects=True)
+async def pay(ctx: ToolContext, amount: int) -> int:
+    """Pay: must never happen twice."""
+    await asyncio.sleep(0.02)
+    write(tool="pay", key=ctx.key, run=ctx.key.partition(":")[0])
+    await asyncio.sleep(0.02)
+    return amount
+
+
+@tool(side_effects=True, idempotent=True)
+async def put(ctx: ToolContext, amount: int) -> int:
+    """Put: may happen twice, with the same key."""
+    await asyncio.sleep(0.02)
+    write(tool="put", key=ctx.key, run=ctx.key.partition(":")[0])
+    return amount
+
+
+async def main() -> None:
+    """Serve until killed."""
+    config = Config(journal=STORE, pool="faults", pool_lease=2.0)  # pyright: ignore[reportArgumentType]
+    upstream = Upstream(base_url=MODEL)
+    settings = Settings(host=ADDRESS, port=int(PORT), open=True, upstreams=(upstream,), drain_seconds=2.0)
+    workers = workers_of(config, settings)
+    orchestrator = AsyncOrchestrator(config=config, workers=workers, tools=[pay, put])
+    await Server(Service(orchestrator, settings, workers)).serve()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,75 @@
+"""Hosts that fail: partitions, kills, a database that goes and comes, full disks, clocks that jump, slow links.
+
+Two servers over one database and one server of models, each on a host of its own (a network namespace), under load.
+The promise: no accepted response is lost, no payment is made twice, every run ends or says why, and both servers serve
+again within 30 seconds after a fault has ended. `FAULTS` in the environment asks for another number than 200.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.faults.hosts import Hosts, why_not
+from tests.faults.world import befall
+from tests.postgres.server import binaries
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(7_200)]
+
+
+@pytest.fixture(autouse=True)
+def _possible() -> None:
+    if said := why_not():
+        pytest.skip(said)
+    for command in ("gcc", "setpriv", "mount"):
+        if shutil.which(command) is None:
+            pytest.skip(f"the command `{command}` is not installed")
+
+
+def named() -> set[str]:
+    """The network namespaces that have names on this machine."""
+    there = Path("/run/netns")
+    return {each.name for each in there.iterdir()} if there.is_dir() else set()
+
+
+def reached(hosts: Hosts, one: str, two: str) -> bool:
+    """Whether a connection from one host to another comes about."""
+    with hosts.inside(two):
+        listener = socket.create_server((hosts.address(two), 9999))
+    with listener, hosts.inside(one), socket.socket() as client:
+        client.settimeout(1.0)
+        return client.connect_ex((hosts.address(two), 9999)) == 0
+
+
+def test_a_cut_is_a_cut_and_is_mended_and_nothing_is_left() -> None:
+    before = named()
+    with Hosts(("a", "b", "c")) as hosts:
+        assert reached(hosts, "a", "b") and reached(hosts, "c", "b")
+        hosts.part("a", "b")
+        assert not reached(hosts, "a", "b") and not reached(hosts, "b", "a") and reached(hosts, "c", "b")
+        hosts.join("a", "b")
+        assert reached(hosts, "a", "b")
+    with socket.create_server(("127.0.0.1", 0)) as here:  # this thread is where it was
+        assert here.getsockname()
+    assert named() == before
+
+
+def test_two_hundred_faults_lose_and_double_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    count = int(os.environ.get("FAULTS", "200"))
+    # Not below pytest's own folder, which is closed to the user that the database runs as.
+    with capsys.disabled(), tempfile.TemporaryDirectory(prefix="plait-faults-", ignore_cleanup_errors=True) as folder:
+        tally, again, reasons = befall(Path(folder), binaries(), count, seed=29)
+        sys.stdout.write(f"\n{dict(tally)}\n{reasons}\n")
+        for name, took in sorted(again.items()):
+            known = [each for each in took if each is not None]
+            longest = f"{max(known):.1f} s" if known else "none"
+            sys.stdout.write(f"{name:28} {len(took):3} times, service again after at most {longest}\n")
+    assert tally["faults"] == count
+    assert tally["lost"] == tally["doubled"] == tally["said nothing"] == tally["no service"] == 0, tally
+    assert tally["completed"] > tally["accepted"] / 2, tally
