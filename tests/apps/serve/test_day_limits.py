@@ -15,6 +15,7 @@ from plait.apps.serve.settings import Tenant
 from plait.apps.serve.tenants import hashed, new_key, used_by
 from plait.core.result import Usage
 from plait.runtime.journal.documents import Documents
+from plait.workers import scripted
 from plait.workers.scripted import Reply
 
 ANN = new_key()
@@ -24,6 +25,25 @@ PRICES = {"prices": {"default": {"input": 0.0, "output": 1e6}}}
 
 def ann(**limits: Any) -> tuple[Tenant, ...]:
     return (Tenant(name="ann", keys=(hashed(ANN),), **limits),)
+
+
+@pytest.fixture(autouse=True)
+def _steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker tells one token at a time, however late it is: else, on a busy machine, one report has many tokens,
+    and by one report of each attempt a limit may be passed."""
+
+    as_fast_as_read = scripted._Live.due
+
+    async def due(live: Any) -> int:
+        if live._rate is None:
+            return await as_fast_as_read(live)
+        await live.sleep(1 / live._rate)
+        if live.stopped or live._done == live._count:
+            return 0
+        live._done += 1
+        return 1
+
+    monkeypatch.setattr(scripted._Live, "due", due)
 
 
 async def _flood(served: Any, many: int, **body: Any) -> tuple[list[int], int]:
