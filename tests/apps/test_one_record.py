@@ -82,14 +82,17 @@ def on_a_terminal(*words: str) -> str:
 
 @pytest.mark.parametrize("options", [[], ["--stream", "-v", "--explain"], ["--json"]], ids=["plain", "all", "json"])
 def test_a_terminal_is_not_steered_by_a_models_text(script, options):
-    said = on_a_terminal(
-        "run", f"q{EVIL}", "--task", "plain:answer=text", "--script", script(EVIL), "--journal", "j.sqlite", *options
-    )
-    assert "4" in said and "Traceback" not in said
-    assert not [each for each in FORBIDDEN if each in said], said
-    shown = on_a_terminal("runs", "show", "--from", "j.sqlite", read_trace("j.sqlite", Plugins()).run)
-    listed = on_a_terminal("runs", "list", "--from", "j.sqlite")
-    for text in (shown, listed):
+    said = [
+        on_a_terminal(
+            *("run", f"q{EVIL}", "--task", "plain:answer=text"),
+            *("--script", script(EVIL), "--journal", "j.sqlite", *options),
+        )
+    ]
+    assert "4" in said[0]
+    if not options:  # what is kept of a run is the same, however it was told
+        run = read_trace("j.sqlite", Plugins()).run
+        said += [on_a_terminal("runs", *words, "--from", "j.sqlite") for words in (("show", run), ("list",))]
+    for text in said:
         assert "Traceback" not in text
         assert not [each for each in FORBIDDEN if each in text], text
 

@@ -50,6 +50,9 @@ async def test_the_first_bad_step_is_rewritten_and_those_behind_it_are_drafted_a
     assert answer.value == " d1\n t2\n d3\n d4\n Answer: 9"
     assert worker.calls.count("large") == 1
     assert "4 of " in answer.why and "the target wrote 1" in answer.why
+    counts = answer.data
+    assert isinstance(counts, dict) and counts["rewritten"] == 1
+    assert counts["rejected"] == counts["drafted"] - 4 >= 1, "as the sentence has them"
 
 
 async def test_marks_are_asked_while_the_next_step_is_drafted_and_bad_ones_end_the_drafting() -> None:

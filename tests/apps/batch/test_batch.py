@@ -184,7 +184,7 @@ def test_rows_are_read_one_at_a_time(tmp_path: Path) -> None:
     assert next(some).number == 1
 
 
-@pytest.mark.parametrize("count", [3_000, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [1_500, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_rows_killed_and_resumed_are_neither_lost_nor_doubled(tmp_path: Path, count: int) -> None:
     rows, script = _rows(tmp_path / "in.jsonl", count), _script(tmp_path / "s.json")
     out, log = tmp_path / "out.jsonl", tmp_path / "out.jsonl.progress"

@@ -26,7 +26,7 @@ async def test_a_cluster_started_here_ends_with_its_last_worker() -> None:
     await worker.close()
     assert not ray.is_initialized()
     assert pid is not None
-    for _ in range(100):
+    for _ in range(3000):
         if not _alive(pid):
             break
         await asyncio.sleep(0.1)
