@@ -22,6 +22,10 @@ MOST_PROMPT = 1 << 32
 """Most tokens of a prompt: a server that says more is not believed."""
 
 
+_HALVES = frozenset(map(chr, range(0xD800, 0xDC00)))
+"""First halves of surrogate pairs."""
+
+
 class AnswerReading:
     """The part of an answer that has come so far. A second stream of the same job goes on where the first broke off.
 
@@ -58,6 +62,8 @@ class AnswerReading:
         self._secrets = secrets
         self._held = ""
         """The end of the text, which may be the beginning of a stop text or a secret."""
+        self._half: dict[str, str] = {}
+        """The first half of a character that the text, or the thoughts, ended in."""
         self._texts: list[str] = []
         self._untold = ""
         """Text that is known from token ids and that the server has not shown."""
@@ -167,13 +173,12 @@ class AnswerReading:
         text = choice.get("text") if "text" in choice else message.get("content")
         if text is not None and not isinstance(text, str):
             raise ServerError(f"the server's text is a {type(text).__name__}: is it OpenAI-compatible?")
-        text = text or ""
+        came, text = bool(text), self._characters("text", text or "", choice)
         ids = choice.get("token_ids") or ()
-        text = writable(text)  # half a character no file can hold
         self.size += len(text.encode())
         thought = message.get("reasoning_content") or message.get("reasoning")
         if isinstance(thought, str) and thought:
-            self._thoughts.append(writable(thought))
+            self._thoughts.append(self._characters("thought", thought, choice))
         thinking = self._thinks(text, bool(thought))
         scores = [] if thinking else _scores(choice.get("logprobs"))
         wanted = self._sampling.logprobs or self._sampling.top_logprobs is not None
@@ -187,7 +192,7 @@ class AnswerReading:
         if self._trace is not None and scores:
             self._look(self._trace, choice.get("logprobs"))
         calls = message.get("tool_calls")
-        tokens = len(ids) or len(scores) or int(bool(text or thought or calls))
+        tokens = len(ids) or len(scores) or int(bool(came or thought or calls))
         self._end(choice)
         whole = self.told is not None and self.finish is not None and self.fresh
         said = max(tokens, min(self.generated, len(text))) if whole else tokens
@@ -223,6 +228,14 @@ class AnswerReading:
             trace.group if trace else None,
             trace.lowest if trace else None,
         )
+
+    def _characters(self, what: str, text: str, choice: Mapping[str, Any]) -> str:
+        """Return a piece of text in whole characters: the first half of one at its end waits for the second, which
+        servers that count in UTF-16 may send apart. A half that has no other is replaced: no file can hold it."""
+        text = self._half.pop(what, "") + text
+        if text[-1:] in _HALVES and choice.get("finish_reason") is None:
+            text, self._half[what] = text[:-1], text[-1]
+        return writable(text)
 
     def _thinks(self, text: str, thought: bool) -> bool:
         """Whether a piece is of thoughts: the server says so, or it stands in a block at the beginning."""

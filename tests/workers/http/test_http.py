@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -183,6 +184,56 @@ def test_however_the_text_is_cut_into_pieces_the_same_stop_text_ends_it(pieces: 
     ends = [end for end in range(len(text) + 1) if any(text[:end].endswith(stop) for stop in stops)]
     assert shown == reading.text == text[: min(ends, default=len(text))]
     assert reading.finish == ("stop" if ends else "length")
+
+
+_PARTS = [
+    "<tool_call>",
+    "</tool_call>",
+    "<think>",
+    "</think>",
+    "<",
+    "stop",
+    "st",
+    "a",
+    " ",
+    "\n",
+    "é",
+    "\U0001f600",
+    "\U0001f44d\U0001f3fd",
+]
+
+
+@given(
+    st.lists(st.sampled_from(_PARTS), max_size=12).map("".join),
+    st.lists(st.integers(1, 7), max_size=12),
+    st.sampled_from([(), ("stop",), ("</tool_call>", "\U0001f600")]),
+    st.sampled_from(["completions", "chat/completions"]),
+)
+def test_a_text_that_is_streamed_is_that_of_one_piece(
+    text: str, sizes: list[int], stops: tuple[str, ...], endpoint: str
+) -> None:
+    """Cut anywhere, within characters too, as servers do that count in UTF-16."""
+    units = text.encode("utf-16-le")
+    pieces, at = list[str](), 0
+    for size in [*sizes, len(text) + 1]:
+        pieces.append(units[2 * at : 2 * (at + size)].decode("utf-16-le", "surrogatepass"))
+        at += size
+    pieces.append(units[2 * at :].decode("utf-16-le", "surrogatepass"))
+    streamed, whole = (_read(each, stops, endpoint) for each in (pieces, [text]))
+    assert streamed == whole
+
+
+def _read(pieces: list[str], stops: tuple[str, ...], endpoint: Any) -> tuple[str, Any]:
+    think = Think(prompt=(Text(text="p"),), sampling=Sampling(stop=stops, keep_stop=True))
+    reading, shown = AnswerReading(ServerDialect(endpoint), think), ""
+    for place, piece in enumerate(pieces):
+        said = {"text": piece} if endpoint == "completions" else {"delta": {"content": piece}}
+        progress = reading.feed({"choices": [said | {"finish_reason": "stop" if place == len(pieces) - 1 else None}]})
+        shown += progress.text if progress else ""
+        if reading.stopped_here:
+            break
+    assert stops or reading.count == sum(map(bool, pieces))
+    return shown, reading.result("stop")
 
 
 async def test_ids_without_the_stop_text_that_was_cut() -> None:
