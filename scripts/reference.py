@@ -25,6 +25,26 @@ from pydantic import BaseModel
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
 NOTE = "<!-- Written by scripts/reference.py from the docstrings: `make docs`. -->\n"
+ORACLES = ROOT / "tests" / "oracles"
+FIDELITY = """# Fidelity
+
+How near each published method is to what its authors have: `exact`, a `variant` (what differs), or only the `idea`. The
+same by `plait names --fidelity`.
+
+"""
+ORACLES_INTRO = """
+## Oracles
+
+Functions of the authors, run on generated inputs; what they returned is kept as facts in `tests/oracles/`, and a test
+holds ours to it. `make fidelity CLONES=FOLDER` runs the functions themselves on new inputs, where a folder holds clones
+of their repositories.
+
+"""
+NOT_HELD = """
+Not held, since there is no public code for it or none that could be had: SSR, SEAT, DeepPrune's judge, the trained
+predictor of dynamic speculative planning, ParaThinker's engine. Of the released models' tokenizers only the words that
+training adds are held. EllieSQL's features are of a database's schema, ours of the question's text.
+"""
 LIMITS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}  # fmt: skip
 KINDS = {
     "planner": ("Planners", "planners.md", "Usage and pictures: [planners](../planners.md). `--planner {}`"),
@@ -84,6 +104,7 @@ def pages() -> dict[str, str]:
         "errors.md": _errors(faults),
     }  # fmt: skip
     made |= {file: _plugins(kind, title, intro) for kind, (title, file, intro) in KINDS.items()}
+    made["fidelity.md"] = _fidelity()
     listed = "".join(f"- [{text.splitlines()[0].lstrip('# ')}]({name})\n" for name, text in made.items())
     made["README.md"] = f"# Reference\n\nMade from the docstrings by `make docs`.\n\n{listed}"
     return {name: f"{text.rstrip()}\n\n{NOTE}" for name, text in made.items()}
@@ -285,6 +306,44 @@ def _keywords(cls: type) -> list[tuple[str, str, str]]:
 
 
 # --- how things are written ---
+
+
+def _fidelity() -> str:
+    """Return the page of methods and oracles, from the docstrings and the first lines of the facts."""
+    from plait.apps.commands.names import fidelities
+    from plait.runtime.plugins.loader import Plugins
+
+    plugins = Plugins()
+    methods = [row for kind in KINDS for row in fidelities(plugins, kind)]
+    heads = {path.stem: json.loads(path.open(encoding="utf-8").readline()) for path in ORACLES.glob("*.jsonl")}
+    oracles = [
+        (
+            f"`{name}`",
+            f"[{head['repository']}](https://github.com/{head['repository']}/tree/{head['commit']})",
+            head["function"],
+            head["licence"],
+            f"{head['cases']:,}",
+            f"{head['differ']:,}" + (f": {head['what']}" if head["what"] else ""),
+        )
+        for name, head in sorted(heads.items())
+    ]
+    rows = [
+        (
+            f"`{row['name']}`",
+            row["kind"],
+            row["fidelity"],
+            row["differs"],
+            ", ".join(f"`{one}`" for one in row["oracles"]),
+        )
+        for row in methods
+    ]
+    return (
+        FIDELITY
+        + _table(("method", "kind", "", "what differs", "held by"), rows)
+        + ORACLES_INTRO
+        + _table(("oracle", "repository", "function", "licence", "cases", "differ"), oracles)
+        + NOT_HELD
+    )
 
 
 def _table(head: tuple[str, ...], rows: Any) -> str:

@@ -39,6 +39,8 @@ class Blackboard(Flow):
 
     Differs from the original: others are seen after a step and not after a token, and their new text is read again by
     each worker; there is no shared attention. Defaults: 2 workers, 8 rounds, 128 tokens a step, temperature 0.7, lag 0.
+
+    Fidelity: idea; no oracle.
     """
 
     step: Annotated[Prompt, Uses("question", "count")] = Prompt(

@@ -39,6 +39,8 @@ class Debate(Flow):
 
     Differs from the original: agents run side by side; an agent that fails keeps its last answer, and one without an
     answer does not vote; it ends early. Defaults: 3 agents, 2 rounds, temperature 0.8.
+
+    Fidelity: variant (agents side by side, it ends early); no oracle.
     """
 
     answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=512, temperature=0.8)

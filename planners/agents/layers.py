@@ -37,6 +37,8 @@ class Layers(Flow):
     Differs from the original: the answers of a layer run side by side and stand in a shuffled order, by the request's
     seed; an answer that fails is left out; it ends early. Defaults: 3 rounds with the aggregating call, 6 answers in a
     layer, temperature 0.7, 512 tokens.
+
+    Fidelity: variant (shuffled order, failed answers left out, it ends early); no oracle.
     """
 
     answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=512, temperature=0.7)

@@ -38,6 +38,8 @@ class ByComplexity(Planner):
     request that nothing solves goes to the cheapest tier, where there it trains the router to take the dearest; no
     model is trained. Defaults: the answer at once, one line of reasoning, a vote of eight; nothing known of them, which
     is the cascade with a verifier, and the cheapest tier without one.
+
+    Fidelity: variant (surface features of the text, not their labels and classifiers); no oracle.
     """
 
     tiers: tuple[Tier, ...] = (

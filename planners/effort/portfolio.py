@@ -37,6 +37,8 @@ class Portfolio(Planner):
     `plait learn strategies` counts wins and losses in journals.
 
     Differs from a bandit in a loop: nothing is learned while it runs. Default: `single` and `sample`, nothing known.
+
+    Fidelity: idea; no oracle.
     """
 
     arms: tuple[Arm, ...] = (Arm(planner=Plugin(name="single")), Arm(planner=Plugin(name="sample")))

@@ -57,6 +57,8 @@ class Scale(Flow):
     Differs from the paper: steps form a graph, and those that need nothing of one another are done at the same time,
     where the paper does all in order; the difficulty is calibrated; an outline that cannot be read is left out, where
     the code asks again for ever. Defaults: 4 outlines, temperature 0.6, a threshold of 0.9.
+
+    Fidelity: variant (a graph of steps, calibrated difficulty); no oracle.
     """
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("hard",)

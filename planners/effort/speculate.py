@@ -41,6 +41,8 @@ class Speculate(ToolTurns):
 
     Differs from the paper: the window comes of this formula and not of a trained predictor; steps are compared by their
     calls and not by their text; no step of the target waits for an earlier one. Defaults: window of 8, price 0.
+
+    Fidelity: variant (a formula in the place of the trained predictor, calls are compared); no oracle.
     """
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("target",)

@@ -40,6 +40,8 @@ class Takeover(Flow):
     is never on the requests that are answered; a score that cannot be told means a take-over; the answer is chosen by
     a vote, where there any of 16 counts. The score is that of any scorer: by default one token of the target's, since
     engines do not read prompts' log-probabilities from their prefix cache. Defaults: 4 chains, 200 tokens, 30 rounds.
+
+    Fidelity: variant (a rejected segment is replaced, the decision is theirs); held by `atts-takeover`.
     """
 
     answer_prompts: ClassVar[tuple[str, ...]] = ()

@@ -33,6 +33,8 @@ class Adaptive(Flow):
     4 probes, 32 samples at most, temperature 1, a majority vote. With these a vote loses less than a point to that of
     all 32 samples, whether wrong answers scatter or repeat; four equal answers end it, and where they scatter most of
     the 32 are drawn.
+
+    Fidelity: variant (the rate is that of the request, not of a data set); no oracle.
     """
 
     answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=512, temperature=1.0)

@@ -37,6 +37,8 @@ class DeepPrune(Planner):
     Differs from the paper: the judge; groups are made when all beginnings are there, not one after another; the number
     of groups is not capped. The policy `redundant` prunes while branches generate. Defaults: 16 beginnings of 500
     tokens, probes of 8 tokens, temperature 1; the paper's own figures are not published.
+
+    Fidelity: variant (equality of answers so far, not their trained judge); no oracle.
     """
 
     draft: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=500)

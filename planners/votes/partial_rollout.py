@@ -55,6 +55,8 @@ class PartialRollout(ToolTurns):
     A part is scored by exp of the mean entropy of its tokens' 16 likeliest. Differs from the paper: by default the part
     is the whole turn, and what the 16 leave out counts as one more; branches begin as soon as their line has ended.
     Defaults, as there: 1 line, 2 positions of 3 branches, 1 fresh line.
+
+    Fidelity: variant (by default whole turns, `region` has the paper's parts); no oracle.
     """
 
     rollouts: int = Field(default=1, ge=1, le=1000)

@@ -25,6 +25,8 @@ class Sample(Planner):
 
     Differs from the paper: answers are compared as the task canonicalises them, a tie has a rule, and the vote can end
     as soon as what is outstanding cannot change it. Defaults: 8 samples, temperature 1, 512 tokens each.
+
+    Fidelity: variant (answers are compared as the task has it, it ends when nothing can change); no oracle.
     """
 
     answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=512, temperature=1.0)

@@ -37,6 +37,8 @@ class BySaturation(Allocator):
 
     Branches take `temperatures` and `strategies` in turn. `models` are listed from weak to strong, and the model at
     place 1 - p of the list is asked: the stronger one the worse the probes did.
+
+    Fidelity: variant (the request's own rate, for votes the rule of another paper); no oracle.
     """
 
     epsilon: float = Field(default=0.01, gt=0.0, lt=1.0)

@@ -21,6 +21,8 @@ class Runtime(Allocator):
     cap the number.
 
     Without a probe that ended nothing is predicted, and no branch follows.
+
+    Fidelity: variant (the empirical distribution, not a fitted family); no oracle.
     """
 
     latency: float = Field(default=10.0, gt=0.0)

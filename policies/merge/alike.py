@@ -35,6 +35,8 @@ class Alike(Grouping):
     If the tool or a model's call fails, or says neither yes nor no, the beginnings in question stay apart: that costs
     tokens, but no vote. The value is that of `distinct`: a list of {"trace": name, "count": size of the cluster,
     "done": whether the trace ended by itself}. Failed beginnings are left out.
+
+    Fidelity: variant (the answer so far, not their trained judge); no oracle.
     """
 
     ask: Literal["embedding", "model"] = "model"

@@ -45,6 +45,8 @@ class Distinct(Merge):
     The first beginning of a cluster that ended by itself represents it, else its first beginning. The value is a list
     of {"trace": name, "count": size of the cluster, "done": whether the trace ended by itself}. Beginnings that failed
     are left out.
+
+    Fidelity: variant (as `redundant`); no oracle.
     """
 
     pairs: tuple[Pair, ...] = ()

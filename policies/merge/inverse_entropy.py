@@ -24,6 +24,8 @@ class InverseEntropy(Merge):
     out counts as one outcome). The paper's floor is 1e-10; then a trace written with near certainty, such as a loop,
     weighs more than all others together. So the floor is 0.05 bit here, and `cap` bounds a weight by the median's
     multiple (`cap=null`, `floor=1e-10` is the paper's rule). Ties go to the answer with more votes, then the earliest.
+
+    Fidelity: variant (a floor and a cap on weights); no oracle.
     """
 
     votes: ClassVar[bool] = True

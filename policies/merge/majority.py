@@ -23,6 +23,8 @@ class Majority(Merge):
     voters' mean log-probabilities sum to more, if every voter of the tied answers has one, and else to the answer whose
     first voter comes earliest in the join's order. The value is the answer as the task extracted it from its first
     voter, or `null` when no branch has an answer.
+
+    Fidelity: exact; no oracle.
     """
 
     votes: ClassVar[bool] = True

@@ -22,6 +22,8 @@ class ShortestMajority(Merge):
     two do not divide by zero. A branch that was cut off by its token limit has no length to speak of and does not vote.
     The weight of length is small (4 votes of 16,000 tokens still beat 3 of 2,000): in the main it breaks ties. Equal
     scores go to the answer with more votes, then to the one whose first voter comes earliest.
+
+    Fidelity: exact; no oracle.
     """
 
     votes: ClassVar[bool] = True

@@ -39,6 +39,8 @@ class ToolMajority(Merge):
     filled in, `"3"` for a number is 3.
 
     Differs from votes over sets of calls: a call that is made twice counts twice (`multiset`). Default: `hierarchical`.
+
+    Fidelity: variant (votes over calls, not answers); no oracle.
     """
 
     votes: ClassVar[bool] = True

@@ -32,6 +32,8 @@ class Weighted(Merge):
 
     Differs from the paper: `cap` limits every weight to a multiple of the median, so one degenerate trace (loops are
     written with near certainty) cannot outvote the others. `cap=null` is the paper's rule.
+
+    Fidelity: variant (a cap on weights, without it as theirs); held by `deepconf-offline`.
     """
 
     votes: ClassVar[bool] = True

@@ -49,6 +49,8 @@ class DeepConf(Policy):
     window is 2,048 tokens; for small models take 10 to 25 per cent of the median length, no less than 8. A branch
     shorter than a window has no full window and is never stopped. Only joins that count votes and tolerate a branch
     less (`best-effort`) are touched.
+
+    Fidelity: exact; held by `deepconf-traces`, `deepconf-online`.
     """
 
     warmup: int = Field(default=16, ge=1)

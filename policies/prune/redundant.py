@@ -39,6 +39,8 @@ class Redundant(Policy):
     (the paper: 0.71 for its own on unseen models, 0.66 for an untrained model, 0.58 for sentence embeddings). A branch
     without a step is its own cluster, and clusters are not capped. Needs branches that stream (`stream=true` of the
     planner).
+
+    Fidelity: variant (equal steps, not their trained judge); no oracle.
     """
 
     needs_stream: ClassVar[bool] = True

@@ -24,6 +24,8 @@ class SuccessiveHalving(Policy):
     branches the ceil(n / factor^(k+1)) with the highest sliding confidence then stay, at least `least`; finished
     branches stay and count. Branches that have not started take part from the next rung on. Ties go by the join's
     order. Needs `logprobs=20` and a `window` of the planner; a branch without confidence ranks last.
+
+    Fidelity: exact; no oracle.
     """
 
     first: int = Field(default=64, ge=1)

@@ -30,6 +30,8 @@ class Deadline(Policy):
     get quicker as their batches get smaller.
 
     Differs from the paper: ageing; nobody is held up by a step that has no room, since another worker takes the next.
+
+    Fidelity: variant (slack over a graph, not a list of stages); no oracle.
     """
 
     seconds: float = Field(default=60.0, gt=0)

@@ -22,6 +22,8 @@ class Predictive(Policy):
     Differs from Block: what was sent and has not arrived counts at once, so requests that come together do not all go
     to one place; what a worker has cached counts; a worker of unknown pace is taken for the slowest and never left
     out; a step waits in our queue rather than in the engine's, and can still go elsewhere.
+
+    Fidelity: variant (what is on its way and what is cached counts); no oracle.
     """
 
     quantile: float = Field(default=QUANTILE, gt=0, lt=1)

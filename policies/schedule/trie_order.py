@@ -25,6 +25,8 @@ class TrieOrder(Policy):
     `piece` characters of its own prompt, a hash of all up to there. Steps that share a prefix share the beginning of
     their key, so sorted keys are a depth-first walk. The groups in flight on a worker take
     Σ prefix + Σ (own prompt + most tokens) of its cache; a step that would exceed it waits in our queue.
+
+    Fidelity: variant (depth first over the trie, for engines that hash blocks); no oracle.
     """
 
     piece: int = Field(default=128, ge=4)

@@ -30,7 +30,10 @@ Which is closer to a right answer? Reply with A or B.
 class Judge(Scorer):
     """The share of comparisons with earlier siblings that a node wins, each made in both orders, since judges favour a
     place (ToolLLM's ranking, arXiv 2307.16789). A pair on which the orders disagree is a draw; one that is not decided
-    in both does not count. With no sibling to compare: 0.5."""
+    in both does not count. With no sibling to compare: 0.5.
+
+    Fidelity: variant (one comparison with siblings, in both orders); no oracle.
+    """
 
     against: int = Field(default=2, ge=1)
     """Most siblings to compare with, the latest ones."""

@@ -25,6 +25,8 @@ class Model(Scorer):
     The call continues the node's own token for token, so its prefix is computed. The worker has to tell the labels'
     probabilities: the local engine does, and servers do that list the likeliest tokens. As the value prompt of Tree of
     Thoughts (arXiv 2305.10601), which samples three words and adds up values given to them.
+
+    Fidelity: variant (the expected mark of one token); no oracle.
     """
 
     ask: str = ASK

@@ -12,7 +12,11 @@ __all__ = ["RewardModel"]
 
 class RewardModel(ToolScorer):
     """Calls the tool `reward` (`plait.workers.tools.reward.reward_model`) with the request and the path's text. A
-    process reward model scores every step so; an outcome reward model is best asked about whole answers alone."""
+    process reward model scores every step so; an outcome reward model is best asked about whole answers alone.
+
+    Fidelity: exact (by `style`, a blank end of the text is left out); held by `prm-qwen-prm`, `prm-math-shepherd`,
+    `prm-rlhflow`, `prm-skywork`.
+    """
 
     name: str = "reward"
     """The tool's name."""

@@ -21,6 +21,8 @@ class Beam(Search):
     With `barrier` a depth is scored whole before its best go on, as in HF search-and-learn. Without, the best of those
     scored so far goes on as soon as there is room, `keep` at a depth: faster where steps differ in length, but a good
     node that comes late may find the places taken.
+
+    Fidelity: variant (no lookahead, no answer doubled to fill up, its rounds are theirs); held by `sal-beam`.
     """
 
     keep: int = Field(default=4, ge=1, le=10_000)

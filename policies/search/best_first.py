@@ -17,6 +17,8 @@ class BestFirst(Search):
     """Children of the best node first, `branch` of each.
 
     As in HF search-and-learn, without its barrier: a node is offered as soon as it is scored.
+
+    Fidelity: idea; no oracle.
     """
 
     branch: int = Field(default=3, ge=1, le=1_000)

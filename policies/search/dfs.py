@@ -22,6 +22,8 @@ class Dfs(Search):
 
     With several in flight, a node gets its next child once the one before it is written, so that it can be shown that:
     the call is made, and the branch explored, while the next sibling is written. So no sibling is paid for twice.
+
+    Fidelity: variant (several in flight, goes on where the root's child gives up); held by `toolbench-dfs`.
     """
 
     answers: ClassVar[int] = 1

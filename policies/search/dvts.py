@@ -13,7 +13,11 @@ __all__ = ["Dvts"]
 
 class Dvts(Search):
     """Diverse verifier tree search of HF search-and-learn: `subtrees` greedy searches side by side. Of the `branch`
-    children of a subtree's node the best goes on. Subtrees do not wait for one another."""
+    children of a subtree's node the best goes on. Subtrees do not wait for one another.
+
+    Fidelity: variant (no lookahead, a subtree goes on beside its answers, its rounds are theirs); held by
+    `sal-dvts`.
+    """
 
     subtrees: int = Field(default=4, ge=1, le=1_000)
     """Independent searches."""

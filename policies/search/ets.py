@@ -28,6 +28,8 @@ class Ets(Stride):
 
     `style=paper` is the authors' code: depth by depth, O_i are REBASE's whole shares, nodes cost 1, and those that are
     kept share the whole width again; only its clusters are equal last steps, where theirs embeds them.
+
+    Fidelity: variant (by default, exact with `style=paper`); held by `ets-paper`.
     """
 
     style: Literal["stream", "paper"] = "stream"

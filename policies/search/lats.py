@@ -18,6 +18,8 @@ class Lats(Mcts):
     sentences what to do otherwise, and later steps are shown it behind the shared prefix.
 
     Differs: the scorer alone says what failed; the authors' code asks the grader. Nodes are kept, and run in parallel.
+
+    Fidelity: variant (the scorer says what failed, not the grader, in parallel); no oracle.
     """
 
     fail: float = Field(default=0.5, ge=0, le=1)

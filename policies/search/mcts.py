@@ -21,6 +21,8 @@ class Mcts(Search):
 
     Nodes in flight count as visits without a value, as in WU-UCT (arXiv 1810.11755), so that several can be in flight.
     Equal states share their statistics, since they are merged. P is the node's score among its siblings'.
+
+    Fidelity: variant (PUCT with virtual visits, several in flight); no oracle.
     """
 
     explore: float = Field(default=0.3, ge=0)

@@ -25,6 +25,8 @@ class Particle(Search):
     it is one of those of which the next is drawn.
 
     Differs from its_hub: draws are systematic, which scatter less than independent ones with the same odds.
+
+    Fidelity: variant (systematic resampling with the same odds); held by `its-hub-odds`.
     """
 
     particles: int = Field(default=8, ge=1, le=10_000)

@@ -18,6 +18,8 @@ class Rebase(Search):
     children; both W and the rest shrink in turn (arXiv 2408.00724). A node that has ended in an answer takes 1 off W.
 
     `stride` gives the same shares without waiting for a depth to be whole.
+
+    Fidelity: variant (no share is rounded up beyond the width); held by `rebase-shares`.
     """
 
     budget: int = Field(default=16, ge=1, le=10_000)

@@ -29,6 +29,8 @@ class Stride(Search):
     With `budget`, a child starts as soon as its rank is within it even if all nodes in flight score 1: what is certain
     does not wait. So the shares are those of `rebase` without its wait for a whole depth. Example: scores .9, .8, .5
     and .2 with 64 children get 36, 22, 5 and 1.
+
+    Fidelity: variant (the same shares without a barrier); no oracle.
     """
 
     budget: int | None = Field(default=None, ge=1, le=10_000)

@@ -18,6 +18,8 @@ class Tot(Search):
 
     The planner's `depth` is the number of steps (4 for the Game of 24). Differs: equal states are scored once and
     merged, and the answer is voted for by score, where the authors report any of the last beam's.
+
+    Fidelity: variant (equal states are merged, a vote picks the answer); no oracle.
     """
 
     lists: ClassVar[bool] = True

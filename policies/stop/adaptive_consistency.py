@@ -18,6 +18,8 @@ class AdaptiveConsistency(StopRule):
     is 2^-(a+b+1) * sum of C(a+b+1, k) over k = 0..a; the vote ends when that reaches `confidence`, and running branches
     are aborted. Branches count in the order in which they end, which favours short ones. The verdict can differ from
     that of the full vote: tokens are saved for that risk.
+
+    Fidelity: exact; held by `adaptive-consistency`.
     """
 
     confidence: float = Field(default=0.95, gt=0.5, lt=1.0)

@@ -24,6 +24,8 @@ class CGES(StopRule):
     Differs from the paper, where the posterior also picks the answer: here the vote's merge does, so by default the
     answer must be the first by votes too. With the merge `posterior` and `lead=false` it is the paper's method. Needs
     `logprobs` of the planner.
+
+    Fidelity: variant (the answer must be first by votes too); no oracle.
     """
 
     threshold: float = Field(default=0.99, gt=0.5, lt=1.0)

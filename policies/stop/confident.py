@@ -25,6 +25,8 @@ class Confident(StopRule):
     temperature and task: choose it on answers that you can check. Use it beside `adaptive-consistency` or
     `first-finish` for votes without a sure branch. Voters without the signal do not end a vote; if none has it the run
     fails.
+
+    Fidelity: variant (a signal of the generation, not a trained statement); no oracle.
     """
 
     by: Signal = "logprob"

@@ -23,6 +23,8 @@ class DeepConfConsensus(StopRule):
 
     A vote weighs its trace's confidence (`by`). Where a voter does not say it (no `logprobs` were asked for), all
     weigh the same: the share of the votes then decides.
+
+    Fidelity: exact; no oracle.
     """
 
     tau: float = Field(default=0.95, gt=0.5, le=1.0)

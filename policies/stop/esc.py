@@ -20,6 +20,8 @@ class ESC(StopRule):
     branches of one window are done with the same answer (entropy 0), the vote over all finished branches ends. A branch
     that failed or has no answer keeps its window from being unanimous. With as many slots as a window the windows run
     one after another, as in the paper.
+
+    Fidelity: exact; held by `esc`.
     """
 
     window: int = Field(default=5, ge=2)

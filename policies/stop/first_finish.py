@@ -15,6 +15,8 @@ class FirstFinish(StopRule):
     With one vote, the paper's rule, the first branch with an answer decides, so the vote is as good as one branch.
     Short answers win this race; the policy `waves:width=…` beside it makes the race smaller. See `adaptive-consistency`
     for a quorum that grows with the votes for other answers.
+
+    Fidelity: exact; no oracle.
     """
 
     votes: int = Field(default=1, ge=1)

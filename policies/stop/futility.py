@@ -20,6 +20,8 @@ class Futility(StopRule):
     in the saturation model (TTSPM, arXiv 2505.20522). The vote ends without an answer when that is at most `epsilon`;
     0.02 is 48 branches. The rule says nothing once there is a vote, so use another rule beside it. Failed branches do
     not count. Price: a hard question that one branch in a hundred answers is lost.
+
+    Fidelity: idea; no oracle.
     """
 
     epsilon: float = Field(default=0.02, gt=0.0, lt=0.5)

@@ -27,6 +27,8 @@ class Saturation(StopRule):
 
     It predicts how many branches are needed for one to be right. With p below a half a vote can get worse with more
     branches, and with a share for evidence agreement stands in for being right.
+
+    Fidelity: variant (a posterior of the share, not one p for a data set); no oracle.
     """
 
     epsilon: float = Field(default=0.01, gt=0.0, lt=1.0)

@@ -34,6 +34,8 @@ class SemanticEntropy(StopRule):
 
     The paper votes in the stopping round and its rounds read one another (`refine` with `stop_entropy` does that); here
     branches are independent and all finished ones vote. Its thresholds are not published: the default is ours.
+
+    Fidelity: variant (answers that are equal, not judged alike); no oracle.
     """
 
     rule: Literal["threshold", "secretary"] = "threshold"

@@ -21,6 +21,8 @@ class SPRT(StopRule):
     verdict. Branches count in the order in which they end. `share` is ours; with it 6 votes to none end the vote, or 8
     to 1. Their released settings, `share=0.5001,beta=0.949976`, come to a lead of three votes, and so does their
     mixture test (a prior Beta(10^6, 10^6) cut at 1/2).
+
+    Fidelity: variant (that no answer wins is never concluded); no oracle.
     """
 
     share: float = Field(default=0.9, gt=0.5, lt=1.0)

@@ -88,6 +88,7 @@ class Oracle:
             "function": self.function,
             "cases": len(rows),
             "differ": differ,
+            "what": self.differs if differ else "",
         }
         lines = [head, *({"in": case, "out": theirs} for case, theirs, _ in rows)]
         text = "".join(json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n" for line in lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from typing import Annotated, Any
 
 import typer
@@ -19,9 +20,12 @@ from ..common.options import Json
 from ..common.output import opened
 from ..doctor.packages import versions
 
-__all__ = ["names", "version"]
+__all__ = ["fidelities", "names", "version"]
 
 _KINDS = ("planner", "policy", "merge", "search", "scorer", "task", "environment", "worker")
+_FIDELITY = re.compile(
+    r"Fidelity: (?P<level>exact|variant|idea)(?: \((?P<what>.+?)\))?; (?:held by (?P<held>.+?)|no oracle)\."
+)
 _PLURALS = {each: f"{each}s" for each in _KINDS} | {"policy": "policies", "search": "searches"}
 
 
@@ -39,6 +43,9 @@ def version(as_json: Json = False) -> None:
 def names(
     kind: Annotated[str | None, typer.Argument(help=f"One of {', '.join(_KINDS)}.")] = None,
     options: Annotated[bool, typer.Option("--options", "-o", help="With their options.")] = False,
+    fidelity: Annotated[
+        bool, typer.Option("--fidelity", help="Published methods, how near each is, and which oracle holds it.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """List planners, policies, merges, searches, scorers, tasks and workers."""
@@ -49,6 +56,9 @@ def names(
             raise UsageError(f"there is no kind {kind!r} of plugin{near}: there are {', '.join(_KINDS)}")
         kind = singular
     plugins = Plugins()
+    if fidelity:
+        _print_fidelity([row for one in _KINDS if kind in (None, one) for row in fidelities(plugins, one)], as_json)
+        return
     found = {one: _listed(plugins, one) for one in _KINDS if kind in (None, one)}
     with opened(as_json) as output:
         if as_json:
@@ -59,6 +69,36 @@ def names(
             wide = max(map(len, listed), default=0) + 2
             for name, about in listed.items():
                 _print_plugin(output.people, name, about, options, wide)
+
+
+def fidelities(plugins: Plugins, kind: Any) -> list[dict[str, Any]]:
+    """Return what the plugins of a kind that are published methods say of how near they are to their authors' code: a
+    line of the docstring, such as `Fidelity: variant (what differs); held by `rebase-shares`.`"""
+    rows: list[dict[str, Any]] = []
+    for name in plugins.listed(kind):
+        try:
+            doc = " ".join((plugins.class_of(kind, name).__dict__.get("__doc__") or "").split())
+        except PluginError:
+            continue
+        said = _FIDELITY.search(doc)
+        if said is not None:
+            held = re.findall(r"`([\w-]+)`", said["held"] or "")
+            rows.append(
+                {"kind": kind, "name": name, "fidelity": said["level"], "differs": said["what"] or "", "oracles": held}
+            )
+    return rows
+
+
+def _print_fidelity(rows: list[dict[str, Any]], as_json: bool) -> None:
+    with opened(as_json) as output:
+        if as_json:
+            output.result({"methods": rows})
+            return
+        table = Table.grid(padding=(0, 2))
+        for row in rows:
+            cells = (row["kind"], row["name"], row["fidelity"], row["differs"], ", ".join(row["oracles"]))
+            table.add_row(*(Text(cell) for cell in cells))
+        output.people.print(table)
 
 
 def _print_plugin(console: Any, name: str, about: dict[str, Any], options: bool, wide: int) -> None:

@@ -52,6 +52,8 @@ class Auto(Planner):
     a verifier needs. Differs from all that is published: findings on serial against parallel reasoning contradict one
     another, so the order of the rules is our reading, and every threshold is an option. Defaults: 4 probes (the fewest
     that can agree surely), temperature 0.8, 16 samples at most.
+
+    Fidelity: idea; no oracle.
     """
 
     n: int = Field(default=4, ge=2, le=16)

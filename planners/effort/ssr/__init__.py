@@ -50,6 +50,8 @@ class SSR(Flow):
 
     The paper's pool, threshold and prompts were not at hand: these are ours, and 7 is the threshold as it is commonly
     quoted. Defaults: 3 paths of 24 steps, a window of 4, temperature 0.7.
+
+    Fidelity: variant (our pool, prompts and threshold: theirs are not public); no oracle.
     """
 
     answer_prompts: ClassVar[tuple[str, ...]] = ()

@@ -68,6 +68,8 @@ class CodeSearch(Flow):
 
     Needs the task `code` and the tool `run_python` of a sandbox: `tools=Sandbox().tools()`. Defaults: 8 samples, 1
     repair, 8 tests, 3 pairs.
+
+    Fidelity: variant (the model writes a case with what it wants, not an input alone); no oracle.
     """
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("program",)

@@ -28,6 +28,8 @@ class Evolve(EvolveOptions):
     ones are the grader's (`plait eval code`). Needs the task `code` and the tool `run_python`. The islands race: a
     program that moves to another, and a line that is taken out, is there when it is there, so a seed does not fix the
     answer; its `why` says so. Defaults: 4 islands, 8 generations each, 5 timed runs.
+
+    Fidelity: idea; no oracle.
     """
 
     async def run(self, ctx: Context, question: str) -> Answerable:

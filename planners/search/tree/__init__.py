@@ -30,6 +30,8 @@ class Tree(TreeOptions):
     waits for another unless the search says so, equal states are merged, and no search sees the grader. The nodes
     that are grown side by side race: which is chosen next depends on what has ended, so with `n` above one a seed does
     not fix the answer. Defaults: best-first by `Task.value`, 16 nodes at a time, 256 in all.
+
+    Fidelity: variant (as its searches say, each for itself); no oracle.
     """
 
     async def run(self, ctx: Context, question: str) -> Answerable:

@@ -85,6 +85,8 @@ class Decompose(Flow):
     number must be said there; what is written n times over is varied by a seed and a line in each prompt, not by a seed
     alone (the same answer n times is the known weakness); pieces that depend on one another are not split at all.
     Temperature 0.7 and 1,000 tokens for a piece by default, as there.
+
+    Fidelity: variant (pieces found by rules first, then by one call); no oracle.
     """
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("item", "answer")

@@ -36,6 +36,8 @@ class Skeleton(Flow):
     prefix cache reads question and skeleton once. The start of each answer (`1.`, then the point's heading) is written
     for the model, and in a chat also asked for in words, since not every server takes the start of a turn. Defaults:
     temperature 0 and blank lines between points, as there.
+
+    Fidelity: variant (our prompts, theirs as templates); no oracle.
     """
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("point", "answer")

@@ -35,6 +35,8 @@ class SkeletonGraph(Planner):
     which leave the scale of the difficulty and the treatment of nonsense open: a sub-problem without a difficulty
     counts as 5; a need that names no earlier sub-problem is dropped and noted on the label of `text`; a sub-problem
     whose need failed fails too. Default: temperature 0.
+
+    Fidelity: variant (our prompts and scale of difficulty); no oracle.
     """
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("part", "hard", "summary", "answer")

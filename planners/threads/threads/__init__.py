@@ -47,6 +47,9 @@ class Threads(Planner):
     Differs from the originals: one controller for all of them, over an unmodified engine; token ids are never decoded
     and tokenised again; a bad thread harms only itself; every count, depth and length has a bound. Defaults: those of
     the dialect (see its file), the dialect `countdown`, 256 threads a run.
+
+    Fidelity: variant (a thread that fails or is cut off is read as far as it came); held by `apr-traces`,
+    `threadweaver-contexts`, `multiverse-documents`, `tokens-multiverse`, `tokens-npr`, `tokens-threadweaver`.
     """
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("parent", "answer")

@@ -38,6 +38,8 @@ class LLMCompiler(LLMCompilerOptions):
     and never read as references; a task that fails, or needs one that did, is an observation; lines that cannot be run
     are sent back to the model; a tool that changes the world starts only when the whole plan is written. Temperature 0
     and two plans at most by default (the original's `max_replans=1` allows one).
+
+    Fidelity: variant (reads more ways of writing, a call with one list gets the list); held by `llmcompiler-plans`.
     """
 
     def start(self, brief: Brief) -> Plan:

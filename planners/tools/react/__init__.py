@@ -40,6 +40,8 @@ class React(ReactOptions):
 
     Differs from the original: several calls a turn; results in the order of the calls; no forced empty finish.
     Defaults: greedy, 12 turns (the original: 7), 8 calls a turn (1), 8,000 characters of a result.
+
+    Fidelity: variant (calls side by side, while the turn is written); no oracle.
     """
 
     async def run(self, ctx: Context, question: str) -> Answerable:

@@ -39,6 +39,8 @@ class Workflow(Flow):
 
     Differs from the originals: nothing is trained; plans are data, not code; every fault is told at once.
     Defaults: 12 tools shown, 2 repairs, greedy.
+
+    Fidelity: idea; no oracle.
     """
 
     plan: Annotated[Prompt, Uses("question", "tools", "more", "examples")] = Prompt(

@@ -57,6 +57,9 @@ class Mars(Flow):
     the regression is not rescaled after its fit (Platt), which on the same few samples is nearly the identity. A look
     costs the tokens of `probe` and its prefill, which pays where samples are much longer than a part. Defaults: 32
     samples, 16 of them warm-up as in the paper, 500 tokens between looks.
+
+    Fidelity: variant (the warm-up votes, and what has ended cannot switch); held by `mars-stop`, `mars-gamma`,
+    `mars-switch`.
     """
 
     draft: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=500)

@@ -50,6 +50,8 @@ class Refine(Planner):
     a minority; failed drafts are left out, and the best drafts replace a distiller that fails. The paper leaves open
     how the top k are found; here by verifier, votes and log-probability,
     or by a call of the model (`by=model`). Default: rounds (8, 4, 1), temperature 1, a summary of 1,024 tokens.
+
+    Fidelity: variant (the count of answers stands in the workspace); no oracle.
     """
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("draft",)

@@ -1,0 +1,40 @@
+"""What plugins say of their fidelity: every published method says it, and every oracle that is named is there."""
+
+from __future__ import annotations
+
+import inspect
+import json
+
+import pytest
+
+from plait.apps.commands.names import fidelities, names
+from plait.runtime.plugins.loader import Plugins
+from tests.oracles.harness import FOLDER
+
+KINDS = ("planner", "policy", "merge", "search", "scorer")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_plugin_that_names_a_paper_says_how_near_it_is(kind: str) -> None:
+    plugins = Plugins()
+    said = {row["name"]: row for row in fidelities(plugins, kind)}
+    for name in plugins.listed(kind):  # type: ignore[arg-type]
+        doc = inspect.getdoc(plugins.class_of(kind, name)) or ""  # type: ignore[arg-type]
+        assert name in said or "arXiv" not in doc, (
+            f"the docstring of {name} cites a paper and has no line `Fidelity: …`"
+        )
+    assert all(row["differs"] or row["fidelity"] != "variant" for row in said.values())
+
+
+def test_the_oracles_that_are_named_are_there_and_all_are_named() -> None:
+    plugins = Plugins()
+    named = {oracle for kind in KINDS for row in fidelities(plugins, kind) for oracle in row["oracles"]}
+    there = {path.stem for path in FOLDER.glob("*.jsonl")}
+    assert named <= there
+    assert there - named == {"verl-grpo", "trl-grpo"}, "these are not of plugins but of the forms of records"
+
+
+def test_names_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    names(kind=None, options=False, fidelity=True, as_json=True)
+    rows = json.loads(capsys.readouterr().out)["methods"]
+    assert {"kind": "policy", "name": "esc", "fidelity": "exact", "differs": "", "oracles": ["esc"]} in rows
