@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -39,6 +41,22 @@ def _quiet(*command: str) -> str:
     return "" if done.returncode == 0 else done.stderr.strip() or str(done.returncode)
 
 
+def _sweep() -> None:
+    """Take down what a process of the tests has left that was killed."""
+    for line in subprocess.run(
+        ["ip", "netns", "list"], capture_output=True, text=True, check=False
+    ).stdout.splitlines():
+        name = line.split()[0]
+        found = re.fullmatch(r"plait(\d+)-\w+", name)
+        if found is None or Path(f"/proc/{found[1]}").exists():
+            continue
+        pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False).stdout.split()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        _quiet("ip", "netns", "del", name)
+
+
 class Hosts:
     """Some hosts on one switch. Use as a context manager."""
 
@@ -57,6 +75,7 @@ class Hosts:
 
     def __enter__(self) -> Hosts:
         switch = self.space("switch")
+        _sweep()
         try:
             self._ip("netns", "add", switch)
             self._ip("-n", switch, "link", "add", "bridge", "type", "bridge")

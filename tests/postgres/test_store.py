@@ -265,3 +265,43 @@ async def test_commands_see_and_steer_runs_of_the_store(
         rows = await followed
         assert rows[-1]["kind"] == "answer" and rows[-1]["status"] == "cancelled"
         assert {row["kind"] for row in rows} == {"step", "answer"}
+
+
+async def test_runs_of_a_journal_that_broke_end_although_their_process_lives(store: str) -> None:
+    """Before, they were under way for ever: nobody takes over what a living process has."""
+    slow = Reply(text="word " * 50, tokens_per_second=2)
+    async with orchestrator(store, slow, pool="p", pool_lease=1.0) as plait:
+        handle = await plait.submit("slow?")
+        while handle.standing is None:
+            await asyncio.sleep(0.01)
+        recorder = plait._driver.recorder
+        recorder.flush()
+        recorder._broke(recorder._of[handle.run], ConfigError("the store is away"))
+        with pytest.raises(ConfigError, match="away"):
+            await handle
+        entry = find(at(store), handle.run)
+        for _ in range(200):
+            if entry.status != "running":
+                break
+            await asyncio.sleep(0.05)
+            entry = find(at(store), handle.run)
+        assert entry.status == "failed"
+        assert (await plait.run("2 + 2?", tokens=1)).status  # and what comes then is written elsewhere
+
+
+async def test_what_could_not_be_taken_over_is_tried_again(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store may have been away just then."""
+    async with orchestrator(store, pool="p", pool_lease=0.5) as plait:
+        answer = await plait.run("2 + 2?")
+        pool, tries = plait._pool, list[str]()
+
+        async def reopen(run: str, **_: Any) -> Any:
+            tries.append(run)
+            raise [ConfigError("cannot be reached"), RuntimeError("broken"), ConfigError("no")][len(tries) - 1]
+
+        monkeypatch.setattr(pool, "_reopen", reopen)
+        until = asyncio.get_running_loop().time() + 20
+        while len(tries) < 3 and asyncio.get_running_loop().time() < until:
+            pool._found([answer.run])
+            await asyncio.sleep(0.02)
+        assert tries == [answer.run] * 3

@@ -10,6 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from ...core.errors import PlaitError
 from .assembly import Assembly
 from .bodies import MESSAGES, ResponseBody
 from .errors import invalid
@@ -115,8 +116,13 @@ class ResponsesApi:
                 message = f"its process ended: `plait runs resume {kept.run}` finishes the run"
                 kept.response.update(status="failed", error={"code": "server_error", "message": message})
             return kept
-        answer = await self._service.orchestrator.resume(kept.run)
-        Assembly(kept.response, kept.must_call, kept.likeliest).end(answer, kept.steps)
+        try:
+            answer = await self._service.orchestrator.resume(kept.run)
+        except PlaitError as error:  # it ended because its journal could not be written, and so has no end there
+            said = f"its run has failed, and its journal does not hold the end: {error}"
+            kept.response.update(status="failed", error={"code": "server_error", "message": said})
+        else:
+            Assembly(kept.response, kept.must_call, kept.likeliest).end(answer, kept.steps)
         await self._kept.keep(kept)
         self._over(kept)
         return kept

@@ -18,6 +18,9 @@ __all__ = ["Pool"]
 
 log = logging.getLogger("plait.pool")
 
+_LONGEST = 300.0
+"""Most seconds between two tries to take a run over."""
+
 
 class Pool:
     """The membership of one orchestrator.
@@ -44,6 +47,8 @@ class Pool:
         self._orphans: asyncio.Queue[str] = asyncio.Queue()
         self._known: set[str] = set()
         """Orphans that are being taken over, or that cannot be."""
+        self._waits: dict[str, float] = {}
+        """Of those that could not be taken over: seconds until they are tried again."""
         self._work: asyncio.Task[None] | None = None
         self._hears: Callable[[RunOrder], None] = self._obey
         self._finds: Callable[[list[str]], None] = self._found
@@ -117,7 +122,19 @@ class Pool:
                 log.info("run %s was taken over: its process had died", run)
             except PlaitError as error:
                 log.info("run %s was not taken over: %s", run, error)
-                # One that another process took may be orphaned again; one that cannot be gone on with stays so.
+                # One that another process took may be orphaned again. Any other is tried again later, and later each
+                # time: the store may have been away, or this version may not be able to go on with it.
                 if not isinstance(error, RunTaken):
+                    self._later(run)
                     continue
+            except Exception as error:
+                log.warning("run %s was not taken over", run, exc_info=error)
+                self._later(run)
+                continue
+            self._waits.pop(run, None)
             self._known.discard(run)
+
+    def _later(self, run: str) -> None:
+        """Let a run be found again after a while."""
+        wait = self._waits[run] = min(2 * self._waits.get(run, self._config.pool_lease / 2), _LONGEST)
+        asyncio.get_running_loop().call_later(wait, self._known.discard, run)

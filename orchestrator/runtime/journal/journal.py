@@ -187,6 +187,13 @@ class Journal:
         finally:
             self._storage.close()
 
+    def give_up(self) -> None:
+        """Close it, as it cannot be written; its runs, which have failed by that, are said to have when it can."""
+        try:
+            self._storage.give_up()
+        finally:
+            self._storage.close()
+
     def _write(self, sync: bool = False) -> None:
         batch, self._batch = self._batch, WriteBatch()
         try:

@@ -11,8 +11,10 @@ import secrets
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pydantic import JsonValue
@@ -63,6 +65,8 @@ class ProcessMember:
         """Called on the thread, for orders about runs of this process."""
         self.on_orphans: list[Callable[[list[str]], None]] = []
         """Called on the thread, with runs of the pool whose process is over."""
+        self._given_up: deque[int] = deque()
+        """Journals that could not be written, of which the runs have failed and nobody else knows it yet."""
         self._end = threading.Event()
         self._register()
         self._thread = threading.Thread(target=self._live, name="plait-member", daemon=True)
@@ -87,6 +91,10 @@ class ProcessMember:
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=5)
 
+    def give_up(self, journal: int) -> None:
+        """Have the runs of a journal of this process counted as failed; done on the thread, once the store is there."""
+        self._given_up.append(journal)
+
     # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _live(self) -> None:
@@ -104,6 +112,7 @@ class ProcessMember:
                         log.warning("this process had said nothing for %g s: its runs may go on elsewhere", self.lease)
                         self._register()
                 self._orders(db)
+                self._say_failed(db)
                 if self.on_orphans and now >= looked:
                     looked = now + self.lease / 4
                     if found := self._orphans(db):
@@ -139,6 +148,16 @@ class ProcessMember:
         for _, run, verb, about, value in sorted(found):
             for each in list(self.on_order):
                 each(RunOrder(run, verb, about, json.loads(value)))
+
+    def _say_failed(self, db: psycopg.Connection[Any]) -> None:
+        """End the runs of journals that were given up. Those that others have taken over are in other journals."""
+        while self._given_up:
+            ended = datetime.now(UTC).isoformat(timespec="seconds")
+            db.execute(
+                "UPDATE plait.runs SET status = 'failed', ended = %s WHERE journal = %s AND status IS NULL",
+                (ended, self._given_up[0]),
+            )
+            self._given_up.popleft()
 
     def _orphans(self, db: psycopg.Connection[Any]) -> list[str]:
         found = db.execute(

@@ -221,6 +221,11 @@ class PostgresPart:
                         raise
                     time.sleep(0.05)
 
+    def give_up(self) -> None:
+        """Have its runs that are not over counted as failed, as soon as the store can be reached."""
+        if self._member is not None and self._where.journal is not None:
+            self._member.give_up(self._where.journal)
+
     def close(self) -> None:
         """Close it. A journal that was made to go on with a run, and in which nothing was begun, is nobody's."""
         member, self._member = self._member, None

@@ -301,6 +301,9 @@ class SqliteFile:
                 if sync and self._synchronous != "full":
                     self._db.execute("PRAGMA synchronous = normal")
 
+    def give_up(self) -> None:
+        """Do nothing: whoever looks at a file sees that its process has left it."""
+
     def close(self) -> None:
         """Close the file; SQLite leaves no second file beside it."""
         if self._db is not None:

@@ -171,6 +171,10 @@ class Storage(Protocol):
         """Write a batch, all of it or nothing; with `sync` it survives the end of the machine."""
         ...
 
+    def give_up(self) -> None:
+        """Have the runs of this process in it counted as failed, as soon as they can be: they have ended here."""
+        ...
+
     def close(self) -> None:
         """Close it and give the claim up. May be called twice."""
         ...

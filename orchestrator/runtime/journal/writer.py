@@ -230,7 +230,7 @@ class Recorder:
         for run in file.runs:
             self._of.pop(run, None)
         try:
-            file.journal.close()
+            file.journal.give_up()
         except Exception as again:
             log.debug("%s: %s", file.journal.path, again)
         self.failed(sorted(file.runs), error)
