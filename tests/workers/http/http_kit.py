@@ -7,11 +7,14 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
+
 from plait.core.events import Job
 from plait.core.interfaces import Progress
 from plait.core.ops import Sampling, Text, Think, Tokens
 from plait.core.result import Failure, Result
 from plait.workers.http import Http
+from plait.workers.http.limiter import AnswerSpeed
 
 from .fake_server import FakeServer
 
@@ -22,7 +25,7 @@ SECRET = "sk-very-secret-4711"
 @contextlib.asynccontextmanager
 async def serving(server: FakeServer | None = None, **options: Any) -> AsyncIterator[tuple[FakeServer, Http]]:
     """A server and a started worker for it; what the start asked is forgotten."""
-    options = {"backoff": 0.001, "start_timeout": 60.0, "whole": 0} | options
+    options = {"backoff": 0.001, "start_timeout": 300.0, "whole": 0} | options
     async with server or FakeServer() as server:
         worker = Http(server.url, **options)
         try:
@@ -61,6 +64,17 @@ async def eventually(condition: Any) -> None:
     async with asyncio.timeout(300):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+def at_a_crawl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimate that what was broken off had made one token: by the clock it is more on a busy machine, and the two
+    bounds of an estimate add up to all that was asked for only while it is less than half of that."""
+
+    class Crawl(AnswerSpeed):
+        def estimate(self, seconds: float, most: int) -> int:
+            return 1
+
+    monkeypatch.setattr("plait.workers.http.sender.AnswerSpeed", Crawl)
 
 
 def counting(text: str = "alpha beta gamma delta") -> Any:

@@ -22,7 +22,7 @@ from plait.workers.http import Http
 from plait.workers.http.options import HttpOptions
 
 from .fake_server import FakeServer, Fault
-from .http_kit import SECRET, ask, eventually, fails, items, job, serving
+from .http_kit import SECRET, ask, at_a_crawl, eventually, fails, items, job, serving
 
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n"
@@ -247,7 +247,10 @@ async def test_a_budget_counts_streams_that_break() -> None:
     assert 10 < second["max_tokens"] < 40, "what was left, less what the server may have made on the way"
 
 
-async def test_a_proxy_that_cuts_whole_answers_is_asked_a_few_times_and_all_is_counted() -> None:
+async def test_a_proxy_that_cuts_whole_answers_is_asked_a_few_times_and_all_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at_a_crawl(monkeypatch)
     server = FakeServer(ids=False)
     async with server, AsyncOrchestrator(config=config(server)) as plait:
         await plait.start()

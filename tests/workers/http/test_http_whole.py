@@ -15,9 +15,14 @@ from plait.core.result import Result, Usage
 from plait.workers.http import Http
 
 from .fake_server import FakeServer, Fault
-from .http_kit import ask, eventually, fails, items, job, serving
+from .http_kit import ask, at_a_crawl, eventually, fails, items, job, serving
 
 LETTERS = "alpha beta gamma delta"
+
+
+@pytest.fixture(autouse=True)
+def _estimates(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_a_crawl(monkeypatch)
 
 
 @pytest.mark.parametrize("ids", [True, False])
