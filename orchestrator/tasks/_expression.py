@@ -63,7 +63,9 @@ def canonical(text: str) -> str | None:
         return None
     for raw, plain in _SYMBOLS:
         text = text.replace(raw, plain)
-    text = _GROUPED.sub(lambda found: found[0].replace(",", ""), text.strip())
+    text = text.strip()
+    if not text.startswith(("(", "[", "<")):  # `(5,100)` is a point
+        text = _GROUPED.sub(lambda found: found[0].replace(",", ""), text)
     text = _MIXED.sub(r"(\1+\2)", text)  # `1\frac{1}{2}` is three halves, not one half
     if not text or len(text) > _MAX_CHARS:
         return None

@@ -53,7 +53,7 @@ class Outcome:
 
 async def ask(planner: str, workers: list[Worker], *, watch: bool = False, **settings: Any) -> Outcome:
     """Run a planner on workers, and return what must be the same."""
-    return _outcome(await asked(planner, workers, watch=watch, **settings))
+    return outcome_of(await asked(planner, workers, watch=watch, **settings))
 
 
 async def asked(
@@ -67,7 +67,8 @@ async def asked(
         return await (await plait.submit(text, planner=spec, task=task, seed=7, watch=watch))
 
 
-def _outcome(answer: Answer) -> Outcome:
+def outcome_of(answer: Answer) -> Outcome:
+    """Return what must be the same of a run."""
     return Outcome(answer.status, answer.value, "" if answer.failure is None else answer.failure.kind)
 
 
@@ -134,10 +135,10 @@ async def live_is_resumed(planner: str, folder: Path, cuts: int = 2) -> tuple[Ou
                     db.execute(f"DELETE FROM {table} WHERE {column} > ?", (cut,))
                 db.execute("UPDATE runs SET status = NULL")
             async with plait(path) as resumed:
-                answer = _outcome(await resumed.resume(first.run))
-            if answer != _outcome(first):
-                return _outcome(first), answer
-    return _outcome(first), _outcome(first)
+                answer = outcome_of(await resumed.resume(first.run))
+            if answer != outcome_of(first):
+                return outcome_of(first), answer
+    return outcome_of(first), outcome_of(first)
 
 
 class Same(Scripted):

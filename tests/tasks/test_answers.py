@@ -65,6 +65,22 @@ def test_a_regular_expression() -> None:
     assert plain(answer="regex", pattern=r"#(\d+)").extract("none") is None
 
 
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"Is it \boxed{5}? No." "\nAnswer: 7", "7"),
+        (r"Is it \boxed{5}? No." "\nThe answer is 7.", "7."),
+        (r"Is it \boxed{5}? No." "\nThe answer is - 7", "- 7"),
+        (r"Is it \boxed{5}? No." "\n**Answer:** seven", "seven"),
+        (r"\boxed{5}" "\nThis answer is what was asked for.", "5"),
+        (r"Answer: 5" "\n" r"No: \boxed{7}", "7"),
+        (r"The answer is \boxed{7}.", "7"),
+    ],
+)
+def test_what_is_stated_last_is_the_answer(text: str, answer: str) -> None:
+    assert plain().extract(text) == answer
+
+
 def shout(text: str) -> str | None:
     return text.upper() if text else None
 
@@ -116,6 +132,12 @@ def test_many_braces_are_read_in_little_time() -> None:
     ("options", "same", "other"),
     [
         ({"equal": "exact"}, ["A b", "A b"], "a b"),
+        ({}, ["50%", r"50\%", "50.0 %", r"$50\%$"], "50"),
+        ({}, ["B", "(B)", r"\text{(B)}", "**(b)**"], "(C)"),
+        ({}, [r"\frac{1}{2}", r"\text{\frac{1}{2}}", ".5"], r"\text{\frac{1}{3}}"),
+        ({}, ['{"a": 1, "b": [2, 3]}', '{ "b": [2,3],\n "a": 1 }'], '{"a": 1, "b": [3, 2]}'),
+        ({"equal": "expression"}, ["(5,100)", "(5, 100)", r"\left(5, 100\right)"], "5100"),
+        ({"equal": "expression"}, ["(9,110)", "(9, 110)"], "9,110"),
         ({"equal": "normalised"}, ["1,000.0", "1000", "$1000$", "2000/2"], "1000.1"),
         ({"equal": "number", "tolerance": 0.5}, ["3.1", "2.9", "3", "6/2"], "3.3"),
         ({"equal": "number", "digits": 3}, ["3.1416", "3.14", "3.1399", "314e-2"], "3.15"),

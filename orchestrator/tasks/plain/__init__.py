@@ -13,7 +13,7 @@ from ...core.regex import expression
 from ...core.task import Style, Task
 from ...core.values import as_text
 from .._expression import canonical
-from .answers import after_the_word, boxed, by_pattern, function, json_field, normalised, plain, rounded
+from .answers import after_the_word, boxed, by_pattern, final, function, json_field, normalised, plain, rounded
 
 __all__ = ["Plain"]
 
@@ -22,13 +22,15 @@ class Plain(Task):
     """A question in words, put to the model as a user's message."""
 
     answer: Literal["auto", "boxed", "line", "json", "regex", "function", "text"] = "auto"
-    r"""Where the answer stands. `auto`: in the last `\boxed{…}`, else after the last "answer:" (or "answer is") to the
-    end of its line, else the whole text. `boxed` and `line`: only there; a text without it has no answer and does not
+    r"""Where the answer stands. `auto`: in the last `\boxed{…}`, or after the last "answer:" (or "answer is") to the
+    end of its line where that stands behind it (with a number, if there is no colon) or there is no box, else the whole
+    text. `boxed` and `line`: only there; a text without it has no answer and does not
     vote. `json`: in `field` of the last JSON object that has it. `regex`: the last match of `pattern`. `function`: what
     `function` returns. `text`: the whole text."""
     equal: Literal["normalised", "exact", "number", "expression"] = "normalised"
-    """When two answers are the same. `normalised`: without regard to case, spaces, a final full stop, `$`, and how a
-    number is written (`1,000.0`, `1000`, `2000/2`; `1 1/2` is 1.5). `exact`: character by character. `number`: as
+    """When two answers are the same. `normalised`: without regard to case, spaces, a final full stop, `$`, brackets
+    around a word (`(B)`), the order of keys in JSON, and how a number is written (`1,000.0`, `1000`, `2000/2`; `1 1/2`
+    is 1.5). `exact`: character by character. `number`: as
     numbers, rounded to a multiple of `tolerance` or to `digits`. `expression`: as mathematical expressions (`2(x+1)`,
     `2x+2`); any other text is normalised."""
     field: str = "answer"
@@ -108,8 +110,7 @@ class Plain(Task):
 def _auto(text: str) -> str | None:
     answer = text.strip()
     for _ in range(100):
-        found = boxed(answer)
-        shorter = found if found is not None else after_the_word(answer) or answer
+        shorter = final(answer) or answer
         if shorter == answer:
             break
         answer = shorter

@@ -17,6 +17,12 @@ from ...core.regex import expression
 from ...core.values import as_text
 
 _ANSWER = re.compile(r"\banswer\b[ \t]*+(?:is\b[ \t]*+:?|:)[ \t]*+\**+[ \t]*+(?=\S)", re.IGNORECASE)
+_FINAL = re.compile(
+    r"\banswer\b[ \t]*+(?:(?:is\b[ \t]*+)?:|is\b(?=[ \t]*+\**+[ \t]*+\$*+[-+\N{MINUS SIGN}]?+[ \t]*+"
+    r"(?:\d|\\(?:[dt]?frac|sqrt)\b)))",
+    re.IGNORECASE,
+)
+"""Where an answer is stated behind a box, and no more is said of the box: `The answer is right` is no such place."""
 _NUMBER = re.compile(r"([+-]?) ?(?=\.?\d)(\d{1,40}|\d{1,3}(?:,\d{3}){1,12}|)(?:\.(\d{0,40}))?")
 _SCIENTIFIC = re.compile(r"[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})[eE][+-]?\d{1,3}")
 # A whole number before the fraction is added to it: `1 1/2`, `1\frac{1}{2}`.
@@ -24,7 +30,9 @@ _FRACTION = re.compile(
     r"([+-]?) ?(?:(\d{1,40})(?: (?=\d)| ?(?=\\)))?"
     r"(?:\\?[dt]?frac ?\{ ?([+-]?) ?(\d{1,40}) ?\} ?\{ ?(\d{1,40}) ?\}|(\d{1,40}) ?/ ?(\d{1,40}))"
 )
-_WRAPPERS = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\{([^{}]*)\}")
+_WRAPPERS = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\{((?:[^{}]|\{[^{}]*\})*)\}")
+_PERCENT = re.compile(r"(.+?) ?\\?%")
+_BRACKETED = re.compile(r"\(([A-Za-z]+)\)")
 _OBJECTS = 200
 """Most opening braces that are tried, from the last one."""
 
@@ -34,6 +42,22 @@ _OBJECTS = 200
 
 def boxed(text: str) -> str | None:
     r"""Return what stands in the last complete `\boxed{…}` that is not empty, braces inside balanced."""
+    found = _box(text)
+    return None if found is None else found[0]
+
+
+def final(text: str) -> str | None:
+    r"""Return what stands in the last `\boxed{…}`, unless an answer is stated behind it; else what stands behind the
+    last "answer:"."""
+    box = _box(text)
+    if box is not None:
+        rest = text[box[1] :]
+        return (after_the_word(rest) if _FINAL.search(rest) else None) or box[0]
+    return after_the_word(text)
+
+
+def _box(text: str) -> tuple[str, int] | None:
+    """Return what stands in the last box, and where it ends."""
     end = len(text)
     for _ in range(100):
         start = text.rfind("\\boxed{", 0, end)
@@ -45,7 +69,7 @@ def boxed(text: str) -> str | None:
             if depth == 0:
                 inside = text[start + 7 : at].strip()
                 if inside:
-                    return inside
+                    return inside, at + 1
                 break
         end = start
     return None
@@ -115,10 +139,27 @@ def function(path: str) -> Callable[[str], JsonValue]:
 
 
 def normalised(answer: JsonValue) -> str:
-    """Return an answer without regard to case, white space, a final full stop, `$`, and how a number is written."""
+    """Return an answer without regard to case, white space, a final full stop, `$`, brackets around a word, how a
+    number or a percentage is written, and the order of keys in JSON."""
     text = plain(answer)
-    found = number(text)
-    return str(found) if found is not None else text.casefold()
+    if (found := number(text)) is not None:
+        return str(found)
+    if (share := _PERCENT.fullmatch(text)) and (found := number(share[1])) is not None:
+        return f"{found}%"
+    if text[:1] + text[-1:] in ("{}", "[]"):
+        text = _rewritten(text)
+    elif word := _BRACKETED.fullmatch(text):
+        text = word[1]
+    return text.casefold()
+
+
+def _rewritten(text: str) -> str:
+    """Return JSON in one form; any other text as it is."""
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return text
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
 def plain(answer: JsonValue) -> str:
