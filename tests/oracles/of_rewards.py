@@ -68,14 +68,14 @@ class _Old:
         return getattr(self._inner, name)
 
     def __call__(self, texts: Any, **_: Any) -> Any:
-        rows = [self._inner(each)["input_ids"] for each in ([texts] if isinstance(texts, str) else texts)]
+        rows = [self._inner(str(each))["input_ids"] for each in ([texts] if isinstance(texts, str) else texts)]
         found = _Batch(input_ids=self._torch.tensor(rows))
         found.input_ids = found["input_ids"]
         return found
 
     def apply_chat_template(self, turns: Any, tokenize: bool = True, return_tensors: Any = None, **more: Any) -> Any:
         said = self._inner.apply_chat_template(turns, tokenize=False, **more)
-        return self._torch.tensor([self._inner(said)["input_ids"]]) if tokenize else said
+        return self._torch.tensor([self._inner(str(said))["input_ids"]]) if tokenize else said
 
 
 class _Batch(dict[str, Any]):
