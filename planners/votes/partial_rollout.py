@@ -56,7 +56,7 @@ class PartialRollout(ToolTurns):
     is the whole turn, and what the 16 leave out counts as one more; branches begin as soon as their line has ended.
     Defaults, as there: 1 line, 2 positions of 3 branches, 1 fresh line.
 
-    Fidelity: variant (by default whole turns, `region` has the paper's parts); no oracle.
+    Fidelity: variant (by default whole turns, `by` has the paper's parts); no oracle.
     """
 
     rollouts: int = Field(default=1, ge=1, le=1000)
@@ -70,7 +70,7 @@ class PartialRollout(ToolTurns):
     at: Literal["uncertain", "random", "uniform"] = "uncertain"
     """Where to branch: at the turns that the model was least sure of, which needs log-probabilities of its worker; or,
     to compare, at random ones or at equal distances."""
-    region: Literal["turn", "calls", "thoughts", "mixed"] = "turn"
+    by: Literal["turn", "calls", "thoughts", "mixed"] = "turn"
     """The part of a turn whose tokens count, with `at="uncertain"`: all, those of its last call (between
     `<tool_call>` tags), those of its thoughts (between `<think>` tags), or half of the positions by calls, the others
     by thoughts. The last three are the paper's, and need the tokens themselves (`Sampling.top_logprobs`); a turn
@@ -129,7 +129,7 @@ class PartialRollout(ToolTurns):
         """Go on after some turns until there is an answer."""
         turns, unsure = list(start), [_NOTHING] * len(start)
         uncertain = self.at == "uncertain"
-        by_token = uncertain and self.region != "turn"
+        by_token = uncertain and self.by != "turn"
         prompt = self.turn.model_copy(update={"top_logprobs": 16}) if by_token else self.turn
         while not turns or not turns[-1].final:
             line = await talk.ask(
@@ -151,7 +151,7 @@ class PartialRollout(ToolTurns):
 
     def _unsure(self, result: Result) -> Mapping[str, float] | None:
         """Return how unsure the model was of the parts of a turn; `None` where the worker does not say."""
-        if self.region == "turn":
+        if self.by == "turn":
             return None if result.signals is None else {"turn": math.exp(result.signals.entropy)}
         if not result.tokens:
             return None
@@ -164,7 +164,7 @@ class PartialRollout(ToolTurns):
         match self.at:
             case "uncertain":
                 spots: list[int] = []
-                parts = ("calls", "thoughts") if self.region == "mixed" else (self.region,)
+                parts = ("calls", "thoughts") if self.by == "mixed" else (self.by,)
                 for number, part in enumerate(parts, 1):
                     left = [place for place in places if place not in spots]
                     left.sort(key=lambda place: (-path.unsure[place][part], place))

@@ -9,7 +9,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from plait.planners.votes.mars.rule import LineLooks, Look, Switching, calibrated, safe
+from plait.planners.votes.mars.rule import Consensus, LineLooks, Look, Switching, calibrated, safe
 from tests.oracles.harness import Oracle, take
 
 REPOSITORY = "Wenbo11/MARS"
@@ -166,6 +166,42 @@ def fit_ours(case: dict[str, Any]) -> Any:
     return [[model.of(LineLooks(seen.looks[: at + 1])) for at in range(len(seen.looks))] for seen in lines]
 
 
+def _looks(random: Random) -> Iterator[dict[str, Any]]:
+    """Answers of lines (-1: none) at each look. The first lines' answers are numbered as they come."""
+    while True:
+        lines, looks, kinds = random.randint(1, 12), random.randint(1, 12), random.randint(1, 4)
+        stays = random.random()
+        now = [random.randrange(kinds) for _ in range(lines)]
+        rows = []
+        for _ in range(looks):
+            now = [each if random.random() < stays else random.randint(-1, kinds - 1) for each in now]
+            rows.append(list(now))
+        yield {"rows": rows}
+
+
+def probe_theirs(clone: Path) -> Callable[[Any], Any]:
+    import numpy as np
+
+    rule = take(clone / "mars/voting.py", "ParallelProbeStopping", np=np)
+
+    def run(case: dict[str, Any]) -> list[Any]:
+        rows = case["rows"]
+        stopping = rule["ParallelProbeStopping"](1, len(rows[0]), 4)
+        out: list[Any] = []
+        for at, row in enumerate(rows):
+            ids = np.array([row])
+            state = SimpleNamespace(pos_idx=at, answer_ids=ids, eligible=ids >= 0, active_iter_indices=None)
+            out.append([bool(stopping.check(state)[0]), stopping.pruned[0].tolist()])
+        return out
+
+    return run
+
+
+def probe_ours(case: dict[str, Any]) -> list[Any]:
+    rule = Consensus(len(case["rows"][0]))
+    return [[rule.ends([_key(each) for each in row]), list(rule.left)] for row in case["rows"]]
+
+
 def _of(name: str, function: str, **rest: Any) -> Oracle:
     return Oracle(name, REPOSITORY, COMMIT, "MIT", function, **rest)
 
@@ -195,5 +231,14 @@ ORACLES = [
         ours=fit_ours,
         number=60,
         tolerance=2e-3,
+    ),
+    _of(
+        "parallel-probe",
+        "mars/voting.py ParallelProbeStopping.check",
+        cases=_looks,
+        theirs=probe_theirs,
+        ours=probe_ours,
+        number=150,
+        differs="of equals the answer is first that a line gave first; theirs takes the lowest id",
     ),
 ]

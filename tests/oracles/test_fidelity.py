@@ -11,7 +11,7 @@ from plait.apps.commands.names import fidelities, names
 from plait.runtime.plugins.loader import Plugins
 from tests.oracles.harness import FOLDER
 
-KINDS = ("planner", "policy", "merge", "search", "scorer")
+KINDS = ("planner", "policy", "merge", "search", "scorer", "environment")
 
 
 @pytest.mark.parametrize("kind", KINDS)

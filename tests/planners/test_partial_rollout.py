@@ -98,7 +98,7 @@ def test_the_part_of_a_turn_that_was_least_sure_says_where_to_branch(region: str
             return said
 
     script = Told()
-    report = ask(script, region=region, fresh=0)
+    report = ask(script, by=region, fresh=0)
     assert report.result is not None and report.result.text == "42"
     firsts = [before for before, _ in script.turns]
     branches = {n for n in range(1, 6) if firsts.count(n) - firsts.count(n - 1) == 3}

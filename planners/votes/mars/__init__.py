@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -15,7 +15,7 @@ from plait.core.prompt import Prompt, Uses
 from plait.core.vocabulary import MergeOption, N, Warmup
 
 from ..._shared.seeds import derive
-from .rule import LineLooks, Look, Switching, calibrated, leader, safe
+from .rule import Consensus, LineLooks, Look, Switching, calibrated, leader, safe
 
 __all__ = ["Mars"]
 
@@ -59,7 +59,7 @@ class Mars(Flow):
     samples, 16 of them warm-up as in the paper, 500 tokens between looks.
 
     Fidelity: variant (the warm-up votes, and what has ended cannot switch); held by `mars-stop`, `mars-gamma`,
-    `mars-switch`.
+    `mars-switch`, `parallel-probe`.
     """
 
     draft: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=500)
@@ -71,6 +71,9 @@ class Mars(Flow):
     over, it ends them and opens a box, as the authors' does."""
     n: N = 32
     warmup: Warmup = 16
+    ends: Literal["safe", "steady"] = "safe"
+    """`steady`: the rule of Parallel-Probe, with which MARS' authors compare: all samples go on side by side, without a
+    warm-up, those that disagree with the first answer for long are given up, and all end when it stays first."""
     gamma: float | None = Field(default=None, ge=0.5, le=1.0)
     """Share of the worst case to reckon with; `null`: found out on the warm-up, for each question anew."""
     merge: MergeOption = Plugin(name="majority")
@@ -78,6 +81,8 @@ class Mars(Flow):
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Run the warm-up, then the others until they are safe; return the vote."""
         samples = [_Sample(i) for i in range(1, self.n + 1)]
+        if self.ends == "steady":
+            return await self._steady(ctx, samples)
         warm, rest = samples[: self.warmup], samples[self.warmup :]
         while await self._on(ctx, warm):
             pass
@@ -94,6 +99,22 @@ class Mars(Flow):
                 why = f"{votes.most_common(1)[0][1]} of {sum(votes.values())} votes, safe from {len(active)} unfinished"
                 break
             first = False
+        return self._vote(ctx, samples, why)
+
+    async def _steady(self, ctx: Context, samples: Sequence[_Sample]) -> Answerable:
+        """Run all samples until their first answer stays first, without those that leave it; return the vote."""
+        rule, why = Consensus(len(samples)), "all samples have ended"
+        going = list(samples)
+        while await self._on(ctx, going):
+            said = [each.final if each.done else each.looks[-1].key for each in samples]
+            over = rule.ends(said)
+            going = [each for each, left in zip(samples, rule.left, strict=True) if not left]
+            if over:
+                why = f"steady, {sum(not each.done for each in going)} unfinished"
+                break
+        return self._vote(ctx, going, f"{why}, {len(samples) - len(going)} given up" if going != samples else why)
+
+    def _vote(self, ctx: Context, samples: Sequence[_Sample], why: str) -> Answerable:
         voters = [each.line if each.done or each.probe is None else each.probe for each in samples]
         present = [each for each in voters if each is not None]
         return ctx.join(present, self.merge, tolerate="best-effort", name="vote", label=f"{self.merge.name}: {why}")

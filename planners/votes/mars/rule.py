@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LineLooks", "Look", "Switching", "calibrated", "leader", "safe"]
+__all__ = ["Consensus", "LineLooks", "Look", "Switching", "calibrated", "leader", "safe"]
 
 Floats = NDArray[np.float64]
 LEAST = 0.5
@@ -137,3 +137,34 @@ def _stopped(lines: Sequence[LineLooks], looks: int, gamma: float) -> tuple[str,
     votes = Counter(order)
     votes.update(key for key in finals if key is not None)
     return leader(votes) or "", answered
+
+
+class Consensus:
+    """When a vote of unfinished lines stands still, and which lines have left it: the controller of Parallel-Probe
+    (Zheng et al., 2026), with the settings of its authors.
+
+    After `warmup` looks the vote may end once its first answer was first at `stable` looks in a row, and a line that
+    says something else at `patience` looks in a row is given up. Of equals the answer is first that a line gave first.
+    """
+
+    def __init__(self, lines: int, stable: int = 3, warmup: int = 4, patience: int = 2) -> None:
+        self.left = [False] * lines
+        """Which lines are given up."""
+        self._stable, self._warmup, self._patience = stable, warmup, patience
+        self._off = [0] * lines
+        self._first: str | None = None
+        self._looks = self._same = 0
+
+    def ends(self, keys: Sequence[str | None]) -> bool:
+        """Take what each line answers at a look (`None`: nothing); return whether the vote may end."""
+        counted = [key if not left else None for key, left in zip(keys, self.left, strict=True)]
+        first = leader(Counter(key for key in counted if key is not None))
+        self._same = self._same + 1 if first is not None and first == self._first else 1
+        self._first, at = first, self._looks
+        self._looks += 1
+        if at < self._warmup:
+            return False
+        for place, key in enumerate(counted):
+            self._off[place] = 0 if key is None or key == first else self._off[place] + 1
+            self.left[place] = self.left[place] or self._off[place] >= self._patience
+        return first is not None and self._same >= self._stable

@@ -125,6 +125,8 @@ class BashSqlEnvironment(Environment):
     - `files` `{"name": "text"}`, `tables` `{"table": [["cell", …], …]}`, `links` `{"name": "target"}`: all that there
       are; a task that names none of the three wants them as they were
     - `folders` `["name"]`: all that there are; `modes` `{"name": "755"}`: of these
+
+    Fidelity: variant (rows, output and state are right or not, without a share); held by `intercode-sql`.
     """
 
     sandbox: str = "auto"
