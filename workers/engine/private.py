@@ -6,6 +6,7 @@ prefix cache), which is then refused in words; it does not break the engine's th
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -52,9 +53,29 @@ def follow_blocks(engine: Any, take: Callable[[Sequence[Any]], None]) -> bool:
     return True
 
 
+SPACES = 24
+"""Blanks and line ends between two parts of JSON at most: a small model may write them until its tokens are used up."""
+
+
+def bound_spaces(compiler: Any) -> None:
+    """Have a compiler of XGrammar allow `SPACES` between two parts of JSON, and not as many as there are tokens.
+    Others, and older ones that have no such bound, stay as they are."""
+    compile_ = getattr(compiler, "compile_json_schema", None)
+    if compile_ is None or hasattr(compile_, "bounded"):
+        return
+    if "max_whitespace_cnt" not in inspect.signature(compile_).parameters:
+        return
+
+    def bounded(*args: Any, **options: Any) -> Any:
+        return compile_(*args, **{"max_whitespace_cnt": SPACES} | options)
+
+    bounded.bounded = True  # pyright: ignore[reportFunctionMemberAccess]
+    compiler.compile_json_schema = bounded
+
+
 def count_forms(engine: Any, counts: dict[str, int]) -> None:
     """Have counted how many requests with a form vLLM made ready, and the milliseconds that took. It keeps what it has
-    compiled: a form that came before takes none."""
+    compiled: a form that came before takes none. Spaces in JSON are bounded on the way (`bound_spaces`)."""
     inner = getattr(getattr(engine, "engine_core", None), "engine_core", None)
     manager: Any = getattr(inner, "structured_output_manager", None)
     compile_ = getattr(manager, "_create_grammar", None)
@@ -65,6 +86,7 @@ def count_forms(engine: Any, counts: dict[str, int]) -> None:
     def counted(request: Any) -> Any:
         began = time.perf_counter()
         try:
+            bound_spaces(getattr(getattr(manager, "backend", None), "compiler", None))
             return compile_(request)
         finally:
             with lock:

@@ -15,7 +15,7 @@ from plait.workers._shared.streams import Stream
 from plait.workers.engine import Engine
 from plait.workers.engine.loading import arguments
 from plait.workers.engine.options import EngineOptions
-from plait.workers.engine.private import prefill_field, seen
+from plait.workers.engine.private import SPACES, bound_spaces, prefill_field, seen
 from plait.workers.engine.requests import EngineRequest
 from plait.workers.engine.vllm import Core
 
@@ -108,3 +108,23 @@ def test_a_logits_processor_is_loaded_where_it_costs_nothing_or_is_asked_for(
 ) -> None:
     given = arguments(EngineOptions(model="m", arithmetic=asked), "m", None, gpu)
     assert (given["logits_processors"] is not None) is loaded
+
+
+@pytest.mark.parametrize(("spaces", "taken"), [(0, True), (SPACES, True), (SPACES + 1, False), (400, False)])
+def test_json_that_is_enforced_has_few_blanks_in_a_row(spaces: int, taken: bool) -> None:
+    """A model of 135 million parameters filled a list with blanks until its tokens were used up."""
+    xgrammar = pytest.importorskip("xgrammar")
+    tokens = xgrammar.TokenizerInfo([chr(each) for each in range(128)], stop_token_ids=[0])
+    compiler = xgrammar.GrammarCompiler(tokens)
+    bound_spaces(compiler)
+    bound_spaces(compiler)  # once is enough
+    schema = '{"type": "array", "items": {"type": "integer"}}'
+    matcher = xgrammar.GrammarMatcher(compiler.compile_json_schema(schema, any_whitespace=True, separators=None))
+    assert matcher.accept_string(f"[{' ' * spaces}1, 2\n]") == taken
+
+
+@pytest.mark.parametrize("compiler", [None, object(), SimpleNamespace(compile_json_schema=lambda schema: schema)])
+def test_a_compiler_without_such_a_bound_stays_as_it_is(compiler: Any) -> None:
+    before = getattr(compiler, "compile_json_schema", None)
+    bound_spaces(compiler)
+    assert getattr(compiler, "compile_json_schema", None) is before

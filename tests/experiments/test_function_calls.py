@@ -1,0 +1,66 @@
+"""What the study of function calls makes of texts, and that its page is that of its rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.function_calls.page import another
+from experiments.function_calls.rules import grounded, made, once, read_calls
+from experiments.function_calls.run import page
+from experiments.function_calls.ways import form_of
+
+ROME: dict[str, Any] = {"weather": {"city": "Rome"}}
+OSLO: dict[str, Any] = {"weather": {"city": "Oslo"}}
+TEXT = '[{"name": "weather", "arguments": {"city": "Rome"}}, {"name": "weather", "arguments": {"city": "Oslo"}}'
+FUNCTION: dict[str, Any] = {
+    "name": "weather",
+    "parameters": {
+        "type": "dict",
+        "properties": {"city": {"type": "string"}, "day": {"type": "string"}, "n": {"type": "integer"}},
+        "required": ["city"],
+    },
+}
+
+
+@pytest.mark.parametrize("end", ["]", "", ', {"name": "wea', ", "])
+def test_whole_calls_of_a_list_that_was_cut_off_are_read(end: str) -> None:
+    assert read_calls(TEXT + end) == [ROME, OSLO]
+    assert read_calls("no call at all" + end) == []
+
+
+def test_equal_calls_count_once_and_keep_their_order() -> None:
+    assert once([ROME, OSLO, ROME]) == [ROME, OSLO]
+
+
+def test_optional_arguments_that_nobody_spoke_of_are_left_out() -> None:
+    calls = [{"weather": {"city": "Rome", "day": "yesterday", "n": 7}}, {"weather": {"city": "Rome", "n": 8}}]
+    assert grounded(calls, "The weather in Rome for 7 days?", [FUNCTION]) == [
+        {"weather": {"city": "Rome", "n": 7}},
+        ROME,
+    ]
+    assert grounded([{"weather": {"city": "Bonn"}}], "Rome?", [FUNCTION]) == [{"weather": {"city": "Bonn"}}]
+
+
+def test_a_vote_on_each_call() -> None:
+    assert made([TEXT + "]", TEXT.partition(", {")[0] + "]", "nothing"]) == [ROME]
+
+
+def test_the_form_bounds_texts_and_lists() -> None:
+    spec: Any = form_of([FUNCTION], 2, 3).spec
+    assert (spec["minItems"], spec["maxItems"]) == (2, 3)
+    arguments = spec["items"]["properties"]["arguments"]
+    assert arguments["properties"]["city"]["maxLength"] and arguments["additionalProperties"] is False
+
+
+def test_a_score_that_tells_has_an_area_of_one() -> None:
+    rows = [{"more": [3.0, -1.0], "wanted": 2}, {"more": [-2.0], "wanted": 1}]
+    assert another(rows) == (1.0, 1, 2)
+
+
+def test_the_page_is_that_of_its_rows() -> None:
+    pytest.importorskip("bfcl_eval")
+    folder = Path(__file__).parents[2] / "experiments" / "function_calls"
+    assert (folder / "README.md").read_text("utf-8") == page(folder / "data" / "rows.jsonl")
