@@ -50,7 +50,7 @@ def test_a_failure_lets_go_of_what_else_was_needed() -> None:
     assert world.finish.status == "failed"
 
 
-LONG = 100_000  # far beyond the interpreter's recursion limit
+LONG = 20_000  # far beyond the interpreter's recursion limit
 
 
 @pytest.fixture(scope="module")
