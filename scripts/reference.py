@@ -315,7 +315,7 @@ def _fidelity() -> str:
 
     plugins = Plugins()
     methods = [row for kind in KINDS for row in fidelities(plugins, kind)]
-    heads = {path.stem: json.loads(path.open(encoding="utf-8").readline()) for path in ORACLES.glob("*.jsonl")}
+    heads = {path.stem: json.loads(path.read_text(encoding="utf-8").partition("\n")[0]) for path in ORACLES.glob("*.jsonl")}
     oracles = [
         (
             f"`{name}`",
