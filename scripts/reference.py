@@ -315,7 +315,8 @@ def _fidelity() -> str:
 
     plugins = Plugins()
     methods = [row for kind in KINDS for row in fidelities(plugins, kind)]
-    heads = {path.stem: json.loads(path.read_text(encoding="utf-8").partition("\n")[0]) for path in ORACLES.glob("*.jsonl")}
+    files = {path.stem: path.read_text(encoding="utf-8") for path in ORACLES.glob("*.jsonl")}
+    heads = {name: json.loads(text.partition("\n")[0]) for name, text in files.items()}
     oracles = [
         (
             f"`{name}`",

@@ -90,7 +90,8 @@ async def test_process_reward_models_of_each_style_are_served(
         wanted = right / (right + wrong)
     else:
         wanted = 1 / (1 + math.exp(-rows[0])) if len(rows) == 1 else 1 / (1 + math.exp(rows[0] - rows[1]))
-    with vllm_process(folder, "judge", log, runner=runner, dtype="float32", max_logprobs=300) as (address, process):
+    flags = ('--pooler-config={"task": "token_classify"}',) if style in heads else ("--max-logprobs=300",)
+    with vllm_process(folder, "judge", log, *flags, runner=runner, dtype="float32") as (address, process):
         await waited(address, process, log)
         tool = reward_model("judge", base_url=f"{address}/v1", style=style, tokenizer=str(folder))
         assert await said_of(tool) == pytest.approx(wanted, abs=0.01)
