@@ -124,8 +124,8 @@ async def _of_style(ask: Any, order: Asked, model: str) -> float:
     rows = said if isinstance(said, list) and said and isinstance(said[-1], list) else [said]
     if len(rows) not in (len(order.ids), len(order.places)):  # of each token, or already of the steps alone
         raise ToolError(
-            f"{model} gave {len(rows)} rows of numbers for {len(order.ids)} tokens: is it of this style, and served with "
-            """--pooler-config '{"task": "token_classify"}'?"""
+            f"{model} gave {len(rows)} rows of numbers for {len(order.ids)} tokens: is it of this style, and served "
+            """with --pooler-config '{"task": "token_classify"}'?"""
         )
     return _number(rows[order.places[-1]] if len(rows) == len(order.ids) else rows[-1], "pooling", -1, model)
 
