@@ -71,6 +71,21 @@ async def test_the_target_chooses_strategies_and_each_gets_a_path() -> None:
     assert answer.answer == "1"
 
 
+async def test_a_template_says_where_the_strategy_stands() -> None:
+    seen: list[str] = []
+
+    def small(text: str) -> str:
+        seen.append(text)
+        return " Answer: 1"
+
+    pool = [{"id": "a", "text": "count {cases}", "tags": []}]
+    draft = {**ONE["draft"], "template": "First {strategy}, then: {question}"}
+    options = {**ONE, "draft": draft, "strategies": pool, "threshold": 0}
+    answer = await ran(Models({"small": small, "large": lambda text: " Answer: 2"}), "ssr", options)
+    assert answer.answer == "1"
+    assert all("First count {cases}, then: Why?" in text and "Go about it" not in text for text in seen)
+
+
 def test_different_tags_are_worth_something_and_a_small_pool_is_taken_again() -> None:
     a, b, c = (Strategy(id=each, text="t", tags=tags) for each, tags in (("a", ("x",)), ("b", ("x",)), ("c", ("y",))))
     marks = [0.9, 0.8, 0.6]

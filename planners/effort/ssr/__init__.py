@@ -56,9 +56,12 @@ class SSR(Flow):
 
     answer_prompts: ClassVar[tuple[str, ...]] = ()
 
-    draft: Annotated[Prompt, Uses("question")] = Prompt(thinking="off", max_tokens=256, temperature=0.7, stop=("\n\n",))
-    """A drafted step, by the draft's `model`; by default any. Its template has `{question}`; `stop` ends a step."""
-    target: Annotated[Prompt, Uses("question")] = Prompt(thinking="off")
+    draft: Annotated[Prompt, Uses("question", "strategy")] = Prompt(
+        thinking="off", max_tokens=256, temperature=0.7, stop=("\n\n",)
+    )
+    """A drafted step, by the draft's `model`; by default any. Its template has `{question}`, and may say where the text
+    of the path's `{strategy}` stands: else it follows the question. `stop` ends a step."""
+    target: Annotated[Prompt, Uses("question", "strategy")] = Prompt(thinking="off")
     """A step that the target's `model` writes; what it leaves open is as `draft` has it."""
     judge: Annotated[Prompt, Uses("question", "strategy")] = Prompt(thinking="off")
     """The question how useful a strategy is, in one digit, to the target's model."""
@@ -127,27 +130,29 @@ class SSR(Flow):
         self, ctx: Context, question: str, number: int, strategy: Strategy | None, counts: DraftRecord
     ) -> JoinHandle:
         """Write one path, and return a step whose value is its text."""
-        along = "" if strategy is None else _ALONG.format(strategy=strategy.text)
+        draft, target = (_told(each, strategy) for each in (self.draft, self._target))
+        placed = "{strategy}" in (self.draft.template or "")
+        along = "" if strategy is None or placed else _ALONG.format(strategy=strategy.text)
         relay = Relay(ctx, question + along, self.scorer, self.target.model)
         last: Piece | None = None
         while last is None or not (last.ended or last.number >= self.rounds):
-            ahead = await self._ahead(relay, last, number) if self.threshold <= _HIGHEST else []
+            ahead = await self._ahead(relay, draft, last, number) if self.threshold <= _HIGHEST else []
             stand = next((i for i, (_, mark) in enumerate(ahead) if mark < self.threshold), len(ahead))
             last = ahead[stand - 1][0] if stand else last
             counts.drafted += len(ahead)
             counts.kept += stand
             if stand < len(ahead) or not ahead:
                 counts.rewritten += 1
-                last = await relay.write(last, self._target, _label("target", number, last))
+                last = await relay.write(last, target, _label("target", number, last))
         text = "" if last is None else last.whole
         return await ctx.answer(text, name=f"path-{number}", label=strategy.id if strategy else f"path {number}")
 
-    async def _ahead(self, relay: Relay, last: Piece | None, number: int) -> list[tuple[Piece, float]]:
+    async def _ahead(self, relay: Relay, draft: Prompt, last: Piece | None, number: int) -> list[tuple[Piece, float]]:
         """Draft steps behind another, each scored while the next is written; return them with their marks."""
         drafted: list[Piece] = []
         marks: list[Awaited[list[float]]] = []
         while len(drafted) < self.window and (last is None or last.number < self.rounds):
-            last = await relay.write(last, self.draft, _label("draft", number, last))
+            last = await relay.write(last, draft, _label("draft", number, last))
             drafted.append(last)
             marks.append(relay.ctx.gather(self._mark(relay, last)))
             if last.ended or any(each.ended and each.outcome()[0] < self.threshold for each in marks):
@@ -162,6 +167,14 @@ class SSR(Flow):
     def _target(self) -> Prompt:
         # a model of its own or any: the draft's is not the target's
         return self.target.over(self.draft).model_copy(update={"model": self.target.model})
+
+
+def _told(prompt: Prompt, strategy: Strategy | None) -> Prompt:
+    """Return a prompt with the strategy in its template, where that has a place for it."""
+    if prompt.template is None:
+        return prompt
+    said = prompt.template.replace("{strategy}", "" if strategy is None else strategy.text)
+    return prompt.model_copy(update={"template": said})
 
 
 def _label(who: str, number: int, before: Piece | None) -> str:
