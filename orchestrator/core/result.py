@@ -20,7 +20,7 @@ class Usage(Frozen):
     prompt: int = 0
     """Prompt tokens, cached ones included."""
     cached: int = 0
-    """Prompt tokens read from the prefix cache."""
+    """Prompt tokens read from the prefix cache, as far as that was told: an answer that was left early says nothing."""
     completion: int = 0
     """Generated tokens."""
     thoughts: int = 0

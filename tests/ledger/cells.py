@@ -146,7 +146,9 @@ async def _run(cell: Cell, servers: list[TruthServer], folder: Path, more: dict[
         answer = await _ask(plait, cell, servers, more)
     await asyncio.sleep(0.02)  # a server that sees late that nobody listens counts on
     usage = answer.usage
-    return Outcome(answer, usage, sum((each.truth for each in servers), Truth()), not cell.told or usage.uncounted > 0)
+    left = cell.condition in ("cancel", "first", "hedge", "failing")  # the usage comes last
+    untold = left or not cell.told or usage.uncounted > 0
+    return Outcome(answer, usage, sum((each.truth for each in servers), Truth()), untold)
 
 
 async def _ask(

@@ -132,3 +132,4 @@ async def test_a_request_that_is_left_before_its_first_token_counts_its_prompt()
                 usage = (await handle).usage
         assert usage.prompt > 0 and usage.uncounted > 0
         assert abs(usage.prompt - server.truth.prompt) <= usage.uncounted_prompt
+        assert usage.uncounted_prompt >= usage.prompt, "perhaps the server has not got it"

@@ -50,7 +50,12 @@ class SentRequest:
         )  # fmt: skip
 
     def _prompt(self, speed: AnswerSpeed) -> tuple[int, int]:
-        """Return the tokens of the prompt, and by how many that may be wrong."""
+        """Return the tokens of the prompt, and by how many that may be wrong: by all, where the server has not said a
+        word, for perhaps it has not got the request."""
+        tokens, unsure = self._size_of_prompt(speed)
+        return tokens, unsure if self.reading.chunks else max(tokens, unsure)
+
+    def _size_of_prompt(self, speed: AnswerSpeed) -> tuple[int, int]:
         told, sent = self.reading.told, self.fields.get("prompt")
         if told is not None and told.prompt:
             return told.prompt, 0
