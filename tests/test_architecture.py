@@ -230,7 +230,6 @@ CORE_MAY_IMPORT = frozenset(sys.stdlib_module_names - IMPURE) | {
     "attrs",
     "jsonschema",
     "jsonschema_specifications",
-    "networkx",
     "pydantic",
     "pydantic_core",
     "re2",

@@ -101,10 +101,3 @@ class Budget(Frozen):
 
 
 _new_budget: Callable[..., Budget] = Budget
-
-
-def bounded(budget: Budget, bound: int | None) -> Budget:
-    """Return a budget that limits what is generated: to `bound` tokens if it limits neither tokens nor cost."""
-    if bound is None or not budget.limits.keys().isdisjoint(("tokens", "total_tokens", "cost")):
-        return budget
-    return budget.model_copy(update={"tokens": bound})

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Literal, cast
 
@@ -28,11 +27,10 @@ from pydantic import (
 from .errors import FieldError
 from .messages import did_you_mean, explain, first_of_each, json_path
 from .tools.calls import CLOSE, OPEN, call_text, calls_in, loads
-from .values import Frozen, StepName, writable
+from .values import Frozen, StepName, split_reasoning, writable
 
 MOST_CALLS = 128
 """Calls of one turn; those beyond stay text."""
-_OPENED = re.compile(r"\s*<think>")
 
 
 class TextPart(Frozen):
@@ -170,20 +168,6 @@ class Message(Frozen):
 def user(content: str | Sequence[ContentPart | str]) -> Message:
     """Return a user's message."""
     return Message(role="user", content=cast("str", content))
-
-
-def split_reasoning(text: str) -> tuple[str, str]:
-    """Return the block of reasoning before a model's answer, and the answer. The template may have opened the block
-    already; one that was cut off is all there is.
-
-    >>> split_reasoning("<think>two and two</think>4")
-    ('two and two', '4')
-    """
-    head, end, rest = text.partition("</think>")
-    opened = _OPENED.match(text)
-    if end and (opened or "<think>" not in head):
-        return (head[opened.end() :] if opened else head).strip(), rest
-    return (text[opened.end() :].strip(), "") if opened else ("", text)
 
 
 def spoken(text: str, first: int = 1, of: str = "") -> Message:

@@ -11,10 +11,9 @@ from typing import cast
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError
 
-from .chat import split_reasoning
 from .errors import FieldError
 from .messages import explain, first_of_each, json_path
-from .values import Frozen, json_value
+from .values import Frozen, json_value, split_reasoning
 
 _STARTS = 200
 """Places where a JSON value may begin that are tried, from the first."""

@@ -34,6 +34,11 @@ class Plugin(Frozen):
     options: dict[str, JsonValue] = {}
     """Values for the fields of the plugin's class."""
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is a name alone, which can name no Python code."""
+        return not self.options and ":" not in self.name
+
     @classmethod
     def of(cls, plugin: object) -> Plugin:
         """Return the plugin that a text means (`sample:n=8,answer.top_p=0.9`, `pkg.mod:Class:n=8`), or the spec of an

@@ -1,14 +1,15 @@
 """What a plan may say: steps and plans.
 
 Everything here is written down somewhere (journal, wire, a planner model's JSON), so everything is a frozen pydantic
-model that forbids unknown fields. The docstring under a field is also its JSON-schema description. Only the form is
-checked here; `plait.core.graph` and the machine check references.
+model that forbids unknown fields. The docstring under a field is also its JSON-schema description. `validate` checks a
+whole plan before it runs; the machine checks patches.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Annotated
 
 from pydantic import (
@@ -19,7 +20,10 @@ from pydantic import (
 )
 
 from .budget import Budget
+from .errors import PlanError
+from .messages import did_you_mean
 from .ops import Call, Join, Op, Ref, Think
+from .tools.more import MORE_TOOLS
 from .values import Frozen, StepName, json_references
 
 _NUMBERS = re.compile(r"\d+")
@@ -115,3 +119,87 @@ class Plan(Frozen):
             twice = next(s.name for s in self.steps if s.name in seen or seen.add(s.name))
             raise ValueError(f"two steps are named {twice!r}")
         return self
+
+
+def needs(step: Step) -> tuple[str, ...]:
+    """Return the names of the steps that must be done before this one, each once, `after` last."""
+    names = dict.fromkeys(step.references())
+    if isinstance(step.op, Think) and step.op.after is not None:
+        names.setdefault(step.op.after)
+    return tuple(names)
+
+
+def validate(plan: Plan, tools: Collection[str] | None = None) -> None:
+    """Raise `PlanError` unless the plan can be run: its output and references are steps of it, `after` names a step
+    that has a context, there is no cycle, every step leads to the output, and every tool is one of `tools`, if given.
+
+    Time is linear in steps and needs.
+    """
+    if not plan.steps:
+        raise PlanError("the plan has no steps")
+    steps = {step.name: step for step in plan.steps}
+    if plan.output is None:
+        raise PlanError("the plan names no output: say which step's value is the answer")
+    if plan.output not in steps:
+        raise PlanError(f"the output {plan.output!r} is not a step of the plan{did_you_mean(plan.output, steps)}")
+    known = None if tools is None else frozenset(tools)
+    edges: dict[str, tuple[str, ...]] = {}
+    for step in plan.steps:
+        edges[step.name] = named = needs(step)
+        for name in named:
+            if name not in steps:
+                hint = did_you_mean(name, steps) or f"; there are {some(steps)}"
+                raise PlanError(f"step {step.name!r} refers to {name!r}, which is no step of the plan{hint}")
+            if name == step.name:
+                raise PlanError(f"step {name!r} refers to itself")
+        _check_op(step, steps, known)
+    in_order(edges)
+    stray = _not_leading_to(plan.output, edges)
+    if stray:
+        more = f" (nor do {len(stray) - 1} more)" if len(stray) > 1 else ""
+        raise PlanError(
+            f"step {stray[0]!r} does not lead to the output {plan.output!r}{more}: nobody would read it; "
+            "remove it, or name it in the `needs` of a step that does"
+        )
+
+
+def in_order(edges: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return the steps with needs before those that need them. `edges`: each step's needs. Raises `PlanError` for a
+    cycle."""
+    try:
+        return list(TopologicalSorter(edges).static_order())
+    except CycleError as error:
+        around: list[str] = error.args[1]  # each is needed by the next one; the sentence goes the other way
+        raise PlanError("the plan has a cycle: " + " needs ".join(reversed(around))) from None
+
+
+def _check_op(step: Step, steps: dict[str, Step], tools: frozenset[str] | None) -> None:
+    match step.op:
+        case Think(after=str() as after):
+            target = steps[after]
+            if target.op.kind == "call" or (target.op.kind == "join" and not target.expands):
+                raise PlanError(
+                    f"step {step.name!r} is `after` {after!r}, a {target.op.kind}: only a think step has a context"
+                )
+        case Call(tool=tool) if tools is not None and tool not in tools and tool != MORE_TOOLS:
+            hint = did_you_mean(tool, tools) or (f"; there are {some(sorted(tools))}" if tools else "; none was given")
+            raise PlanError(f"step {step.name!r} calls the tool {tool!r}, which is not there{hint}")
+        case _:
+            pass
+
+
+def _not_leading_to(output: str, edges: dict[str, tuple[str, ...]]) -> list[str]:
+    read = {output}
+    todo = [output]
+    while todo:
+        for dep in edges[todo.pop()]:
+            if dep not in read:
+                read.add(dep)
+                todo.append(dep)
+    return [name for name in edges if name not in read]
+
+
+def some(names: Iterable[str]) -> str:
+    """Name a few of many steps or tools."""
+    listed = list(names)
+    return ", ".join(listed) if len(listed) <= 6 else f"{', '.join(listed[:5])} and {len(listed) - 5} more"

@@ -12,7 +12,7 @@ from typing import Annotated, Self, cast
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
 
-from .budget import Budget, bounded
+from .budget import Budget
 from .chat import Message, read_messages
 from .errors import FieldError, UsageError
 from .form import Form
@@ -193,7 +193,10 @@ class Request(Frozen):
         >>> Request(bound=9, seconds=5.0).bounded, Request(bound=9, tokens=5).bounded
         (Budget(tokens=9, seconds=5.0), Budget(tokens=5))
         """
-        return bounded(self.budget, self.bound)
+        budget = self.budget
+        if self.bound is None or (budget.tokens, budget.total_tokens, budget.cost) != (None, None, None):
+            return budget
+        return budget.model_copy(update={"tokens": self.bound})
 
     @classmethod
     def of(cls, fields: Mapping[str, object], hand_over: HandOver | None = None) -> Self:

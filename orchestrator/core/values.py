@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, cast
@@ -167,3 +168,20 @@ def substitute(value: JsonValue, values: Mapping[str, JsonValue]) -> JsonValue:
             return [substitute(item, values) for item in value]
         case _:
             return value
+
+
+_OPENED = re.compile(r"\s*<think>")
+
+
+def split_reasoning(text: str) -> tuple[str, str]:
+    """Return the block of reasoning before a model's answer, and the answer. The template may have opened the block
+    already; one that was cut off is all there is.
+
+    >>> split_reasoning("<think>two and two</think>4")
+    ('two and two', '4')
+    """
+    head, end, rest = text.partition("</think>")
+    opened = _OPENED.match(text)
+    if end and (opened or "<think>" not in head):
+        return (head[opened.end() :] if opened else head).strip(), rest
+    return (text[opened.end() :].strip(), "") if opened else ("", text)

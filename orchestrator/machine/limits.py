@@ -5,7 +5,7 @@ The layer above `steps.py`, beside `plans.py`.
 
 from __future__ import annotations
 
-from ..core.budget import Budget, bounded
+from ..core.budget import Budget
 from ..core.errors import BudgetExceeded
 from ..core.result import Failure
 from ..core.states import EXPANDED, WAITING
@@ -68,7 +68,7 @@ class LimitEnforcer:
         """Give a run other limits. A smaller width stops nothing: fewer attempts begin. Tokens or a cost that have been
         used up already cut what runs."""
         account = run.account
-        budget = bounded(budget, run.request.bound)
+        budget = run.request.model_copy(update={"budget": budget}).bounded
         if account is None:
             run.account = account = self._open(run)
         before, account.budget, account.changed = account.budget, budget, True

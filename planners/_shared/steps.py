@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
-from plait.core.chat import split_reasoning
 from plait.core.interfaces import Brief
 from plait.core.ops import Part
 from plait.core.plan import Plan, Step
 from plait.core.planning import NO_THINKING, CallOptions, OnResult, call_model, pass_through as through
 from plait.core.prompt import Prompt
 from plait.core.result import Result
+from plait.core.values import split_reasoning
 
 __all__ = [
     "ALONE",

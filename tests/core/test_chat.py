@@ -7,8 +7,9 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.core.chat import Message, read_messages, split_reasoning, spoken, transcript, with_prompt
+from plait.core.chat import Message, read_messages, spoken, transcript, with_prompt
 from plait.core.errors import FieldError
+from plait.core.values import split_reasoning
 
 USER = {"role": "user", "content": "What is 2 + 2?"}
 EVIL = {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}

@@ -7,10 +7,9 @@ from typing import Any
 
 from plait.core.events import Expanded
 from plait.core.flow import Flow
-from plait.core.graph import validate
 from plait.core.interfaces import Brief, Planner
 from plait.core.ops import Plugin, Ref, Text, Think
-from plait.core.plan import Plan, Step
+from plait.core.plan import Plan, Step, validate
 from plait.core.request import Request
 from plait.core.result import Result
 from plait.runtime.client.answer import Answer

@@ -15,10 +15,9 @@ from pydantic import ValidationError
 from plait import AsyncOrchestrator, Plugin, tool
 from plait.core.errors import PlannerError
 from plait.core.flow import Flow
-from plait.core.graph import validate
 from plait.core.interfaces import Brief, Planner, Reader
 from plait.core.ops import Think
-from plait.core.plan import Plan, Step
+from plait.core.plan import Plan, Step, validate
 from plait.core.request import Request
 from plait.core.result import Result
 from plait.planners.threads.threads.dialects import load

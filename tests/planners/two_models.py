@@ -13,7 +13,7 @@ from plait.core.ops import Plugin, Think
 from plait.core.result import Failure, Result, Usage
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
-from plait.workers.scripted.words import generated
+from plait.workers.scripted import generated
 
 Model = Callable[[str], str]
 """Returns how a text goes on, to its end."""

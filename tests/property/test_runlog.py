@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from plait.core.events import Action, Event, event_adapter
 from plait.core.record import StepRecord
 from plait.machine.machine import Machine
-from plait.runtime.client.report import report
+from plait.runtime.client.answer import report
 from plait.runtime.runlog import RunLog, RunRecord
 from tests.machine.kit import Registry
 from tests.property.chaos import POLICIES, Chaos

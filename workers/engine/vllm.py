@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from plait.core.chat import split_reasoning
 from plait.core.errors import CutInThoughts, EngineError
 from plait.core.events import Job
 from plait.core.ops import Think
 from plait.core.result import Failure, Result, as_failure
+from plait.core.values import split_reasoning
 
 from .._shared.cached_blocks import CachedBlocks, read
 from .._shared.confidence import ConfidenceTrace, measure

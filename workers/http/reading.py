@@ -6,11 +6,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from plait.core.chat import split_reasoning
 from plait.core.interfaces import Progress
 from plait.core.ops import Think
 from plait.core.result import Finish, Result, Token, TokenDraws, Usage
-from plait.core.values import writable
+from plait.core.values import split_reasoning, writable
 
 from .._shared.confidence import ConfidenceTrace, add_position
 from .._shared.function_calls import MOST_CALLS, CallAssembler, sent_names

@@ -16,8 +16,7 @@ from rich.text import Text
 
 from ...core.record import StepRecord
 from ...core.values import as_text
-from ...runtime.client.answer import News
-from ...runtime.client.report import Report
+from ...runtime.client.answer import News, Report
 from .terminal import safe
 
 __all__ = ["StepTree", "following"]

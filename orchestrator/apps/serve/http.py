@@ -1,4 +1,9 @@
-"""Bodies in, events out, and clients that go away: HTTP as all endpoints need it."""
+"""HTTP as all endpoints need it: which requests may come from where, bodies in, events out, clients that go away.
+
+A page that a browser shows can send requests to `localhost`, and with a name that its owner has pointed to 127.0.0.1
+(DNS rebinding) it can read the answers too. It cannot choose the headers `Host` and `Origin`, nor send JSON as JSON
+without asking first.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import contextlib
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
@@ -16,9 +22,9 @@ from starlette.types import Receive, Scope, Send
 from .bodies import Body
 from .body_shape import BodyShape
 from .errors import ApiError, invalid, of_error
-from .settings import Settings
+from .settings import LOOPBACK, Settings
 
-__all__ = ["EventStream", "apart", "gone", "read", "sse", "unless_gone"]
+__all__ = ["EventStream", "HostGuard", "apart", "gone", "read", "sse", "unless_gone"]
 
 B = TypeVar("B", bound=BaseModel)
 T = TypeVar("T")
@@ -29,6 +35,43 @@ _DISCARDED, _LINGER = 4, 2.0
 """How many times the longest body, and for how many seconds, is read of one that is refused."""
 LARGE = 8 << 10
 """Bytes of a body from which on a request is made of it in a thread."""
+
+
+class HostGuard:
+    """Turns away requests for other hosts, of foreign pages, and of other kinds than JSON.
+
+    With tenants every request needs a key, which no foreign page has: then only `allowed_hosts` are checked, if any.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._on = not settings.tenants or bool(settings.allowed_hosts)
+        self._any = settings.open and not settings.allowed_hosts
+        self._hosts = {*LOOPBACK, settings.host.lower(), *(each.lower() for each in settings.allowed_hosts)}
+
+    def check(self, request: Request) -> None:
+        """Raise `ApiError` for a request that is turned away."""
+        if not self._on:
+            return
+        said = request.headers.get("host", "")
+        if not self._any and _name(f"//{said}") not in self._hosts:
+            raise ApiError(
+                421, f"this server does not answer for the host {said[:200]!r}: name it in `allowed_hosts`",
+                code="host_not_allowed",
+            )  # fmt: skip
+        origin = request.headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != said.lower():
+            raise ApiError(403, f"pages of {origin[:200]!r} may not ask this server", code="origin_not_allowed")
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if request.method == "POST" and request.url.path != "/login" and kind not in ("", "application/json"):
+            raise ApiError(415, "send JSON, with `Content-Type: application/json`", code="not_json")
+
+
+def _name(address: str) -> str:
+    """Return the host of an address without its port; empty for what is none."""
+    try:
+        return (urlsplit(address).hostname or "").lower()
+    except ValueError:  # such as an open bracket
+        return ""
 
 
 async def read(request: Request, model: type[B], settings: Settings) -> B:
@@ -66,14 +109,17 @@ def parse(body: bytes, model: type[B]) -> B:
         raise invalid("the body is nested too deep", code="invalid_json") from None
 
 
+def _too_long(most: int) -> ApiError:
+    message = f"the body is longer than {most} bytes"
+    return ApiError(413, message, code="body_too_long", headers={"connection": "close"})
+
+
 async def _bytes(request: Request, settings: Settings) -> bytes:
     most = settings.body_bytes
-    too_long = ApiError(413, f"the body is longer than {most} bytes", code="body_too_long",
-                        headers={"connection": "close"})  # fmt: skip
     said = request.headers.get("content-length", "0")
     if not said.isdigit() or int(said) > most:
         await _discard(request, settings)
-        raise too_long
+        raise _too_long(most)
     pieces: list[bytes] = []
     size, shape = 0, BodyShape()
     try:
@@ -83,7 +129,7 @@ async def _bytes(request: Request, settings: Settings) -> bytes:
                 size += len(piece)
                 if size > most:
                     await _discard(request, settings)
-                    raise too_long
+                    raise _too_long(most)
                 shape.feed(piece)
                 if max(shape.values, shape.strings // 2) > settings.body_values:  # an object has two for each value
                     raise ApiError(413, f"the body has more than {settings.body_values} values", code="body_too_long",

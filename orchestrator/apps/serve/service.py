@@ -37,8 +37,7 @@ from ...runtime.plugins.trust import untrusted
 from ..common import outside
 from .bodies import Body, ServedStrategy, resolve
 from .errors import ApiError, invalid
-from .hosts import HostGuard
-from .http import apart
+from .http import HostGuard, apart
 from .kept import Responses
 from .metrics import Metrics
 from .settings import Settings

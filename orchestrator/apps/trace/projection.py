@@ -10,7 +10,7 @@ from ...core.record import StepRecord
 from ...core.result import Result, Usage
 from ...core.task import Task
 from ...core.values import as_text
-from ...runtime.client.report import report
+from ...runtime.client.answer import report
 from ...runtime.runlog import AttemptRecord, RunRecord, WorkerRecord
 from .details import limits, named
 from .model import Clock, Trace

@@ -10,7 +10,8 @@ from typing import Literal, Protocol
 
 from pydantic import JsonValue
 
-from ..chat import call_id, split_reasoning, spoken
+from ..chat import call_id, spoken
+from ..values import split_reasoning
 from .calls import CLOSE, OPEN, calls_in, loads
 
 __all__ = ["CallRequest", "Dialect", "HasParameters", "ends_a_call", "unread", "wanted"]

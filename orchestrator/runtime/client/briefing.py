@@ -10,10 +10,9 @@ from pydantic import JsonValue
 
 from ...core.budget import Budget
 from ...core.errors import PlanError, PluginError, UsageError
-from ...core.graph import validate
 from ...core.interfaces import Brief, Merge, Planner, Policy, Worker
 from ...core.ops import Function, Join, Plugin, Think
-from ...core.plan import Plan
+from ...core.plan import Plan, validate
 from ...core.prompt import Generation
 from ...core.request import HandOver, Request, listed
 from ...core.task import Task
@@ -76,9 +75,9 @@ def taken(given: object, fields: Mapping[str, Any], hand_over: HandOver) -> tupl
     Raises `UsageError`.
     """
     said = {name: value for name, value in fields.items() if name not in ("tools", "verify") and value is not None}
-    said |= {name: named(said[name]) for name in ("planner", "merge", "task") if name in said}
+    said |= {name: _in_a_file(said[name]) for name in ("planner", "merge", "task") if name in said}
     if isinstance(policies := said.get("policies"), list | tuple):
-        said["policies"] = [named(policy) for policy in cast("Sequence[object]", policies)]
+        said["policies"] = [_in_a_file(policy) for policy in cast("Sequence[object]", policies)]
     tools: tuple[Any, ...] = ()
     if fields.get("tools") is not None:
         tools = listed("tools", fields["tools"], "tools=[function]")
@@ -92,6 +91,11 @@ def taken(given: object, fields: Mapping[str, Any], hand_over: HandOver) -> tupl
     return Request.of({"text": given, **said}, hand_over), live
 
 
+def _in_a_file(given: object) -> object:
+    """Return an argument as it is, or what a text such as `FILE.py:Class` means."""
+    return named(given) if isinstance(given, str) and ":" in given else given
+
+
 class Briefs:
     """Makes the briefs of requests. `tools`: what steps may call. `workers`: those that were handed over, if any."""
 
@@ -103,7 +107,9 @@ class Briefs:
     def brief(self, request: Request, live: Live, *, planned: bool = False) -> Brief:
         """Return the brief of a request; `AsyncOrchestrator.brief` says more."""
         request = self._completed(request, live)
-        trust(request.planner, request.merge, *request.policies)
+        named = (request.task, request.planner, request.merge, *request.policies)
+        if not all(plugin is None or plugin.plain for plugin in named):
+            trust(*named)
         if request.budget.cost is not None or request.planner.options:  # those of an agent may limit its cost
             demand(request.budget, None, self._workers or None, self._config, request.planner)
         for spec in request.policies:
@@ -120,7 +126,8 @@ class Briefs:
             )
         if request.output is not None:
             check_schema(request.output)
-        tools = self._tools.specs_with([*live.tools, *task.tools()]) if request.rights.tools else ()
+        own = (*live.tools, *task.tools())
+        tools = () if not request.rights.tools else self._tools.specs_with(own) if own else self._tools.specs
         _check_tools(request, tools)
         return Brief(request=request, task=task, tools=tools, plugins=self._plugins)
 
@@ -170,7 +177,6 @@ class Briefs:
         task = request.task
         if request.output is not None and task == Plugin(name="plain"):
             task = Plugin(name="plain", options={"answer": "json", "field": ""})  # votes are over JSON values
-        trust(task)
         if verify is None:
             return task
         if not callable(verify):

@@ -162,7 +162,8 @@ class AsyncOrchestrator:
     async def start(self) -> None:
         """Start the workers, if that has not been done."""
         driver = await self._started()
-        self._records.check(driver.recorder)
+        if not self._records.off:
+            self._records.check(driver.recorder)
 
     def watch(self, watcher: Watcher) -> None:
         """Have a function called after every event of all runs, with the machine and what followed. It must not block.
@@ -356,11 +357,14 @@ class AsyncOrchestrator:
             except BaseException:
                 self._expander.forget(run)
                 raise
-            self._records.open(driver.recorder)
-            take_back = self._tools.lend(run, [*live.tools, *brief.task.tools()])
+            if not self._records.off:
+                self._records.open(driver.recorder)
+            tools = (*live.tools, *brief.task.tools())
+            take_back = self._tools.lend(run, tools) if tools else None
             handle = Handle(driver, event, brief.task, watch, asker=self._asker, provenance=self._made_of(brief))
             self._listed(handle)
-            handle.finished.add_done_callback(lambda _, held=live: take_back())  # the functions among them live so long
+            # The functions among the arguments live as long as the run (`held`).
+            handle.finished.add_done_callback(lambda _, held=live: take_back() if take_back else None)
             told = handle.asked if answerable else None
             self._asker.begin(run, driver.recorder, told=told, tenant=brief.request.tenant)
             return handle

@@ -14,7 +14,6 @@ from pydantic import JsonValue
 
 from ...core.budget import Budget
 from ...core.causes import Cause
-from ...core.chat import split_reasoning
 from ...core.errors import RAISED, TaskError, UsageError
 from ...core.events import Action, Event, Finish, Progressed, Submitted
 from ...core.plan import Plan
@@ -23,13 +22,13 @@ from ...core.record import StepRecord
 from ...core.result import Result, Token, as_failure
 from ...core.task import Task
 from ...core.tools.context import OPERATOR, Answerer, Question
+from ...core.values import split_reasoning
 from ...machine import Machine, Node, Run
 from ..driver.collector import uncollected
 from ..driver.driver import LARGE, Driver
 from ..runlog import RunDelta, RunLog, RunRecord, step_record, step_records
-from .answer import Answer, AnswerNews, AskNews, Mode, News, StepNews, TextNews, typed
+from .answer import Answer, AnswerNews, AskNews, Mode, News, StepNews, TextNews, report, typed
 from .questions import QuestionQueue
-from .report import report
 
 __all__ = ["Handle", "Questions", "read_answer"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core.values import Frozen
-from .report import Report
+from .answer import Report
 
 __all__ = ["Parallelism", "TrajectoryTags", "activated_share", "parallelism", "trajectory_lengths"]
 

@@ -48,13 +48,12 @@ from ...core.interfaces import CacheNews, Worker, cache_news, offer
 from ...core.result import as_failure
 from ...machine import Machine, Run
 from ..journal.writer import Recorder
-from . import checked
 from .admission import Admission
 from .collector import Collector, uncollected
 from .elastic import Elastic
 from .expander import Expander
 from .hints import Hinter
-from .jobs import JobTable
+from .jobs import JobTable, sound_cache
 from .watchers import Watcher, Watchers
 
 log = logging.getLogger("plait.driver")
@@ -324,7 +323,7 @@ class Driver:
             until = perf_counter() + SLICE
             while inbox:
                 event = inbox.popleft()
-                runs = self._runs_of(event) if self._audience else ()
+                runs = self._runs_of(event) if self.watchers or self._audience.of else ()
                 if self._is_large(event):
                     self._write_urgent()  # who waits for a run that has ended is told before this, which takes long
                     handled = self._loop.run_in_executor(None, self._handle_large, event)
@@ -335,7 +334,7 @@ class Driver:
                     actions = self._handle(event)
                 if isinstance(event, Succeeded | Failed | Stopped):
                     self._runs.pop(event.attempt, None)
-                if self._audience:
+                if self.watchers or self._audience.of:
                     # What has happened to an adopted run stands in the other journal; here its steps only begin.
                     seen = Elsewhere(at=self.machine.now) if isinstance(event, _Adoption) else event
                     self._audience.tell(seen, runs, actions)
@@ -352,7 +351,7 @@ class Driver:
                     until = perf_counter() + SLICE
             self._write_urgent()
             # The rest is not waited for by anybody, so it is written together a little later.
-            if self._flush is None and self.recorder.active:
+            if self._flush is None and self.recorder.files:
                 self._flush = self._loop.call_later(KEEP, self._write)
             yield None
 
@@ -365,8 +364,9 @@ class Driver:
     def _handle(self, event: Event | _Adoption) -> list[Action]:
         if isinstance(event, _Adoption):
             return self._take_over(event)
-        if self.recorder.idle:
-            return self.machine.handle(event)
+        recorder = self.recorder
+        if not recorder.files and not recorder.alone and recorder.current is None:
+            return self.machine.handle(event)  # nothing is written, nor will be of what comes now
         entry = self.recorder.take_one(event)  # first: whatever the machine makes of it, a replay has it
         actions = self.machine.handle(event)
         self.recorder.acted(entry, actions, self.machine.refused)
@@ -428,7 +428,7 @@ class Driver:
             for each in [*waiting, *([future] if future is not None else [])]:
                 if not each.done():
                     each.set_exception(error)
-            self._audience.forget(run)
+            self._audience.of.pop(run, None)
             self.cancel(run, f"{type(error).__name__}: {error}", "broken")
 
     def _runs_of(self, event: Event | _Adoption) -> tuple[str, ...]:
@@ -478,9 +478,9 @@ class Driver:
                     self.admission.ended(self.now())
                 self.expander.forget(action.run)
                 self._contexts.pop(action.run, None)
-                self._audience.forget(action.run)
+                self._audience.of.pop(action.run, None)
                 self._aloud.discard(action.run)
-                self._hinter.forget(action.run)
+                self._hinter.runs.pop(action.run, None)
                 future = self._waiting.pop(action.run, None)
                 if future is not None:
                     self._over.append((future, (action, self.machine.finished(action.run))))
@@ -516,7 +516,7 @@ class Driver:
         """Report what a worker says of its prefix cache, a few times a second at most."""
         try:
             async for each in news:
-                self._post(CacheChanged(self.now(), worker, checked.cache(each)))
+                self._post(CacheChanged(self.now(), worker, sound_cache(each)))
                 await asyncio.sleep(LOOK)
         except RAISED as error:
             log.warning("%s tells nothing more of its cache: %s", worker, error)

@@ -1,20 +1,24 @@
-"""What a plan's steps get from elsewhere: from the tools, which calls must not be made twice; from the request, which
-model answers, with whom cached prefixes are shared, the conversation before it, and what it says of all model calls.
-Knows no planner and no worker."""
+"""A planner's plan made ready to be run: checked, and completed with what its steps get from elsewhere.
+
+The tools say which calls must not be made twice; the request says which model answers, with whom cached prefixes are
+shared, the conversation before it, and what it says of all model calls. Knows no worker.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ...core.errors import PlannerError, UsageError
 from ...core.flow import ask_a_person
-from ...core.interfaces import Brief
+from ...core.interfaces import MOST_STEPS, Brief, Planner
 from ...core.ops import Call, Join, Sampling, Text, Think
 from ...core.plan import Plan, Step
 from ...core.request import Request
 from ...core.rights import Rights
 from ...core.tools.more import MORE_TOOLS
 from ...core.tools.tool import ToolSpec
+from ...core.values import json_value
 
 
 def revised(plan: Plan, brief: Brief) -> Plan:
@@ -147,3 +151,33 @@ def marked(plan: Plan, tools: Iterable[ToolSpec]) -> Plan:
 
 def _as_it_should_be(step: Step, effects: dict[str, bool]) -> bool:
     return not isinstance(step.op, Call) or effects.get(step.op.tool, step.side_effects) == step.side_effects
+
+
+def demand_size(planner: Planner, brief: Brief) -> None:
+    """Refuse a planner whose options ask for too many steps, before it makes them. Raises `UsageError`."""
+    asked, limit = planner.size(), max(MOST_STEPS, brief.request.budget.steps or 0)
+    if asked > limit:
+        option = f" (n={asked})" if getattr(planner, "n", None) == asked else ""
+        raise UsageError(
+            f"{type(planner).__name__} asks for {asked:,} steps{option} and {limit:,} are the most: ask for fewer, or "
+            "allow more with a budget's `steps`"
+        )
+
+
+def sound_plan(given: object, planner: str) -> Plan:
+    """Return a planner's plan whose parts are of the right kinds. Raises `PlannerError`."""
+    if not isinstance(given, Plan):
+        raise PlannerError(f"{planner} planned a {type(given).__name__}, which is no Plan")
+    for step in given.steps:
+        if not isinstance(step, Step):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise PlannerError(f"{planner} planned a {type(step).__name__} as a step, which is no Step")
+        if step.op.kind == "call":
+            try:
+                json_value(step.op.args)
+            except ValueError as error:
+                raise PlannerError(f"{planner}: arguments of the call {step.name!r}: {error}") from None
+    if not isinstance(given.output, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise PlannerError(
+            f"{planner}: the output of a plan is the name of a step, and not a {type(given.output).__name__}"
+        )
+    return given

@@ -18,8 +18,8 @@ from ...core.result import as_failure, frames_of, given_up
 from ...core.states import State
 from ...core.view import StepView
 from ...machine import Machine
-from . import checked, forms
-from .effects import must_call
+from . import forms
+from .effects import demand_size, must_call, sound_plan
 from .flows import End, FlowRecord, RunningFlow, again
 
 ENDS = (State.DONE.value, State.FAILED.value, State.CANCELLED.value)
@@ -91,8 +91,8 @@ class Expander:
         else `PlannerError`. Nothing is kept of such a run.
         """
         try:
-            checked.size(planner, brief)
-            plan = checked.plan(planner.start(brief), type(planner).__name__)
+            demand_size(planner, brief)
+            plan = sound_plan(planner.start(brief), type(planner).__name__)
         except RAISED as error:
             raise _of_planner(planner, "start", error) from error
         self._runs[run] = _Open(planner, brief)
@@ -200,7 +200,7 @@ class Expander:
         patches: list[Plan] = []
         if action.delta is not None:
             fed: Sequence[Plan] = reading.reader.feed(action.delta)
-            patches += reading.ready([self._revise(checked.plan(patch, "its reader"), brief) for patch in fed], brief)
+            patches += reading.ready([self._revise(sound_plan(patch, "its reader"), brief) for patch in fed], brief)
         last: Plan | None = None
         if action.result is not None:
             merged = getattr(reading.reader, "merged", None)
@@ -208,7 +208,7 @@ class Expander:
                 made: Plan | None = merged(action.result, step.branches())
             else:
                 made = reading.reader.close(action.result)
-            last = None if made is None else self._revise(checked.plan(made, "its reader"), brief)
+            last = None if made is None else self._revise(sound_plan(made, "its reader"), brief)
             patches += reading.held
         said = [Expanded(at=at, step=action.step, attempt=action.attempt, patch=patch) for patch in patches]
         if action.result is not None:

@@ -24,7 +24,7 @@ from ...core.interfaces import Brief
 from ...core.plan import Plan, Step
 from ...core.planning import derive
 from ...core.result import Failure, Result, as_failure, frames_of
-from .checked import size
+from .effects import demand_size
 from .turns import Calls, Turns
 from .watchdog import WATCHDOG, TooLong, WatchSpan
 
@@ -453,7 +453,7 @@ for _each in (RunningFlow.begin, RunningFlow._turn, RunningFlow._close):  # pyri
 
 def first_patch(flow: Flow, brief: Brief) -> Plan:
     """Return the steps that a flow makes before it waits for the first time. Raises what it raises."""
-    size(flow, brief)
+    demand_size(flow, brief)
     running = RunningFlow(flow, brief, ROOT, 0, lambda plan, brief: plan)
     said = [each for each in running.begin(0.0, 0.0) if isinstance(each, Expanded)]
     running.close()

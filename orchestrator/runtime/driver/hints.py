@@ -43,14 +43,15 @@ class Hinter:
     """Makes the hints of one driver's jobs."""
 
     def __init__(self) -> None:
-        self._runs: dict[str, _Run] = {}
+        self.runs: dict[str, _Run] = {}
+        """Those under way: whoever ends a run takes it out."""
 
     def hints(self, job: Job, machine: Machine) -> Hints | None:
         """Return the hints of a job that is about to be sent out; `None` for what is no model call."""
         node = machine.nodes.get(job.step)
         if node is None or job.op.kind != "think":
             return None
-        run = self._runs.setdefault(job.run, _Run())
+        run = self.runs.setdefault(job.run, _Run())
         session = self._session(run, node)
         burst, size = self._burst(run, node)
         return Hints(
@@ -62,10 +63,6 @@ class Hinter:
             burst_size=size,
             origin=self._origin(run, node, burst or session),
         )
-
-    def forget(self, run: str) -> None:
-        """Forget a run that is over."""
-        self._runs.pop(run, None)
 
     def _session(self, run: _Run, node: Node) -> str:
         """Return the session of a step: that of the step whose context it is the first to continue, else its own."""

@@ -23,35 +23,29 @@ class Watchers:
         self.general: list[Watcher] = []
         """Hear of every event."""
         self._machine, self._give_up = machine, give_up
-        self._of: dict[str, list[Watcher]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self.general or self._of)
+        self.of: dict[str, list[Watcher]] = {}
+        """By run."""
 
     def add(self, run: str, watcher: Watcher) -> None:
         """Tell a watcher of the events of one run, until it has ended."""
-        self._of.setdefault(run, []).append(watcher)
+        self.of.setdefault(run, []).append(watcher)
 
     def remove(self, run: str, watcher: Watcher) -> None:
         """Tell a watcher nothing more of a run."""
-        if run in self._of:
-            self._of[run] = [each for each in self._of[run] if each != watcher]
-
-    def forget(self, run: str) -> None:
-        """Take it that a run has ended."""
-        self._of.pop(run, None)
+        if run in self.of:
+            self.of[run] = [each for each in self.of[run] if each != watcher]
 
     def tell(self, event: Event, runs: Iterable[str], actions: list[Action]) -> None:
         """Tell of an event: the general ones, those of `runs`, and those of the runs in which something moved."""
         for watcher in list(self.general):
             self._tell(watcher, event, actions, None)
-        if not self._of:
+        if not self.of:
             return
         concerned = dict.fromkeys(runs)
         for move in self._machine.moves:
             concerned[move[1].rpartition(":")[0]] = None
         for run in concerned:
-            for watcher in self._of.get(run, ()):
+            for watcher in self.of.get(run, ()):
                 self._tell(watcher, event, actions, run)
 
     def _tell(self, watcher: Watcher, event: Event, actions: list[Action], run: str | None) -> None:
@@ -62,5 +56,5 @@ class Watchers:
             if run is None:
                 self.general.remove(watcher)
             else:
-                self._of[run] = [each for each in self._of[run] if each is not watcher]
+                self.of[run] = [each for each in self.of[run] if each is not watcher]
                 self._give_up([run], error)

@@ -51,7 +51,8 @@ class JournalSink:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._tidied = False
-        self._off = config.journal == "off"
+        self.off = config.journal == "off"
+        """Nothing is written."""
         self.facts: dict[str, JsonValue] = {}
         """What a session's header remembers of the models and tools that were started."""
 
@@ -78,7 +79,7 @@ class JournalSink:
     def open(self, recorder: Recorder) -> None:
         """Open the journal for a first run. Raises `ConfigError` if it was named; an error of the default one is only
         logged."""
-        if self._off or recorder.current is not None:
+        if self.off or recorder.current is not None:
             return
         try:
             recorder.use(self._opened())
@@ -86,7 +87,7 @@ class JournalSink:
             if isinstance(self._config.journal, Path | Database):
                 raise
             log.warning("runs are not written down: %s", error)
-            self._off = True
+            self.off = True
 
     def _opened(self) -> Journal:
         chosen = place(self._config)

@@ -125,11 +125,12 @@ class Recorder:
         self._every = EVERY if every is None else every
         self.current: Journal | None = None
         """Where new runs go."""
-        self._files: list[_File] = []
+        self.files: list[_File] = []
+        """Those that are open."""
         self._of: dict[str, _File] = {}
         self._attempts: dict[int, str] = {}
         """Runs of attempts that are not over."""
-        self._alone = True
+        self.alone = True
         """The machine has seen nothing that the first file does not hold."""
         self._early: list[JournalEntry] = []
         """What came before the first file."""
@@ -144,23 +145,13 @@ class Recorder:
         self._lock = RLock()
         """A driver handles large plans on a thread; tools' questions are written meanwhile."""
 
-    @property
-    def active(self) -> bool:
-        """Whether there is a journal to write to."""
-        return bool(self._files)
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is written, nor will be of what comes now."""
-        return not self._files and not self._alone and self.current is None
-
     # -- files ---------------------------------------------------------------------------------------------------------
 
     @_locked
     def use(self, journal: Journal) -> None:
         """Send new runs to an open journal. The one before is closed when its runs are over."""
         self._write_pending()
-        alone = self._alone and not self._files
+        alone = self.alone and not self.files
         if not alone:
             self._tell()
         file = _File(journal, told=not alone)
@@ -168,11 +159,11 @@ class Recorder:
             self._say_told(journal, goes_on=False)
             for event in self._present():
                 journal.acted(self._append(file, event), [])
-        for each in list(self._files):
+        for each in list(self.files):
             if each.journal is self.current:
                 each.leaving = True
                 self._leave(each)
-        self._files.append(file)
+        self.files.append(file)
         self.current = journal
         early, self._early = self._early, []
         for entry in early:
@@ -190,7 +181,7 @@ class Recorder:
         self._tell()
         file = self._of[run]
         file.shift = shift
-        self._files.append(file)
+        self.files.append(file)
 
     @_locked
     def drop(self, run: str) -> None:
@@ -201,9 +192,9 @@ class Recorder:
 
     def _tell(self) -> None:
         """Say in every file that the machine has runs of another from now on."""
-        self._alone = False
+        self.alone = False
         self._early.clear()
-        for file in self._files:
+        for file in self.files:
             if not file.told:
                 file.told = True
                 self._say_told(file.journal)
@@ -218,15 +209,15 @@ class Recorder:
 
     def _leave(self, file: _File) -> None:
         if file.leaving and not file.runs:
-            self._files = [each for each in self._files if each is not file]
+            self.files = [each for each in self.files if each is not file]
             file.journal.close()
 
     def _broke(self, file: _File, error: Exception) -> None:
         """Give a file up that cannot be written, and its runs."""
-        self._files = [each for each in self._files if each is not file]
+        self.files = [each for each in self.files if each is not file]
         if file.journal is self.current:
             self.current = None
-        self._alone = False
+        self.alone = False
         for run in file.runs:
             self._of.pop(run, None)
         try:
@@ -250,8 +241,8 @@ class Recorder:
             self._workers[event.worker] = (self._workers.get(event.worker, (None, None))[0], event)
         if isinstance(event, Submitted):
             self._submitted(event.run)
-        if not self._files:
-            if not self._alone:
+        if not self.files:
+            if not self.alone:
                 return None
             self._early.append(JournalEntry(event, event.at, None))
             return self._early[-1]
@@ -260,7 +251,7 @@ class Recorder:
         if self._pending:
             self._write_pending()
         run = self._run_of(event)
-        if run is not None and run not in self._of and not self._alone:
+        if run is not None and run not in self._of and not self.alone:
             return None
         entry = JournalEntry(event, event.at, run)
         sync = False
@@ -274,7 +265,7 @@ class Recorder:
     @_locked
     def acted(self, entry: JournalEntry | None, actions: Sequence[Action], refused: Refusals = ()) -> None:
         """Note what followed from one of an entry's events."""
-        if not self._files and entry is None:
+        if not self.files and entry is None:
             return
         for action in actions:
             if isinstance(action, Dispatch):
@@ -284,7 +275,7 @@ class Recorder:
                 self._ended.append(action.run)
                 self.urgent = True
         if entry is None:
-            if not self._alone:
+            if not self.alone:
                 self._acted_elsewhere(actions, refused, (), self._machine.now)
         else:
             entry.unhandled -= 1
@@ -325,7 +316,7 @@ class Recorder:
     def flush(self) -> None:
         """Write what is kept."""
         self.urgent = False
-        for file in list(self._files):
+        for file in list(self.files):
             self._guarded(file, None, file.journal.flush)
         ended, self._ended = self._ended, []
         for run in ended:
@@ -338,9 +329,9 @@ class Recorder:
     def close(self) -> None:
         """Write what is left and close the journals."""
         self._write_pending()
-        for file in {id(each): each for each in [*self._files, *self._of.values()]}.values():
+        for file in {id(each): each for each in [*self.files, *self._of.values()]}.values():
             file.journal.close()
-        self._files.clear()
+        self.files.clear()
         self._of.clear()
         self.current = None
 
@@ -348,11 +339,11 @@ class Recorder:
 
     def _submitted(self, run: str) -> None:
         if self.current is None:
-            if self._alone:
-                self._alone = False  # it is written nowhere
+            if self.alone:
+                self.alone = False  # it is written nowhere
                 self._early.clear()
             return
-        used = next(each.used for each in self._files if each.journal is self.current)
+        used = next(each.used for each in self.files if each.journal is self.current)
         try:
             following = self._next_file(self.current) if used else None
         except ConfigError as error:
@@ -360,7 +351,7 @@ class Recorder:
             following = None
         if following is not None:
             self.use(following)
-        file = next(each for each in self._files if each.journal is self.current)
+        file = next(each for each in self.files if each.journal is self.current)
         if run not in self._of:
             self._of[run] = file
             file.runs.add(run)
@@ -416,7 +407,7 @@ class Recorder:
     def _write(self, entry: JournalEntry, sync: bool = False) -> None:
         entry.written = True
         file = self._of.get(entry.run) if entry.run is not None else None
-        for each in [file] if file is not None else list(self._files):
+        for each in [file] if file is not None else list(self.files):
             self._guarded(each, entry.run, self._enter, each, entry, sync)
         if not entry.unhandled:
             self._acted(entry)
@@ -433,7 +424,7 @@ class Recorder:
         for file, seq in entry.seqs:
             actions, refused = self._of_file(file, entry.actions, entry.refused)
             self._guarded(file, entry.run, file.journal.acted, seq, actions, refused)
-        if not self._alone:
+        if not self.alone:
             self._acted_elsewhere(entry.actions, entry.refused, [file for file, _ in entry.seqs], entry.event.at)
 
     def _acted_elsewhere(
@@ -442,7 +433,7 @@ class Recorder:
         """Write what followed for runs of other files than those that hold the event."""
         if not refused and not any(not isinstance(action, WakeAt) for action in actions):
             return
-        for file in list(self._files):
+        for file in list(self.files):
             if file.told and file not in besides:
                 own, orders = self._of_file(file, actions, refused)
                 if own or orders:

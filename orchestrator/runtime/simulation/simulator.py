@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...core.events import Cancelled, Finish, Status, Submitted
-from ...core.graph import validate
 from ...core.interfaces import Brief, Planner, PluginRegistry, Policy
 from ...core.ops import Kind, Plugin
-from ...core.plan import Plan
+from ...core.plan import Plan, validate
 from ...core.request import Request
 from ...core.result import Failure, Result, Usage
 from ...core.tools.tool import ToolSpec
 from ...core.values import Frozen
 from ...machine import Machine, Run
-from ..client.report import Spell, report
+from ..client.answer import Spell, report
 from ..driver.expander import Expander
 from ..plugins.loader import Plugins as Registry
 from ..runlog import RunRecord

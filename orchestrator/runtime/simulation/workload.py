@@ -11,9 +11,8 @@ from types import MappingProxyType
 
 from ...core.errors import ConfigError, Overloaded
 from ...core.events import Finish
-from ...core.graph import validate
 from ...core.interfaces import Brief, Planner, PluginRegistry
-from ...core.plan import Plan
+from ...core.plan import Plan, validate
 from ...core.request import Request
 from ...core.result import Failure, Usage
 from ...core.tools.tool import ToolSpec

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pydantic import JsonValue
 
 from plait.core.agent import Agent
-from plait.core.chat import Message, split_reasoning, spoken
+from plait.core.chat import Message, spoken
 from plait.core.interfaces import Brief
 from plait.core.ops import Function
 from plait.core.tools.calls import loads
 from plait.core.tools.more import MORE_TOOLS, found_in, more_tools
 from plait.core.tools.tool import ToolSpec
 from plait.core.tools.turns import CallRequest
-from plait.core.values import as_text
+from plait.core.values import as_text, split_reasoning
 
 from . import prompts
 from .fates import MORE, turn_calls

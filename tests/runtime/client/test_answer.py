@@ -8,8 +8,7 @@ import pytest
 
 from plait.core.record import StepRecord
 from plait.core.result import Usage
-from plait.runtime.client.answer import Answer
-from plait.runtime.client.report import Report
+from plait.runtime.client.answer import Answer, Report
 
 
 def step(name: str, state: str, reason: str = "", **more) -> StepRecord:

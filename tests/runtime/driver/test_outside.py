@@ -18,7 +18,7 @@ from plait.core.interfaces import Policy, Progress, Wake
 from plait.core.result import Failure, Result, Usage
 from plait.core.values import json_value
 from plait.core.view import View
-from plait.runtime.driver import checked
+from plait.runtime.driver.jobs import sound_end
 from plait.runtime.journal.directory import entries, journals
 from plait.runtime.journal.replay import replay
 from plait.runtime.plugins.loader import Plugins
@@ -84,7 +84,7 @@ def test_what_is_in_order_is_not_copied() -> None:
     value = {"a": [1, "é", None, 0.5, {"b": True}]}
     assert json_value(value) is value
     result = Result(value=value)
-    assert checked.end(result, "w") is result
+    assert sound_end(result, "w") is result
 
 
 class Raises(Scripted):

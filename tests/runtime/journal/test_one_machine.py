@@ -134,7 +134,7 @@ async def test_a_journal_that_cannot_be_written_ends_its_own_runs_alone(
         first = await orchestrator.submit(plan=wide())
         second = await orchestrator.submit(plan=wide())
         await asyncio.sleep(0.1)
-        files = {each.journal.path: each for each in orchestrator._driver.recorder._files}
+        files = {each.journal.path: each for each in orchestrator._driver.recorder.files}
         assert len(files) == 2
         (broken,) = [each for each in files.values() if first.run in each.runs]
         monkeypatch.setattr(broken.journal, "_write", _full)

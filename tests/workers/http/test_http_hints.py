@@ -35,6 +35,19 @@ async def recorded(kind: str, hints: Hints | None = HINTED, **options: Any) -> t
         return {name: value for name, value in headers.items() if name.startswith(NAMES)}, body
 
 
+class Remembered(dict[str, Any]):
+    """Runs of which the origins are kept when they are over."""
+
+    def __init__(self, placed: dict[str, str]) -> None:
+        super().__init__()
+        self.placed = placed
+
+    def pop(self, run: str, *default: Any) -> Any:
+        if run in self:
+            self.placed |= self[run].origins
+        return super().pop(run, *default)
+
+
 async def test_dynamo_is_told_the_session_and_the_expected_length():
     headers, body = await recorded("dynamo")
     assert headers == {
@@ -144,11 +157,10 @@ async def test_the_plan_says_sessions_bursts_and_lengths():
             await plait.start()
             driver: Any = plait._driver
             placed: dict[str, str] = {}
-            driver._hinter.forget = lambda run, forget=driver._hinter.forget: (
-                placed.update(driver._hinter._runs[run].origins), forget(run))  # fmt: skip
+            driver._hinter.runs = Remembered(placed)
             answer = await plait.run("x", plan=plan)
             assert answer.status == "done", answer.failure
-            assert not driver._hinter._runs, "what is over is forgotten"
+            assert not driver._hinter.runs, "what is over is forgotten"
         asked = [json.loads(body["vllm_xargs"]["agentic_context"]) for body in server.asked() if "vllm_xargs" in body]
     origins = {each: placed[f"{answer.run}:{each}"] for each in ("root", "fork-1", "fork-2", "next", "vote-1")}
     assert len({origins[each] for each in ("root", "fork-1", "fork-2", "next")}) == 1 != len(set(origins.values()))

@@ -7,6 +7,7 @@ tokenizer: a token is a word with the white space before it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import re
 import runpy
@@ -20,15 +21,14 @@ from plait.core.errors import ConfigError, EngineError, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
 from plait.core.messages import explain, first_of_each, json_path
-from plait.core.ops import Kind, Text, Think
+from plait.core.ops import Kind, Sampling, Text, Think
 from plait.core.prefix_tree import PrefixTree
 from plait.core.result import Failure, Result, Usage, as_failure
 from plait.core.values import Frozen
 
-from .words import generated, words_of
-
 __all__ = ["Reply", "Script", "Scripted"]
 
+_WORD = re.compile(r"\s*\S+|\s+")
 _MOST_WORDS = 50_000
 """The prefix cache starts afresh when it holds this many: some 10 MiB."""
 
@@ -311,3 +311,30 @@ class _Live:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def words_of(text: str) -> list[str]:
+    """Cut a text into tokens: words, each with the white space before it; white space at the end is one more."""
+    return _WORD.findall(text)
+
+
+def generated(text: str, sampling: Sampling) -> tuple[list[str], Literal["stop", "length"] | None]:
+    """Return the texts of the tokens that are generated of `text`, and what ends them before its own end, if anything.
+
+    A token limit ends it first, then the stop text that is complete first (of two that end together, the longer one).
+    The token in which a stop text ends is generated, even if none of its text is kept.
+    """
+    words = words_of(text)
+    tokens = words[: sampling.max_tokens]
+    text = "".join(tokens)
+    hits = [(start + len(stop), start) for stop in sampling.stop if stop and (start := text.find(stop)) >= 0]
+    if not hits:
+        return tokens, "length" if len(tokens) < len(words) else None
+    end, start = min(hits)
+    keep = end if sampling.keep_stop else start
+    kept: list[str] = []
+    for token, begin in zip(tokens, itertools.accumulate(map(len, tokens), initial=0), strict=False):
+        if begin >= end:
+            break
+        kept.append(token[: max(0, keep - begin)])
+    return kept, "stop"
