@@ -44,7 +44,7 @@ The layers, each of which calls only those below it:
     plans.py dispatch.py                plans enter; policies review; slots are filled
     steps.py         how steps move
     slots.py         the life of an attempt
-    ready_queue.py budgets.py timers.py views.py …     small parts
+    ready_queue.py budgets.py waiting.py views.py …     small parts
     records.py       the data
 """
 
@@ -94,8 +94,8 @@ from .ready_queue import ReadyQueue
 from .records import Account, Attempt, Node, Records, Run, Scope, WorkerState
 from .slots import Slots
 from .steps import Steps, judge_at_deadline, late
-from .timers import Timer
 from .views import MachineView, NodeView
+from .waiting import Timer
 
 _REMEMBERED = 4_096
 """Runs that are known to have finished; a driver may live for years, and each takes some 150 bytes."""

@@ -17,7 +17,7 @@ from .backlog import Backlog
 from .figures import Checkpoint
 from .ready_queue import ReadyQueue
 from .records import Attempt, Node, Records, Run, WorkerState
-from .timers import Timers
+from .waiting import Timers
 
 
 class Slots:

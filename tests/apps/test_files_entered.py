@@ -3,6 +3,7 @@ file that goes; raise none."""
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,11 +15,13 @@ import pytest
 
 import plait
 from plait import AsyncOrchestrator
+from plait.core.ops import Plugin
 from plait.workers.scripted import Reply, Scripted
 
 OURS = Path(plait.__file__).parent
-BY_SDK = 53
-BY_SERVER = 65
+BY_SDK = 38
+BY_SERVER = 50
+BY_REPL = 50
 
 
 async def entered(work: Callable[[], Awaitable[object]]) -> list[str]:
@@ -39,7 +42,7 @@ async def _entered(work: Callable[[], Awaitable[object]]) -> list[str]:
         await work()
     finally:
         sys.setprofile(None)
-    return sorted(str(Path(each).relative_to(OURS)) for each in files if Path(each).is_relative_to(OURS))
+    return sorted(str(Path(file).relative_to(OURS)) for file in files if Path(file).is_relative_to(OURS))
 
 
 def worker() -> Scripted:
@@ -81,3 +84,27 @@ async def test_by_the_server() -> None:
 
             await ask()
             within(await entered(ask), BY_SERVER)
+
+
+async def test_by_the_repl(tmp_path: Path) -> None:
+    """A question on the plain REPL: its text on a line, the answer and the tree of its steps on the screen."""
+    pytest.importorskip("prompt_toolkit")
+    from plait.apps.repl.conversation import ended, started
+    from plait.apps.repl.state import Manner
+    from plait.apps.repl.view import Screen
+    from plait.runtime.client.config import Config
+
+    script = tmp_path / "script.json"
+    script.write_text('{"replies": [{"text": "answer: 4"}]}')
+    config = Config(worker="scripted", script=script, journal="off", planner=Plugin(name="single"))
+    shown, wrong = io.StringIO(), io.StringIO()
+    repl = started(config, Manner(), Screen(shown, errors=wrong))
+
+    async def ask() -> None:
+        await repl.take("What is 2 + 2?")
+        assert not repl.failed, wrong.getvalue()
+
+    await ask()
+    within(await entered(ask), BY_REPL)
+    assert shown.getvalue().count("answer: 4") == 2
+    await ended(repl)

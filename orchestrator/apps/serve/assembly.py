@@ -21,8 +21,6 @@ from .telling import (
     Told,
     step_of,
     tokens_of,
-    turn_of,
-    was_cut,
     written,
 )
 
@@ -159,7 +157,7 @@ class Assembly:
                 response["error"] = {"code": "server_error", "message": error.message}
             yield self._event("response.failed", response=response)
             return
-        turn = turn_of(answer)
+        turn = answer.message
         if self._message is None and turn.reasoning and not self._thoughts:
             yield from self._thought(turn.reasoning)
         yield from self._thought_whole()
@@ -169,7 +167,7 @@ class Assembly:
             yield from self._message_done(answer)
         for call in turn.tool_calls:
             yield from self._called(call)
-        whole = not was_cut(answer)
+        whole = not answer.cut
         self.response["status"] = "completed" if whole else "incomplete"
         if not whole:
             self.response["incomplete_details"] = {"reason": "max_output_tokens"}
@@ -178,7 +176,7 @@ class Assembly:
     def _message_done(self, answer: Answer) -> Iterator[bytes]:
         assert self._message is not None
         place, item = self._message
-        whole = not was_cut(answer)
+        whole = not answer.cut
         text = "".join(self._text)
         item.update(status="completed" if whole else "incomplete", content=[_part(text, self._logprobs)])
         yield self._event("response.output_text.done", **self._in_message(), text=text, logprobs=self._logprobs)

@@ -11,6 +11,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from ...core.result import Usage
 from ...runtime.client.answer import Answer
 from .bodies import ChatBody
 from .errors import ApiError, unsupported
@@ -24,13 +25,10 @@ from .telling import (
     StepSaid,
     Thought,
     Told,
-    chat_usage,
     gave_nothing,
     step_of,
     tell,
     tokens_of,
-    turn_of,
-    was_cut,
     written,
 )
 from .tenants import ServedRun, User
@@ -59,7 +57,8 @@ class ChatCompletions:
         answer = await unless_gone(request.receive, live.handle.finished, gone)
         if answer is None:
             return Response(status_code=499)
-        gave_nothing(answer, live.must_call)
+        if answer.value is None or live.must_call:
+            gave_nothing(answer, live.must_call)
         return JSONResponse(_completion(live, answer), headers={"x-request-id": live.handle.run})
 
     async def _started(self, body: ChatBody, user: User) -> list[ServedRun]:
@@ -96,7 +95,8 @@ async def _several(request: Request, lives: list[ServedRun]) -> Response:
     if answers is None:
         return Response(status_code=499)
     for live, answer in zip(lives, answers, strict=True):
-        gave_nothing(answer, live.must_call)
+        if answer.value is None or live.must_call:
+            gave_nothing(answer, live.must_call)
     said = _completion(lives[0], answers[0])
     choices = [_completion(live, answer)["choices"][0] for live, answer in zip(lives, answers, strict=True)]
     said["choices"] = [{**choice, "index": place} for place, choice in enumerate(choices)]
@@ -106,11 +106,11 @@ async def _several(request: Request, lives: list[ServedRun]) -> Response:
 
 def _finish(answer: Answer) -> str:
     """Return why the text ended, as OpenAI says it."""
-    return "length" if was_cut(answer) else "tool_calls" if turn_of(answer).tool_calls else "stop"
+    return "length" if answer.cut else "tool_calls" if answer.message.tool_calls else "stop"
 
 
 def _completion(live: ServedRun, answer: Answer) -> dict[str, Any]:
-    turn = turn_of(answer)
+    turn = answer.message
     message: dict[str, Any] = {"role": "assistant", "content": turn.text or None, "refusal": None}
     if not turn.tool_calls:
         message["content"] = turn.text
@@ -175,7 +175,7 @@ async def _chunks(live: ServedRun, body: ChatBody) -> AsyncGenerator[bytes, None
         except ApiError as error:
             yield sse(error.body())
             return
-        for place, call in enumerate(turn_of(news.answer).tool_calls):
+        for place, call in enumerate(news.answer.message.tool_calls):
             yield chunk({"tool_calls": [{"index": place, **call.model_dump(mode="json")}]})
         said = None if content is None else {"content": content, "refusal": None}
         yield chunk({}, _finish(news.answer), said, plait=_said_of(live, news.answer))
@@ -196,3 +196,20 @@ def _piece(news: Told, chunk: Any) -> bytes:
             return chunk({}, plait={"step": step_of(step)})
         case _:
             raise AssertionError(news)
+
+
+def chat_usage(usage: Usage) -> dict[str, Any]:
+    """Return the tokens of a run in the form of chat completions; `cancelled_tokens` is ours."""
+    return {
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.completion,
+        "total_tokens": usage.prompt + usage.completion,
+        "prompt_tokens_details": {"cached_tokens": usage.cached, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": usage.thoughts,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+            "cancelled_tokens": usage.cancelled,
+        },
+    }

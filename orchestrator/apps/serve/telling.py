@@ -6,11 +6,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.chat import Message
-from ...core.errors import CutInForm, CutInThoughts
 from ...core.ops import Think
 from ...core.record import StepRecord
-from ...core.result import Usage
 from ...core.tools.calls import OPEN
 from ...core.values import as_text
 from ...runtime.client.answer import Answer, AnswerNews, StepNews, TextNews
@@ -26,7 +23,6 @@ __all__ = [
     "StepSaid",
     "Thought",
     "Told",
-    "chat_usage",
     "tell",
 ]
 _THINK, _THOUGHT = "<think>", "</think>"
@@ -80,7 +76,7 @@ class Ended:
     @property
     def text(self) -> str:
         """The text that a client gets."""
-        return turn_of(self.answer).text
+        return self.answer.message.text
 
     def check(self, must_call: bool = False) -> None:
         """Raise `ApiError` for a run that ended without a value, or whose text was begun anew."""
@@ -120,9 +116,9 @@ async def tell(handle: Handle, steps: bool) -> AsyncGenerator[Told, None]:
                     open_steps.discard(step.step)
                     yield StepEnded(step)
             case AnswerNews(answer=answer):
-                whole = _text_of(answer)
-                again = not whole.startswith(told) and bool(whole or not _at_length(answer))
-                for piece in () if again else parts.close(whole[len(told) :], turn_of(answer).text):
+                whole = answer.written
+                again = not whole.startswith(told) and bool(whole or not answer.at_length)
+                for piece in () if again else parts.close(whole[len(told) :], answer.message.text):
                     yield piece
                 yield Ended(answer, again)
             case _:
@@ -185,10 +181,10 @@ def _overlap(text: str, tag: str) -> int:
 
 def gave_nothing(answer: Answer, must_call: bool = False) -> None:
     """Raise `ApiError` for a run that ended without a value, or without the call of a function that had to come."""
-    if must_call and not turn_of(answer).tool_calls and not was_cut(answer):
+    if must_call and not answer.message.tool_calls and not answer.cut:
         raise ApiError(500, "the model called no function, and `tool_choice` requires it: ask again, or say auto",
                        code="no_tool_call", retry=False)  # fmt: skip
-    if answer.value is None and answer.status != "partial" and not _at_length(answer):
+    if answer.value is None and answer.status != "partial" and not answer.at_length:
         if answer.failure is not None:
             raise of_failure(answer.failure)
         raise ApiError(500, f"the run was {answer.status}: {answer.why or 'it has no value'}", retry=False)
@@ -202,39 +198,12 @@ def tokens_of(answer: Answer) -> list[dict[str, Any]]:
         return {"token": text, "logprob": logprob, "bytes": list(text.encode("utf-8", "replace"))}
 
     said = "".join(each.text for each in answer.tokens)
-    text = turn_of(answer).text
+    text = answer.message.text
     same = "\ufffd" in said or said.strip() == text.strip()  # half a character is no text
     if text and not (answer.tokens and same):
         raise unsupported("logprobs", "the answer is not the text of one model call whose tokens are known: ask a "
                           "planner such as plait/single over a worker that tells them, or leave them out")  # fmt: skip
     return [{**of(each.text, each.logprob), "top_logprobs": [of(*top) for top in each.top]} for each in answer.tokens]
-
-
-def was_cut(answer: Answer) -> bool:
-    """Return whether a limit has cut the answer."""
-    return answer.finish == "length" or answer.status == "partial" or answer.value is None
-
-
-def turn_of(answer: Answer) -> Message:
-    """Return the assistant's message that a client gets."""
-    if answer.value is None and _at_length(answer):
-        return Message(role="assistant", content=_text_of(answer))
-    if answer.value is None or isinstance(answer.value, str):
-        return answer.message
-    return Message(role="assistant", content=as_text(answer.value), reasoning=answer.reasoning)
-
-
-def _at_length(answer: Answer) -> bool:
-    """Return whether there is no answer because its text was cut at its most tokens: to OpenAI's clients that is no
-    error."""
-    return answer.failure is not None and answer.failure.code in (CutInForm.code, CutInThoughts.code)
-
-
-def _text_of(answer: Answer) -> str:
-    """Return the text that came, also where it was cut before it had its form."""
-    if answer.value is None and answer.failure is not None and answer.failure.code == CutInForm.code:
-        return as_text(next(reversed(answer.partial.values()), ""))
-    return "" if answer.value is None else as_text(answer.value)
 
 
 def _answering(handle: Handle) -> str:
@@ -263,20 +232,3 @@ def step_of(step: StepRecord) -> dict[str, Any]:
 def written(step: StepRecord) -> str:
     """Return what a step has written."""
     return step.text if step.value is None else as_text(step.value)
-
-
-def chat_usage(usage: Usage) -> dict[str, Any]:
-    """Return the tokens of a run in the form of chat completions; `cancelled_tokens` is ours."""
-    return {
-        "prompt_tokens": usage.prompt,
-        "completion_tokens": usage.completion,
-        "total_tokens": usage.prompt + usage.completion,
-        "prompt_tokens_details": {"cached_tokens": usage.cached, "audio_tokens": 0},
-        "completion_tokens_details": {
-            "reasoning_tokens": usage.thoughts,
-            "audio_tokens": 0,
-            "accepted_prediction_tokens": 0,
-            "rejected_prediction_tokens": 0,
-            "cancelled_tokens": usage.cancelled,
-        },
-    }

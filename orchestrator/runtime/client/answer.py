@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, InstanceOf, JsonValue, PlainSerializer, PlainValidator
 
 from ...core.chat import Message, spoken
-from ...core.errors import OutcomeUnknown, RunFailed, TaskError
+from ...core.errors import CutInForm, CutInThoughts, OutcomeUnknown, RunFailed, TaskError
 from ...core.events import Status
 from ...core.form import ADAPTERS, Form
 from ...core.ops import Kind
@@ -197,8 +197,30 @@ class Answer(Frozen):
         return self.value if isinstance(self.value, str) else "" if self.value is None else str(self.value)
 
     @property
+    def cut(self) -> bool:
+        """Whether a limit has cut it, or left nothing of it."""
+        return self.finish == "length" or self.status == "partial" or self.value is None
+
+    @property
+    def at_length(self) -> bool:
+        """Whether there is no value because the text was cut at its most tokens, before it had its form or left its
+        thoughts: to OpenAI's clients that is no error."""
+        return self.failure is not None and self.failure.code in (CutInForm.code, CutInThoughts.code)
+
+    @property
+    def written(self) -> str:
+        """The output as text, also where it was cut before it had its form."""
+        if self.value is None and self.failure is not None and self.failure.code == CutInForm.code:
+            return as_text(next(reversed(self.partial.values()), ""))
+        return "" if self.value is None else as_text(self.value)
+
+    @property
     def message(self) -> Message:
         """The output as an assistant's message: its text, calls of functions, and reasoning apart."""
+        if self.value is None and self.at_length:
+            return Message(role="assistant", content=self.written)
+        if self.value is not None and not isinstance(self.value, str):
+            return Message(role="assistant", content=as_text(self.value), reasoning=self.reasoning)
         message = spoken(self.text, of=self.run)
         fields = {"reasoning": self.reasoning or message.reasoning, "said": ""}
         return message.model_copy(update=fields)
