@@ -79,7 +79,7 @@ class Class:
 
 
 @dataclass(slots=True)
-class _Read:
+class _ReadAnswer:
     """The answer of a result, and the verifier's judgement of it."""
 
     task: weakref.ref[Task]
@@ -89,7 +89,7 @@ class _Read:
     truth: bool | None = None
 
 
-_MEMO: dict[str, _Read] = {}
+_MEMO: dict[str, _ReadAnswer] = {}
 _MEMO_SIZE = 16_384
 
 
@@ -109,7 +109,7 @@ def truth_of(branch: Branch, task: Task) -> bool | None:
     return known.truth
 
 
-def _known(branch: Branch, task: Task) -> _Read | None:
+def _known(branch: Branch, task: Task) -> _ReadAnswer | None:
     result = branch.result
     if not branch.done or result is None or result.value is None:
         return None
@@ -124,7 +124,7 @@ def _known(branch: Branch, task: Task) -> _Read | None:
     if len(_MEMO) >= _MEMO_SIZE:
         for step in list(_MEMO)[: _MEMO_SIZE // 2]:
             _MEMO.pop(step, None)
-    known = _MEMO[branch.step] = _Read(weakref.ref(task), weakref.ref(result), claim)
+    known = _MEMO[branch.step] = _ReadAnswer(weakref.ref(task), weakref.ref(result), claim)
     return known
 
 

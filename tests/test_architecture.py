@@ -197,6 +197,33 @@ def test_a_public_class_name_occurs_once() -> None:
     assert not twice, twice
 
 
+IRREGULAR = frozenset(
+    "Begun Bound Brought Caught Chosen Cut Done Drawn Fallen Felt Found Given Gone Grown Heard Held Kept Known Left "
+    "Lost Made Meant Met Paid Put Ran Read Said Seen Sent Set Shown Sold Spoken Taken Told Tried Written".split()
+)
+NOUNS = frozenset({"Embed", "Feed", "Need", "Seed", "Speed"})
+"""Words that only look like a participle."""
+EVENTS = frozenset(
+    ["orchestrator/core/events.py", "orchestrator/apps/serve/telling.py", "workers/_shared/cached_blocks.py"]
+)
+"""Files of events: what has happened in a run, what a client hears of it, what an engine says of its cache."""
+
+
+@over(sources(*SHIPPED))
+def test_a_past_participle_names_what_has_happened(path: str) -> None:
+    """A class is a noun. Events and exceptions are what has happened; a plugin's class has the name that users type."""
+    plugin = (Path(path).parent if path.endswith("__init__.py") else Path(path)).stem.replace("_", "")
+    for node in ast.walk(tree(path)):
+        if not isinstance(node, ast.ClassDef) or path in EVENTS or node.name.lower() == plugin:
+            continue
+        bases = " ".join(map(ast.unparse, node.bases))
+        if re.search(r"(Error|Exception|Interrupted|Failed|Lost)\b", bases):
+            continue
+        last = re.findall(r"[A-Z][a-z0-9]*", node.name)[-1:]
+        wrong = [word for word in last if (word.endswith("ed") or word in IRREGULAR) and word not in NOUNS]
+        assert not wrong, f"line {node.lineno}: {node.name} is no noun"
+
+
 # --- purity of the core ----------------------------------------------------------------------------------------------
 
 # What tells the time, draws numbers, reads the machine, or waits.

@@ -23,7 +23,7 @@ from statistics import fmean
 from plait import AsyncOrchestrator
 from plait.core.interfaces import Worker
 from plait.core.ops import Plugin
-from plait.tasks.bash_sql.problems import Generated, drawn
+from plait.tasks.bash_sql.problems import SqlProblem, drawn
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools.environments.bash_sql import BashSqlEnvironment
 
@@ -66,7 +66,7 @@ class Solved:
     seconds: float
 
 
-def script(problems: Sequence[Generated], planner: str) -> list[Reply]:
+def script(problems: Sequence[SqlProblem], planner: str) -> list[Reply]:
     """Return the replies of a model that solves the problems with a planner, after some wrong moves."""
     made = _plans if planner == "llmcompiler" else _steps
     return [reply for i, problem in enumerate(problems) for reply in made(problem, i, planner == "tree:dfs")]
@@ -78,7 +78,7 @@ def reply_to(replies: Sequence[Reply], prompt: str) -> str:
     return next(found, "")
 
 
-async def attempt(problem: Generated, planner: str, worker: Worker, sandbox: str = "process") -> Solved:
+async def attempt(problem: SqlProblem, planner: str, worker: Worker, sandbox: str = "process") -> Solved:
     """Work on a problem and grade what has become of its files and tables."""
     place = BashSqlEnvironment(text=problem.text, sandbox=sandbox)
     begun = time.monotonic()
@@ -103,7 +103,7 @@ def _broken(move: Move) -> Move:
     return (tool, f"fi; {command}") if tool == "bash" else (tool, command[:3] + command[4:])
 
 
-def _look(problem: Generated) -> Move:
+def _look(problem: SqlProblem) -> Move:
     return ("query", "select * from goods") if problem.solution[0][0] == "sql" else ("look", "head *")
 
 
@@ -111,12 +111,12 @@ def _argument(move: Move) -> str:
     return "statement" if move[0] in ("sql", "query") else "command"
 
 
-def _asked(problem: Generated) -> str:
+def _asked(problem: SqlProblem) -> str:
     """Return an expression for what is asked, up to the call that is looked for, in what a branch itself has done."""
     return re.escape(json.loads(problem.text)["prompt"]) + r"(?:(?!tried here).)*"
 
 
-def _steps(problem: Generated, number: int, search: bool) -> list[Reply]:
+def _steps(problem: SqlProblem, number: int, search: bool) -> list[Reply]:
     """Return replies for planners that see each result: a wrong move, a look, a command that fails, the solution.
 
     A search gives the wrong move up and tries another; without one the model goes on behind it.
@@ -135,7 +135,7 @@ def _steps(problem: Generated, number: int, search: bool) -> list[Reply]:
     return [*reversed(replies), Reply(when=_asked(problem), text=texts[0])]
 
 
-def _plans(problem: Generated, number: int, search: bool) -> list[Reply]:
+def _plans(problem: SqlProblem, number: int, search: bool) -> list[Reply]:
     """Return replies for plans: one that looks and has a fault, and behind its results one that solves the problem."""
     first = [_FIRST[number % len(_FIRST)], _look(problem)]
     asked = re.escape(json.loads(problem.text)["prompt"])

@@ -110,7 +110,7 @@ _FREE = ("job submit", "job manifest")
 """Commands whose arguments are another command's words."""
 
 
-class _Unloaded(TyperCommand):
+class _LazyCommand(TyperCommand):
     """A command as the list of commands shows it; its module is not imported yet."""
 
     def __init__(self, words: str, module: str, attribute: str, about: str, panel: str | None) -> None:
@@ -148,7 +148,7 @@ class LazyGroup(TyperGroup):
             and (not rest or rest[0] not in command.commands)
         ):
             command = command.default
-        return name, command.loaded() if isinstance(command, _Unloaded) else command, rest
+        return name, command.loaded() if isinstance(command, _LazyCommand) else command, rest
 
     def _refuse_moved(self, ctx: Any, args: list[str]) -> None:
         now = MOVED.get(" ".join(args[:2])) or MOVED.get(args[0])
@@ -162,9 +162,9 @@ class LazyGroup(TyperGroup):
         for name, command in self.commands.items():
             if isinstance(command, LazyGroup):
                 command.load_all()
-                if isinstance(command.default, _Unloaded):
+                if isinstance(command.default, _LazyCommand):
                     command.default = command.default.loaded()
-            elif isinstance(command, _Unloaded):
+            elif isinstance(command, _LazyCommand):
                 self.commands[name] = command.loaded()
 
 
@@ -204,7 +204,7 @@ def build() -> LazyGroup:
     for panel, commands in COMMANDS.items():
         for words, (module, attribute, about) in commands.items():
             first, _, second = words.partition(" ")
-            command = _Unloaded(words, module, attribute, about, None if second else panel)
+            command = _LazyCommand(words, module, attribute, about, None if second else panel)
             if second:
                 _family(group, first, panel).add_command(command)
             else:
@@ -220,7 +220,7 @@ def _family(group: LazyGroup, name: str, panel: str) -> LazyGroup:
     about = there.help if there is not None else FAMILIES[name]
     family = LazyGroup(name=name, help=about, no_args_is_help=True, rich_help_panel=panel,
                        context_settings={"help_option_names": ["-h", "--help"]})  # fmt: skip
-    family.default = there if isinstance(there, _Unloaded) else None
+    family.default = there if isinstance(there, _LazyCommand) else None
     group.add_command(family)
     return family
 

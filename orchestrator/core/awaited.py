@@ -107,15 +107,15 @@ class FlowHost(Protocol):
         """Give a step up."""
         ...
 
-    def spawn(self, coroutine: Coroutine[object, None, T]) -> Awaited[T]:
+    def spawn(self, coroutine: Coroutine[object, None, T]) -> Promise[T]:
         """Run a coroutine beside the one that runs."""
         ...
 
-    def abandon(self, task: Awaited[object], reason: str) -> None:
+    def abandon(self, task: Promise[object], reason: str) -> None:
         """Give a coroutine up, with all steps that it has made."""
         ...
 
-    def wait(self, awaited: Awaited[object]) -> Generator[object, None, None]:
+    def wait(self, awaited: Promise[object]) -> Generator[object, None, None]:
         """Suspend the running coroutine until something has ended."""
         ...
 
@@ -123,7 +123,7 @@ class FlowHost(Protocol):
         """Take note that something was awaited that had ended already."""
         ...
 
-    def read(self, awaited: Awaited[object]) -> None:
+    def read(self, awaited: Promise[object]) -> None:
         """Mark a result as observed, so that its failure is not reported again."""
         ...
 
@@ -136,7 +136,7 @@ class FlowHost(Protocol):
         ...
 
 
-class Awaited(Generic[T_co]):
+class Promise(Generic[T_co]):
     """Something that a flow may await, any number of times."""
 
     def __init__(self, host: FlowHost) -> None:
@@ -197,7 +197,7 @@ class Maker(Protocol):
         ...
 
 
-class StepHandle(Awaited[T_co]):
+class StepHandle(Promise[T_co]):
     """A step that a flow has made."""
 
     def __init__(self, maker: Maker, host: FlowHost, step: Step) -> None:
@@ -316,16 +316,16 @@ Pieces = str | Part | StepHandle[object] | Sequence[str | Part | StepHandle[obje
 """A prompt: text, pieces of a plan's prompt, and handles of steps whose values are put in."""
 
 
-class Several(Awaited[T_co]):
+class Several(Promise[T_co]):
     """Waits for members."""
 
-    members: Sequence[Awaited[object]] = ()
+    members: Sequence[Promise[object]] = ()
 
 
 class All(Several[list[T]]):
     """Waits for several things. Ends at once when one of them raises, unless exceptions are wanted too."""
 
-    def __init__(self, host: FlowHost, members: Iterable[Awaited[T]], exceptions: bool) -> None:
+    def __init__(self, host: FlowHost, members: Iterable[Promise[T]], exceptions: bool) -> None:
         super().__init__(host)
         self.members = self._each = list(members)
         self._open = len(self._each)
@@ -335,7 +335,7 @@ class All(Several[list[T]]):
         if not self._each:
             self.settle([])
 
-    def _one(self, member: Awaited[T]) -> None:
+    def _one(self, member: Promise[T]) -> None:
         self._open -= 1
         if member.error is not None and not self._exceptions:
             self.settle(error=member.error)
@@ -349,9 +349,9 @@ class First(Several[T | None]):
     def __init__(
         self,
         host: FlowHost,
-        members: Iterable[Awaited[T]],
+        members: Iterable[Promise[T]],
         ok: Callable[[T], bool] | None,
-        cancel: Callable[[Awaited[object]], None],
+        cancel: Callable[[Promise[object]], None],
         any_end: bool = False,
     ) -> None:
         super().__init__(host)
@@ -363,7 +363,7 @@ class First(Several[T | None]):
         if not self._each:
             self.settle(None)
 
-    def _one(self, member: Awaited[T]) -> None:
+    def _one(self, member: Promise[T]) -> None:
         if self._ended:
             return
         self._open -= 1

@@ -22,7 +22,7 @@ from .request import Request
 from .result import NO_USAGE, Failure, Result, Usage
 
 
-class _Written:
+class _Record:
     """Base of events and actions: read from JSON, they have no unknown fields."""
 
     __slots__ = ()
@@ -61,7 +61,7 @@ class Hints:
 
 
 @dataclass(slots=True)
-class Job(_Written):
+class Job(_Record):
     """All that a worker gets: an attempt at one step, references resolved, limits applied."""
 
     attempt: int
@@ -93,7 +93,7 @@ class Job(_Written):
 
 
 @dataclass(slots=True)
-class Submitted(_Written):
+class Submitted(_Record):
     """A run was asked for, with the planner's first plan."""
 
     kind: Literal["submitted"] = field(default="submitted", kw_only=True)
@@ -104,7 +104,7 @@ class Submitted(_Written):
 
 
 @dataclass(slots=True)
-class Expanded(_Written):
+class Expanded(_Record):
     """A planner's reader said how an expanding step goes on."""
 
     kind: Literal["expanded"] = field(default="expanded", kw_only=True)
@@ -132,7 +132,7 @@ class Expanded(_Written):
 
 
 @dataclass(slots=True)
-class Progressed(_Written):
+class Progressed(_Record):
     """A live attempt generated more."""
 
     kind: Literal["progressed"] = field(default="progressed", kw_only=True)
@@ -154,7 +154,7 @@ class Progressed(_Written):
 
 
 @dataclass(slots=True)
-class Succeeded(_Written):
+class Succeeded(_Record):
     """An attempt ended in a value."""
 
     kind: Literal["succeeded"] = field(default="succeeded", kw_only=True)
@@ -164,7 +164,7 @@ class Succeeded(_Written):
 
 
 @dataclass(slots=True)
-class Failed(_Written):
+class Failed(_Record):
     """An attempt ended without a value."""
 
     kind: Literal["failed"] = field(default="failed", kw_only=True)
@@ -175,7 +175,7 @@ class Failed(_Written):
 
 
 @dataclass(slots=True)
-class Stopped(_Written):
+class Stopped(_Record):
     """A worker confirmed that a cancelled attempt is over; `result` holds what it had generated."""
 
     kind: Literal["stopped"] = field(default="stopped", kw_only=True)
@@ -185,7 +185,7 @@ class Stopped(_Written):
 
 
 @dataclass(slots=True)
-class WorkerUp(_Written):
+class WorkerUp(_Record):
     """A worker is ready, for the first time or again."""
 
     kind: Literal["worker-up"] = field(default="worker-up", kw_only=True)
@@ -209,7 +209,7 @@ class WorkerUp(_Written):
 
 
 @dataclass(slots=True)
-class WorkerDown(_Written):
+class WorkerDown(_Record):
     """A worker went away with all that it was running."""
 
     kind: Literal["worker-down"] = field(default="worker-down", kw_only=True)
@@ -222,7 +222,7 @@ class WorkerDown(_Written):
 
 
 @dataclass(frozen=True, slots=True)
-class CacheNews(_Written):
+class CacheNews(_Record):
     """What a worker's prefix cache holds of the prompts that it was sent, by its engine's own events."""
 
     held: tuple[tuple[int, Annotated[int, Field(ge=0)]], ...] = ()
@@ -232,7 +232,7 @@ class CacheNews(_Written):
 
 
 @dataclass(slots=True)
-class CacheChanged(_Written):
+class CacheChanged(_Record):
     """A worker tells of its prefix cache. Its first such news says that from now on it tells of every change."""
 
     kind: Literal["cache-changed"] = field(default="cache-changed", kw_only=True)
@@ -242,7 +242,7 @@ class CacheChanged(_Written):
 
 
 @dataclass(slots=True)
-class Counted(_Written):
+class Counted(_Record):
     """A worker has counted the prompt of a ready step, as it was asked to (`Count`)."""
 
     kind: Literal["counted"] = field(default="counted", kw_only=True)
@@ -253,7 +253,7 @@ class Counted(_Written):
 
 
 @dataclass(slots=True)
-class Tick(_Written):
+class Tick(_Record):
     """A time that the machine had asked to be woken at has come."""
 
     kind: Literal["tick"] = field(default="tick", kw_only=True)
@@ -261,7 +261,7 @@ class Tick(_Written):
 
 
 @dataclass(slots=True)
-class Cancelled(_Written):
+class Cancelled(_Record):
     """The user gave the run up."""
 
     kind: Literal["cancelled"] = field(default="cancelled", kw_only=True)
@@ -273,7 +273,7 @@ class Cancelled(_Written):
 
 
 @dataclass(slots=True)
-class Pruned(_Written):
+class Pruned(_Record):
     """The user gave one step up, as a policy may: it is left out, and its run goes on."""
 
     kind: Literal["pruned"] = field(default="pruned", kw_only=True)
@@ -285,7 +285,7 @@ class Pruned(_Written):
 
 
 @dataclass(slots=True)
-class Paused(_Written):
+class Paused(_Record):
     """The user wants nothing more of a run to start (what runs goes on, and so does the time), or wants it to go on."""
 
     kind: Literal["paused"] = field(default="paused", kw_only=True)
@@ -296,7 +296,7 @@ class Paused(_Written):
 
 
 @dataclass(slots=True)
-class Limited(_Written):
+class Limited(_Record):
     """The user has changed the limits of a run while it runs. What has been used counts against them."""
 
     kind: Literal["limited"] = field(default="limited", kw_only=True)
@@ -307,7 +307,7 @@ class Limited(_Written):
 
 
 @dataclass(slots=True)
-class Elsewhere(_Written):
+class Elsewhere(_Record):
     """Something happened in a run that another journal holds. Written where steps of this journal's runs started
     because of it; says nothing to a machine."""
 
@@ -336,7 +336,7 @@ Event = (
 
 
 @dataclass(slots=True)
-class Dispatch(_Written):
+class Dispatch(_Record):
     """Start a job on a worker."""
 
     kind: Literal["dispatch"] = field(default="dispatch", kw_only=True)
@@ -347,7 +347,7 @@ class Dispatch(_Written):
 
 
 @dataclass(slots=True)
-class Cancel(_Written):
+class Cancel(_Record):
     """Give a step up. With an attempt: tell the worker, which answers `Stopped`. Without: it never ran."""
 
     kind: Literal["cancel"] = field(default="cancel", kw_only=True)
@@ -360,7 +360,7 @@ class Cancel(_Written):
 
 
 @dataclass(slots=True)
-class Expand(_Written):
+class Expand(_Record):
     """Feed a step's reader: with a text delta while it runs, with the result when it has ended."""
 
     kind: Literal["expand"] = field(default="expand", kw_only=True)
@@ -371,7 +371,7 @@ class Expand(_Written):
 
 
 @dataclass(slots=True)
-class Count(_Written):
+class Count(_Record):
     """Have a worker count the prompt of a ready step: a budget limits it. The answer is `Counted`."""
 
     kind: Literal["count"] = field(default="count", kw_only=True)
@@ -381,7 +381,7 @@ class Count(_Written):
 
 
 @dataclass(slots=True)
-class WakeAt(_Written):
+class WakeAt(_Record):
     """Send a `Tick` at this time; a later `WakeAt` replaces an earlier one."""
 
     kind: Literal["wake-at"] = field(default="wake-at", kw_only=True)
@@ -389,7 +389,7 @@ class WakeAt(_Written):
 
 
 @dataclass(slots=True)
-class Finish(_Written):
+class Finish(_Record):
     """The run is over: nothing of it is live any more. Sent once."""
 
     kind: Literal["finish"] = field(default="finish", kw_only=True)

@@ -22,7 +22,6 @@ from pydantic import JsonValue
 
 from .awaited import (
     All,
-    Awaited,
     CallHandle,
     Chance,
     First,
@@ -31,6 +30,7 @@ from .awaited import (
     JoinHandle,
     Line,
     Pieces,
+    Promise,
     Several,
     StepFailed,
     StepHandle,
@@ -69,7 +69,7 @@ Answerable = StepHandle[object] | JsonValue
 Tolerate = Literal["all", "quorum", "best-effort", "any-end"]
 
 
-Waited = Awaited[T] | Coroutine[object, None, T]
+Waited = Promise[T] | Coroutine[object, None, T]
 """What `gather`, `first` and `race` take: handles, and coroutines that make more."""
 
 
@@ -226,7 +226,7 @@ class Context:
         """Wait for the first to end, in a value or an exception, and give up the others."""
         return First(self._host, [self._one(each) for each in awaited], None, self.cancel, any_end=True)
 
-    def cancel(self, awaited: Awaited[object], reason: str = "given up by the flow") -> None:
+    def cancel(self, awaited: Promise[object], reason: str = "given up by the flow") -> None:
         """Give something up: a step, or a coroutine of `gather`, `first` or `race` with the steps that it has made."""
         match awaited:
             case Several():
@@ -286,8 +286,8 @@ class Context:
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _one(self, awaited: Waited[T]) -> Awaited[T]:
-        return awaited if isinstance(awaited, Awaited) else self._host.spawn(awaited)
+    def _one(self, awaited: Waited[T]) -> Promise[T]:
+        return awaited if isinstance(awaited, Promise) else self._host.spawn(awaited)
 
     def _think(self, pieces: Pieces, after: Line | None, prompt: Prompt | None, options: LineOptions) -> Line:
         inner = self._inner

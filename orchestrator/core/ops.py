@@ -178,7 +178,7 @@ def _plain_refs(value: object) -> object:
             return value
 
 
-class Structured(Frozen):
+class StructuredOutput(Frozen):
     """A form that the generated text must have, enforced by the engine while it samples."""
 
     kind: Literal["json", "regex", "grammar", "choice"]
@@ -255,7 +255,7 @@ class Sampling(Frozen):
     """Have each token's text and log-probability told, with so many of the likeliest beside it (`Result.tokens`)."""
     window: int = Field(default=0, ge=0)
     """Tokens in a sliding group of confidence (W of DeepConf, arXiv 2508.15260); 0: no groups."""
-    structured: Structured | None = None
+    structured: StructuredOutput | None = None
     """The form that the text must have."""
     labels: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         default=(), max_length=64, exclude_if=lambda labels: not labels

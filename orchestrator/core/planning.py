@@ -13,7 +13,7 @@ from .budget import Budget
 from .chat import Message
 from .errors import FlowError
 from .interfaces import Brief
-from .ops import Function, Join, Part, Plugin, Sampling, Structured, Text, Think
+from .ops import Function, Join, Part, Plugin, Sampling, StructuredOutput, Text, Think
 from .plan import Plan, Step
 from .prompt import Prompt, Thinking
 from .result import Result
@@ -64,7 +64,7 @@ class CallOptions(TypedDict, total=False):
     """In a flow on by default, so that a line goes on behind its stop text."""
     logprobs: int
     window: int
-    form: Structured | Literal["calls", "choice", "json"] | None
+    form: StructuredOutput | Literal["calls", "choice", "json"] | None
     thinking: Thinking
     thinking_tokens: int | None
     labels: Sequence[str]

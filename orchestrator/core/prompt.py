@@ -19,7 +19,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, field_validator
 
-from .ops import LogitBias, Part, Structured, Text, Thinking
+from .ops import LogitBias, Part, StructuredOutput, Text, Thinking
 from .values import Frozen, json_value
 
 __all__ = ["Generation", "Prompt", "Uses"]
@@ -94,7 +94,7 @@ class Prompt(Generation):
     which fields there are. Other braces stay as they are."""
     model: str | None = None
     """Name of the model that answers; `None`: the request's."""
-    form: Structured | Literal["calls", "choice", "json"] | None = None
+    form: StructuredOutput | Literal["calls", "choice", "json"] | None = None
     """The form that the text must have; `None`: free. A word stands for a form that the planner makes, for the calls of
     the model that say so: `calls` of the tools that there are, a `choice` of texts, `json`."""
     begin: str | None = None

@@ -13,7 +13,7 @@ from typing import Protocol, cast
 
 import re2  # pyright: ignore[reportMissingTypeStubs]
 
-__all__ = ["Expression", "Found", "expression"]
+__all__ = ["Expression", "ExpressionMatch", "expression"]
 
 LONGEST = 4000
 """Characters of an expression."""
@@ -35,7 +35,7 @@ class _Match(Protocol):
     def span(self, group: int = 0) -> tuple[int, int]: ...
 
 
-class _Compiled(Protocol):
+class _CompiledExpression(Protocol):
     groups: int
     groupindex: Mapping[str, int]
     programsize: int
@@ -48,7 +48,7 @@ class _Engine(Protocol):
     error: type[Exception]
 
     def Options(self) -> _Options: ...  # noqa: N802
-    def compile(self, pattern: str, options: _Options) -> _Compiled: ...
+    def compile(self, pattern: str, options: _Options) -> _CompiledExpression: ...
 
 
 class _Options(Protocol):
@@ -60,7 +60,7 @@ _RE2 = cast("_Engine", re2)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ExpressionMatch:
     """A match."""
 
     text: str
@@ -82,19 +82,19 @@ class Expression:
         self.size = self._compiled.programsize
         self._most = WORK // max(1, self.size)
 
-    def search(self, text: str) -> Found | None:
+    def search(self, text: str) -> ExpressionMatch | None:
         """Return the first match."""
         data = text.encode("utf-8", "replace")
         match = self._compiled.search(data, 0, _boundary(data, self._most))
         return None if match is None else self._found(data, match)
 
-    def fullmatch(self, text: str) -> Found | None:
+    def fullmatch(self, text: str) -> ExpressionMatch | None:
         """Return the match of the whole text."""
         data = text.encode("utf-8", "replace")
         match = self._compiled.fullmatch(data) if len(data) <= self._most else None
         return None if match is None else self._found(data, match)
 
-    def finditer(self, text: str) -> Iterator[Found]:
+    def finditer(self, text: str) -> Iterator[ExpressionMatch]:
         """Yield the matches from left to right, none over another, as long as the bound on the work allows. A match
         ends where it would in the next few hundred characters, also where it could be longer with all of the text."""
         data = text.encode("utf-8", "replace")
@@ -114,10 +114,10 @@ class Expression:
             left, found = left - max(_SHORT, last - start), found + 1
             start, width = last if last > first else _boundary(data, last + 1, last + 1), _WINDOW
 
-    def _found(self, data: bytes, match: _Match) -> Found:
+    def _found(self, data: bytes, match: _Match) -> ExpressionMatch:
         groups = [_text(data, match.span(number)) for number in range(1, self._compiled.groups + 1)]
         named = {name: groups[number - 1] for name, number in self._names.items()}
-        return Found(_text(data, match.span()) or "", groups, named)
+        return ExpressionMatch(_text(data, match.span()) or "", groups, named)
 
 
 @functools.lru_cache(maxsize=512)

@@ -37,7 +37,7 @@ class Same:
         return isinstance(other, Same) and other._object is self._object
 
 
-class _Worded(type(BaseModel)):
+class _FieldErrors(type(BaseModel)):
     """Has `Step(name=3)` raise a `FieldError` in words. Reading data (`model_validate`) raises pydantic's error, which
     the reader puts into words of its own."""
 
@@ -63,7 +63,7 @@ def complaints(cls: type[BaseModel], error: ValidationError) -> str:
     return f"{cls.__name__}: {'; '.join(said)}"
 
 
-class Frozen(BaseModel, metaclass=_Worded):
+class Frozen(BaseModel, metaclass=_FieldErrors):
     """Base of every written-down type: immutable, closed, documented by its fields' docstrings.
 
     A constructor raises `FieldError` for fields that are not known, missing or of the wrong kind.

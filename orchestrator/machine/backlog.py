@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 from ..core.states import READY, State
 
 
-class Ranked(Hashable, Protocol):
+class QueuedStep(Hashable, Protocol):
     """A step as queues see it."""
 
     priority: int
@@ -22,7 +22,7 @@ class Ranked(Hashable, Protocol):
     state: State
 
 
-R = TypeVar("R", bound=Ranked)
+R = TypeVar("R", bound=QueuedStep)
 Queued = tuple[int, tuple[float, ...], int, R]
 """A ready step in a heap: its priority, rank, ticket, itself."""
 

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, cast
 
 from pydantic import Field, field_validator
 
-from plait.core.awaited import Awaited, JoinHandle, Line, Pieces, StepFailed, StepHandle
+from plait.core.awaited import JoinHandle, Line, Pieces, Promise, StepFailed, StepHandle
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Part as Piece, Text
 from plait.core.prompt import Prompt, Uses
@@ -95,7 +95,7 @@ class Scale(Flow):
         tally = StepCounts(
             isotonic([(each[0], each[1]) for each in self.records]) if len(self.records) >= LEAST else []
         )
-        done: dict[int, Awaited[list[StepHandle[object]]]] = {}
+        done: dict[int, Promise[list[StepHandle[object]]]] = {}
         for part in parts.values():
             done[part.number] = ctx.gather(self._step(ctx, question, part, parts, dict(done), tally))
         results = [(await done[number])[0] for number in parts]
@@ -137,7 +137,7 @@ class Scale(Flow):
         question: str,
         part: Part,
         parts: Mapping[int, Part],
-        before: Mapping[int, Awaited[list[StepHandle[object]]]],
+        before: Mapping[int, Promise[list[StepHandle[object]]]],
         tally: StepCounts,
     ) -> StepHandle[object]:
         """Do one step when those that it needs are done."""

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from pydantic import Field
 
 from plait.core.interfaces import Merge
-from plait.core.ops import Sampling, Structured, Think
+from plait.core.ops import Sampling, StructuredOutput, Think
 from plait.core.plan import Step
 from plait.core.task import Task
 from plait.core.view import Branch
@@ -30,7 +30,7 @@ class Asking(Merge):
     limit: int = Field(default=8000, ge=1)
     """Most characters of one branch's text that it is shown: the last ones, where the answer stands."""
 
-    def call(self, task: Task, name: str, prompt: str, label: str, form: Structured | None = None) -> Step:
+    def call(self, task: Task, name: str, prompt: str, label: str, form: StructuredOutput | None = None) -> Step:
         """Return one call of the model."""
         sampling = Sampling(max_tokens=self.tokens, temperature=self.temperature, structured=form)
         return Step(

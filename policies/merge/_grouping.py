@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from pydantic import Field, JsonValue
 
-from plait.core.ops import Structured, Think
+from plait.core.ops import StructuredOutput, Think
 from plait.core.plan import Step
 from plait.core.task import Task
 from plait.core.values import Frozen
@@ -76,7 +76,7 @@ class Grouping(Asking):
         """Return the calls of the next round. `shown` has the text of each; `intro` and `ask` are put around the two of
         a comparison, which are called A and B."""
         head = groups.open[0]
-        form = Structured(kind="choice", spec=["yes", "no"], required=False) if self.constrain else None
+        form = StructuredOutput(kind="choice", spec=["yes", "no"], required=False) if self.constrain else None
         steps: list[Step] = []
         for i, other in enumerate(groups.others, 1):
             name = fresh(f"same-{len(groups.found) + 1}-{i}", shown)

@@ -9,7 +9,7 @@ from typing import ClassVar
 from pydantic import JsonValue
 
 from plait.core.interfaces import Verdict
-from plait.core.ops import Join, Plugin, Structured
+from plait.core.ops import Join, Plugin, StructuredOutput
 from plait.core.plan import Plan, Step
 from plait.core.task import Task
 from plait.core.values import Frozen
@@ -91,7 +91,7 @@ class Pairwise(Asking):
                 continue
             pair = (by_name[first], by_name[second])
             names = [fresh(f"match-{i + 1}{way}", by_name) for way in "ab"]
-            form = Structured(kind="choice", spec=["A", "B"], required=False) if self.constrain else None
+            form = StructuredOutput(kind="choice", spec=["A", "B"], required=False) if self.constrain else None
             for name, (a, b) in zip(names, (pair, pair[::-1]), strict=True):
                 prompt = f"{task.render()}\n\nAnswer A:\n{self.shown(a.line)}\n\nAnswer B:\n{self.shown(b.line)}"
                 label = f"{a.name} or {b.name}"

@@ -23,7 +23,7 @@ _KEPT = 1024
 
 
 @dataclass(slots=True)
-class _Known:
+class _VoteFacts:
     """Cached facts about one vote; they can be computed again at any time."""
 
     task: weakref.ref[Task]
@@ -61,7 +61,7 @@ class DeepConf(Policy):
     """Let no other branch start before the warm-up is over, as in the paper. Off: they start when there is room, and
     are measured by the threshold once it is known."""
 
-    _votes: dict[str, _Known] = PrivateAttr(default_factory=dict[str, _Known])
+    _votes: dict[str, _VoteFacts] = PrivateAttr(default_factory=dict[str, _VoteFacts])
 
     def place(self, step: StepView, view: View) -> Hold | None:
         """Hold a branch that is not of the warm-up until the warm-up is over."""
@@ -103,14 +103,14 @@ class DeepConf(Policy):
                 why = f"{join.plan.name}: confidence {lowest:.4g} is below {known.floor:.4g}"
                 yield Stop(step.id, f"{why}, the {100 - self.eta:g}th percentile of {len(known.warm)} branches")
 
-    def _known(self, join: StepView, view: View) -> _Known:
+    def _known(self, join: StepView, view: View) -> _VoteFacts:
         """Return the facts about a vote; they are renewed only when the branch that it waited for has ended."""
         task, known = view.task(join.run), self._votes.get(join.id)
         if known is None or known.task() is not task:
             if len(self._votes) >= _KEPT:
                 self._votes.clear()
             warm = frozenset(step.id for step in join.needs[: self.warmup])
-            known = self._votes[join.id] = _Known(weakref.ref(task), warm, waits_for="")
+            known = self._votes[join.id] = _VoteFacts(weakref.ref(task), warm, waits_for="")
         if known.waits_for is None:
             return known
         at = view.step(known.waits_for)

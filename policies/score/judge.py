@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from plait.core.flow import Context, Line
-from plait.core.ops import Structured
+from plait.core.ops import StructuredOutput
 from plait.core.search import Scorer, SearchNode
 
 __all__ = ["Judge"]
@@ -67,7 +67,7 @@ class Judge(Scorer):
             max_tokens=self.tokens,
             model=self.model,
             label="judge",
-            form=Structured(kind="choice", spec=["A", "B"], required=False),
+            form=StructuredOutput(kind="choice", spec=["A", "B"], required=False),
         )
 
 

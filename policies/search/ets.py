@@ -11,7 +11,7 @@ from pydantic import Field
 from plait.core.search import Frontier, SearchNode, SearchTree
 
 from ._kept_leaves import by_program, by_tree
-from .rebase import Balanced, shares
+from .rebase import BalancedRounds, shares
 from .stride import Stride, Strides
 
 __all__ = ["Ets"]
@@ -68,7 +68,7 @@ class Ets(Stride):
         return by_tree(weights, paths, cost)
 
 
-class _Paper(Balanced):
+class _Paper(BalancedRounds):
     def __init__(self, tree: SearchTree, options: Ets) -> None:
         self._ets = options
         super().__init__(tree, options.budget or 16, options.temperature)

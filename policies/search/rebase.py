@@ -10,7 +10,7 @@ from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
 from ._rounds import Rounds
 
-__all__ = ["Balanced", "Rebase", "shares"]
+__all__ = ["BalancedRounds", "Rebase", "shares"]
 
 
 class Rebase(Search):
@@ -29,10 +29,10 @@ class Rebase(Search):
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the rounds of one run."""
-        return Balanced(tree, self.budget, self.temperature)
+        return BalancedRounds(tree, self.budget, self.temperature)
 
 
-class Balanced(Rounds):
+class BalancedRounds(Rounds):
     """Rounds whose children are shared out by score."""
 
     def __init__(self, tree: SearchTree, budget: int, temperature: float) -> None:

@@ -57,11 +57,11 @@ class Saturation(StopRule):
         if self.evidence == "share":
             first, _ = poll.lead()
             return first, poll.votes - first
-        judged = poll.fold(self, lambda: _Judged(poll.task))
+        judged = poll.fold(self, lambda: _Verdicts(poll.task))
         return judged.right, judged.wrong
 
 
-class _Judged:
+class _Verdicts:
     """The branches by what the verifier says of their answers."""
 
     def __init__(self, task: Task) -> None:

@@ -9,7 +9,7 @@ import pytest
 from experiments.bash_sql.run import PLANNERS, attempt, page, reply_to, script, solved
 from plait.core.tools.tool import ToolSpec
 from plait.planners.search.tree.calls import about_tools, spoken
-from plait.tasks.bash_sql.problems import Generated, drawn
+from plait.tasks.bash_sql.problems import SqlProblem, drawn
 from plait.workers.http import Http
 from plait.workers.scripted import Scripted
 from tests.workers.http.fake_server import FakeServer
@@ -17,11 +17,11 @@ from tests.workers.http.fake_server import FakeServer
 SIXTY = drawn(60, 0)
 
 
-def short(problem: Generated) -> str:
+def short(problem: SqlProblem) -> str:
     return f"{SIXTY.index(problem)}-{problem.kind}"
 
 
-async def works(problem: Generated, planner: str) -> None:
+async def works(problem: SqlProblem, planner: str) -> None:
     done = await attempt(problem, planner, Scripted(script(SIXTY, planner)))
     assert done.right, done
     least = len(problem.solution)
@@ -32,7 +32,7 @@ async def works(problem: Generated, planner: str) -> None:
 
 @pytest.mark.parametrize("planner", PLANNERS)
 @pytest.mark.parametrize("problem", [SIXTY[2], SIXTY[4], SIXTY[9]], ids=short)
-async def test_planners_solve_a_problem_behind_wrong_moves(problem: Generated, planner: str) -> None:
+async def test_planners_solve_a_problem_behind_wrong_moves(problem: SqlProblem, planner: str) -> None:
     """A file by `awk` (with its `$2`), files by a shell's loop (with its `done`), and two statements of SQL."""
     await works(problem, planner)
 
@@ -40,7 +40,7 @@ async def test_planners_solve_a_problem_behind_wrong_moves(problem: Generated, p
 @pytest.mark.slow
 @pytest.mark.parametrize("planner", PLANNERS)
 @pytest.mark.parametrize("problem", SIXTY, ids=short)
-async def test_planners_solve_all_sixty(problem: Generated, planner: str) -> None:
+async def test_planners_solve_all_sixty(problem: SqlProblem, planner: str) -> None:
     await works(problem, planner)
 
 

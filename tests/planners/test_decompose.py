@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.core.ops import Join, Structured, Text, Think
+from plait.core.ops import Join, StructuredOutput, Text, Think
 from plait.core.plan import Plan
 from plait.core.prompt import Prompt
 from plait.core.result import Result
@@ -229,7 +229,9 @@ def test_the_first_plan_asks_for_the_split() -> None:
     plan = checked(made(Decompose(), brief(TRANSLATE)))
     assert [step.name for step in plan.steps] == ["extract"]
     op = plan.steps[0].op
-    assert isinstance(op, Think) and op.sampling.temperature == 0 and isinstance(op.sampling.structured, Structured)
+    assert (
+        isinstance(op, Think) and op.sampling.temperature == 0 and isinstance(op.sampling.structured, StructuredOutput)
+    )
     assert op.sampling.structured.kind == "json" and not op.sampling.structured.required
     assert TRANSLATE in prompt(plan.steps[0])
     op = made(Decompose(extract=Prompt(form=None)), brief(TRANSLATE)).steps[0].op

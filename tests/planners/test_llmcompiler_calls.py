@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from plait import tool
 from plait.core.errors import PluginError
-from plait.core.ops import Structured, Think
+from plait.core.ops import StructuredOutput, Think
 from plait.core.prompt import Prompt
 from plait.planners.tools.llmcompiler import LLMCompiler
 from plait.planners.tools.llmcompiler.grammar import LINES, grammar
@@ -160,7 +160,7 @@ def test_an_engines_chat_template_is_told_of_the_functions(template: str | None)
 
 
 def test_native_calls_and_a_form_of_ones_own_exclude_each_other() -> None:
-    form = Structured(kind="regex", spec="a")
+    form = StructuredOutput(kind="regex", spec="a")
     with pytest.raises(PluginError, match="two languages"):
         LLMCompiler(dialect="native", plan=Prompt(form=form))
     orchestrator = AsyncOrchestrator(workers=[], tools=[search])

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from plait import AsyncOrchestrator
 from plait.core.errors import FieldError, PluginError
-from plait.core.ops import Join, Plugin, Structured, Text, Think
+from plait.core.ops import Join, Plugin, StructuredOutput, Text, Think
 from plait.core.prompt import Prompt
 from plait.core.result import Result
 from plait.planners.split.skeleton import Skeleton
@@ -95,7 +95,7 @@ def test_the_first_plan_asks_the_router() -> None:
     assert "How does a plant live?" in prompt(plan.steps[0])
     op = plan.steps[0].op
     assert isinstance(op, Think) and op.chat and op.sampling.temperature == 0
-    letters = Structured(kind="choice", spec=["A", "B", "C"], required=False)
+    letters = StructuredOutput(kind="choice", spec=["A", "B", "C"], required=False)
     assert op.sampling.structured == letters, "held to a letter where the engine can"
     op = made(Skeleton(router=Prompt(form=None)), brief()).steps[0].op
     assert isinstance(op, Think) and op.sampling.structured is None

@@ -68,7 +68,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
                 raise MemoryError(f"{number[0]} steps were made")
         return known(cls, *args, **fields)
 
-    monkeypatch.setattr(values._Worded, "__call__", counted)
+    monkeypatch.setattr(values._FieldErrors, "__call__", counted)
     return number
 
 

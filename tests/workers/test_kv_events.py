@@ -18,7 +18,7 @@ from plait.core.interfaces import CacheNews
 from plait.core.ops import Plugin
 from plait.core.result import Result
 from plait.runtime.client.config import Config
-from plait.workers._shared.cached_blocks import CachedBlocks, Mailbox, Removed, Stored, read
+from plait.workers._shared.cached_blocks import BlockRemoved, BlockStored, CachedBlocks, Mailbox, read
 from plait.workers.http.kv_events import Batches, KvEvents
 from plait.workers.scripted import Reply, Scripted
 
@@ -89,13 +89,13 @@ def test_news_says_what_is_held_of_the_newest_prompt_through_a_block() -> None:
     assert blocks.news() is None, "nothing was evicted: it is held, as it was taken to be"
     blocks.ended(2, (*LONG, 99, 98, 97, 96, 95))
     assert blocks.news() == CacheNews(((2, 12),)), "the rest was never read"
-    blocks.take([Removed([b"\3" * 4])])
+    blocks.take([BlockRemoved([b"\3" * 4])])
     assert blocks.news() == CacheNews(((2, 8),))
-    blocks.take([Removed([b"\1" * 4]), Removed([b"\2" * 4])])
+    blocks.take([BlockRemoved([b"\1" * 4]), BlockRemoved([b"\2" * 4])])
     assert blocks.news() == CacheNews(((2, 0),)), "behind a block that is gone nothing is held, and that is told"
     blocks.ended(3, LONG)
     assert blocks.news() == CacheNews(((3, 0),))
-    blocks.take([Stored([b"\1" * 4, b"\2" * 4], None, LONG[:8], 4)])
+    blocks.take([BlockStored([b"\1" * 4, b"\2" * 4], None, LONG[:8], 4)])
     assert blocks.news() == CacheNews(((2, 8),)), "another client had them stored again"
     blocks.lose()
     assert blocks.news() == CacheNews((), cleared=True)
@@ -120,8 +120,8 @@ def test_lost_messages_are_asked_for_again_or_all_is_forgotten() -> None:
 
 
 def test_events_of_older_releases_are_lists() -> None:
-    assert [*read(["BlockStored", [7], None, [1, 2], 2, None])] == [Stored([7], None, [1, 2], 2, [])]
-    assert [*read(["BlockRemoved", [7]])] == [Removed([7])]
+    assert [*read(["BlockStored", [7], None, [1, 2], 2, None])] == [BlockStored([7], None, [1, 2], 2, [])]
+    assert [*read(["BlockRemoved", [7]])] == [BlockRemoved([7])]
     assert [*read(["AllBlocksCleared"])] == [None]
     assert [*read(["Another", 1])] == [*read([])] == [*read({"type": 5})] == []
 
@@ -152,18 +152,18 @@ class Counting(dict[Any, Any]):
 
 def test_an_eviction_looks_at_what_goes_and_not_at_all_that_stands_before_it() -> None:
     blocks, many = CachedBlocks(), 2_000
-    blocks.take([Stored(range(many), None, range(4 * many), 4)])
+    blocks.take([BlockStored(range(many), None, range(4 * many), 4)])
     blocks.ended(1, range(4 * many))
     blocks._blocks, blocks._after = Counting(blocks._blocks), Counting(blocks._after)
     Counting.looked = 0
-    blocks.take([Removed(range(many - 1, many - 501, -1))])
+    blocks.take([BlockRemoved(range(many - 1, many - 501, -1))])
     assert blocks.news() == CacheNews(((1, 4 * (many - 500)),))
     assert Counting.looked <= 5 * 500
     Counting.looked = 0
-    blocks.take([Removed([0])])
+    blocks.take([BlockRemoved([0])])
     assert Counting.looked <= 5 * many, "all behind it is cut off, once"
     Counting.looked = 0
-    blocks.take([Removed([each]) for each in range(1, 1_001)])
+    blocks.take([BlockRemoved([each]) for each in range(1, 1_001)])
     assert Counting.looked <= 5 * 1_000
     assert blocks.news() == CacheNews(((1, 0),))
 
@@ -174,9 +174,9 @@ def test_a_block_is_reached_while_all_before_it_are_there(changes: list[tuple[bo
     blocks = CachedBlocks()
     for stored, name in changes:
         if stored:
-            blocks.take([Stored([name], (name - 1) // 2 if name else None, [name, name], 2)])
+            blocks.take([BlockStored([name], (name - 1) // 2 if name else None, [name, name], 2)])
         else:
-            blocks.take([Removed([name])])
+            blocks.take([BlockRemoved([name])])
         for each in blocks._blocks:
             assert isinstance(each, int)
             above = each

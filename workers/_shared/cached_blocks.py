@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from plait.core.interfaces import CacheNews
 
-__all__ = ["EMPTY", "CachedBlocks", "Mailbox", "Removed", "Stored", "read"]
+__all__ = ["EMPTY", "BlockRemoved", "BlockStored", "CachedBlocks", "Mailbox", "read"]
 
 EMPTY = CacheNews(cleared=True)
 """The first news of a worker that tells of its cache."""
@@ -23,7 +23,7 @@ GONE = 65_536
 """Evicted blocks that are remembered."""
 
 
-class Stored(NamedTuple):
+class BlockStored(NamedTuple):
     """Consecutive blocks are in the cache."""
 
     hashes: Sequence[Hashable]
@@ -36,13 +36,13 @@ class Stored(NamedTuple):
     """What else a block's hash depends on (adapter, salt), one entry a block; empty: nothing."""
 
 
-class Removed(NamedTuple):
+class BlockRemoved(NamedTuple):
     """Blocks are no longer in the cache."""
 
     hashes: Sequence[Hashable]
 
 
-BlockEvent = Stored | Removed | None
+BlockEvent = BlockStored | BlockRemoved | None
 """`None`: the whole cache was emptied."""
 
 
@@ -75,13 +75,13 @@ def read(event: Any) -> Iterator[BlockEvent]:
     if said.get("medium") not in (None, "GPU") or said.get("group_idx") not in (None, 0):
         return
     if kind == "BlockRemoved":
-        yield Removed(said["block_hashes"])
+        yield BlockRemoved(said["block_hashes"])
     if kind != "BlockStored":
         return
     keys = [tuple(each) if each else None for each in said.get("extra_keys") or ()]
     if not keys and said.get("lora_name"):
         keys = [(said["lora_name"],)] * len(said["block_hashes"])
-    yield Stored(said["block_hashes"], said["parent_block_hash"], said["token_ids"], said["block_size"], keys)
+    yield BlockStored(said["block_hashes"], said["parent_block_hash"], said["token_ids"], said["block_size"], keys)
 
 
 _STORED = (
@@ -120,9 +120,9 @@ class CachedBlocks:
         """Take in what has changed, in order."""
         for event in events:
             match event:
-                case Stored():
+                case BlockStored():
                     self._stored(event)
-                case Removed(hashes=hashes):
+                case BlockRemoved(hashes=hashes):
                     for each in hashes:
                         self._removed(each)
                 case None:
@@ -164,7 +164,7 @@ class CachedBlocks:
         self._held, self._cleared = {}, False
         return news
 
-    def _stored(self, event: Stored) -> None:
+    def _stored(self, event: BlockStored) -> None:
         before, block = event.parent, event.block
         known = self._blocks.get(before)
         if before is not None and known is None:

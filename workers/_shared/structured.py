@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from plait.core.errors import EngineError
-from plait.core.ops import Structured
+from plait.core.ops import StructuredOutput
 
 
-def specified(form: Structured) -> Any:
+def specified(form: StructuredOutput) -> Any:
     """Return the specification of a form, checked for its type. Raises `EngineError`."""
     match form.kind, form.spec:
         case "json", dict() as schema:

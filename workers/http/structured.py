@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plait.core.errors import EngineError
-from plait.core.ops import Sampling, Structured, Text, Think
+from plait.core.ops import Sampling, StructuredOutput, Text, Think
 
 from .._shared.structured import specified
 from .bill import SentRequest
@@ -25,7 +25,7 @@ from .wire import ServerDialect, ServerError, body
 WORD = "zqx"
 """A word that no model says of itself."""
 PROBES = {
-    "json": Structured(
+    "json": StructuredOutput(
         kind="json",
         spec={
             "type": "object",
@@ -34,13 +34,13 @@ PROBES = {
             "additionalProperties": False,
         },
     ),
-    "regex": Structured(kind="regex", spec=WORD),
-    "grammar": Structured(kind="grammar", spec=f'root ::= "{WORD}"'),
-    "choice": Structured(kind="choice", spec=[WORD]),
+    "regex": StructuredOutput(kind="regex", spec=WORD),
+    "grammar": StructuredOutput(kind="grammar", spec=f'root ::= "{WORD}"'),
+    "choice": StructuredOutput(kind="choice", spec=[WORD]),
 }
 
 
-def ways(form: Structured) -> dict[str, Mapping[str, Any]]:
+def ways(form: StructuredOutput) -> dict[str, Mapping[str, Any]]:
     """Return the fields that ask for a form, by the kind of server that takes them, vLLM first. Raises
     `EngineError`."""
     spec = specified(form)

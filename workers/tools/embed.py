@@ -55,7 +55,7 @@ def embedder(
             return await _ask(Link(address, key_variable, 1, AnswerLimits(whole=timeout)), model, texts, batch)
 
         return tool(name=name, timeout=timeout)(ask)
-    pooled = _Pooled(model)
+    pooled = _PooledStates(model)
 
     def pool(texts: list[str]) -> Vectors:
         """Return a vector for each text.
@@ -99,7 +99,7 @@ def _vectors(said: Any, n: int, server: str) -> Vectors:
     return [found[place] for place in range(n)]
 
 
-class _Pooled:
+class _PooledStates:
     """Mean last hidden states of a model in a folder, loaded when first asked."""
 
     def __init__(self, model: str) -> None:

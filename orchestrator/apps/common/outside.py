@@ -17,7 +17,7 @@ from ...core.agent import Agent
 from ...core.chat import FunctionCall, ImagePart, ImageUrl, Message, TextPart, ToolCall, ValuePart
 from ...core.errors import NotAllowed
 from ...core.form import Form
-from ...core.ops import Call, Function, Join, Plugin, Ref, Sampling, Structured, Text, Think, Tokens
+from ...core.ops import Call, Function, Join, Plugin, Ref, Sampling, StructuredOutput, Text, Think, Tokens
 from ...core.plan import Plan, Step
 from ...core.prompt import Generation, Prompt
 from ...core.request import Request
@@ -89,7 +89,7 @@ _TABLE: dict[type[BaseModel], dict[Check, str]] = {
         "logit_bias seed arithmetic stop stop_ids keep_stop logprobs token_logprobs top_logprobs window labels",
         "inside": "structured",
     },
-    Structured: {"free": "kind spec required"},
+    StructuredOutput: {"free": "kind spec required"},
     Call: {"free": "kind args approve", "tool": "tool"},
     Join: {"free": "kind tolerate quorum deadline early", "plugin": "merge"},
     Tier: {"free": "cost bias weights runs", "planner": "planner"},

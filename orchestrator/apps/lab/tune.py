@@ -98,7 +98,7 @@ def tune(
         width: briefed(config, Request.of({**given, "n": width}))
         for width in dict.fromkeys(each.width for each in candidates)
     }
-    simulated = _Simulated(known, briefs, runs, rate, math.inf if within is None else within, cache)
+    simulated = _Simulation(known, briefs, runs, rate, math.inf if within is None else within, cache)
     with opened(as_json) as output:
         tried = halve(candidates, simulated.play, goal, seeds, None if within is None else share)
         rows = [dict(plain(each, goal)) for each in tried]
@@ -116,7 +116,7 @@ def tune(
             _show(tried, known, goal, within, measured, output)
 
 
-class _Simulated:
+class _Simulation:
     """The workload on a calibrated cluster."""
 
     def __init__(

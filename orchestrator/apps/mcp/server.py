@@ -70,19 +70,19 @@ def build(jobs: Jobs) -> MCPServer:
     @server.tool()
     async def start(question: str, planner: str = "", n: int = 0, max_tokens: int = 0) -> dict[str, Any]:
         """Start what `solve` does and return at once, with the id of the run."""
-        with _Said():
+        with _ToolErrors():
             return _state(await jobs.solve(question, planner, n, max_tokens))
 
     @server.tool(annotations=_READS)
     async def status(run: str) -> dict[str, Any]:
         """Say where a run stands: its steps, its questions, and its answer once it has ended."""
-        with _Said():
+        with _ToolErrors():
             return _state(jobs.handle(run))
 
     @server.tool()
     async def reply(run: str, question: str, value: Any) -> dict[str, Any]:
         """Answer a question of a run, by the ids that `status` says; a person says whether calls are allowed."""
-        with _Said():
+        with _ToolErrors():
             handle = jobs.handle(run)
             VERBS["answer"].do(handle, question=question, value=value, by=MODEL)
             return _state(handle)
@@ -90,7 +90,7 @@ def build(jobs: Jobs) -> MCPServer:
     @server.tool()
     async def cancel(run: str) -> dict[str, Any]:
         """Give a run up. What it has found so far stays."""
-        with _Said():
+        with _ToolErrors():
             handle = jobs.handle(run)
             VERBS["cancel"].do(handle, reason="cancelled by the client")
             await handle.finished
@@ -99,7 +99,7 @@ def build(jobs: Jobs) -> MCPServer:
     return server
 
 
-class _Said:
+class _ToolErrors:
     """Turns plait's errors, which are sentences, into a tool's error."""
 
     def __enter__(self) -> None:
@@ -112,7 +112,7 @@ class _Said:
 
 async def _answered(jobs: Jobs, ctx: Context, begin: Any) -> dict[str, Any] | InputRequiredResult:
     """Return what a run ends in, or what it asks. Who goes away gives the run up."""
-    with _Said():
+    with _ToolErrors():
         again = ctx.request_state
         handle: Handle = await begin() if again is None else jobs.handle(again)
         try:

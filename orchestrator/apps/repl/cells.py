@@ -53,7 +53,7 @@ class Cells:
             self.running = False
 
     async def _run(self, task: asyncio.Task[Any], name: str) -> str | None:
-        with _interrupting(task, name), contextlib.redirect_stdout(_Cleaned(self._stream or sys.stdout)):
+        with _interrupting(task, name), contextlib.redirect_stdout(_CleanStream(self._stream or sys.stdout)):
             try:
                 value = await task
             except asyncio.CancelledError:
@@ -113,7 +113,7 @@ def _told(error: BaseException, name: str) -> str:
     return "".join(traceback.format_exception(type(error), error, trace)).rstrip()
 
 
-class _Cleaned:
+class _CleanStream:
     """A stream that is written to without control characters."""
 
     def __init__(self, stream: TextIO) -> None:

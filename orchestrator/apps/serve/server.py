@@ -166,7 +166,7 @@ def _protocol() -> Any:
     except ImportError:
         return "h11"
 
-    class Bounded(HttpToolsProtocol):
+    class BoundedHeads(HttpToolsProtocol):
         """Refuses heads that are too long."""
 
         _size = _lines = 0
@@ -206,4 +206,4 @@ def _protocol() -> Any:
             if self._size > HEAD_BYTES or self._lines > HEADERS:
                 raise ValueError("the head of the request is too long")
 
-    return Bounded
+    return BoundedHeads

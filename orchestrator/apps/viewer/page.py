@@ -89,7 +89,7 @@ def data_of(trace: Trace) -> dict[str, Any]:
     places = {step.step: place for place, step in enumerate(trace.steps)}
     hosts = _hosts(trace)
     steps = list(steps_in_detail(trace))
-    cut = _Cut(steps)
+    cut = _Cutter(steps)
     decided = {vote.step: vote.at for vote in trace.votes}
     data: dict[str, Any] = {
         "run": trace.run,
@@ -125,7 +125,7 @@ def data_of(trace: Trace) -> dict[str, Any]:
     return _finite({**data, "notes": notes})
 
 
-class _Cut:
+class _Cutter:
     """Cuts texts out of their middle, and remembers that it did."""
 
     def __init__(self, steps: Sequence[dict[str, Any]]) -> None:
@@ -150,7 +150,9 @@ def _hosts(trace: Trace) -> dict[str, int]:
     return hosts
 
 
-def _step(step: dict[str, Any], places: dict[str, int], decided: dict[str, float | None], cut: _Cut) -> dict[str, Any]:
+def _step(
+    step: dict[str, Any], places: dict[str, int], decided: dict[str, float | None], cut: _Cutter
+) -> dict[str, Any]:
     failure, moves = step["failure"], step["moves"]
     same = ("name", "kind", "entered", "tool", "merge", "rule", "sampling", "expands", "budget", "priority", "logprob")
     ended = moves[-1]["at"] if moves and moves[-1]["state"] in ("done", "failed", "cancelled") else None
@@ -174,7 +176,7 @@ def _step(step: dict[str, Any], places: dict[str, int], decided: dict[str, float
     }
 
 
-def _attempt(attempt: AttemptRecord, places: dict[str, int], hosts: Sequence[str], cut: _Cut) -> dict[str, Any]:
+def _attempt(attempt: AttemptRecord, places: dict[str, int], hosts: Sequence[str], cut: _Cutter) -> dict[str, Any]:
     usage, failure = attempt.usage, attempt.failure
     return {
         "step": places[attempt.step],
@@ -196,7 +198,7 @@ def _attempt(attempt: AttemptRecord, places: dict[str, int], hosts: Sequence[str
     }
 
 
-def _vote(vote: Vote, places: dict[str, int], cut: _Cut) -> dict[str, Any]:
+def _vote(vote: Vote, places: dict[str, int], cut: _Cutter) -> dict[str, Any]:
     ballots = [
         {
             **dataclasses.asdict(ballot),
@@ -216,7 +218,7 @@ def _vote(vote: Vote, places: dict[str, int], cut: _Cut) -> dict[str, Any]:
     }
 
 
-def _segment(segment: Segment, places: dict[str, int], cut: _Cut) -> dict[str, Any]:
+def _segment(segment: Segment, places: dict[str, int], cut: _Cutter) -> dict[str, Any]:
     return {
         "parent": -1 if segment.parent is None else segment.parent,
         "start": segment.start,

@@ -390,12 +390,12 @@ def _returned(fn: Callable[..., object]) -> dict[str, JsonValue]:
         if hint is types.NoneType:
             return {}
         adapter: TypeAdapter[object] = TypeAdapter(hint)
-        return adapter.json_schema(mode="serialization", schema_generator=_Described)
+        return adapter.json_schema(mode="serialization", schema_generator=_TitledSchema)
     except Exception:  # an annotation of the user's own, which need not make sense: the tool works without
         return {}
 
 
-class _Described(GenerateJsonSchema):
+class _TitledSchema(GenerateJsonSchema):
     """Titles are kept: they tell one kind of object from another."""
 
     def field_title_should_be_set(self, schema: object) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from pydantic import PrivateAttr
 
-from ...core.awaited import Awaited, FlowPlace, Group, StepHandle
+from ...core.awaited import FlowPlace, Group, Promise, StepHandle
 from ...core.events import Event
 from ...core.flow import Answerable, Context, Flow
 from ..driver.flows import RunningFlow
@@ -30,7 +30,7 @@ class ProgramFlow(Flow):
 
     gone: ClassVar[str] = "the program that drove this run (`orchestrator.flow`) has ended: run it again"
     _started: asyncio.Future[RunningFlow] = PrivateAttr()
-    _end: Awaited[Answerable] = PrivateAttr()
+    _end: Promise[Answerable] = PrivateAttr()
 
     def begun(self) -> asyncio.Future[RunningFlow]:
         """Return the future of what runs it."""
@@ -41,7 +41,7 @@ class ProgramFlow(Flow):
         """Wait for the program's end."""
         running = cast("RunningFlow", ctx.host)
         running.patient = True
-        self._end = Awaited(running)
+        self._end = Promise(running)
         self._started.set_result(running)
         return await self._end
 
@@ -61,7 +61,7 @@ class _Part:
 _PART: contextvars.ContextVar[_Part | None] = contextvars.ContextVar("plait-flow-part", default=None)
 
 
-class _Task(Awaited[Any]):
+class _Task(Promise[Any]):
     """A coroutine that runs as an asyncio task."""
 
     def __init__(self, host: _LiveHost, coroutine: Coroutine[object, None, Any], part: _Part) -> None:
@@ -105,17 +105,17 @@ class _LiveHost:
     def keep(self, value: object) -> str:
         return self._running.keep(value)
 
-    def spawn(self, coroutine: Coroutine[object, None, T]) -> Awaited[T]:
+    def spawn(self, coroutine: Coroutine[object, None, T]) -> Promise[T]:
         return _Task(self, coroutine, _Part(self._running.inner(self.place())))
 
-    def abandon(self, task: Awaited[object], reason: str) -> None:
+    def abandon(self, task: Promise[object], reason: str) -> None:
         if isinstance(task, _Task):
             task.task.cancel()
             for each in task.part.made:
                 if not each.ended:
                     self.give_up(each, reason)
 
-    def wait(self, awaited: Awaited[object]) -> Generator[object, None, None]:
+    def wait(self, awaited: Promise[object]) -> Generator[object, None, None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         awaited.when_ended(lambda: None if future.done() else future.set_result(None))
         yield from future
@@ -123,7 +123,7 @@ class _LiveHost:
     def passed(self) -> None:
         """Nothing is counted: the program's time is its own."""
 
-    def read(self, awaited: Awaited[object]) -> None:
+    def read(self, awaited: Promise[object]) -> None:
         self._running.read(awaited, self.place())
 
     def now(self) -> float:

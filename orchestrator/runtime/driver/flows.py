@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, TypeVar, cast
 
-from ...core.awaited import Awaited, FlowPlace, Group, StepFailed, StepHandle
+from ...core.awaited import FlowPlace, Group, Promise, StepFailed, StepHandle
 from ...core.errors import RAISED, BudgetExceeded, ConfigError, FlowError, NotAllowed, PlaitError, PlannerError
 from ...core.events import Event, Expanded, Pruned
 from ...core.flow import ROOT, Context, Flow
@@ -40,7 +40,7 @@ _PATCH = {"steps"}
 _REMEDY = "make it a tool and `ctx.call` it; a flow awaits steps, `ctx.gather`, `ctx.first` and `ctx.race`"
 
 
-class FlowTask(Awaited[Any]):
+class FlowTask(Promise[Any]):
     """One coroutine of a flow."""
 
     def __init__(self, host: RunningFlow, coroutine: Coroutine[Any, Any, Any], place: FlowPlace) -> None:
@@ -160,7 +160,7 @@ class RunningFlow:
         self.brief.kept[name] = value
         return name
 
-    def spawn(self, coroutine: Coroutine[Any, Any, T]) -> Awaited[T]:
+    def spawn(self, coroutine: Coroutine[Any, Any, T]) -> Promise[T]:
         """Run a coroutine beside the one that runs."""
         if not isinstance(coroutine, Coroutine):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise FlowError(f"a flow cannot wait for {coroutine!r}: {_REMEDY}")
@@ -170,7 +170,7 @@ class RunningFlow:
         self._ready.append(task)
         return task
 
-    def abandon(self, task: Awaited[Any], reason: str) -> None:
+    def abandon(self, task: Promise[Any], reason: str) -> None:
         """Give a coroutine up, with all steps that it has made."""
         if not isinstance(task, FlowTask) or task.ended:
             return
@@ -184,7 +184,7 @@ class RunningFlow:
             self._close(task)
         task.settle(error=StepFailed(repr(task), Failure(kind="Cancelled", message=reason)))
 
-    def wait(self, awaited: Awaited[Any]) -> Generator[Any, None, None]:
+    def wait(self, awaited: Promise[Any]) -> Generator[Any, None, None]:
         """Suspend the running coroutine until something has ended."""
         self._spun = 0
         yield awaited
@@ -195,7 +195,7 @@ class RunningFlow:
         if self._spun > _SPIN:
             raise FlowError(f"it went on {_SPIN:,} times without waiting for a step that runs: it seems to have no end")
 
-    def read(self, awaited: Awaited[object], place: FlowPlace | None = None) -> None:
+    def read(self, awaited: Promise[object], place: FlowPlace | None = None) -> None:
         """Take note that a coroutine, by default the one that runs now, knows what came of something."""
         if isinstance(awaited, StepHandle) and awaited.partial:
             self._cut = True
@@ -295,12 +295,12 @@ class RunningFlow:
         self._current, self._spun = task, 0
         try:
             wanted: object = task.coroutine.send(None)
-            while not isinstance(wanted, Awaited):
+            while not isinstance(wanted, Promise):
                 name = "something that ended at once" if wanted is None else repr(wanted)[:200]
                 wanted = task.coroutine.throw(FlowError(f"it awaited {name}, which is no step: {_REMEDY}"))
             if wanted is task:
                 wanted = task.coroutine.throw(FlowError("it awaited itself"))
-            cast("Awaited[object]", wanted).when_ended(lambda: self._ready.append(task))
+            cast("Promise[object]", wanted).when_ended(lambda: self._ready.append(task))
         except StopIteration as stop:
             task.settle(stop.value)
         except KeyboardInterrupt:

@@ -14,7 +14,7 @@ from ...core import json_schema
 from ...core.errors import CutInForm, FieldError, PlannerError
 from ...core.form import Form
 from ...core.interfaces import Brief
-from ...core.ops import Join, Plugin, Sampling, Structured, Text, Think
+from ...core.ops import Join, Plugin, Sampling, StructuredOutput, Text, Think
 from ...core.plan import Plan, Step
 from ...core.planning import pass_through
 from ...core.result import Result
@@ -81,9 +81,9 @@ def _asking(step: Step, form: Form) -> Step:
     return step.model_copy(update={"op": op.model_copy(update={"sampling": sampling, "prompt": prompt})})
 
 
-def structured(form: Form) -> Structured:
+def structured(form: Form) -> StructuredOutput:
     """Return what an engine is asked for, if it can."""
-    return Structured(kind="json", spec=form.schema_, required=False)
+    return StructuredOutput(kind="json", spec=form.schema_, required=False)
 
 
 @dataclass(frozen=True, slots=True)

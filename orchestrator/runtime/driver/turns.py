@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ...core.awaited import Awaited, FlowPlace, Group, Several, StepHandle
+from ...core.awaited import FlowPlace, Group, Promise, Several, StepHandle
 from ...core.plan import Step
 
 Calls = dict[str, int]
@@ -34,7 +34,7 @@ class Turns:
         self._steps[step.name] = {scope: own + max(each.get(scope, 0) for each in before) for scope in scopes}
         return {scope: waited.get(scope, 0) for scope in scopes} if any(map(waited.get, scopes)) else {}
 
-    def read(self, awaited: Awaited[object], calls: Calls) -> None:
+    def read(self, awaited: Promise[object], calls: Calls) -> None:
         """Add to what a coroutine has waited for what led to something that it reads."""
         if isinstance(awaited, Several):
             for each in awaited.members:

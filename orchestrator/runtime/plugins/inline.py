@@ -62,8 +62,8 @@ def made_of(kind: str, fn: Callable[..., Any]) -> type | None:
     bases: dict[str, tuple[type, int]] = {
         "planner": (_Function, 1),
         "policy": (_Rank, 2),
-        "merge": (_Merged, 2),
-        "scorer": (_Scored, 2),
+        "merge": (_MergeFunction, 2),
+        "scorer": (_ScoreFunction, 2),
     }
     if kind not in bases:
         return None
@@ -183,14 +183,14 @@ class _Rank(Policy):
         return tuple(float(each) for each in keys)
 
 
-class _Scored(Scorer):
+class _ScoreFunction(Scorer):
     _bound: Any = PrivateAttr(default=None)
 
     async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         return _function_of(self)(question, node.text)
 
 
-class _Merged(Merge):
+class _MergeFunction(Merge):
     _bound: Any = PrivateAttr(default=None)
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:

@@ -142,7 +142,7 @@ def simulate(
         request, plan = Request(), request
     source: PluginRegistry = plugins or Registry()
     if policies is not None:
-        source = _Given(source, policies)
+        source = _GivenPlugins(source, policies)
         request = request.model_copy(update={"policies": source.specs})
     expander = Expander()
     if plan is None:
@@ -158,7 +158,7 @@ def simulate(
     return simulation.run(submitted, faults)
 
 
-class _Given:
+class _GivenPlugins:
     """Plugins by name, and policies that are already there."""
 
     def __init__(self, plugins: PluginRegistry, policies: Sequence[Policy]) -> None:

@@ -9,14 +9,14 @@ from random import Random
 
 from pydantic import JsonValue
 
-__all__ = ["Generated", "drawn"]
+__all__ = ["SqlProblem", "drawn"]
 
 NAMES = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath", "inlet", "jetty", "knoll", "larch")
 Rows = list[tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Generated:
+class SqlProblem:
     """A problem."""
 
     kind: str
@@ -29,10 +29,10 @@ class Generated:
     """The state in the end."""
 
 
-def drawn(count: int, seed: int) -> list[Generated]:
+def drawn(count: int, seed: int) -> list[SqlProblem]:
     """Return problems, every kind in turn, all different."""
     random = Random(f"bash-sql/{seed}")
-    found: dict[str, Generated] = {}
+    found: dict[str, SqlProblem] = {}
     while len(found) < count:
         made = KINDS[len(found) % len(KINDS)](random)
         found.setdefault(made.text, made)
@@ -43,13 +43,13 @@ def _rows(random: Random, count: int = 6) -> Rows:
     return [(name, random.randint(1, 99)) for name in random.sample(NAMES, count)]
 
 
-def _files(kind: str, prompt: str, files: dict[str, str], after: dict[str, str], *commands: str) -> Generated:
+def _files(kind: str, prompt: str, files: dict[str, str], after: dict[str, str], *commands: str) -> SqlProblem:
     text = json.dumps({"prompt": prompt, "files": files})
     wanted: JsonValue = {"files": dict(after), "tables": {}}
-    return Generated(kind, text, tuple(("bash", each) for each in commands), wanted)
+    return SqlProblem(kind, text, tuple(("bash", each) for each in commands), wanted)
 
 
-def _table(kind: str, prompt: str, rows: Rows, after: dict[str, Sequence[Sequence[object]]], *sql: str) -> Generated:
+def _table(kind: str, prompt: str, rows: Rows, after: dict[str, Sequence[Sequence[object]]], *sql: str) -> SqlProblem:
     values = ", ".join(f"('{name}', {stock})" for name, stock in rows)
     made = f"create table goods (name text, stock integer); insert into goods values {values};"
     tables: dict[str, JsonValue] = {
@@ -57,14 +57,14 @@ def _table(kind: str, prompt: str, rows: Rows, after: dict[str, Sequence[Sequenc
         for name, each in after.items()
     }
     text = json.dumps({"prompt": prompt, "files": {}, "sql": made})
-    return Generated(kind, text, tuple(("sql", each) for each in sql), {"files": {}, "tables": tables})
+    return SqlProblem(kind, text, tuple(("sql", each) for each in sql), {"files": {}, "tables": tables})
 
 
 def _lines(rows: Rows) -> str:
     return "".join(f"{name} {stock}\n" for name, stock in rows)
 
 
-def sort_lines(random: Random) -> Generated:
+def sort_lines(random: Random) -> SqlProblem:
     """Sort a file by its numbers."""
     rows = _rows(random)
     files = {"list.txt": _lines(rows)}
@@ -73,7 +73,7 @@ def sort_lines(random: Random) -> Generated:
     return _files("sort", prompt, files, files | {"sorted.txt": ordered}, "sort -k2,2n -k1,1 list.txt > sorted.txt")
 
 
-def keep_lines(random: Random) -> Generated:
+def keep_lines(random: Random) -> SqlProblem:
     """Keep the lines with a large number."""
     rows, least = _rows(random, 8), random.randint(20, 80)
     files = {"list.txt": _lines(rows)}
@@ -83,7 +83,7 @@ def keep_lines(random: Random) -> Generated:
     return _files("keep", prompt, files, {"list.txt": kept}, command)
 
 
-def rename(random: Random) -> Generated:
+def rename(random: Random) -> SqlProblem:
     """Rename all files of an ending."""
     old, new = random.sample(["log", "out", "tmp", "dat"], 2)
     names = random.sample(NAMES, 5)
@@ -94,14 +94,14 @@ def rename(random: Random) -> Generated:
     return _files("rename", prompt, files, after, f'for f in *.{old}; do mv "$f" "${{f%.{old}}}.{new}"; done')
 
 
-def delete_empty(random: Random) -> Generated:
+def delete_empty(random: Random) -> SqlProblem:
     """Delete empty files."""
     files = {f"{name}.txt": "" if random.random() < 0.5 else f"{name}\n" for name in random.sample(NAMES, 6)}
     after = {name: text for name, text in files.items() if text}
     return _files("empty", "Delete all empty files.", files, after, "find . -type f -empty -delete")
 
 
-def replace(random: Random) -> Generated:
+def replace(random: Random) -> SqlProblem:
     """Replace a word in all files."""
     old, new, *others = random.sample(NAMES, 5)
     files = {f"{i}.txt": " ".join(random.choices([old, *others], k=5)) + "\n" for i in range(4)}
@@ -110,7 +110,7 @@ def replace(random: Random) -> Generated:
     return _files("replace", prompt, files, after, f"sed -i 's/{old}/{new}/g' *.txt")
 
 
-def count_lines(random: Random) -> Generated:
+def count_lines(random: Random) -> SqlProblem:
     """Write how many lines have a word."""
     word, *others = random.sample(NAMES, 4)
     lines = random.choices([word, *others], k=random.randint(8, 14))
@@ -120,7 +120,7 @@ def count_lines(random: Random) -> Generated:
     return _files("count", prompt, files, after, f"grep -c '^{word}$' words.txt > count.txt")
 
 
-def join_files(random: Random) -> Generated:
+def join_files(random: Random) -> SqlProblem:
     """Put files together and delete them."""
     files = {f"{name}.part": f"{name} {random.randint(1, 99)}\n" for name in random.sample(NAMES, 4)}
     whole = "".join(files[name] for name in sorted(files))
@@ -128,7 +128,7 @@ def join_files(random: Random) -> Generated:
     return _files("join", prompt, files, {"whole.txt": whole}, "cat *.part > whole.txt && rm *.part")
 
 
-def add_stock(random: Random) -> Generated:
+def add_stock(random: Random) -> SqlProblem:
     """Raise a number in rows that are small."""
     rows, below, more = _rows(random), random.randint(30, 70), random.randint(5, 40)
     after = [(name, stock + more if stock < below else stock) for name, stock in rows]
@@ -137,7 +137,7 @@ def add_stock(random: Random) -> Generated:
     return _table("add", prompt, rows, {"goods": after}, sql)
 
 
-def drop_rows(random: Random) -> Generated:
+def drop_rows(random: Random) -> SqlProblem:
     """Delete rows."""
     rows, above = _rows(random), random.randint(30, 70)
     after = [row for row in rows if row[1] <= above]
@@ -145,7 +145,7 @@ def drop_rows(random: Random) -> Generated:
     return _table("drop", prompt, rows, {"goods": after}, f"delete from goods where stock > {above}")
 
 
-def largest(random: Random) -> Generated:
+def largest(random: Random) -> SqlProblem:
     """Make a table of the largest."""
     rows, count = _rows(random, 8), random.randint(2, 4)
     first = sorted(rows, key=lambda row: (-row[1], row[0]))[:count]
@@ -157,7 +157,7 @@ def largest(random: Random) -> Generated:
     return _table("largest", prompt, rows, {"goods": rows, "top": first}, sql)
 
 
-def total(random: Random) -> Generated:
+def total(random: Random) -> SqlProblem:
     """Make a table of a sum, looked at before."""
     rows = _rows(random)
     letter = rows[0][0][0]
@@ -167,7 +167,7 @@ def total(random: Random) -> Generated:
     return _table("total", prompt, rows, {"goods": rows, "total": [(of_it,)]}, sql)
 
 
-def rename_good(random: Random) -> Generated:
+def rename_good(random: Random) -> SqlProblem:
     """Rename one row and leave a note of it in a second table."""
     rows = _rows(random)
     old = random.choice(rows)[0]
@@ -181,7 +181,7 @@ def rename_good(random: Random) -> Generated:
     return _table("renamed", prompt, rows, {"goods": after, "renamed": [(old, new)]}, *statements)
 
 
-KINDS: tuple[Callable[[Random], Generated], ...] = (
+KINDS: tuple[Callable[[Random], SqlProblem], ...] = (
     sort_lines, add_stock, keep_lines, drop_rows, rename, largest, delete_empty, total, replace, rename_good,
     count_lines, join_files,
 )  # fmt: skip

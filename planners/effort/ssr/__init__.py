@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
-from plait.core.awaited import Awaited, JoinHandle, StepFailed
+from plait.core.awaited import JoinHandle, Promise, StepFailed
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Plugin
@@ -108,7 +108,7 @@ class SSR(Flow):
         marks = [_expected(line.labels) if line.done else None for line in asked]
         return choose(self.strategies, marks, self.known, self.n, self.cover, ctx.random.randrange(1 << 52))
 
-    async def _enough(self, ctx: Context, paths: Sequence[Awaited[list[JoinHandle]]]) -> list[JoinHandle]:
+    async def _enough(self, ctx: Context, paths: Sequence[Promise[list[JoinHandle]]]) -> list[JoinHandle]:
         """Return the paths that ended, once there are as many as `ends` wants; the others are given up."""
         task, left = ctx.brief.task, list(paths)
         ended: list[JoinHandle] = []
@@ -150,7 +150,7 @@ class SSR(Flow):
     async def _ahead(self, relay: Relay, draft: Prompt, last: Piece | None, number: int) -> list[tuple[Piece, float]]:
         """Draft steps behind another, each scored while the next is written; return them with their marks."""
         drafted: list[Piece] = []
-        marks: list[Awaited[list[float]]] = []
+        marks: list[Promise[list[float]]] = []
         while len(drafted) < self.window and (last is None or last.number < self.rounds):
             last = await relay.write(last, draft, _label("draft", number, last))
             drafted.append(last)
@@ -205,7 +205,7 @@ def _expected(labels: dict[str, float]) -> float | None:
     return sum(mark * share for mark, share in shares.items()) / total / _HIGHEST if total else None
 
 
-async def _ended(path: Awaited[list[JoinHandle]]) -> None:
+async def _ended(path: Promise[list[JoinHandle]]) -> None:
     """Wait for the end of a path, however it ends."""
     with contextlib.suppress(StepFailed, PlannerError):
         await path

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from pydantic import JsonValue
 
-from plait.core.awaited import Awaited
+from plait.core.awaited import Promise
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, StepFailed
 from plait.core.planning import derive
@@ -32,11 +32,11 @@ class Evolution:
     def __init__(self, options: EvolveOptions, ctx: Context, question: str, entry: str, public: Cases) -> None:
         self._options, self._ctx, self._question, self._entry, self._public = options, ctx, question, entry, public
         self.islands = [Grid() for _ in range(options.n)]
-        self._known: dict[str, Awaited[Member]] = {}
+        self._known: dict[str, Promise[Member]] = {}
         """Every program is run once, whoever writes it."""
         self._gone: dict[str, None] = {}
         """Lines that a child left out of its parent."""
-        self._timing: Awaited[None] | None = None
+        self._timing: Promise[None] | None = None
         self.written = self.added = self.returned = 0
 
     async def answer(self) -> Answerable:
@@ -121,7 +121,7 @@ class Evolution:
         key = self._ctx.brief.task.key(program)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = Awaited(self._ctx.host)
+            known = self._known[key] = Promise(self._ctx.host)
             try:
                 known.settle(await self._run(program))
             except BaseException as error:
@@ -146,7 +146,7 @@ class Evolution:
         """Time a program, one at a time, so that they do not take each other's cores."""
         while self._timing is not None:
             await self._timing
-        mine = self._timing = Awaited[None](self._ctx.host)
+        mine = self._timing = Promise[None](self._ctx.host)
         try:
             inputs = [args for args, _ in self._public]
             said, key = await self._said(lambda key: timed(program, self._entry, inputs, self._options.repeats, key))

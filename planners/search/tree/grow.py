@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import cast
 
-from plait.core.awaited import Awaited, Line, StepFailed
+from plait.core.awaited import Line, Promise, StepFailed
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context
 from plait.core.planning import LineOptions, derive
@@ -33,7 +33,7 @@ class Growth:
         self._enough = self._search.answers if options.answers is None else options.answers
         self._states: dict[str, SearchNode] = {"": self.tree.root}
         self._began = 0
-        self._changed: Awaited[None] = Awaited(ctx.host)
+        self._changed: Promise[None] = Promise(ctx.host)
         self._over = ""
         self._trouble = ""
         """Why the first unknown score is unknown, where that was said."""
@@ -75,7 +75,7 @@ class Growth:
 
     def _wake(self) -> None:
         """Let those who wait for a node ask again."""
-        self._changed, changed = Awaited(self._ctx.host), self._changed
+        self._changed, changed = Promise(self._ctx.host), self._changed
         changed.settle()
 
     def _next(self) -> SearchNode | None:

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, JsonValue
 
 from plait.core.flow import Answerable, Flow, StepFailed
-from plait.core.ops import Join, Part, Plugin, Structured, Text
+from plait.core.ops import Join, Part, Plugin, StructuredOutput, Text
 from plait.core.plan import Plan, Step
 from plait.core.prompt import Prompt, Uses
 from plait.core.result import Result
@@ -48,7 +48,7 @@ Examples:
 "Write 3 riddles about rain" gives
 {"template": "Write a riddle about rain", "context": null, "data": null, "n": 3, "category": "Repeated Generation"}
 """
-_FORM = Structured(
+_FORM = StructuredOutput(
     kind="json",
     required=False,
     spec={

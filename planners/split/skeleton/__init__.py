@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue, model_validator
 from plait.core.awaited import JoinHandle
 from plait.core.errors import PluginError
 from plait.core.flow import Answerable, Flow, Line, StepFailed
-from plait.core.ops import Plugin, Structured, Text
+from plait.core.ops import Plugin, StructuredOutput, Text
 from plait.core.plan import Step
 from plait.core.prompt import Prompt, Uses
 from plait.core.vocabulary import Least, Most, Separator, Tolerate
@@ -20,7 +20,7 @@ from . import text as words
 
 __all__ = ["Skeleton"]
 
-_LETTERS = Structured(kind="choice", spec=["A", "B", "C"], required=False)
+_LETTERS = StructuredOutput(kind="choice", spec=["A", "B", "C"], required=False)
 
 
 class Skeleton(Flow):

@@ -19,7 +19,7 @@ from plait.core.tools.tool import ToolSpec
 from .arguments import Argument
 from .parser import PlanTask
 
-__all__ = ["Bound", "bind"]
+__all__ = ["Binding", "bind"]
 
 # A dollar sign with a number is a reference, unless it reads as money: `$1.50`, `$1,000`, `$2M`. `${1}` never does.
 # Two dollar signs are one of the text itself, as in `awk '$$2 > 5'`.
@@ -31,7 +31,7 @@ _SPECIAL = ("$ref", "$text", "$literal")
 
 
 @dataclass(slots=True)
-class Bound:
+class Binding:
     """A task's call: arguments for `Call`, the steps they refer to, and why it cannot be made, if it cannot."""
 
     args: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
@@ -44,7 +44,7 @@ class Bound:
 
 def bind(
     task: PlanTask, known: Mapping[int, str], spec: ToolSpec | None, results: Mapping[str, int] | None = None
-) -> Bound:
+) -> Binding:
     """Return the call that a task asks for. `known`: the steps that it may refer to, by task number; an empty name
     stands for a task that is not run. `results`: tasks by the names that the plan gave their results.
 
@@ -52,7 +52,7 @@ def bind(
     a `spec` (unknown), are named `arg0`, `arg1`, … A parameter that takes a string gets one: numbers as they were
     written, and a reference as the text of its value.
     """
-    bound = Bound()
+    bound = Binding()
     schema = _properties(spec.parameters) if spec else {}
     given = [item for item in task.arguments.items if item.key is None]
     keyed = {item.key: item for item in task.arguments.items if item.key is not None}
@@ -101,7 +101,7 @@ def _closed(spec: ToolSpec | None) -> bool:
     return spec is not None and spec.parameters.get("additionalProperties") is False
 
 
-def _check(task: PlanTask, spec: ToolSpec | None, schema: Mapping[str, object], bound: Bound) -> None:
+def _check(task: PlanTask, spec: ToolSpec | None, schema: Mapping[str, object], bound: Binding) -> None:
     assert spec is not None
     for name in bound.args:
         if name not in schema and spec.parameters.get("additionalProperties") in (None, False):
@@ -116,7 +116,7 @@ def _check(task: PlanTask, spec: ToolSpec | None, schema: Mapping[str, object], 
 class _Linker:
     """Puts references to steps in the place of `$1`, `${1}` and `$1.output`, everywhere in a task's arguments."""
 
-    def __init__(self, known: Mapping[int, str], own: int, bound: Bound, names: Mapping[str, int]) -> None:
+    def __init__(self, known: Mapping[int, str], own: int, bound: Binding, names: Mapping[str, int]) -> None:
         self.known, self.own, self.bound, self.names = known, own, bound, names
 
     def link(self, value: JsonValue, kind: Mapping[str, JsonValue]) -> JsonValue:

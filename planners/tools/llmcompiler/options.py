@@ -9,7 +9,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from plait.core.errors import PluginError
 from plait.core.interfaces import Brief, Planner
-from plait.core.ops import Join, Part, Plugin, Ref, Structured, Text
+from plait.core.ops import Join, Part, Plugin, Ref, StructuredOutput, Text
 from plait.core.plan import Plan, Step
 from plait.core.planning import call_model
 from plait.core.prompt import Prompt, Uses
@@ -67,7 +67,7 @@ class LLMCompilerOptions(Planner):
 
     @model_validator(mode="after")
     def _one_language(self) -> LLMCompilerOptions:
-        if self.dialect == "native" and isinstance(self.plan.form, Structured):
+        if self.dialect == "native" and isinstance(self.plan.form, StructuredOutput):
             raise PluginError("`dialect=native` and a form of your own are two languages: give one of them")
         return self
 
@@ -79,7 +79,7 @@ class LLMCompilerOptions(Planner):
         if form == "calls":
             held = not self.calls(brief) and len(brief.tools) <= MOST_TOOLS
             text = grammar(brief.tools, known, max(known, default=0) + 1) if held else ""
-            form = Structured(kind="grammar", spec=text, required=False) if held else None
+            form = StructuredOutput(kind="grammar", spec=text, required=False) if held else None
         return call_model(
             brief,
             "llmcompiler",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from plait.core.awaited import Awaited, StepHandle
+from plait.core.awaited import Promise, StepHandle
 from plait.core.errors import PlannerError
 from plait.core.flow import Context, ask_a_person
 from plait.core.ops import Call
@@ -33,7 +33,7 @@ class GivenValue(NamedTuple):
     """What it was made by."""
 
 
-Scope = Mapping[str, GivenValue | Awaited[Step]]
+Scope = Mapping[str, GivenValue | Promise[Step]]
 
 
 class Runner:
@@ -41,7 +41,7 @@ class Runner:
 
     def __init__(self, ctx: Context, question: str, tools: Mapping[str, ToolSpec]) -> None:
         self._ctx, self._tools = ctx, tools
-        self._scope: dict[str, GivenValue | Awaited[Step]] = {QUESTION: GivenValue(question)}
+        self._scope: dict[str, GivenValue | Promise[Step]] = {QUESTION: GivenValue(question)}
 
     async def run(self, plan: WorkflowPlan) -> dict[str, Step | BaseException]:
         """Run a plan's nodes; return for each the step that has its value, or what it failed with."""
@@ -59,7 +59,7 @@ class Runner:
 
     def _start(
         self, nodes: Sequence[WorkflowNode], outer: Scope, prefix: str, control: Sequence[Step] = ()
-    ) -> tuple[Scope, Awaited[list[Step]]]:
+    ) -> tuple[Scope, Promise[list[Step]]]:
         """Begin the nodes of a block, side by side; return what they see, and what waits for all of them. `control`:
         steps that decided that the block runs."""
         before = order(nodes, self._tools)
@@ -160,7 +160,7 @@ class Runner:
         return found, list(steps)
 
 
-async def _step(here: GivenValue | Awaited[Step]) -> list[Step]:
+async def _step(here: GivenValue | Promise[Step]) -> list[Step]:
     return list(here.steps) if isinstance(here, GivenValue) else [await here]
 
 

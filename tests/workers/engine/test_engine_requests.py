@@ -13,7 +13,7 @@ import pytest
 from plait.core import Progress, Result, Text, Think
 from plait.core.errors import EngineError
 from plait.core.events import Job
-from plait.core.ops import Sampling, Structured
+from plait.core.ops import Sampling, StructuredOutput
 from plait.core.result import Failure
 from plait.workers._shared.resources import cpu_dtype
 from plait.workers.engine import Engine
@@ -294,13 +294,13 @@ async def test_its_figures(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("form", "said"),
     [
-        (Structured(kind="json", spec="{}"), "a JSON schema"),
-        (Structured(kind="choice", spec=[]), "a list of texts"),
-        (Structured(kind="regex", spec="(unclosed"), "rejected"),
-        (Structured(kind="choice", spec=["w1"]), "has an end token"),  # this model's has none
+        (StructuredOutput(kind="json", spec="{}"), "a JSON schema"),
+        (StructuredOutput(kind="choice", spec=[]), "a list of texts"),
+        (StructuredOutput(kind="regex", spec="(unclosed"), "rejected"),
+        (StructuredOutput(kind="choice", spec=["w1"]), "has an end token"),  # this model's has none
     ],
 )
-async def test_a_form_that_makes_no_sense(engine: Engine, form: Structured, said: str) -> None:
+async def test_a_form_that_makes_no_sense(engine: Engine, form: StructuredOutput, said: str) -> None:
     (end,) = await everything(engine, asking("w1", structured=form))
     assert isinstance(end, Failure) and said in end.message and not end.retryable
     assert (await generate(engine, "w1", max_tokens=2)).usage.completion == 2
@@ -312,7 +312,7 @@ async def test_a_vllm_without_an_option_says_so(engine: Engine, monkeypatch: pyt
     monkeypatch.setattr(able, "_forms", None)
     for fields, option in (
         ({"min_p": 0.5}, "min_p"),
-        ({"structured": Structured(kind="choice", spec=["w1"])}, "structured_outputs.choice"),
+        ({"structured": StructuredOutput(kind="choice", spec=["w1"])}, "structured_outputs.choice"),
     ):
         (end,) = await everything(engine, asking("w1", **fields))
         assert isinstance(end, Failure) and f"'{option}'" in end.message and "use release 0." in end.message
@@ -353,7 +353,7 @@ async def _forms(engine: Engine) -> None:
         ("grammar", 'root ::= "x" ("+" "x")? ";"', lambda text: text in ("x;", "x+x;")),
     ):
         for seed in range(3):
-            form = Structured(kind=kind, spec=spec)
+            form = StructuredOutput(kind=kind, spec=spec)
             sampling = {"temperature": 0.7, "seed": seed, "max_tokens": 60, "logprobs": 5, "window": 2}
             end = await end_of(engine, asking("go", structured=form, **sampling))
             if end.finish == "stop" or kind != "json":

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plait.core.ops import Function, Sampling, Structured, Think
+from plait.core.ops import Function, Sampling, StructuredOutput, Think
 from plait.core.result import Failure
 from plait.workers._shared.function_calls import forced
 from plait.workers._shared.prompt import Prompter
@@ -38,7 +38,7 @@ def test_a_form_is_left_out_only_where_it_may_be(required: bool, rejects: bool) 
     core._tokens_input = lambda ids, **_: ids
     core.counts = {"prompt": 0, "cached": 0}
     core.cached, core._unkept = None, set()
-    form = Structured(kind="json", spec={"type": "object"}, required=required)
+    form = StructuredOutput(kind="json", spec={"type": "object"}, required=required)
     params = SimpleNamespace(structured_outputs=form)
     order = EngineRequest("1", Stream(), [1, 2], Sampling(structured=form), False, params=params)
     news: EngineOutputs = []
@@ -95,7 +95,7 @@ def test_a_turn_that_must_call_is_held_to_calls_of_the_functions() -> None:
 
 def test_a_turn_that_may_write_something_else_is_free() -> None:
     assert not forced(asking(tool_choice="auto")) and not forced(Think(prompt="go", chat=True))
-    form = Structured(kind="choice", spec=["a"])
+    form = StructuredOutput(kind="choice", spec=["a"])
     assert not forced(asking(sampling=Sampling(structured=form))), "the form that was asked for goes first"
 
 

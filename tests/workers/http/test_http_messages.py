@@ -9,7 +9,7 @@ import pytest
 
 from plait.core.chat import Message, spoken, user
 from plait.core.events import Job
-from plait.core.ops import Function, Sampling, Structured, Think, Tokens
+from plait.core.ops import Function, Sampling, StructuredOutput, Think, Tokens
 from plait.core.result import Failure, Result
 from plait.workers.http import Http
 
@@ -114,7 +114,7 @@ async def test_a_server_without_a_template_gets_a_transcript():
 
 
 async def test_a_form_that_is_not_required_is_left_out_where_it_cannot_be():
-    form = Structured(kind="json", spec={"type": "object"}, required=False)
+    form = StructuredOutput(kind="json", spec={"type": "object"}, required=False)
     async with serving() as (_, worker):
         end = await ends(worker, Think(prompt="x", sampling=Sampling(structured=form)))
         must = await ends(
@@ -133,7 +133,7 @@ async def test_a_form_that_is_not_required_is_left_out_where_it_cannot_be():
     ],
 )
 async def test_a_form_that_the_model_cannot_be_kept_to_is_left_out_or_named(fault: Fault):
-    form = Structured(kind="json", spec={"type": "object"}, required=False)
+    form = StructuredOutput(kind="json", spec={"type": "object"}, required=False)
     async with serving(FakeServer(forms=("structured_outputs",)), retries=0) as (server, worker):
         await ends(worker, Think(prompt="x", sampling=Sampling(structured=form)))  # finds out how forms are asked for
         server.faults.append(fault)

@@ -11,7 +11,7 @@ import pytest
 from plait import AsyncOrchestrator, Config
 from plait.core.errors import ConfigError, EngineError
 from plait.core.interfaces import Progress
-from plait.core.ops import Structured
+from plait.core.ops import StructuredOutput
 from plait.core.result import Failure, Result
 from plait.workers._shared.confidence import ConfidenceTrace, add_position
 from plait.workers.http import Http
@@ -169,7 +169,7 @@ FORMS = {
 )
 async def test_a_form_is_asked_for_as_the_server_takes_it(kind: Any, field: str, strict: bool) -> None:
     spec, text = FORMS[kind]
-    form = Structured(kind=kind, spec=spec)
+    form = StructuredOutput(kind=kind, spec=spec)
     async with serving(FakeServer(forms=(field,), ids=not strict, strict=strict)) as (server, worker):
         ends = await asyncio.gather(*(items(worker, job(structured=form, attempt=n)) for n in range(3)))
         assert all(isinstance(end, Result) and end.text == text for (end,) in ends)
@@ -182,11 +182,11 @@ async def test_a_form_is_asked_for_as_the_server_takes_it(kind: Any, field: str,
 
 async def test_a_server_that_ignores_forms_says_so() -> None:
     async with serving() as (_, worker):
-        failure = await fails(worker, structured=Structured(kind="choice", spec=["yes", "no"]))
+        failure = await fails(worker, structured=StructuredOutput(kind="choice", spec=["yes", "no"]))
         assert "takes no form of the kind 'choice'" in failure.message and "structured_outputs" in failure.message
         assert not failure.retryable
         assert (await ask(worker)).value == " alpha beta gamma delta"
-        bad = await fails(worker, structured=Structured(kind="choice", spec="yes"))
+        bad = await fails(worker, structured=StructuredOutput(kind="choice", spec="yes"))
         assert "a list of texts" in bad.message
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from plait.core.errors import ConfigError, EngineError
-from plait.core.ops import Structured
+from plait.core.ops import StructuredOutput
 from plait.core.result import Failure, Result
 from plait.workers.http import Http
 
@@ -137,7 +137,9 @@ async def test_a_stream_that_is_truncated_again_is_the_machines_matter() -> None
         assert failure.retryable and len(server.asked()) == 2
 
 
-@pytest.mark.parametrize("sampling", [{"stop": ("beta gamma",)}, {"structured": Structured(kind="regex", spec="a")}])
+@pytest.mark.parametrize(
+    "sampling", [{"stop": ("beta gamma",)}, {"structured": StructuredOutput(kind="regex", spec="a")}]
+)
 async def test_what_cannot_go_on_from_its_ids_is_not_tried_to(sampling: dict[str, Any]) -> None:
     async with serving(FakeServer(reply=going_on, forms=("structured_outputs",))) as (server, worker):
         if "structured" in sampling:

@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from plait import AsyncOrchestrator
 from plait.core.events import Job
-from plait.core.ops import Function, Sampling, Structured, Text, Think
+from plait.core.ops import Function, Sampling, StructuredOutput, Text, Think
 from plait.core.prompt import Prompt
 from plait.core.result import Failure, Result
 from plait.planners.votes.single import Single
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.asyncio(loop_sco
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools | tojson if tools else '' }}"
 
 
-async def ends(worker: Http, form: Structured | None, prompt: str, **fields: Any) -> Result | Failure:
+async def ends(worker: Http, form: StructuredOutput | None, prompt: str, **fields: Any) -> Result | Failure:
     own = {key: fields.pop(key) for key in ("chat", "tools") if key in fields}
     think = Think(prompt=(Text(text=prompt),), sampling=Sampling(structured=form, **fields), stream=True, **own)
     *_, end = [item async for item in worker.run(Job(attempt=1, run="r", step="r:s", op=think))]
@@ -61,7 +61,7 @@ async def test_the_bundled_model_keeps_to_forms_of_its_words(bundled: Http) -> N
         ("grammar", 'root ::= "<hit>" | "<lo>"', lambda text: text in ("<hit>", "<lo>")),
     ):
         for seed in range(3):
-            form = Structured.model_validate({"kind": kind, "spec": spec})
+            form = StructuredOutput.model_validate({"kind": kind, "spec": spec})
             end = await ends(bundled, form, prompt, temperature=1.0, seed=seed, max_tokens=4)
             assert isinstance(end, Result), (kind, spec, end)
             # To the engine a form is one of the tokens put together; a tokenizer of words puts a space between them, so
@@ -98,7 +98,7 @@ async def test_forms_of_every_kind(letters: Http, chat: bool) -> None:
         ("grammar", 'root ::= "x" ("+" "x")? ";"', lambda text: text in ("x;", "x+x;")),
     ):
         for seed in range(3):
-            form = Structured.model_validate({"kind": kind, "spec": spec})
+            form = StructuredOutput.model_validate({"kind": kind, "spec": spec})
             end = await ends(letters, form, "go", chat=chat, temperature=0.7, seed=seed, max_tokens=80)
             assert isinstance(end, Result) and end.finish == "stop", (kind, end)
             assert right(end.text), (kind, end.text)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pydantic import Field, field_validator
 
 from plait.core.errors import PluginError
-from plait.core.regex import Found, expression
+from plait.core.regex import ExpressionMatch, expression
 from plait.core.values import Frozen
 
 _FIELD = re.compile(r"\{(\w+)\}")
@@ -226,7 +226,7 @@ class Dialect(Frozen):
         return [_groups(each) if each else None for each in matches]
 
 
-def _groups(found: Found) -> dict[str, str]:
+def _groups(found: ExpressionMatch) -> dict[str, str]:
     return {name: value or "" for name, value in found.named.items()}
 
 
