@@ -224,7 +224,7 @@ class Scripted(Worker):
             return as_failure(WorkerLost(f"worker {self.name!r} is closed"))
         if not isinstance(think, Think):
             return as_failure(EngineError(f"worker {self.name!r} serves think steps, not {think.kind!r} steps"))
-        if any(each.images for each in think.messages):
+        if any(message.images for message in think.messages):
             return as_failure(EngineError(f"worker {self.name!r} has no model and sees no images: give text alone"))
         texts = [part.text for part in think.parts if isinstance(part, Text)]
         if len(texts) < len(think.parts):
@@ -244,7 +244,7 @@ class Scripted(Worker):
 
 
 def _labelled(given: Mapping[str, float], labels: Sequence[str], usage: Usage) -> Result | Failure:
-    known = {each: math.log(given[each]) for each in labels if given.get(each, 0.0) > 0.0}
+    known = {label: math.log(given[label]) for label in labels if given.get(label, 0.0) > 0.0}
     if not known:
         return as_failure(EngineError("the script's reply has no probability of a label: give it `labels`"))
     return Result(value=max(known, key=lambda each: known[each]), labels=known, usage=usage, finish="length")

@@ -80,7 +80,7 @@ class Verb:
 
     def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments that are given. Raises `UsageError` for one too many, too few, or that is no text."""
-        known = {each.name: each for each in self.arguments}
+        known = {argument.name: argument for argument in self.arguments}
         missing = [name for name, each in known.items() if each.required and name not in given]
         extra = [name for name in given if name not in known]
         if missing or extra:
@@ -111,7 +111,7 @@ class Control:
     def process(self) -> dict[str, Any]:
         """Return what the process is."""
         config = self._orchestrator.config
-        names = [each.name for each in self._orchestrator.workers]
+        names = [worker.name for worker in self._orchestrator.workers]
         workers = [{"name": name, "slots": self._orchestrator.resize(name)} for name in names]
         words = [each if len(each) < _HEAD else each[:_HEAD] + "…" for each in sys.argv[1:6]]
         return {"pid": os.getpid(), "began": self._began, "words": words, "worker": config.worker, "workers": workers}
@@ -135,7 +135,7 @@ class Control:
             "running": states.count("running"),
             "tokens": handle.tokens,
             "budget": handle.budget.model_dump(exclude_none=True),
-            "questions": [each.model_dump(mode="json") for each in handle.questions],
+            "questions": [question.model_dump(mode="json") for question in handle.questions],
         }
 
     def show(self, run: str = "") -> dict[str, Any]:
@@ -157,7 +157,7 @@ class Control:
             return
         if name != "slots":
             raise UsageError(f"{name!r} is nothing of a process: log_level and slots are")
-        there = [each.name for each in self._orchestrator.workers if "think" in offer(each).serves]
+        there = [worker.name for worker in self._orchestrator.workers if "think" in offer(worker).serves]
         if not worker and len(there) != 1:
             raise UsageError(f"the slots of which worker? There are: {', '.join(there) or 'none'}")
         if not value.isdecimal():
@@ -198,7 +198,7 @@ def _cancel(run: Steerable, reason: str = "") -> None:
 def _prune(run: Steerable, step: str, reason: str = "") -> dict[str, Any]:
     found = steps_named(run.steps, step)
     if not found:
-        raise UsageError(f"run {run.run} has no step {step!r}{did_you_mean(step, [each.path for each in run.steps])}")
+        raise UsageError(f"run {run.run} has no step {step!r}{did_you_mean(step, [step.path for step in run.steps])}")
     # Only a pattern may mean several: who writes a name means one step.
     if len(found) > 1 and not any(sign in step for sign in "*?["):
         raise UsageError(f"{step!r} may be {', '.join(each.path for each in found[:6])}: name one, or all by {step}*")
@@ -211,7 +211,7 @@ def _prune(run: Steerable, step: str, reason: str = "") -> dict[str, Any]:
 
 
 def _answer(run: Steerable, value: JsonValue, question: str = "", by: Answerer = OPERATOR) -> None:
-    there = [each.id for each in run.questions]
+    there = [question.id for question in run.questions]
     if not question and len(there) == 1:
         question = there[0]
     if question not in there:
@@ -225,7 +225,7 @@ def _limit(run: Steerable, name: str, value: str) -> None:
 
 def limit_of(name: str, value: str) -> float | None:
     """Parse the value of one limit of a budget; `none` removes the limit. Raises `UsageError`, `FieldError`."""
-    known = [each for each in Budget.model_fields if each != "strict"]
+    known = [field for field in Budget.model_fields if field != "strict"]
     if name not in known:
         raise UsageError(
             f"{name!r} cannot be set while a run runs{did_you_mean(name, known)}: {', '.join(known)} of its budget "

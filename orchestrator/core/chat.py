@@ -318,7 +318,7 @@ def with_prompt(messages: Sequence[Message], prompt: str) -> tuple[Message, ...]
     if messages and messages[-1].role == "user":
         last = messages[-1]
         parts = (*last.parts, TextPart(text=f"\n{prompt}" if last.text else prompt))
-        content = "".join(each.text for each in parts if isinstance(each, TextPart)) if not last.images else parts
+        content = "".join(part.text for part in parts if isinstance(part, TextPart)) if not last.images else parts
         return (*messages[:-1], last.model_copy(update={"content": content}))
     return (*messages, Message(role="user", content=prompt))
 
@@ -348,5 +348,5 @@ def transcript(messages: Sequence[Message], opens: bool = True) -> Iterator[str 
 
 
 def _written(message: Message) -> str:
-    calls = [call_text(each.function.name, each.function.arguments) for each in message.tool_calls]
+    calls = [call_text(call.function.name, call.function.arguments) for call in message.tool_calls]
     return "\n".join([*([message.text] if message.text else []), *calls])

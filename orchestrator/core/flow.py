@@ -186,12 +186,12 @@ class Context:
     ) -> JoinHandle:
         """Make one value of several steps; options as those of `Join`. The steps need not have ended."""
         needs = list(branches)
-        for each in needs:
-            if not isinstance(each, StepHandle):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise FlowError(f"a join takes steps (think, call, join), not {each!r}: await it, or give its steps")
+        for need in needs:
+            if not isinstance(need, StepHandle):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise FlowError(f"a join takes steps (think, call, join), not {need!r}: await it, or give its steps")
         spec = Plugin(name=merge) if isinstance(merge, str) else Plugin.of(merge)
         op = Join(merge=spec, tolerate=tolerate, quorum=quorum, deadline=deadline, early=early)
-        return self._joined("join", op, (each.name for each in needs), named)
+        return self._joined("join", op, (need.name for need in needs), named)
 
     def answer(
         self,
@@ -230,8 +230,8 @@ class Context:
         """Give something up: a step, or a coroutine of `gather`, `first` or `race` with the steps that it has made."""
         match awaited:
             case Several():
-                for each in awaited.members:
-                    self.cancel(each, reason)
+                for member in awaited.members:
+                    self.cancel(member, reason)
             case StepHandle():
                 if not awaited.ended:
                     self._host.give_up(awaited, reason)
@@ -356,8 +356,8 @@ class BudgetScope:
         return self._context.inside(self._group)
 
     async def __aexit__(self, *error: object) -> None:
-        for each in self._group.steps:
-            self._context.cancel(each, "its scope has ended")
+        for step in self._group.steps:
+            self._context.cancel(step, "its scope has ended")
 
 
 _Context = Context

@@ -30,7 +30,7 @@ def digest_of(value: JsonValue) -> str:
 
 def tool_digests(tools: Iterable[ToolSpec]) -> dict[str, str]:
     """Return a digest of each tool's description, by its name."""
-    return {each.name: digest_of(each.model_dump(mode="json")) for each in tools}
+    return {tool.name: digest_of(tool.model_dump(mode="json")) for tool in tools}
 
 
 class Provenance(Frozen):

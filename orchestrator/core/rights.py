@@ -75,8 +75,8 @@ class Rights(Frozen):
         self.may_send(op.extra_body, f"step {step!r}")
         self.may_render(op.chat_template_kwargs, f"step {step!r}")
         if self.image_hosts is not None:
-            for each in op.messages:
-                for part in each.parts:
+            for message in op.messages:
+                for part in message.parts:
                     if isinstance(part, ImagePart):
                         self.may_fetch(part.image_url.url, f"step {step!r}")
 
@@ -155,7 +155,7 @@ def _address(host: str) -> str | None:
     try:
         numbers = [int(part, 8) if part[0] == "0" and part.isdigit() else int(part, 0) for part in parts]
         whole = numbers[-1]
-        if whole >= 256 ** (5 - len(parts)) or any(each > 255 for each in numbers[:-1]):
+        if whole >= 256 ** (5 - len(parts)) or any(number > 255 for number in numbers[:-1]):
             return None
         return str(ipaddress.IPv4Address(whole + sum(each << 8 * (3 - at) for at, each in enumerate(numbers[:-1]))))
     except ValueError:

@@ -36,7 +36,7 @@ def features(text: str, tools: Iterable[str] = ()) -> dict[str, float]:
     text = text[:_READ]
     words = {word.casefold() for word in _WORD.findall(text)}
     numbers = [float(each) for each in _NUMBER.findall(text)]
-    logs = [math.log1p(each) for each in numbers] or [0.0]
+    logs = [math.log1p(number) for number in numbers] or [0.0]
     mean = sum(logs) / len(logs)
     mentioned = (words & {word.casefold() for word in _WORD.findall(name.replace("_", " "))} for name in tools)
     return {
@@ -47,7 +47,7 @@ def features(text: str, tools: Iterable[str] = ()) -> dict[str, float]:
         "mean": mean,
         "spread": math.sqrt(sum((each - mean) ** 2 for each in logs) / len(logs)),
         "last": logs[-1],
-        "even": sum(each % 2 == 0 for each in numbers) / len(numbers) if numbers else 0.0,
+        "even": sum(number % 2 == 0 for number in numbers) / len(numbers) if numbers else 0.0,
         "names": math.log1p(len(_NAME.findall(text))),
         "questions": math.log1p(text.count("?")),
         "lines": math.log1p(text.count("\n")),
@@ -137,7 +137,7 @@ class Route(Frozen):
         chances = self.chances(found)
         by_cost = sorted(range(len(self.tiers)), key=lambda place: (self.tiers[place].cost, -chances[place], place))
         most = len(by_cost) if checked else 1
-        tried = [each for size in range(1, most + 1) for each in combinations(by_cost, size)]
+        tried = [pair for size in range(1, most + 1) for pair in combinations(by_cost, size)]
         return list(max(tried, key=lambda places: (round(self._worth(places, chances), 12), -self._spent(places))))
 
     def _worth(self, places: Sequence[int], chances: Sequence[float]) -> float:
@@ -169,8 +169,8 @@ class Route(Frozen):
 
 def _means(patterns: Sequence[Pattern], place: int) -> tuple[float, float]:
     """Return the share of right answers of a tier, and its tokens in the mean."""
-    count = sum(each.count for each in patterns)
+    count = sum(pattern.count for pattern in patterns)
     if not count:
         return 0.0, 0.0
-    right = sum(each.count for each in patterns if place in each.right)
-    return right / count, sum(each.count * each.costs[place] for each in patterns) / count
+    right = sum(pattern.count for pattern in patterns if place in pattern.right)
+    return right / count, sum(pattern.count * pattern.costs[place] for pattern in patterns) / count

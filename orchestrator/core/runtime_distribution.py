@@ -169,9 +169,9 @@ class Problems:
     def _predicted(self, chances: Callable[[Branches], list[float]], n: int, step: Step | None) -> Prediction:
         spread: list[tuple[float, float]] = []
         figures: list[tuple[float, float]] = []
-        for each in self.problems:
+        for problem in self.problems:
             before, total = 0.0, 0.0
-            for time, chance in zip(each._times(n, step), chances(each), strict=True):  # pyright: ignore[reportPrivateUsage]
+            for time, chance in zip(problem._times(n, step), chances(problem), strict=True):  # pyright: ignore[reportPrivateUsage]
                 spread.append((time, chance - before))
                 total += time * (chance - before)
                 before = chance

@@ -74,7 +74,7 @@ def _filled(parts: tuple[Part, ...], values: dict[str, JsonValue]) -> tuple[Text
 
 def _messages(op: Think, values: dict[str, JsonValue]) -> tuple[Message, ...]:
     """Return a step's own messages with the values of other steps put in."""
-    return tuple(_message(each, values) for each in op.messages)
+    return tuple(_message(message, values) for message in op.messages)
 
 
 def _message(message: Message, values: dict[str, JsonValue]) -> Message:

@@ -467,7 +467,7 @@ def prompt_reported(attempt: Attempt, usage: Usage) -> None:
 
 def _key(op: Think) -> Hashable:
     parts = tuple(part.text if part.kind == "text" else (part.ids, part.within) for part in _parts(op))
-    return op.model, op.chat, op.begin, tuple(each.name for each in op.tools), parts
+    return op.model, op.chat, op.begin, tuple(tool.name for tool in op.tools), parts
 
 
 def _parts(op: Think) -> list[Text | Tokens]:

@@ -136,7 +136,7 @@ def _check_consumers(node: Node) -> None:
         return
     scope = node.scope
     kept = int(scope.open or scope.output is node)
-    consumers = kept + sum(not each.ended and not each.released for each in node.dependants)
+    consumers = kept + sum(not dependant.ended and not dependant.released for dependant in node.dependants)
     _demand(consumers == node.consumers, node.id, f"counts {node.consumers} consumers, has {consumers}")
     _demand(consumers > 0, node.id, "is live and has no consumer")
     owner = scope.owner

@@ -240,9 +240,9 @@ class Machine:
             return 0
         most = len(readers := found.node.dependants)
         if most < 16:
-            for each in readers:
-                if each.pending == 1 and len(each.deps) > most:
-                    most = len(each.deps)
+            for reader in readers:
+                if reader.pending == 1 and len(reader.deps) > most:
+                    most = len(reader.deps)
         return most
 
     def finished(self, run: str) -> Run | None:
@@ -432,7 +432,7 @@ class Machine:
         if because:
             self._records.lost = f"{event.worker} went away{because}"
         message = f"worker {event.worker} went away while it ran this step{because}"
-        lost = [each for each in self.attempts.values() if each.worker.name == event.worker]
+        lost = [attempt for attempt in self.attempts.values() if attempt.worker.name == event.worker]
         live = [each for each in lost if each.state == "live"]
         for attempt in lost:
             self._slots.over(attempt, None, dead=True)
@@ -448,9 +448,9 @@ class Machine:
         try:
             run = Run(event.run, request, self._plugins.task(request.task, request.text), submitted=event.at)
             policies = [self._plugins.policy(spec) for spec in request.policies]
-            run.rankers = tuple(each for each in policies if type(each).rank is not Policy.rank)
-            run.placers = tuple(each for each in policies if type(each).place is not Policy.place)
-            run.reviewers = tuple(each for each in policies if type(each).review is not Policy.review)
+            run.rankers = tuple(policy for policy in policies if type(policy).rank is not Policy.rank)
+            run.placers = tuple(policy for policy in policies if type(policy).place is not Policy.place)
+            run.reviewers = tuple(policy for policy in policies if type(policy).review is not Policy.review)
             run.watched = bool(run.placers or run.reviewers)
             run.root = scope = Scope(run, None, None, f"{run.id}:")
             run.account = account = budgets.open_account(request.bounded, f"run {run.id}", None, self._records.now)

@@ -94,7 +94,7 @@ class Plans:
         assert node.own is not None
         scope = node.inner
         if cut and scope is not None and node.limited is None:
-            node.limited = next((each.limited for each in scope.names.values() if each.limited), None)
+            node.limited = next((name.limited for name in scope.names.values() if name.limited), None)
         if scope is None or scope.output is None:
             self._steps.done(node, node.own, node.path_own)
             return
@@ -197,7 +197,7 @@ def _waited(
     """Return what a flow had waited for, with the accounts of its scopes that limit turns."""
     if not calls:
         return None
-    limited = {name for each in calls.values() for name in each if name}
+    limited = {name for call in calls.values() for name in call if name}
     accounts = {**scope.groups, plan.group: group}
     scopes = {account: name for name, account in accounts.items() if name in limited and account is not None}
     return FlowWaits(calls, scopes)
@@ -347,7 +347,7 @@ def _waits_for(start: Node, targets: set[str], seen: set[str]) -> bool:
             return True
         more = [dep for dep in node.deps if not dep.ended]
         if node.inner is not None:
-            more.extend(each for each in node.inner.names.values() if not each.ended)
+            more.extend(name for name in node.inner.names.values() if not name.ended)
         for each in more:
             if each.id not in seen:
                 seen.add(each.id)

@@ -76,7 +76,7 @@ def _key(node: Node) -> Hashable:
         lead.append(part.text if isinstance(part, Text) else part.ids)
     if not lead and not op.messages:
         return ("alone", node.id)
-    before = (*_messages(node, op), tuple(each.name for each in op.tools)) if op.chat else ()
+    before = (*_messages(node, op), tuple(tool.name for tool in op.tools)) if op.chat else ()
     return ("prompt", tuple(lead), len(lead) < len(op.parts), op.chat, before, op.model, op.salt)
 
 
@@ -85,10 +85,10 @@ def _messages(node: Node, op: Think) -> list[str]:
     steps of a conversation have the same ones, and ask often."""
     written = node.run.messages
     texts: list[str] = []
-    for each in op.messages:
-        known = written.get(id(each))
+    for message in op.messages:
+        known = written.get(id(message))
         if known is None:
-            known = written[id(each)] = each, each.model_dump_json()
+            known = written[id(message)] = message, message.model_dump_json()
         texts.append(known[1])
     return texts
 
@@ -115,14 +115,14 @@ def context_of(node: Node) -> tuple[Hashable, bytes]:
     if group is None or op.kind != "think" or node.after is not None:
         return None, b""
     if group.content is None:
-        parts: list[bytes] = [each.encode(errors="replace") for each in _messages(node, op)]
+        parts: list[bytes] = [message.encode(errors="replace") for message in _messages(node, op)]
         for part in op.parts[: _own_from(op)]:
             assert not isinstance(part, Ref)
             if isinstance(part, Text):
                 parts.append(part.text.encode(errors="replace"))
             else:
                 parts += (each.to_bytes(4, "little", signed=True) for each in part.ids)
-        tools = tuple(each.name for each in op.tools)
+        tools = tuple(tool.name for tool in op.tools)
         group.content = (op.model, op.salt, op.chat, tools), b"".join(parts)
     return group.content
 
@@ -142,7 +142,7 @@ def shared_tokens(node: Node) -> int:
     if node.after is not None:
         return _context_tokens(node.after, node.after_own)
     lead = op.parts[: len(op.parts) - len(_own_part(node, op))]
-    before = sum(-(-len(each) // CHARACTERS_A_TOKEN) for each in _messages(node, op))
+    before = sum(-(-len(message) // CHARACTERS_A_TOKEN) for message in _messages(node, op))
     return before + sum(_tokens(node, part) for part in lead)
 
 

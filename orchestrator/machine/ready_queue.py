@@ -182,7 +182,11 @@ class ReadyQueue:
 
     def another(self, lane: str, beside: WorkerState) -> WorkerState | None:
         """Return the worker other than one with a free slot that runs the fewest attempts, or `None`."""
-        free = (each for each in self.workers.values() if each is not beside and each.free > 0 and each.in_lane(lane))
+        free = (
+            worker
+            for worker in self.workers.values()
+            if worker is not beside and worker.free > 0 and worker.in_lane(lane)
+        )
         return min(free, key=lambda each: (each.running, each.name), default=None)
 
     def serving(self, lane: str) -> int:
@@ -195,7 +199,9 @@ class ReadyQueue:
 
     def models(self) -> list[str]:
         """Return the names that workers there are give their models."""
-        return sorted({name for each in self.workers.values() if each.up or each.returning for name in each.models})
+        return sorted(
+            {name for worker in self.workers.values() if worker.up or worker.returning for name in worker.models}
+        )
 
     # -- shares --------------------------------------------------------------------------------------------------------
 
@@ -361,4 +367,4 @@ class ReadyQueue:
 
     def waiting(self) -> list[tuple[str, list[Node]]]:
         """Return lanes with the steps in their queues, those included that are over."""
-        return [found for waiting in self._waiting.values() for found in waiting.nodes()]
+        return [node for waiting in self._waiting.values() for node in waiting.nodes()]

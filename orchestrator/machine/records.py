@@ -377,8 +377,8 @@ class Run:
             self.going.pop(node, None)
         change = (node.state in UNDER_WAY) - (start in UNDER_WAY)
         if change:
-            for each in node.dependants:
-                each.branches_going += change
+            for dependant in node.dependants:
+                dependant.branches_going += change
 
 
 @dataclass(slots=True, eq=False)

@@ -141,8 +141,8 @@ class Steps:
         if node.attempt is not None:
             return  # its other attempt goes on: the failure of one of two is no event for the step
         if node.inner is not None:  # patches to the failed attempt are void
-            for each in node.inner.names.values():
-                self.cancel(each, "retried", node.id)
+            for name in node.inner.names.values():
+                self.cancel(name, "retried", node.id)
             node.inner, node.own_waiters = None, None
         match retry_delay(node, failure):
             case Failure() as final:

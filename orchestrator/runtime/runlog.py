@@ -184,7 +184,7 @@ class RunRecord:
     @property
     def calls(self) -> list[AttemptRecord]:
         """The model calls whose outcome was read, in order of their starts."""
-        return [each for each in self.attempts if each.op.kind == "think" and each.read]
+        return [attempt for attempt in self.attempts if attempt.op.kind == "think" and attempt.read]
 
     def freeze(self) -> None:
         """Keep the steps as they stand now."""

@@ -97,7 +97,7 @@ def watch(driver: Driver, config: Config) -> None:
         return
     zero = time.time() - driver.now()
     model = model_name(config.worker, config.model, "model" in config.model_fields_set)
-    servers = {each.name: url for each in driver.workers if (url := _server_of(each))}
+    servers = {worker.name: url for worker in driver.workers if (url := _server_of(worker))}
     made = Spans(
         tracer(), lambda at: zero + at, model=model, server=servers, content=with_content(),
         metrics=GenAIMetrics(meter()),

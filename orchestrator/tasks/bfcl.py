@@ -74,7 +74,7 @@ class Bfcl(Task):
 
     def extract(self, text: str) -> JsonValue:
         """Return the calls in a text, `[{"name": {argument: value}}, …]`; `None` if it has none."""
-        said = [(each.function.name, json.loads(each.function.arguments)) for each in spoken(text).tool_calls]
+        said = [(call.function.name, json.loads(call.function.arguments)) for call in spoken(text).tool_calls]
         read = [(each.name, each.arguments) for each in calls_in(json_in(text)) if not each.wrong]
         return [{name: arguments} for name, arguments in said or read] or None
 

@@ -284,11 +284,17 @@ def number(text: str) -> Fraction | None:
     >>> number("1 1/2") == number("1.5") == Fraction(3, 2)
     True
     """
-    if found := _NUMBER.fullmatch(text):
-        sign, whole, part = found[1], found[2].replace(",", ""), found[3] or ""
+    if matched := _NUMBER.fullmatch(text):
+        sign, whole, part = matched[1], matched[2].replace(",", ""), matched[3] or ""
         return Fraction(int(sign + whole + part), 10 ** len(part))
-    if found := _FRACTION.fullmatch(text):
-        sign, whole, inner, above, below = found[1], found[2], found[3], found[4] or found[6], found[5] or found[7]
+    if matched := _FRACTION.fullmatch(text):
+        sign, whole, inner, above, below = (
+            matched[1],
+            matched[2],
+            matched[3],
+            matched[4] or matched[6],
+            matched[5] or matched[7],
+        )
         # Two signs (`-\\frac{-1}{2}`), or one inside a mixed number, are no way to write a number.
         if (inner and (sign or whole)) or int(below) == 0:
             return None

@@ -83,4 +83,4 @@ class ReasoningGym(Task):
         except ValueError as error:
             raise TaskError(f"Reasoning Gym has no family {set!r}: {str(error)[:200]}") from None
         entries = [json.loads(json.dumps(dataset[place], default=str)) for place in range(count)]
-        return [(json.dumps({"family": set, "question": each["question"]}), each) for each in entries]
+        return [(json.dumps({"family": set, "question": entry["question"]}), entry) for entry in entries]

@@ -34,7 +34,7 @@ def forced(think: Think) -> str:
     call, or a line each for several, with arguments of the function's schema. Empty where it need not."""
     if not think.tools or not think.chat or think.tool_choice == "auto" or think.sampling.structured or think.begin:
         return ""
-    offered = [each for each in think.tools if think.tool_choice in ("required", each.name)]
+    offered = [tool for tool in think.tools if think.tool_choice in ("required", tool.name)]
     # Without a limit a small model may write spaces for ever.
     tags = [
         {
@@ -63,7 +63,7 @@ def sent_names(think: Think) -> dict[str, str]:
     {'mul.add': 'mul_add_2', 'mul_add': 'mul_add'}
     """
     called = (call.function.name for message in think.messages for call in message.tool_calls)
-    names = dict.fromkeys((*(each.name for each in think.tools), *called))
+    names = dict.fromkeys((*(tool.name for tool in think.tools), *called))
     taken = {name for name in names if _plain(name) == name}
     sent: dict[str, str] = {}
     for name in names:

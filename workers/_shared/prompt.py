@@ -55,7 +55,7 @@ class Prompter:
     def prompt(self, think: Think) -> PromptIds:
         """Do the same, and say whether a conversation that goes on had to be rendered anew. Raises `EngineError` for
         images, and for a conversation or settings that the template does not take."""
-        if any(each.images for each in think.messages):
+        if any(message.images for message in think.messages):
             raise EngineError("this engine reads no images: give text alone, or use a server whose model sees (http)")
         if think.chat and self.template:
             return self._chat(think)
@@ -175,11 +175,11 @@ class Prompter:
             if name not in self.template:
                 raise EngineError(f"the model's chat template knows no {name!r}: leave it out")
         if think.tools and "tools" in self.template:
-            options["tools"] = [function(each) for each in think.tools]
+            options["tools"] = [function(tool) for tool in think.tools]
         elif think.tools and think.tool_choice != "auto":
             messages = _told(messages, think.tools)
         end = getattr(self.tokenizer, "eos_token", None) or ""
-        given = [_for_template(each, end, raw) for each in messages]
+        given = [_for_template(message, end, raw) for message in messages]
         try:
             return self.tokenizer.apply_chat_template(given, add_generation_prompt=True, tokenize=False, **options)
         except Exception as error:  # jinja's, and what a template raises by itself
@@ -263,7 +263,7 @@ class Prompter:
 def _told(messages: Sequence[Message], tools: Sequence[Function]) -> Sequence[Message]:
     """Return a conversation whose first message tells of functions in words, for a template that has no place for
     them."""
-    text = "You may call these functions:\n" + "\n".join(json.dumps(function(each)["function"]) for each in tools)
+    text = "You may call these functions:\n" + "\n".join(json.dumps(function(tool)["function"]) for tool in tools)
     if messages and messages[0].role in ("system", "developer"):
         return [messages[0].model_copy(update={"content": f"{messages[0].text}\n\n{text}"}), *messages[1:]]
     return [Message(role="system", content=text), *messages]
@@ -285,15 +285,15 @@ def _for_template(message: Message, end: str, raw: bool) -> Mapping[str, Any]:
     if message.tool_calls:
         fields["tool_calls"] = [
             {
-                "id": each.id,
+                "id": call.id,
                 "type": "function",
                 "function": {
-                    "name": each.function.name,
+                    "name": call.function.name,
                     "arguments": read
-                    if isinstance(read := loads(each.function.arguments), dict)
-                    else each.function.arguments,
+                    if isinstance(read := loads(call.function.arguments), dict)
+                    else call.function.arguments,
                 },
             }
-            for each in message.tool_calls
+            for call in message.tool_calls
         ]
     return fields

@@ -15,7 +15,7 @@ def specified(form: StructuredOutput) -> Any:
             return schema
         case "regex" | "grammar", str() as text if text:
             return text
-        case "choice", list() as texts if texts and all(isinstance(each, str) and each for each in texts):
+        case "choice", list() as texts if texts and all(isinstance(text, str) and text for text in texts):
             return texts
         case _:
             raise EngineError(f"the form {form.kind!r} is specified by {WANTED[form.kind]}, not {form.spec!r:.80}")

@@ -104,7 +104,7 @@ def _size(fields: Mapping[str, Any]) -> tuple[int, int]:
     if isinstance(prompt, str):
         return len(prompt.encode()), 1
     messages: list[Any] = fields.get("messages") or []
-    said = [each if isinstance(each, str) else _texts(each) for each in messages]
+    said = [message if isinstance(message, str) else _texts(message) for message in messages]
     tools = json.dumps(fields["tools"]) if fields.get("tools") else ""
     return sum(len(each.encode()) for each in (*said, tools)), _MESSAGE * (len(messages) + 1)
 

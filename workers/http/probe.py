@@ -242,7 +242,7 @@ async def _dialect(link: Link, model: str, models: Sequence[str]) -> ServerDiale
             troubles.append(trouble)
     if models and model not in models:
         raise EngineError(unknown(link, model, models))
-    told = next((each for each in troubles if each.status not in ABSENT), None)
+    told = next((trouble for trouble in troubles if trouble.status not in ABSENT), None)
     if told is None:
         raise EngineError(
             f"{link.base_url} has neither completions nor chat completions for the model {model!r} "

@@ -409,12 +409,12 @@ class AnswerReading:
     def _told_tokens(self) -> tuple[Token, ...]:
         """Return the tokens of the text; none where some are not known, or stand apart from it, or spell a secret."""
         text, at, kept = self.text, 0, list[Token]()
-        for each in self._tokens:
+        for token in self._tokens:
             if at >= len(text):  # of what ended it
                 break
-            kept.append(each)
-            at += len(each.text)
-        said = "".join(each.text for each in self._tokens)
+            kept.append(token)
+            at += len(token.text)
+        said = "".join(token.text for token in self._tokens)
         hidden = self._thoughts or self._calls is not None or any(secret in said for secret in self._secrets)
         return () if self._past or hidden else tuple(kept)
 
@@ -460,7 +460,7 @@ def _labelled(labels: Sequence[str], logprobs: object) -> dict[str, float]:
             "the server does not list the likeliest tokens, and this step asks how likely its labels are: use a server "
             "that gives `top_logprobs` (vLLM, SGLang, OpenAI), or another scorer"
         )
-    found = {each: float(first[each]) for each in labels if isinstance(first.get(each), int | float)}
+    found = {label: float(first[label]) for label in labels if isinstance(first.get(label), int | float)}
     if not found:
         raise ServerError(
             f"none of the labels ({', '.join(labels)}) is among the server's {len(first)} likeliest tokens: ask the "
@@ -476,10 +476,10 @@ def likeliest(logprobs: object) -> list[list[float]]:
         return []
     if isinstance(content := logprobs.get("content"), list):
         return [[float(top["logprob"]) for top in each.get("top_logprobs") or ()] for each in content]
-    found = logprobs.get("top_logprobs")
-    if not isinstance(found, list):
+    logprob = logprobs.get("top_logprobs")
+    if not isinstance(logprob, list):
         return [[] for each in logprobs.get("token_logprobs") or () if each is not None]
-    return [[float(value) for value in (each or {}).values()] for each in found]
+    return [[float(value) for value in (each or {}).values()] for each in logprob]
 
 
 def tokens_told(logprobs: object, most: int) -> list[Token]:

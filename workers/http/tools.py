@@ -40,7 +40,7 @@ class Offers:
         if not think.tools or not chat or way >= len(WAYS):
             return {}
         names = sent_names(think)
-        offered = [function(each, names[each.name]) for each in think.tools]
+        offered = [function(tool, names[tool.name]) for tool in think.tools]
         said: dict[str, Any] = {"tools": offered, "tool_choice": "auto"}
         if "tool_choice" in WAYS[way]:
             said["tool_choice"] = choice(names.get(think.tool_choice, think.tool_choice))

@@ -42,7 +42,7 @@ class Words:
             import bm25s
         except ModuleNotFoundError:
             raise ToolError("a search by words needs the package bm25s: pip install 'plait[retrieval]'") from None
-        tokens = [_words(each) for each in texts]
+        tokens = [_words(text) for text in texts]
         self._index: Any = bm25s.BM25()
         self._empty = not any(tokens)
         if not self._empty:
@@ -50,7 +50,7 @@ class Words:
 
     def ranked(self, query: str) -> list[int]:
         """Return the places of the texts that share a word with the query, best first; of equals the first."""
-        wanted = [] if self._empty else [each for each in _words(query) if each in self._index.vocab_dict]
+        wanted = [] if self._empty else [word for word in _words(query) if word in self._index.vocab_dict]
         if not wanted:
             return []
         scores = self._index.get_scores(wanted)
@@ -76,10 +76,10 @@ class Catalog:
 
     def __init__(self, specs: Sequence[ToolSpec]) -> None:
         self.specs = specs
-        self.texts = [_told(each) for each in specs]
+        self.texts = [_told(spec) for spec in specs]
         self._words = Words(self.texts)
-        self._needs = [list(schemas.needs(each.parameters).values()) for each in specs]
-        self._made = [schemas.makes(each.returns) for each in specs]
+        self._needs = [list(schemas.needs(spec.parameters).values()) for spec in specs]
+        self._made = [schemas.makes(spec.returns) for spec in specs]
         self._makers: dict[str, list[int]] = {}
         for place, made in enumerate(self._made):
             for what in made:
@@ -113,9 +113,9 @@ class Catalog:
             chosen[at] = None
             for what in self._needs[at]:
                 makers = self._makers.get(what, ())
-                if any(each in chosen or each in todo for each in makers):
+                if any(maker in chosen or maker in todo for maker in makers):
                     continue
-                others = [each for each in makers if what not in self._needs[each]] or makers
+                others = [maker for maker in makers if what not in self._needs[maker]] or makers
                 if others:
                     todo.append(min(others, key=lambda each: (rank.get(each, len(self.specs)), each)))
 

@@ -202,7 +202,7 @@ def _number(said: Any, endpoint: Endpoint, label: int, model: str) -> float:
         said = said[-1]  # the last token's
     numbers: list[Any] = said if isinstance(said, list) else [said]
     sound = all(
-        isinstance(each, int | float) and not isinstance(each, bool) and math.isfinite(each) for each in numbers
+        isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number) for number in numbers
     )
     if not sound or not -len(numbers) <= label < len(numbers):
         raise ToolError(f"{model} gave no number by {endpoint!r}: is it a reward model for that?")
@@ -210,5 +210,5 @@ def _number(said: Any, endpoint: Endpoint, label: int, model: str) -> float:
         return float(numbers[label])
     if len(numbers) == 1:
         return 1.0 / (1.0 + math.exp(-max(-700.0, min(700.0, numbers[0]))))
-    shares = [math.exp(each - max(numbers)) for each in numbers]
+    shares = [math.exp(number - max(numbers)) for number in numbers]
     return shares[label] / sum(shares)

@@ -33,7 +33,7 @@ def plait_solver(planner: str = "", orchestrator: AsyncOrchestrator | None = Non
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         if not made:
             made.append(AsyncOrchestrator(**options))
-        answer = await made[0].run(messages=[_message(each) for each in state.messages], planner=planner or None)
+        answer = await made[0].run(messages=[_message(message) for message in state.messages], planner=planner or None)
         text = "" if answer.answer is None else as_text(answer.answer)
         usage = answer.usage
         output = ModelOutput.from_content(model=f"plait/{planner}", content=text, error=_error(answer))

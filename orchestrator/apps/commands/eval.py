@@ -212,7 +212,9 @@ def evaluate(
     request = request.updated({"task": task})
     asked = {name or config.planner.name: request.updated({"planner": name} if name else {}) for name in planners}
     warnings = [
-        each for own in asked.values() for each in model_warnings(config, own.updated({"text": given[0].text})) or ()
+        warning
+        for own in asked.values()
+        for warning in model_warnings(config, own.updated({"text": given[0].text})) or ()
     ]
     with opened(as_json) as output, _writable(answers) as file:
         for warning in dict.fromkeys(warnings):

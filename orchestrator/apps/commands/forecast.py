@@ -99,7 +99,7 @@ def past(config: Config, planner: str) -> Past:
             continue
         found.runs.extend(lengths)
         # workers of two journals are two workers: their times have nothing to do with one another
-        found.attempts.extend(replace(each, worker=f"{number}:{each.worker}") for each in attempts)
+        found.attempts.extend(replace(attempt, worker=f"{number}:{attempt.worker}") for attempt in attempts)
         found.aborts.extend(aborts)
     return found
 

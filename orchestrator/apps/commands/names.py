@@ -138,8 +138,11 @@ def _options(plugins: Plugins, kind: Any, name: str) -> dict[str, dict[str, Any]
     if fields is None:
         parameters = inspect.signature(cls).parameters.values()
         return {
-            each.name: {"default": None if each.default is each.empty else _written(each.default), "about": ""}
-            for each in parameters
+            parameter.name: {
+                "default": None if parameter.default is parameter.empty else _written(parameter.default),
+                "about": "",
+            }
+            for parameter in parameters
         }
     return {
         option: {

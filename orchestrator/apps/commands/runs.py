@@ -157,7 +157,7 @@ def resume(
         _refuse_settings(stored, common, entry)
     if on_unknown is not None:
         stored["on_unknown"] = on_unknown
-    ours = {each.name for each in dataclasses.fields(Common)}
+    ours = {field.name for field in dataclasses.fields(Common)}
     given = {key: value for key, value in stored.items() if key in ours and getattr(common, key, None) is None}
     config = dataclasses.replace(common, **given).load(**{k: v for k, v in stored.items() if k not in ours})
     with opened(as_json) as output:
@@ -231,7 +231,7 @@ def _refuse_settings(stored: dict[str, Any], common: Common, entry: RunEntry) ->
         if not value or getattr(common, key) is not None or (key == "worker" and ":" not in str(value)):
             continue
         values = value if isinstance(value, list) else [value]
-        flags += [f"--{key.replace('_', '-')} {shlex.quote(str(each))}" for each in values]
+        flags += [f"--{key.replace('_', '-')} {shlex.quote(str(value))}" for value in values]
     if flags:
         raise UsageError(
             f"{entry.path.name} names tools or servers, and a journal that --from names may be a stranger's: if they "
@@ -244,10 +244,10 @@ def _status(rebuilt: Rebuilt, entry: RunEntry) -> str:
 
 
 def _seconds(text: str) -> float:
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", text)
-    if found is None:
+    matched = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", text)
+    if matched is None:
         raise UsageError(f"--older-than {text!r} is no length of time: write 90m, 12h, 30d or 4w")
-    return float(found[1]) * _UNITS[found[2]]
+    return float(matched[1]) * _UNITS[matched[2]]
 
 
 def _plain(entry: RunEntry) -> dict[str, Any]:

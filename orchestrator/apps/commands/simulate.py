@@ -143,7 +143,7 @@ def simulate(
         else:
             output.people.print(_trust(known, slots), markup=False)
             (_show if times is None else _show_workload)(summaries, engines, slots, output)
-    failed = next((each["error"] for each in summaries.values() if each["error"] is not None), None)
+    failed = next((summary["error"] for summary in summaries.values() if summary["error"] is not None), None)
     if failed is not None:
         output.progress.print(f"error: {failed}", markup=False, soft_wrap=True)
         raise typer.Exit(1)

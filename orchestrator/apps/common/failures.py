@@ -24,7 +24,7 @@ def worded_error(error: Exception) -> tuple[str, int]:
             return " ".join(str(error).split()), 2 if isinstance(error, UsageError) else 1
         case ValidationError():
             details = first_of_each(error)
-            return "; ".join(explain(json_path(each["loc"]) or error.title, each) for each in details), 2
+            return "; ".join(explain(json_path(detail["loc"]) or error.title, detail) for detail in details), 2
         case MemoryError():
             return "out of memory: close something, or give the engine less (`plait doctor` says how much there is)", 1
         case OSError():

@@ -234,7 +234,7 @@ class Common:
 
     def load(self, **settings: Any) -> Config:
         """Return the configuration: these flags over environment and file. Raises `ConfigError`."""
-        given = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "config"}
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "config"}
         if self.script is not None and self.worker is None:
             given["worker"] = "scripted"
         if self.base_url is not None and self.worker is None:
@@ -253,14 +253,22 @@ def common_options(command: Callable[..., None]) -> Callable[..., None]:
     """
     hints = typing.get_type_hints(command, include_extras=True)
     parameters = inspect.signature(command).parameters.values()
-    own = [each.replace(annotation=hints[each.name]) for each in parameters if hints[each.name] not in _GROUPS]
-    groups = {each.name: _spread(hints[each.name], hints) for each in parameters if hints[each.name] in _GROUPS}
+    own = [
+        parameter.replace(annotation=hints[parameter.name])
+        for parameter in parameters
+        if hints[parameter.name] not in _GROUPS
+    ]
+    groups = {
+        parameter.name: _spread(hints[parameter.name], hints)
+        for parameter in parameters
+        if hints[parameter.name] in _GROUPS
+    }
     every = [*own, *(option for options in groups.values() for option in options)]
 
     @functools.wraps(command)
     def with_common(**given: Any) -> None:
         for name, options in groups.items():
-            said = {each.name: given.pop(each.name) for each in options}
+            said = {option.name: given.pop(option.name) for option in options}
             given[name] = Common(**said) if hints[name] is Common else _request(said)
         command(**given)
 
@@ -294,5 +302,7 @@ def _spread(group: type, but: Container[str]) -> list[inspect.Parameter]:
             if name not in but
         ]
     hints = typing.get_type_hints(group, include_extras=True)
-    fields = [each for each in dataclasses.fields(group) if each.name not in but]
-    return [inspect.Parameter(each.name, keyword, default=each.default, annotation=hints[each.name]) for each in fields]
+    fields = [field for field in dataclasses.fields(group) if field.name not in but]
+    return [
+        inspect.Parameter(field.name, keyword, default=field.default, annotation=hints[field.name]) for field in fields
+    ]

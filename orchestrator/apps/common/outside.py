@@ -248,7 +248,7 @@ def option_check(kind: type[BaseModel], name: str, annotation: object) -> Check 
     if is_plain(annotation):
         return "free"
     if any(
-        isinstance(each, type) and issubclass(each, BaseModel) and each is not Plugin for each in leaves(annotation)
+        isinstance(leaf, type) and issubclass(leaf, BaseModel) and leaf is not Plugin for leaf in leaves(annotation)
     ):
         return "inside"
     return OPTIONS.get(name) or (None if kind.__module__.startswith("plait.") else "free")
@@ -256,7 +256,7 @@ def option_check(kind: type[BaseModel], name: str, annotation: object) -> Check 
 
 def is_plain(annotation: object) -> bool:
     """Whether a field holds numbers and words of a list alone."""
-    return all(each in _PLAIN for each in leaves(annotation))
+    return all(leaf in _PLAIN for leaf in leaves(annotation))
 
 
 def leaves(annotation: object) -> Iterator[object]:

@@ -141,7 +141,7 @@ def _problem(fields: Any) -> CountdownProblem:
     if not isinstance(fields, dict) or not {"numbers", "target"} <= set(fields):
         raise ValueError(f"has no `numbers` and `target`; write {_EXAMPLE}")
     numbers, target = fields["numbers"], fields["target"]
-    if not isinstance(numbers, list) or len(numbers) != 4 or not all(_is_int(each, NUMBERS) for each in numbers):
+    if not isinstance(numbers, list) or len(numbers) != 4 or not all(_is_int(number, NUMBERS) for number in numbers):
         raise ValueError(f"`numbers` must be four whole numbers {NUMBERS[0]}..{NUMBERS[1]}, not {json.dumps(numbers)}")
     if not _is_int(target, TARGETS):
         raise ValueError(f"`target` must be a whole number {TARGETS[0]}..{TARGETS[1]}, not {json.dumps(target)}")

@@ -84,7 +84,7 @@ def steer(verb: Verb, where: Peer | Distant, run: str, **given: Any) -> None:
 
 def _command(verb: Verb) -> Callable[..., None]:
     """Return the command of a verb that is done to one run: RUN, what the verb needs, and options for the rest."""
-    needs_run = any(each.required for each in verb.arguments)  # words after it: RUN cannot be left out
+    needs_run = any(argument.required for argument in verb.arguments)  # words after it: RUN cannot be left out
 
     def command(run: str, as_json: bool, **given: str) -> None:
         with opened(as_json) as output:
@@ -92,7 +92,7 @@ def _command(verb: Verb) -> Callable[..., None]:
                 limit_of(**given)  # refused before a run is looked for
             where, name = _found(run)
             steer(verb, where, name, **given)
-            said = " ".join(given[each.name] for each in verb.arguments if each.required)
+            said = " ".join(given[argument.name] for argument in verb.arguments if argument.required)
             _say(
                 output,
                 {"run": name, "done": verb.name, **given},
@@ -103,11 +103,11 @@ def _command(verb: Verb) -> Callable[..., None]:
     command.__doc__ = verb.about
     parameters = [
         inspect.Parameter("run", keyword, annotation=RunUnderWay, default=inspect.Parameter.empty if needs_run else ""),
-        *(_parameter(each) for each in verb.arguments),
+        *(_parameter(argument) for argument in verb.arguments),
         inspect.Parameter("as_json", keyword, annotation=Json, default=False),
     ]
     command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
 
 

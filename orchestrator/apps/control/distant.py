@@ -77,7 +77,7 @@ class Distant:
             "done": states.count("done"),
             "running": states.count("running"),
             "budget": (account.budget if account else run.request.budget).model_dump(exclude_none=True),
-            "questions": [each.model_dump(mode="json") for each in self.questions],
+            "questions": [question.model_dump(mode="json") for question in self.questions],
             "steps": [step_row(step) for step in steps],
         }
 

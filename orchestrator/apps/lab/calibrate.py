@@ -135,10 +135,10 @@ def _again(session: RecordedSession, profile: Profile) -> WorkloadReport:
     def outcome(job: Job, rng: Any) -> Result | Failure:
         if isinstance(job.op, Call):
             return Result()
-        known = session.lengths.get(job.step, job.op.sampling.max_tokens)
+        length = session.lengths.get(job.step, job.op.sampling.max_tokens)
         prompt, cached = session.prompts.get(job.step, (0, 0))
         value = session.values.get(job.step, "")
-        return Result(value=value, usage=Usage(prompt=prompt, cached=cached, completion=max(1, known)))
+        return Result(value=value, usage=Usage(prompt=prompt, cached=cached, completion=max(1, length)))
 
     return simulate_workload(
         session.requests,

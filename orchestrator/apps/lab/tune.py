@@ -96,7 +96,7 @@ def tune(
     given = {"text": text, "task": task, "planner": planner, "merge": merge, "tokens": tokens}
     briefs = {
         width: briefed(config, Request.of({**given, "n": width}))
-        for width in dict.fromkeys(each.width for each in candidates)
+        for width in dict.fromkeys(candidate.width for candidate in candidates)
     }
     simulated = _Simulation(known, briefs, runs, rate, math.inf if within is None else within, cache)
     with opened(as_json) as output:

@@ -82,7 +82,7 @@ def halve(
             return 1, -share, value
         return 0, -(each.candidate.width or 0), each.candidate.engines, value
 
-    left, out, number = [Trial(each) for each in candidates], list[Trial](), 1
+    left, out, number = [Trial(candidate) for candidate in candidates], list[Trial](), 1
     while True:
         for each in left:
             for seed in range(len(each.figures), number):

@@ -18,7 +18,7 @@ def request_of(question: Question) -> ElicitRequest:
     field: dict[str, Any] = {"type": "string", "title": "Answer"}
     if question.call is not None:
         field = {"type": "boolean", "title": "Allow this call"}
-    elif question.choices and all(isinstance(each, str) for each in question.choices):
+    elif question.choices and all(isinstance(choice, str) for choice in question.choices):
         field["enum"] = list(question.choices)
     schema = {"type": "object", "properties": {"value": field}, "required": ["value"]}
     return ElicitRequest(params=ElicitRequestFormParams(message=question.text, requested_schema=schema))

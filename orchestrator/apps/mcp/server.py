@@ -154,6 +154,8 @@ def _state(handle: Handle) -> dict[str, Any]:
     """Return where a run stands."""
     if handle.finished.done():
         return {"run": handle.run, "state": "ended", **handle.finished.result().summary()}
-    questions = [{"id": each.id, "text": each.text, "choices": list(each.choices)} for each in handle.questions]
-    steps = [{"step": each.name, "state": each.state} for each in handle.steps]
+    questions = [
+        {"id": question.id, "text": question.text, "choices": list(question.choices)} for question in handle.questions
+    ]
+    steps = [{"step": step.name, "state": step.state} for step in handle.steps]
     return {"run": handle.run, "state": "asking" if questions else "running", "questions": questions, "steps": steps}

@@ -122,10 +122,11 @@ class Tasks(Extension):
             return {**task, "status": status, **({"result": result} if status == "completed" else {})}
         if handle.questions:
             asked = {
-                each.id: request_of(each).model_dump(by_alias=True, exclude_none=True) for each in handle.questions
+                question.id: request_of(question).model_dump(by_alias=True, exclude_none=True)
+                for question in handle.questions
             }
             return {**task, "status": "input_required", "inputRequests": asked}
-        ended = sum(each.state in ("done", "failed", "cancelled") for each in handle.steps)
+        ended = sum(step.state in ("done", "failed", "cancelled") for step in handle.steps)
         return {**task, "status": "working", "statusMessage": f"{ended} of {len(handle.steps)} steps have ended"}
 
 

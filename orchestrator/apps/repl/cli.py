@@ -55,8 +55,8 @@ def _manner(request: Request, dialect: str | None) -> Manner:
     plugins.class_of("task", request.task.name)
     if "planner" in request.model_fields_set:
         plugins.planner(request.planner)
-    for each in request.policies:
-        plugins.policy(each)
+    for policy in request.policies:
+        plugins.policy(policy)
     if request.merge is not None:
         plugins.merge(request.merge)
     # `--task` has a default, which is no choice of the user's

@@ -73,7 +73,7 @@ class ReplCompleter(Completer):
                 yield from self._files(rest, event)
             case _:
                 flags = [each for each in re.findall(r"--[a-z]+", command.usage) if each.startswith(word) and word]
-                yield from (Completion(each, -len(word)) for each in flags)
+                yield from (Completion(flag, -len(word)) for flag in flags)
 
     def _files(self, word: str, event: CompleteEvent) -> Iterator[Completion]:
         _, equals, tail = word.rpartition("=")
@@ -117,7 +117,7 @@ class ReplCompleter(Completer):
         turn = self._repl.session.turn()
         if turn is None or " " in text:
             return
-        names = [each.name for each in turn.steps.values()]
+        names = [step.name for step in turn.steps.values()]
         for step in turn.steps.values():
             # The name alone is enough where no other step has it.
             shown = step.name if names.count(step.name) == 1 else step.path
@@ -136,7 +136,7 @@ class ReplCompleter(Completer):
         if equals and name == "worker":
             known = [
                 "ray",
-                *(each for each in self._repl.session.plugins.names("worker") if each != "tools"),
+                *(name for name in self._repl.session.plugins.names("worker") if name != "tools"),
             ]
             yield from (Completion(each, -len(value)) for each in known if each.startswith(value))
         elif not equals:
@@ -147,14 +147,14 @@ class ReplCompleter(Completer):
                     yield Completion(each, -len(word), display_meta=_short(about))
 
     def _python(self, source: str) -> Iterator[Completion]:
-        found = re.search(r"[A-Za-z_][\w.]*$", source)
-        if found is None:
+        matched = re.search(r"[A-Za-z_][\w.]*$", source)
+        if matched is None:
             return
-        word = found[0]
+        word = matched[0]
         completer = rlcompleter.Completer(self._repl.cells.namespace)
         found_ones = itertools.takewhile(bool, (completer.complete(word, at) for at in range(_MOST)))
         names = {each.removesuffix(")").removesuffix("(") for each in found_ones if each}
-        yield from (Completion(each, -len(word)) for each in sorted(names))
+        yield from (Completion(name, -len(word)) for name in sorted(names))
 
 
 def _commands(name: str) -> Iterator[Completion]:

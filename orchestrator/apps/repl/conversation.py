@@ -147,7 +147,7 @@ class Repl:
         if answer.failure is not None and answer.status != "cancelled":
             screen.error(safe(f"{answer.failure.message} ({answer.failure.kind})"))
         elif answer.status == "cancelled" and turn.steps:
-            done = sum(each.state == "done" for each in turn.steps.values())
+            done = sum(step.state == "done" for step in turn.steps.values())
             screen.print(f"{done} of {len(turn.steps)} steps were done; /branches shows them", style="dim")
 
     # -- what was said ------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class Repl:
 
     def last_question(self) -> str:
         """Return the question asked last. Raises `UsageError` if there was none."""
-        turn = next((each for each in reversed(self.session.turns) if not each.planned), None)
+        turn = next((turn for turn in reversed(self.session.turns) if not turn.planned), None)
         if turn is None:
             raise UsageError("nothing has been asked yet: write the question behind the command")
         return turn.question

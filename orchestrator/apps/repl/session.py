@@ -317,7 +317,7 @@ class ReplSession:
     @property
     def usage(self) -> Usage:
         """What all questions so far took."""
-        return functools.reduce(operator.add, (each.usage for each in self.answers), Usage())
+        return functools.reduce(operator.add, (answer.usage for answer in self.answers), Usage())
 
     @property
     def cost(self) -> str:
@@ -325,7 +325,7 @@ class ReplSession:
         answers, usage = self.answers, self.usage
         if not answers:
             return ""
-        parts = [counted(len(answers), "question"), f"{sum(each.seconds for each in answers):.1f} s"]
+        parts = [counted(len(answers), "question"), f"{sum(answer.seconds for answer in answers):.1f} s"]
         parts += [f"{usage.completion:,} tokens", f"{usage.cached:,} of {usage.prompt:,} prompt tokens cached"]
         return " · ".join([*parts, f"cost {usage.cost:.6g}"] if usage.cost else parts)
 

@@ -59,7 +59,7 @@ class Manner:
         for name in said.keys() & {"task", "planner", "merge"}:
             said[name] = spelled(getattr(self.request, name))
         if "policies" in said:
-            said["policies"] = [spelled(each) for each in self.request.policies]
+            said["policies"] = [spelled(policy) for policy in self.request.policies]
         if "budget" in said:
             said["budget"] = self.request.budget.model_dump(exclude_none=True)
         more = {"system": self.system or None, "talk": self.talk}
@@ -148,9 +148,9 @@ class ReplTurn:
     def news(self) -> list[News]:
         """Return news that tell how it all ended, for the tree."""
         told: list[News] = []
-        for each in self.steps.values():
-            record = replace(each, value=each.text or None) if each.value is None else each
-            told.append(StepNews(at=each.moves[-1][0] if each.moves else 0.0, record=record))
+        for step in self.steps.values():
+            record = replace(step, value=step.text or None) if step.value is None else step
+            told.append(StepNews(at=step.moves[-1][0] if step.moves else 0.0, record=record))
         if self.answer is not None:
             told.append(AnswerNews(at=self.answer.seconds, answer=self.answer))
         return told
@@ -178,7 +178,7 @@ def dump(turns: Iterable[ReplTurn], manner: Manner, head: ReplTurn | None = None
                     "before": places.get(id(turn.before)),
                     "said": None if turn.said is None else turn.said.model_dump(mode="json"),
                     "answer": None if turn.answer is None else turn.answer.model_dump(mode="json"),
-                    "steps": [each.written() for each in turn.steps.values()],
+                    "steps": [step.written() for step in turn.steps.values()],
                 }
                 for turn in turns
             ],

@@ -244,7 +244,7 @@ class Conversation:
         parts = [self.repl.model, spelled(manner.given("planner") or config.planner)]
         if (task := manner.given("task")) is not None:
             parts.append(spelled(task))
-        parts += ["+" + spelled(each) for each in policies]
+        parts += ["+" + spelled(policy) for policy in policies]
         parts += [f"{name} {value:g}" for name, value in manner.request.budget.limits.items()]
         if session.agent is not None:
             parts[1] = f"agent {getattr(session.agent, 'name', '')}".rstrip()
@@ -308,8 +308,10 @@ class Conversation:
         proxy: Any = StdoutProxy(raw=True, sleep_between_writes=0.03)
         before = sys.stdout, sys.stderr
         sys.stdout = sys.stderr = proxy
-        streams = [each for each in logging.getLogger("plait").handlers if isinstance(each, logging.StreamHandler)]
-        were = [each.stream for each in streams]
+        streams = [
+            handler for handler in logging.getLogger("plait").handlers if isinstance(handler, logging.StreamHandler)
+        ]
+        were = [stream.stream for stream in streams]
         for each in streams:
             each.stream = proxy
         try:

@@ -42,7 +42,7 @@ class Allowance:
     @property
     def held(self) -> float:
         """What all runs under way hold."""
-        return sum(each.held for each in self.holdings)
+        return sum(holding.held for holding in self.holdings)
 
     async def reserve(self, most: float, left: float) -> Holding | None:
         """Return what a run gets that may use `most`; `None` where nothing is to be had. `left`: of the day, what is
@@ -71,7 +71,7 @@ class Allowance:
             return
         self.holdings.remove(holding)
         over = self._whole(holding.held - used)
-        short = [each for each in self.holdings if each.held < each.most and each.handle is not None]
+        short = [holding for holding in self.holdings if holding.held < holding.most and holding.handle is not None]
         if over <= 0 or not short:
             return
         one = min(short, key=self._spare)

@@ -117,7 +117,7 @@ class Body(BaseModel):
                 "seed": self.seed,
                 "metadata": self.metadata,
                 "output": output,
-                "tools": [each.model_dump(include={"name", "description", "parameters"}) for each in tools],
+                "tools": [tool.model_dump(include={"name", "description", "parameters"}) for tool in tools],
                 "tool_choice": named.get("name") if isinstance(named, dict) else choice,
                 "parallel_tool_calls": self.parallel_tool_calls,
                 "generation": {
@@ -237,7 +237,7 @@ class ChatBody(Body):
         for place, tool in enumerate(self.tools or ()):
             if tool.type != "function" or tool.function is None:
                 raise unsupported(f"tools[{place}].type", "only tools of type `function` are taken")
-        _check_choice(self.tool_choice, [each.function.name for each in self.tools or () if each.function])
+        _check_choice(self.tool_choice, [tool.function.name for tool in self.tools or () if tool.function])
 
     def request(self, strategy: ServedStrategy) -> Request:
         """Return what it asks for, of a planner and a model that the name of its model stands for."""
@@ -250,7 +250,7 @@ class ChatBody(Body):
             "reasoning_effort": self.reasoning_effort,
             "top_logprobs": self.top_logprobs or 0 if self.logprobs else None,
         }
-        tools = [each.function for each in self.tools or () if each.function]
+        tools = [tool.function for tool in self.tools or () if tool.function]
         output = None if self.response_format is None else self.response_format.schema_of
         return self._request(self.messages, strategy, tools, generation, output)
 
@@ -338,7 +338,7 @@ class ResponseBody(Body):
         for place, tool in enumerate(self.tools or ()):
             if tool.type != "function" or tool.name is None:
                 raise unsupported(f"tools[{place}].type", "only tools of type `function` are taken")
-        _check_choice(self.tool_choice, [each.name for each in self.tools or () if each.name])
+        _check_choice(self.tool_choice, [tool.name for tool in self.tools or () if tool.name])
         if not self.input and self.previous_response_id is None and self.plait.plan is None:
             raise ApiError(400, "`input` is missing", param="input", code="missing_required_parameter")
 
@@ -379,12 +379,12 @@ def resolve(name: str, aliases: Mapping[str, str], served: Collection[str], any_
 
     Raises `ApiError` for a name that stands for nothing.
     """
-    said = aliases.get(name, name)
-    if not said.startswith(PREFIX):
-        if said in served or any_name:
-            return ServedStrategy(model=said if said in served else None)
+    alias = aliases.get(name, name)
+    if not alias.startswith(PREFIX):
+        if alias in served or any_name:
+            return ServedStrategy(model=alias if alias in served else None)
         raise _no_model(name, served, aliases)
-    plan, at, model = said.removeprefix(PREFIX).rpartition("@")
+    plan, at, model = alias.removeprefix(PREFIX).rpartition("@")
     plan, model = (plan, model) if at else (model, "")
     if model and model not in served and not any_name:
         raise _no_model(model, served, aliases)

@@ -115,7 +115,7 @@ def _completion(live: ServedRun, answer: Answer) -> dict[str, Any]:
     if not turn.tool_calls:
         message["content"] = turn.text
     else:
-        message["tool_calls"] = [each.model_dump(mode="json") for each in turn.tool_calls]
+        message["tool_calls"] = [call.model_dump(mode="json") for call in turn.tool_calls]
     if turn.reasoning:
         message["reasoning_content"] = turn.reasoning
     told = None if live.likeliest is None else {"content": tokens_of(answer), "refusal": None}

@@ -46,7 +46,7 @@ class HostGuard:
     def __init__(self, settings: Settings) -> None:
         self._on = not settings.tenants or bool(settings.allowed_hosts)
         self._any = settings.open and not settings.allowed_hosts
-        self._hosts = {*LOOPBACK, settings.host.lower(), *(each.lower() for each in settings.allowed_hosts)}
+        self._hosts = {*LOOPBACK, settings.host.lower(), *(host.lower() for host in settings.allowed_hosts)}
 
     def check(self, request: Request) -> None:
         """Raise `ApiError` for a request that is turned away."""

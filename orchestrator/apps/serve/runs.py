@@ -51,7 +51,7 @@ class Order(BaseModel):
 
     def arguments(self, verb: Verb) -> dict[str, JsonValue]:
         """Return those that the verb takes."""
-        return {each.name: getattr(self, each.name) for each in verb.arguments}
+        return {argument.name: getattr(self, argument.name) for argument in verb.arguments}
 
 
 class Login(BaseModel):
@@ -75,7 +75,7 @@ class RunsApi:
         def sees(run: str) -> bool:
             if run not in live or user.sees(live[run].user):
                 return run in live
-            return look and user.tenant.approves and any(each.call for each in live[run].handle.questions)
+            return look and user.tenant.approves and any(question.call for question in live[run].handle.questions)
 
         return Control(self._service.orchestrator, sees)
 

@@ -113,14 +113,14 @@ class Server:
             await asyncio.sleep(pause)
             passed = min(loop.time() - looked, 2 * pause)  # where we were late ourselves, clients are not to blame
             still: dict[Any, tuple[object, float]] = {}
-            for each in list(self._uvicorn.server_state.connections):
-                mark, most = self._mark(each)
-                before, waited = seen.get(each, (None, 0.0))
+            for connection in list(self._uvicorn.server_state.connections):
+                mark, most = self._mark(connection)
+                before, waited = seen.get(connection, (None, 0.0))
                 waited = waited + passed if before == mark else 0.0
                 if mark is not None and waited > most:
-                    each.transport.abort()
+                    connection.transport.abort()
                     continue
-                still[each] = (mark, waited)
+                still[connection] = (mark, waited)
             seen = still
 
     def _mark(self, connection: Any) -> tuple[object, float]:

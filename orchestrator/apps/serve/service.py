@@ -111,7 +111,7 @@ class Service:
         await self.orchestrator.start()
         self.ready = True
         config = self.orchestrator.config
-        self._priced = any(getattr(each, "prices", None) or table(config, [each]) for each in self.workers)
+        self._priced = any(getattr(worker, "prices", None) or table(config, [worker]) for worker in self.workers)
 
     async def close(self) -> None:
         """Let what runs end, and free everything."""
@@ -137,12 +137,12 @@ class Service:
     @property
     def served(self) -> tuple[str, ...]:
         """Names of models that the workers have."""
-        return tuple(dict.fromkeys(name for each in self.workers for name in offer(each).models))
+        return tuple(dict.fromkeys(name for worker in self.workers for name in offer(worker).models))
 
     @property
     def any_name(self) -> bool:
         """Whether a worker takes any name of a model."""
-        return any(not offer(each).models and "think" in offer(each).serves for each in self.workers)
+        return any(not offer(worker).models and "think" in offer(worker).serves for worker in self.workers)
 
     def strategy(self, model: str, user: User) -> ServedStrategy:
         """Return what the name of a model asks for. Raises `ApiError`, also for a model that is not the tenant's."""

@@ -197,13 +197,15 @@ def tokens_of(answer: Answer) -> list[dict[str, Any]]:
     def of(text: str, logprob: float) -> dict[str, Any]:
         return {"token": text, "logprob": logprob, "bytes": list(text.encode("utf-8", "replace"))}
 
-    said = "".join(each.text for each in answer.tokens)
+    said = "".join(token.text for token in answer.tokens)
     text = answer.message.text
     same = "\ufffd" in said or said.strip() == text.strip()  # half a character is no text
     if text and not (answer.tokens and same):
         raise unsupported("logprobs", "the answer is not the text of one model call whose tokens are known: ask a "
                           "planner such as plait/single over a worker that tells them, or leave them out")  # fmt: skip
-    return [{**of(each.text, each.logprob), "top_logprobs": [of(*top) for top in each.top]} for each in answer.tokens]
+    return [
+        {**of(token.text, token.logprob), "top_logprobs": [of(*top) for top in token.top]} for token in answer.tokens
+    ]
 
 
 def _answering(handle: Handle) -> str:

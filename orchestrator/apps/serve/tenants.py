@@ -234,10 +234,10 @@ class User:
         """Take note of a run; `handle`: of one that was not admitted here, but goes on here."""
         self._runs.add(run)
         if handle is not None and run not in self._held:
-            for each in self._allowances:
-                limit = handle.budget.tokens if each.name == "tokens" else handle.budget.cost
-                each.holdings.append(Holding(limit or 0.0, limit or 0.0, handle))
-                self._held.setdefault(run, []).append(each.holdings[-1])
+            for allowance in self._allowances:
+                limit = handle.budget.tokens if allowance.name == "tokens" else handle.budget.cost
+                allowance.holdings.append(Holding(limit or 0.0, limit or 0.0, handle))
+                self._held.setdefault(run, []).append(allowance.holdings[-1])
 
     def ended(self, run: str, answer: Answer | None) -> None:
         """Take note of the end of a run, and of what it took."""
@@ -287,8 +287,8 @@ class Tenants:
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
         self.everybody = User(Tenant(name="anybody", admin=True), settings, clock) if not settings.tenants else None
-        self.users = {each.name: User(each, settings, clock) for each in settings.tenants}
-        self._by_key = {key: self.users[each.name] for each in settings.tenants for key in each.keys}
+        self.users = {tenant.name: User(tenant, settings, clock) for tenant in settings.tenants}
+        self._by_key = {key: self.users[tenant.name] for tenant in settings.tenants for key in tenant.keys}
         self._sessions: dict[str, User] = {}
         if len(self.users) < len(settings.tenants) or len(self._by_key) < sum(len(t.keys) for t in settings.tenants):
             raise invalid("two tenants have the same name, or the same key")
@@ -316,7 +316,7 @@ class Tenants:
                            headers={"www-authenticate": "Bearer"})  # fmt: skip
         digest = hashed(key.strip())
         user = self._by_key.get(digest)
-        if user is None or not any(hmac.compare_digest(digest, each) for each in user.tenant.keys):
+        if user is None or not any(hmac.compare_digest(digest, key) for key in user.tenant.keys):
             raise ApiError(401, "this API key is not known here", code="invalid_api_key",
                            headers={"www-authenticate": "Bearer"})  # fmt: skip
         return user

@@ -45,7 +45,7 @@ class _Maker:
         first: dict[str, Any] = {"source": "user", "message": self._text(trace.text), "timestamp": self._when(0.0)}
         steps = [first, *(self._step(each) for each in lines.get(root, ()))]
         if threads:
-            refs = [{"trajectory_id": each} for each in threads.values()]
+            refs = [{"trajectory_id": thread} for thread in threads.values()]
             spawned = next((step for step in steps[1:] if step["source"] == "agent"), None)
             (spawned or first).setdefault("observation", {"results": []})["results"].append(
                 {"subagent_trajectory_ref": refs}
@@ -129,7 +129,7 @@ def _line(step: StepRecord | None, steps: Mapping[str, StepRecord]) -> str:
         before = steps.get(step.after or "")
         if before is None:
             return step.step if step.owner is not None else ""
-        heirs = [each.step for each in steps.values() if each.after == before.step and each.state != "cancelled"]
+        heirs = [step.step for step in steps.values() if step.after == before.step and step.state != "cancelled"]
         if heirs[-1:] != [step.step]:
             return step.step
         step = before

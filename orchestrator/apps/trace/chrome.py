@@ -25,7 +25,7 @@ def chrome_events(trace: Trace) -> list[Event]:
     """Return the events, oldest first."""
     steps = {step.step: step for step in trace.steps}
     events: list[Event] = [_run(trace), *_steps(trace), *_verdicts(trace), *_flows(trace), *_running(trace)]
-    events += [_attempt(each, steps[each.step], trace) for each in trace.attempts]
+    events += [_attempt(attempt, steps[attempt.step], trace) for attempt in trace.attempts]
     return sorted(events, key=lambda event: event["ts"])
 
 
@@ -114,10 +114,10 @@ def _verdicts(trace: Trace) -> list[Event]:
 
 def _flows(trace: Trace) -> list[Event]:
     """Return an arrow from the end of each attempt that was read to the attempts at steps that needed it."""
-    last = {each.step: each for each in trace.attempts if each.read and each.end is not None}
+    last = {attempt.step: attempt for attempt in trace.attempts if attempt.read and attempt.end is not None}
     first: dict[str, AttemptRecord] = {}
-    for each in trace.attempts:
-        first.setdefault(each.step, each)
+    for attempt in trace.attempts:
+        first.setdefault(attempt.step, attempt)
     events: list[Event] = []
     for step in trace.steps:
         reader = first.get(step.step)
@@ -136,8 +136,8 @@ def _flows(trace: Trace) -> list[Event]:
 def _running(trace: Trace) -> list[Event]:
     """Return a counter of live attempts for each worker."""
     events: list[Event] = []
-    for worker in dict.fromkeys(each.worker for each in trace.attempts):
-        own = [each for each in trace.attempts if each.worker == worker]
+    for worker in dict.fromkeys(attempt.worker for attempt in trace.attempts):
+        own = [attempt for attempt in trace.attempts if attempt.worker == worker]
         moves = [(each.start, 1) for each in own] + [(each.end, -1) for each in own if each.end is not None]
         live = 0
         for at, by in sorted(moves):

@@ -181,8 +181,8 @@ def _send(spans: Sequence[ReadableSpan], exporter: SpanExporter | None) -> None:
 
 def _plain(trace: Trace) -> Any:
     """Return a trace as plain JSON."""
-    shown = [each.name for each in dataclasses.fields(AttemptRecord) if each.name not in _LEFT_OUT]
-    whole = {each.name: getattr(trace, each.name) for each in dataclasses.fields(trace)}
+    shown = [field.name for field in dataclasses.fields(AttemptRecord) if field.name not in _LEFT_OUT]
+    whole = {field.name: getattr(trace, field.name) for field in dataclasses.fields(trace)}
     whole["steps"] = list(steps_in_detail(trace))
     whole["attempts"] = [
         {

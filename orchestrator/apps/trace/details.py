@@ -23,7 +23,9 @@ _OPTION = 40
 def steps_in_detail(trace: Trace) -> Iterator[dict[str, Any]]:
     """Yield each step as a dictionary."""
     known = {step.step: step for step in trace.steps}
-    calls: dict[str, JsonValue] = {each.step: each.op.args for each in trace.attempts if each.op.kind == "call"}
+    calls: dict[str, JsonValue] = {
+        attempt.step: attempt.op.args for attempt in trace.attempts if attempt.op.kind == "call"
+    }
     waited_for = set(trace.waited_for)
     for step in trace.steps:
         own = step.after_own and step.after is not None

@@ -27,7 +27,7 @@ def mooncake(trace: Trace, block: int = BLOCK, ids: dict[bytes, int] | None = No
     are empty where the engine told no token ids."""
     numbers = {} if ids is None else ids
     steps = {step.step: step for step in trace.steps}
-    told = sorted((each for each in trace.attempts if each.read), key=lambda each: (each.start, each.id))
+    told = sorted((attempt for attempt in trace.attempts if attempt.read), key=lambda each: (each.start, each.id))
     ends = {each.step: each for each in told}
     rows: list[dict[str, Any]] = []
     for attempt in told:

@@ -52,7 +52,7 @@ def trace_of(
         trace.critical_path_tokens = finish.critical_path_tokens
         trace.answer = "" if finish.result is None else as_text(finish.result.value)
     else:
-        trace.usage = sum((each.usage for each in run.attempts), Usage())
+        trace.usage = sum((attempt.usage for attempt in run.attempts), Usage())
         trace.notes.append(UNFINISHED)
     if len(clocks) > 1:
         trace.notes.append(f"it was interrupted and resumed: {len(clocks)} sessions, whose pauses are left out")
@@ -65,7 +65,7 @@ def trace_of(
     if finish is not None:
         trace.verified = None if finish.result is None else _verified(task, finish.result)
         trace.waited_for = tuple(each.step for each in report(run).waited_for)
-    trace.hosts = [_worker(each, began, trace.seconds) for each in workers]
+    trace.hosts = [_worker(worker, began, trace.seconds) for worker in workers]
     _assign_lanes(trace.attempts)
     trace.votes = votes_of(trace.steps, task)
     trace.segments, trace.unit = prefix_tree(_contexts(run, trace.steps))

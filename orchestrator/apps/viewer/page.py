@@ -112,9 +112,9 @@ def data_of(trace: Trace) -> dict[str, Any]:
         "unit": trace.unit,
         "hosts": [{"name": name, "slots": slots} for name, slots in hosts.items()],
         "steps": [_step(step, places, decided, cut) for step in steps],
-        "attempts": [_attempt(each, places, list(hosts), cut) for each in trace.attempts],
+        "attempts": [_attempt(attempt, places, list(hosts), cut) for attempt in trace.attempts],
         "votes": [_vote(vote, places, cut) for vote in trace.votes],
-        "segments": [_segment(each, places, cut) for each in trace.segments],
+        "segments": [_segment(segment, places, cut) for segment in trace.segments],
     }
     notes = list(trace.notes)
     if trace.others:
@@ -131,7 +131,7 @@ class _Cutter:
     def __init__(self, steps: Sequence[dict[str, Any]]) -> None:
         texts = [len(step["text"]) + sum(len(piece["text"]) for piece in step["prompt"]) for step in steps]
         self.most = MOST_TEXT
-        while self.most > _LEAST_TEXT and sum(min(each, 2 * self.most) for each in texts) > MOST_TOTAL:
+        while self.most > _LEAST_TEXT and sum(min(text, 2 * self.most) for text in texts) > MOST_TOTAL:
             self.most //= 2
         self.happened = 0
 
@@ -203,7 +203,7 @@ def _vote(vote: Vote, places: dict[str, int], cut: _Cutter) -> dict[str, Any]:
         {
             **dataclasses.asdict(ballot),
             "answer": cut(ballot.answer),
-            "steps": [places[each] for each in ballot.steps],
+            "steps": [places[step] for step in ballot.steps],
         }
         for ballot in vote.ballots
     ]

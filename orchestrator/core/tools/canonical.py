@@ -51,7 +51,7 @@ def _formed(value: JsonValue, schema: Schema, root: Schema) -> JsonValue:
     schema = _resolved(schema, root)
     choices = schema.get("anyOf") or schema.get("oneOf")
     if isinstance(choices, list):
-        schema = _chosen(value, [_resolved(each, root) for each in choices if isinstance(each, dict)]) | {
+        schema = _chosen(value, [_resolved(choice, root) for choice in choices if isinstance(choice, dict)]) | {
             key: each for key, each in schema.items() if key not in ("anyOf", "oneOf")
         }
     match value:
@@ -113,11 +113,11 @@ def _scalar(value: str, types: Collection[str]) -> JsonValue:
 def _chosen(value: JsonValue, choices: list[Schema]) -> dict[str, JsonValue]:
     """Return the schema of several that a value fits as it is; else one of no text that it may be read by."""
     kind = _kind(value)
-    for each in choices:
-        types = _types(each)
+    for choice in choices:
+        types = _types(choice)
         if kind in types or (kind == "integer" and "number" in types) or not types:
-            return dict(each)
-    return {"type": cast("JsonValue", sorted({name for each in choices for name in _types(each)}))}
+            return dict(choice)
+    return {"type": cast("JsonValue", sorted({name for choice in choices for name in _types(choice)}))}
 
 
 def _kind(value: JsonValue) -> str:

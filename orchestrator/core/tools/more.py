@@ -34,7 +34,7 @@ def more_tools(hidden: int = 0) -> ToolSpec:
 
 def found_in(value: JsonValue, tools: Iterable[ToolSpec]) -> Sequence[ToolSpec]:
     """Return the tools that a value of `more_tools` names, in its order. What it does not know is left out."""
-    known = {each.name: each for each in tools}
+    known = {tool.name: tool for tool in tools}
     rows = value if isinstance(value, list) else []
     names = [row.get("name") for row in rows if isinstance(row, dict)]
     return [known[name] for name in dict.fromkeys(names) if isinstance(name, str) and name in known]

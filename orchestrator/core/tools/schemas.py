@@ -61,14 +61,14 @@ def _referred(ref: str, root: Schema) -> Schema:
 
 def arguments(parameters: Schema) -> dict[str, Schema]:
     """Return the schemas of a tool's arguments, by name."""
-    found = parameters.get("properties")
-    return {name: resolved(each, parameters) for name, each in found.items()} if isinstance(found, dict) else {}
+    parameter = parameters.get("properties")
+    return {name: resolved(each, parameters) for name, each in parameter.items()} if isinstance(parameter, dict) else {}
 
 
 def required(parameters: Schema) -> list[str]:
     """Return the names of the arguments that a call must have."""
-    found = parameters.get("required")
-    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
+    parameter = parameters.get("required")
+    return [each for each in parameter if isinstance(each, str)] if isinstance(parameter, list) else []
 
 
 def kind(name: str, schema: Schema) -> str:

@@ -141,7 +141,7 @@ def _arguments(name: str, text: str, tools: Sequence[HasParameters]) -> dict[str
     pairs = _pairs(text)
     if pairs is not None:
         return pairs
-    spec = next((each for each in tools if each.name == name), None)
+    spec = next((tool for tool in tools if tool.name == name), None)
     fields = spec.parameters.get("properties") if spec is not None else None
     key = next(iter(fields), "input") if isinstance(fields, dict) else "input"
     return {key: text if value is None and text != "null" else value}

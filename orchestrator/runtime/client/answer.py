@@ -183,7 +183,7 @@ class Answer(Frozen):
             f"<p><b>{escape(found[:_TEXT])}</b><br>{self.status}{_VERDICTS[self.verified]}. {escape(self.why)}</p>"
             f"<details><summary>{escape(self._cost())}</summary><table>"
             "<tr><th>step</th><th>state</th><th>tokens</th><th>why</th></tr>"
-            f"{''.join(f'<tr>{each}</tr>' for each in cells)}</table>{f'and {more} more' if more else ''}</details>"
+            f"{''.join(f'<tr>{cell}</tr>' for cell in cells)}</table>{f'and {more} more' if more else ''}</details>"
         )
 
     @property

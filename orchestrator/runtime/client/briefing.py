@@ -81,10 +81,10 @@ def taken(given: object, fields: Mapping[str, Any], hand_over: HandOver) -> tupl
     tools: tuple[Any, ...] = ()
     if fields.get("tools") is not None:
         tools = listed("tools", fields["tools"], "tools=[function]")
-    told: list[Any] = [each for each in tools if isinstance(each, Function | Mapping)]
+    told: list[Any] = [tool for tool in tools if isinstance(tool, Function | Mapping)]
     if told:
         said["tools"] = told
-    functions = tuple(each for each in tools if not isinstance(each, Function | Mapping))
+    functions = tuple(tool for tool in tools if not isinstance(tool, Function | Mapping))
     live = Live(functions, fields.get("verify"), held=fields)
     if isinstance(given, Request):
         return given.updated(said, hand_over), live
@@ -102,7 +102,7 @@ class Briefs:
     def __init__(self, config: Config, plugins: Plugins, tools: Any, workers: Sequence[Worker] | None) -> None:
         self._config, self._plugins, self._tools, self._workers = config, plugins, tools, workers
         self._judged: dict[tuple[str, Own], type[Task]] = {}
-        self._standing = config.policies_with(sum("think" in each.serves for each in workers or ()) or 1)
+        self._standing = config.policies_with(sum("think" in worker.serves for worker in workers or ()) or 1)
 
     def brief(self, request: Request, live: Live, *, planned: bool = False) -> Brief:
         """Return the brief of a request; `AsyncOrchestrator.brief` says more."""
@@ -276,12 +276,12 @@ def _with_answer(
 
 def _check_tools(request: Request, tools: Sequence[ToolSpec]) -> None:
     """Raise `UsageError` for a name in `approve` or `tool_choice` that is no tool's."""
-    known = ["all", "side-effects", *(each.name for each in tools)]
+    known = ["all", "side-effects", *(tool.name for tool in tools)]
     for name in request.approve:
         if name not in known:
             message = f"approve: there is no tool {name!r:.80}; there are: {', '.join(known)}"
             raise UsageError(message, "approve")
-    chosen, offered = request.tool_choice, [each.name for each in request.tools]
+    chosen, offered = request.tool_choice, [tool.name for tool in request.tools]
     if chosen not in ("auto", "none", *offered) and not (chosen == "required" and offered):
         there = ", ".join(offered) or "none were given in `tools`"
         raise UsageError(f"tool_choice={chosen!r} is none of auto, none, required, or a function ({there})")

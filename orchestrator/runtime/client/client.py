@@ -198,8 +198,8 @@ class AsyncOrchestrator:
         if self.config.cache is not None:
             self._cache = self._cache or ResultCache(self.config.cache if self.config.cache != "on" else default_file())
             model_workers = [
-                CachingWorker(each, self._cache, identity(self.config.model, each, self.config.base_url))
-                for each in model_workers
+                CachingWorker(worker, self._cache, identity(self.config.model, worker, self.config.base_url))
+                for worker in model_workers
             ]
         for worker in self._given or ():
             _employ(worker, self._home)

@@ -225,7 +225,9 @@ class Handle:
     @property
     def tokens(self) -> int:
         """Tokens generated so far, as far as workers have told."""
-        live = sum(each.generated for each in self._driver.machine.attempts.values() if each.node.run.id == self.run)
+        live = sum(
+            attempt.generated for attempt in self._driver.machine.attempts.values() if attempt.node.run.id == self.run
+        )
         return live + sum(step.tokens for step in self.steps)
 
     async def follow(self) -> AsyncGenerator[News, None]:
@@ -401,7 +403,7 @@ def read_answer(run: RunRecord, task: Task, made_of: Callable[[], Provenance] | 
         finish=result.finish if result is not None else None,
         reasoning=_reasoning(result),
         tokens=_tokens(result, nodes),
-        anew=tuple(each.own.anew for each in nodes if each.own is not None and each.own.anew),
+        anew=tuple(node.own.anew for node in nodes if node.own is not None and node.own.anew),
         failure=failure,
         partial=finish.partial,
         made_of=made_of,

@@ -79,7 +79,7 @@ def parallelism(report: Report) -> Parallelism:
 
 def activated_share(figures: Sequence[Parallelism]) -> float:
     """Return the share of runs in which anything ran side by side (the "parallel ratio" of Parallel-R1, 2509.07980)."""
-    return sum(each.activated for each in figures) / len(figures) if figures else 0.0
+    return sum(figure.activated for figure in figures) / len(figures) if figures else 0.0
 
 
 class TrajectoryTags(Frozen):

@@ -90,7 +90,7 @@ class Pool:
             case "cancel":
                 handle.cancel(reason)
             case "prune":
-                steps = {name: each.step for each in handle.steps for name in (each.path, each.step)}
+                steps = {name: step.step for step in handle.steps for name in (step.path, step.step)}
                 if order.about in steps:
                     handle.prune(steps[order.about], reason)
             case "pause":

@@ -53,7 +53,7 @@ class PricingWorker(WorkerProxy):
 
 def priced(workers: Sequence[Worker], config: Config) -> list[Worker]:
     """Return workers of which the results say what they cost, where there may be a price."""
-    return [PricingWorker(each, config) if config.prices or _hosted(each, config) else each for each in workers]
+    return [PricingWorker(worker, config) if config.prices or _hosted(worker, config) else worker for worker in workers]
 
 
 def table(config: Config, workers: Sequence[Worker]) -> dict[str, Price]:
@@ -87,7 +87,7 @@ def demand(
         base = config.base_url or ""
         known = bool(config.prices) or any(_published(name, base) for name in (config.model, Path(config.model).name))
     else:
-        known = any(getattr(each, "prices", None) or table(config, [each]) for each in workers)
+        known = any(getattr(worker, "prices", None) or table(config, [worker]) for worker in workers)
     if not known:
         raise UsageError(
             "`cost` limits nothing here: no worker has a price. Say what the model costs in the settings, as in "

@@ -17,7 +17,7 @@ __all__ = ["called", "check", "facts", "models_of"]
 def models_of(workers: Sequence[Worker]) -> tuple[str, ...]:
     """Return what tells the models of started workers from others. A worker that cannot say is known by its kind and
     the model that it was given."""
-    thinking = [each for each in workers if "think" in each.serves]
+    thinking = [worker for worker in workers if "think" in worker.serves]
     return tuple(sorted({getattr(each, "identity", "") or " ".join(called(each)).strip() for each in thinking}))
 
 
@@ -34,7 +34,7 @@ def facts(workers: Sequence[Worker], tools: Sequence[ToolSpec], given: bool) -> 
     """Return what a journal remembers of the models and tools of a session. `given`: the workers were handed over, and
     the settings say nothing of them."""
     out: dict[str, JsonValue] = {"models": list(models_of(workers)), "tool_digests": {**tool_digests(tools)}}
-    if given and (thinking := [each for each in workers if "think" in each.serves]):
+    if given and (thinking := [worker for worker in workers if "think" in worker.serves]):
         out |= dict(zip(("worker", "model"), called(thinking[0]), strict=True))
     return out
 

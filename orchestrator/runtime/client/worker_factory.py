@@ -146,6 +146,6 @@ def settings(config: Config) -> dict[str, Any]:
 
 def _accepted(cls: Callable[..., object], options: Mapping[str, Any]) -> dict[str, Any]:
     parameters = inspect.signature(cls).parameters
-    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(options)
     return {key: value for key, value in options.items() if key in parameters}

@@ -52,7 +52,7 @@ class Admission:
         of."""
         if self.most is None:
             return
-        free = sum(max(0, each.free) for each in machine.workers.values() if each.up and "think" in each.serves)
+        free = sum(max(0, worker.free) for worker in machine.workers.values() if worker.up and "think" in worker.serves)
         waiting = max(0, coming - free) + machine.waiting_runs
         if not waiting:
             self._known, self._since = self._each(now), now

@@ -58,7 +58,7 @@ def with_defaults(plan: Plan, request: Request) -> Plan:
     apart = request.rights.apart
     if request.model is None and not (request.salt or request.messages or request.tools or said or apart):
         return plan
-    offered = tuple(each for each in request.tools if request.tool_choice in ("auto", "required", each.name))
+    offered = tuple(tool for tool in request.tools if request.tool_choice in ("auto", "required", tool.name))
 
     def completed(step: Step) -> Step:
         op = step.op
@@ -114,7 +114,7 @@ def with_approval(plan: Plan, brief: Brief) -> Plan:
     """Return a plan in which the calls that a person has to allow say so, as the tools and the request have it. What
     the plan itself says of that does not count, unless it is stricter."""
     asked = brief.request.approve
-    careful = {each.name: each for each in brief.tools}
+    careful = {tool.name: tool for tool in brief.tools}
 
     def wanted(op: Call) -> bool | None:
         spec = careful.get(op.tool)

@@ -219,7 +219,7 @@ class Expander:
         """Drop a run that is over."""
         self._runs.pop(run, None)
         self._given.pop(run, None)
-        for root in [each for each in self.flows if each.partition(":")[0] == run]:
+        for root in [flow for flow in self.flows if flow.partition(":")[0] == run]:
             self.flows.pop(root).close()
 
 
@@ -244,7 +244,7 @@ def heard_at(root: str, event: Event, machine: Machine, actions: Sequence[Action
     if isinstance(event, Expanded | Pruned) and (event.step == root or event.step.rpartition("/")[0] == root):
         said = event if isinstance(event, Pruned) == (event.step != root) else None
     ended = tuple(step for _, step, _, state, _ in machine.moves if state in ENDS and step.rpartition("/")[0] == root)
-    began = any(isinstance(each, Expand) and each.step == root for each in actions)
+    began = any(isinstance(action, Expand) and action.step == root for action in actions)
     return FlowRecord(machine.now, said, ended, began) if said is not None or ended or began else None
 
 

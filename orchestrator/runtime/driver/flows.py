@@ -398,9 +398,9 @@ class RunningFlow:
         refused, self._refused = self._refused, {}
         said: list[Event] = []
         for patch in patches:
-            of_it = {each.name: waited[each.name] for each in patch.steps if each.name in waited} if waited else {}
+            of_it = {step.name: waited[step.name] for step in patch.steps if step.name in waited} if waited else {}
             not_allowed = (
-                {each.name: refused[each.name] for each in patch.steps if each.name in refused} if refused else {}
+                {step.name: refused[step.name] for step in patch.steps if step.name in refused} if refused else {}
             )
             said.append(
                 Expanded(at=at, step=self.root, attempt=self._attempt, patch=patch, waited=of_it, refused=not_allowed)
@@ -414,12 +414,12 @@ def _count(group: Group | None) -> str:
     """Count a step in its scopes; return why it is refused where their budgets do not allow it. The flow hears of it,
     as it does of an attempt too many; the run's own budget ends it."""
     scopes = list(group.chain()) if group is not None else []
-    for each in scopes:
-        limit = each.budget.steps if each.budget is not None else None
-        if limit is not None and each.count >= limit:
-            return f"scope {each.name}: a limit of {limit} steps is used; raise `steps`"
-    for each in scopes:
-        each.count += 1
+    for scope in scopes:
+        limit = scope.budget.steps if scope.budget is not None else None
+        if limit is not None and scope.count >= limit:
+            return f"scope {scope.name}: a limit of {limit} steps is used; raise `steps`"
+    for scope in scopes:
+        scope.count += 1
     return ""
 
 
@@ -461,8 +461,8 @@ def first_patch(flow: Flow, brief: Brief) -> Plan:
         if each.failure is not None:
             raise PlannerError(each.failure.message)
     patches = [each.patch for each in said if each.patch is not None]
-    output = next((each.output for each in patches if each.output is not None), None)
-    return Plan(steps=tuple(step for each in patches for step in each.steps), output=output)
+    output = next((patch.output for patch in patches if patch.output is not None), None)
+    return Plan(steps=tuple(step for patch in patches for step in patch.steps), output=output)
 
 
 # -- taking a run up again ---------------------------------------------------------------------------------------------
@@ -525,5 +525,5 @@ def _words(event: Expanded) -> list[str]:
     if event.failure is not None:
         return [f"a failure ({event.failure.message})"]
     steps = event.patch.steps if event.patch is not None else ()
-    said = [f"{each.name} ({each.model_dump_json(exclude_defaults=True)})" for each in steps]
+    said = [f"{step.name} ({step.model_dump_json(exclude_defaults=True)})" for step in steps]
     return [*said, f"an end in {event.patch.output if event.patch else None}"] if event.closed else said

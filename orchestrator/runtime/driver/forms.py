@@ -99,7 +99,7 @@ class OutputReader:
 
     def merged(self, result: Result, branches: Sequence[Branch]) -> Plan:
         """Return the value as a step, or a turn of repair and the reading of that. Raises `PlannerError`."""
-        cut = any(each.result is not None and each.result.finish == "length" for each in branches)
+        cut = any(branch.result is not None and branch.result.finish == "length" for branch in branches)
         return self._read(result, cut)
 
     def close(self, result: Result) -> Plan:

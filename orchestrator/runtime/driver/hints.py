@@ -126,7 +126,7 @@ def _short(node: Node, begins: str) -> str:
 
 def _is_last(node: Node) -> bool:
     """Whether nothing goes on with its context, as far as the plan says: not where more plan may come."""
-    if node.step.expands or any(each.after is node for each in node.dependants):
+    if node.step.expands or any(dependant.after is node for dependant in node.dependants):
         return False
     scope = node.scope
     while scope is not None:

@@ -37,9 +37,9 @@ class Turns:
     def read(self, awaited: Promise[object], calls: Calls) -> None:
         """Add to what a coroutine has waited for what led to something that it reads."""
         if isinstance(awaited, Several):
-            for each in awaited.members:
-                if each.ended:
-                    self.read(each, calls)
+            for member in awaited.members:
+                if member.ended:
+                    self.read(member, calls)
             return
         if isinstance(awaited, StepHandle):
             led = self._steps.get(awaited.name, {})

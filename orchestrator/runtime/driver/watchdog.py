@@ -116,9 +116,9 @@ class Watchdog:
             frame = frame.f_back
         if frame is None or not frames or self._watched.get(thread) is not watched:
             return
-        if any(each.f_code.co_filename == __file__ or each.f_trace is not None for each in frames):
+        if any(frame.f_code.co_filename == __file__ or frame.f_trace is not None for frame in frames):
             return  # on its way out, or in a debugger
-        theirs = [each for each in frames if not str(each.f_globals.get("__name__")).startswith(_OURS)]
+        theirs = [frame for frame in frames if not str(frame.f_globals.get("__name__")).startswith(_OURS)]
         if not theirs:
             return
         own = theirs[-1]

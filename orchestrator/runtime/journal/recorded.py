@@ -95,7 +95,7 @@ def _action(action: Action, hide: Callable[[str], str]) -> str:
             )
         case Finish():
             kept = {
-                each.name: getattr(action, each.name) for each in fields(action) if each.name not in _LONG_IN_FINISH
+                field.name: getattr(action, field.name) for field in fields(action) if field.name not in _LONG_IN_FINISH
             }
             long = {name: _brief(getattr(action, name), hide) for name in _LONG_IN_FINISH}
             return _object(**{name: as_json(value) for name, value in kept.items()}, **long)

@@ -217,7 +217,7 @@ def settle(
     there = {worker.name for worker in workers}
     gone = [name for name in machine.workers if name not in there]
     events: deque[Event] = deque((*ruling, *_read_again(rebuilt, expander, at)))
-    events += [arrival(each, at) for each in workers]
+    events += [arrival(worker, at) for worker in workers]
     events += [WorkerDown(at=at, worker=name) for name in gone]
     while events:
         event = events.popleft()

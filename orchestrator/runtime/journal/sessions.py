@@ -188,7 +188,7 @@ class Resumer:
             )
             recorder.hold(run, journal)
             self._asker.begin(run, recorder, rebuilt.answers, told, request.tenant)
-            ruling = await rule(rebuilt, [each.name for each in driver.workers], on_unknown, self._asker.ask)
+            ruling = await rule(rebuilt, [worker.name for worker in driver.workers], on_unknown, self._asker.ask)
             for event, actions in settle(rebuilt, driver.workers, driver.expander, ruling):
                 seq = journal.append([event], commit=False)
                 journal.acted(seq, *of_runs({run}, actions, rebuilt.machine.refused))

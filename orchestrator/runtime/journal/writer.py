@@ -343,7 +343,7 @@ class Recorder:
                 self.alone = False  # it is written nowhere
                 self._early.clear()
             return
-        used = next(each.used for each in self.files if each.journal is self.current)
+        used = next(file.used for file in self.files if file.journal is self.current)
         try:
             following = self._next_file(self.current) if used else None
         except ConfigError as error:
@@ -351,7 +351,7 @@ class Recorder:
             following = None
         if following is not None:
             self.use(following)
-        file = next(each for each in self.files if each.journal is self.current)
+        file = next(file for file in self.files if file.journal is self.current)
         if run not in self._of:
             self._of[run] = file
             file.runs.add(run)

@@ -130,7 +130,7 @@ def _takes_the_task(signature: inspect.Signature) -> bool:
     """Whether a verifier's second parameter is for the task: it has no default (`lambda answer, want=want: …` binds a
     value of its own), or it is called `task`."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    given = [each for each in signature.parameters.values() if each.kind in kinds]
+    given = [parameter for parameter in signature.parameters.values() if parameter.kind in kinds]
     return len(given) > 1 and (given[1].default is inspect.Parameter.empty or given[1].name == "task")
 
 
@@ -180,7 +180,7 @@ class _Rank(Policy):
     def rank(self, step: StepView, view: View) -> tuple[float, ...]:
         key = _function_of(self)(step, view)
         keys = cast("Sequence[float]", key if isinstance(key, tuple | list) else (key,))
-        return tuple(float(each) for each in keys)
+        return tuple(float(key) for key in keys)
 
 
 class _ScoreFunction(Scorer):

@@ -211,8 +211,8 @@ class Plugins:
         if ":" in name:
             return _third_party(kind, name, name)
         offers = _offers(kind, name)
-        if len({each.address for each in offers}) > 1:
-            which = " and ".join(f"{each.distribution} ({each.address})" for each in offers)
+        if len({offer.address for offer in offers}) > 1:
+            which = " and ".join(f"{offer.distribution} ({offer.address})" for offer in offers)
             raise PluginError(f"{kind} {name!r} is offered by {which}: name one of them as pkg.mod:Class")
         if not offers:
             return _ours(kind, name)
@@ -239,7 +239,7 @@ class Plugins:
     @staticmethod
     def distribution(kind: PluginKind, name: str) -> str | None:
         """Return name and version of the distribution that offers a plugin, or `None` for one of plait's own."""
-        return ", ".join(each.distribution for each in _offers(kind, name)) or None
+        return ", ".join(offer.distribution for offer in _offers(kind, name)) or None
 
     def _once(self, kind: PluginKind, base: type[T], spec: Plugin) -> T:
         options = json.dumps(spec.options, sort_keys=True) if spec.options else ""
@@ -387,7 +387,7 @@ def _is(value: object, kind: PluginKind) -> typing.TypeGuard[type]:
 
 def _bad_options(kind: PluginKind, name: str, cls: type, error: ValidationError) -> PluginError:
     model = cast("type[BaseModel]", cls)
-    takes = [each for each in model.model_fields if not (kind == "task" and each == "text")]
+    takes = [field for field in model.model_fields if not (kind == "task" and field == "text")]
     inner = {
         key: list(info.annotation.model_fields)
         for key, info in model.model_fields.items()
@@ -421,11 +421,13 @@ def _complaint(
 def _constructor_options(name: str, cls: Callable[..., object], options: Mapping[str, object]) -> dict[str, Any]:
     """Check options against the constructor of an ordinary class, and return them with its types."""
     parameters = [
-        each
-        for each in inspect.signature(cls).parameters.values()
-        if each.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        parameter
+        for parameter in inspect.signature(cls).parameters.values()
+        if parameter.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     ]
-    open_ended = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in inspect.signature(cls).parameters.values())
+    open_ended = any(
+        parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in inspect.signature(cls).parameters.values()
+    )
     try:
         hints = typing.get_type_hints(getattr(cls, "__init__", cls))
     except (NameError, TypeError):  # a third party's annotation under TYPE_CHECKING: its constructor checks for itself
@@ -440,7 +442,7 @@ def _constructor_options(name: str, cls: Callable[..., object], options: Mapping
     try:
         bound = model.model_validate(dict(options))
     except ValidationError as error:
-        raise _complaint("worker", name, [each.name for each in parameters], error) from None
+        raise _complaint("worker", name, [parameter.name for parameter in parameters], error) from None
     values = {each.name: getattr(bound, f"p{index}") for index, each in enumerate(parameters)}
     return {key: values.get(key, value) for key, value in options.items()}
 

@@ -73,7 +73,7 @@ def recorded(
                     stopping[action["attempt"]] = at
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
-    return [each for each in attempts if each.tokens > 0 and each.ended > each.began], aborts
+    return [attempt for attempt in attempts if attempt.tokens > 0 and attempt.ended > attempt.began], aborts
 
 
 def _note(event: dict[str, Any], streams: dict[tuple[str, str], bool]) -> None:

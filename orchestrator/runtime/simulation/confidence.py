@@ -56,8 +56,8 @@ class SimTrace:
     @classmethod
     def of(cls, confidences: Sequence[float], sampling: Sampling) -> SimTrace:
         sums = [0.0]
-        for each in confidences:
-            sums.append(sums[-1] + each)
+        for confidence in confidences:
+            sums.append(sums[-1] + confidence)
         return cls(sums, sampling.window)
 
     def told(self, upto: int) -> tuple[float | None, float | None]:

@@ -104,8 +104,8 @@ def fit(attempts: Sequence[RecordedAttempt], aborts: Sequence[float] = (), *, mo
             f"{_LEAST}, of several widths (`plait simulate calibrate --probe` does)"
         )
     line = _timeline(attempts)
-    tokens: Any = np.array([each.tokens for each in attempts], float)
-    whole: Any = np.array([each.ended - each.began for each in attempts])
+    tokens: Any = np.array([attempt.tokens for attempt in attempts], float)
+    whole: Any = np.array([attempt.ended - attempt.began for attempt in attempts])
     alone: Any = np.ones(len(attempts))
     found: Any = np.array([1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
     error: Any = np.zeros(len(attempts))
@@ -129,7 +129,7 @@ def fit(attempts: Sequence[RecordedAttempt], aborts: Sequence[float] = (), *, mo
         each=each,
         streamed=streamed,
         context=context,
-        typical=float(np.mean([each.context for each in attempts])),
+        typical=float(np.mean([attempt.context for attempt in attempts])),
         read=read,
         dispatch=dispatch,
         abort=sorted(aborts)[len(aborts) // 2] if aborts else 0.002,
@@ -154,7 +154,7 @@ def _timeline(attempts: Sequence[RecordedAttempt]) -> _Timeline:
     unread: list[float] = []
     context: list[float] = []
     new: list[bool] = []
-    for worker in sorted({each.worker for each in attempts}):
+    for worker in sorted({attempt.worker for attempt in attempts}):
         here = [i for i, each in enumerate(attempts) if each.worker == worker]
         times = sorted({time for i in here for time in (attempts[i].began, attempts[i].ended)})
         base, more = len(seconds), len(times) - 1
@@ -190,9 +190,9 @@ def _timeline(attempts: Sequence[RecordedAttempt]) -> _Timeline:
 
 def _lengths(attempts: Iterable[RecordedAttempt]) -> dict[str, tuple[int, ...]]:
     found: dict[str, list[int]] = {}
-    for each in attempts:
-        if each.done:
-            found.setdefault(each.template, []).append(each.tokens)
+    for attempt in attempts:
+        if attempt.done:
+            found.setdefault(attempt.template, []).append(attempt.tokens)
     kept: dict[str, tuple[int, ...]] = {}
     for name, lengths in found.items():
         lengths.sort()

@@ -176,10 +176,10 @@ class _Single(Cluster):
     def run(self, submitted: Submitted, faults: Iterable[WorkerFault | Throttle | GiveUp]) -> SimReport:
         self._spans: list[Span] = []
         faults = list(faults)
-        self.start(each for each in faults if not isinstance(each, GiveUp))
-        for each in faults:
-            if isinstance(each, GiveUp):
-                self.later(each.at, lambda: self.take(Cancelled(at=self.now, run=_RUN)))
+        self.start(fault for fault in faults if not isinstance(fault, GiveUp))
+        for fault in faults:
+            if isinstance(fault, GiveUp):
+                self.later(fault.at, lambda: self.take(Cancelled(at=self.now, run=_RUN)))
         self.left = 1
         self.take(submitted)
         self.play()

@@ -46,7 +46,7 @@ def _rows(random: Random, count: int = 6) -> Rows:
 def _files(kind: str, prompt: str, files: dict[str, str], after: dict[str, str], *commands: str) -> SqlProblem:
     text = json.dumps({"prompt": prompt, "files": files})
     wanted: JsonValue = {"files": dict(after), "tables": {}}
-    return SqlProblem(kind, text, tuple(("bash", each) for each in commands), wanted)
+    return SqlProblem(kind, text, tuple(("bash", command) for command in commands), wanted)
 
 
 def _table(kind: str, prompt: str, rows: Rows, after: dict[str, Sequence[Sequence[object]]], *sql: str) -> SqlProblem:

@@ -147,12 +147,12 @@ def carry_out(tool: str, args: Sequence[JsonValue], facts: Facts) -> JsonValue:
         case "choose", [bool(test), first, second]:
             return first if test else second
         case "most" | "least", [[*names], [*values]] if names and len(names) == len(values):
-            numbers = [_number(each) for each in values]
+            numbers = [_number(value) for value in values]
             return names[numbers.index(max(numbers) if tool == "most" else min(numbers))]
         case "total", [[*values]]:
-            return sum(_number(each) for each in values)
+            return sum(_number(value) for value in values)
         case "count_above", [[*values], limit]:
-            return sum(_number(each) > _number(limit) for each in values)
+            return sum(_number(value) > _number(limit) for value in values)
         case (("add" | "subtract" | "multiply" | "larger" | "smaller" | "above" | "below"), [one, other]):
             return _two(tool, _number(one), _number(other))
         case _:
@@ -225,8 +225,8 @@ def answer(question: Question, facts: Facts, stands_for: Mapping[str, str] | Non
             sign = 1 if extreme == "most" else -1
             return entity(max(entities, key=lambda each: sign * value(Field(attribute, each))))
         case Total(attribute, entities):
-            return sum(value(Field(attribute, each)) for each in entities)
+            return sum(value(Field(attribute, entity)) for entity in entities)
         case CountQuestion(attribute, entities, limit):
-            return sum(value(Field(attribute, each)) > value(limit) for each in entities)
+            return sum(value(Field(attribute, entity)) > value(limit) for entity in entities)
         case If(condition, then, otherwise):
             return value(then) if holds(condition) else value(otherwise)

@@ -39,7 +39,7 @@ class BfclEnvironment(Environment):
         if not isinstance(wanted, dict) or not isinstance(wanted.get("calls"), list):
             raise ToolError('what is wanted of a question is said as {"category": …, "calls": […]}')
         calls: Any = self._made or answer or []
-        if not isinstance(calls, list) or not all(isinstance(each, dict) for each in calls):
+        if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
             return False
         return graded(json.loads(self.text)["function"], calls, wanted)
 

@@ -51,13 +51,13 @@ class OneCallATurn(Flow):
 
 def read_call(text: str, specs: dict[str, ToolSpec]) -> tuple[str, dict[str, JsonValue]] | None:
     """Return the tool and the arguments in `Action: tool(1, "a")`, or `None` if that is not what it is."""
-    found = _ACTION.fullmatch(text)
-    if found is None or found[1] not in specs:
+    matched = _ACTION.fullmatch(text)
+    if matched is None or matched[1] not in specs:
         return None
-    properties = specs[found[1]].parameters.get("properties")
+    properties = specs[matched[1]].parameters.get("properties")
     names = list(properties) if isinstance(properties, dict) else []
     try:
-        args = json.loads(f"[{found[2]}]")
+        args = json.loads(f"[{matched[2]}]")
     except (ValueError, RecursionError):
         return None
-    return (found[1], dict(zip(names, args, strict=True))) if len(args) == len(names) else None
+    return (matched[1], dict(zip(names, args, strict=True))) if len(args) == len(names) else None

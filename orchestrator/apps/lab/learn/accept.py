@@ -91,7 +91,7 @@ def halving(
         if upto > done:
             for place, each in enumerate(left):
                 scores = score(each, done, upto)
-                sums[place] += sum(each for each in scores if not math.isnan(each))
+                sums[place] += sum(score for score in scores if not math.isnan(score))
                 spent += len(scores)
             done = upto
         order = sorted(range(len(left)), key=lambda place: -sums[place])

@@ -100,11 +100,11 @@ class Versions:
         """Read the file, or begin with the declared values. Raises `ConfigError` for a file that is none, or that holds
         values of something else."""
         self._path = path
-        self.learnables = {each.name: each for each in learnables}
+        self.learnables = {learnable.name: learnable for learnable in learnables}
         if len(self.learnables) != len(learnables):
             raise UsageError("two learnables have one name")
         if not path.exists():
-            first = Version(number=0, parent=None, values={each.name: each.value for each in learnables})
+            first = Version(number=0, parent=None, values={learnable.name: learnable.value for learnable in learnables})
             self.all, self._now = [first], 0
             return
         try:

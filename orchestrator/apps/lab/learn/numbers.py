@@ -89,7 +89,7 @@ def _means(runs: Sequence[CandidateRun], price: float) -> dict[str, float]:
     n = max(1, len(runs))
     return {
         "questions": len(runs),
-        "right": sum(each.right for each in runs) / n,
-        "tokens": sum(each.tokens for each in runs) / n,
-        "worth": sum(each.worth(price) for each in runs) / n,
+        "right": sum(run.right for run in runs) / n,
+        "tokens": sum(run.tokens for run in runs) / n,
+        "worth": sum(run.worth(price) for run in runs) / n,
     }

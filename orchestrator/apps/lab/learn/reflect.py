@@ -134,15 +134,16 @@ def proposal(text: str) -> Values:
 
 def _variables(learnables: Sequence[Learnable], values: Mapping[str, JsonValue]) -> str:
     lines = ["# Variables"]
-    for each in learnables:
-        match each.kind:
+    for learnable in learnables:
+        match learnable.kind:
             case "text":
-                bounds = f"a text of {each.most} characters at most"
+                bounds = f"a text of {learnable.most} characters at most"
             case "number":
-                bounds = f"a {'whole ' if each.whole else ''}number from {each.low:g} to {each.high:g}"
+                bounds = f"a {'whole ' if learnable.whole else ''}number from {learnable.low:g} to {learnable.high:g}"
             case "choice":
-                bounds = f"one of {json.dumps(list(each.choices))}"
-        lines.append(f"{each.name} ({bounds}{'; ' + each.about if each.about else ''}):\n{as_text(values[each.name])}")
+                bounds = f"one of {json.dumps(list(learnable.choices))}"
+        about = f"; {learnable.about}" if learnable.about else ""
+        lines.append(f"{learnable.name} ({bounds}{about}):\n{as_text(values[learnable.name])}")
     return "\n".join(lines)
 
 

@@ -116,18 +116,18 @@ class Replay:
     def runs(self, values: Values, questions: Sequence[LineSample]) -> list[CandidateRun]:
         """Return what values come to on those questions that have the lines for it."""
         found: list[CandidateRun] = []
-        for each in questions:
+        for question in questions:
             with contextlib.suppress(NotDrawn):
-                found.append(self.run(values, each))
+                found.append(self.run(values, question))
         return found
 
     def scores(self, values: Values, questions: Sequence[LineSample], price: float) -> list[float]:
         """Return what values are worth on each question (`CandidateRun.worth`); less than
         anything where lines are missing."""
         found: list[float] = []
-        for each in questions:
+        for question in questions:
             try:
-                found.append(self.run(values, each).worth(price))
+                found.append(self.run(values, question).worth(price))
             except NotDrawn:
                 found.append(-math.inf)
         return found
@@ -171,7 +171,7 @@ def _missing(question: LineSample, key: Key | None, there: int) -> str:
         return "a call that goes on in another's context cannot be replayed"
     if there:
         return f"more than the {there} lines that were drawn"
-    ways = sorted({_way(each) for each in question.lines})
+    ways = sorted({_way(line) for line in question.lines})
     return f"no line was drawn with this prompt at {_way(key)} (but at {'; '.join(ways)})"
 
 

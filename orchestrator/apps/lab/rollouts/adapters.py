@@ -81,7 +81,7 @@ def verl_fields(record: Record, advantage: float | None = None) -> dict[str, Any
         "sequence": record.index,
         "parent": record.parent,
         "fork": record.fork,
-        "policies": [[each.start, each.end, each.policy] for each in record.segments],
+        "policies": [[segment.start, segment.end, segment.policy] for segment in record.segments],
         "min_global_steps": versions[0],
         "max_global_steps": versions[-1],
     }

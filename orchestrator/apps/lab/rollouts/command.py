@@ -165,7 +165,7 @@ def export_runs(
     known = None if tokenizer is None else tokenizer_of(tokenizer)
     with opened(as_json) as output:
         unread: list[str] = []
-        found = [each for each in entries(place_of(place), unread) if planner in (None, each.planner)]
+        found = [entry for entry in entries(place_of(place), unread) if planner in (None, entry.planner)]
         runs = export(found, Plugins(), left)
         if form == "tokens" and out.exists():
             raise UsageError(f"{out} is there already: name another file, or delete it")

@@ -81,12 +81,12 @@ def export(
     def failed(error: Exception) -> None:
         left.add(f"not readable: {type(error).__name__}")
 
-    for found in stored_runs(entries, plugins, failed):
-        if (finish := found.finish) is None or finish.status == "cancelled":
+    for run in stored_runs(entries, plugins, failed):
+        if (finish := run.finish) is None or finish.status == "cancelled":
             left.add("no answer")
             continue
         try:
-            task = plugins.task(found.request.task, found.request.text)
+            task = plugins.task(run.request.task, run.request.text)
             answer = _answer(finish, task)
             right = False if answer is None else task.verify(answer)
         except (PlaitError, ValueError) as error:
@@ -95,7 +95,7 @@ def export(
         if answer is None and not unanswered:
             left.add("no answer")
             continue
-        yield ExportedRun(found, task, answer, right, finish.usage.completion, finish.critical_path_tokens)
+        yield ExportedRun(run, task, answer, right, finish.usage.completion, finish.critical_path_tokens)
 
 
 def _answer(finish: Finish, task: Task) -> Any:
@@ -239,7 +239,9 @@ def write_texts(runs: Iterable[TrainingRun], out: Path, left: ExclusionCounts, r
                     continue
                 said = told(as_text(result.value))
                 if op.messages:
-                    turns = [{"role": each.role, "content": told(_content(each.content))} for each in op.messages]
+                    turns = [
+                        {"role": message.role, "content": told(_content(message.content))} for message in op.messages
+                    ]
                     row: dict[str, Any] = {"messages": [*turns, {"role": "assistant", "content": said}]}
                 elif all(isinstance(part, Text) for part in op.parts):
                     prompt = "".join(part.text for part in op.parts if isinstance(part, Text)) + op.begin

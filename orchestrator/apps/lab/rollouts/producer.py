@@ -73,8 +73,8 @@ def todo(questions: Sequence[DatasetQuestion], branches: int) -> Iterator[Todo]:
 
 def sampled(workers: Sequence[Worker]) -> tuple[list[Worker], list[Sampler]]:
     """Return workers of which those that serve models tell what they draw, and the latter by themselves."""
-    samplers: dict[int, Sampler] = {id(each): Sampler(each) for each in workers if "think" in each.serves}
-    return [samplers.get(id(each), each) for each in workers], list(samplers.values())
+    samplers: dict[int, Sampler] = {id(worker): Sampler(worker) for worker in workers if "think" in worker.serves}
+    return [samplers.get(id(worker), worker) for worker in workers], list(samplers.values())
 
 
 class Producer:

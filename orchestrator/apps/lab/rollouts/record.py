@@ -82,9 +82,9 @@ class Record(Frozen):
             raise ValueError(f"{self.fork} tokens are the parent's, of {count}")
         if min(self.tokens, default=0) < 0 or not set(self.mask) <= {0, 1} or any(self.mask[: self.fork]):
             raise ValueError("token ids are 0 or more, a mask is 0 or 1, and 0 in what is the parent's")
-        if not all(math.isfinite(each) and each <= 1e-6 for each in self.logprobs):
+        if not all(math.isfinite(logprob) and logprob <= 1e-6 for logprob in self.logprobs):
             raise ValueError("a log-probability is finite and not above 0")
-        covered = [place for each in self.segments for place in range(each.start, min(each.end, count + 1))]
+        covered = [place for segment in self.segments for place in range(segment.start, min(segment.end, count + 1))]
         if covered != [place for place, one in enumerate(self.mask) if one]:
             raise ValueError("the segments do not cover the mask")
         return self
@@ -92,7 +92,7 @@ class Record(Frozen):
     @property
     def versions(self) -> tuple[int, ...]:
         """The versions of the weights that generated it, in ascending order."""
-        return tuple(sorted({each.policy for each in self.segments}))
+        return tuple(sorted({segment.policy for segment in self.segments}))
 
     @property
     def generated(self) -> int:
@@ -123,4 +123,4 @@ class Record(Frozen):
 
 def whole(records: Sequence[Record]) -> bool:
     """Whether these are all the sequences of one rollout, in order."""
-    return bool(records) and [each.index for each in records] == list(range(records[0].of))
+    return bool(records) and [record.index for record in records] == list(range(records[0].of))

@@ -27,8 +27,8 @@ def reward_of(spec: str) -> Reward:
     is called with the answer and the wanted one. Raises `UsageError`."""
     if spec == "verified":
         return _verified
-    if (found := _ACCELERATED.fullmatch(spec)) is not None:
-        share = _SHARE if found["share"] is None else float(found["share"])
+    if (matched := _ACCELERATED.fullmatch(spec)) is not None:
+        share = _SHARE if matched["share"] is None else float(matched["share"])
         return lambda question, answer: _accelerated(question, answer, share)
     if ".py:" in spec:
         return _own(spec)

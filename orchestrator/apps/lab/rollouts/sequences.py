@@ -129,9 +129,9 @@ def _owner(
             return where[name][0].index
         seen.add(name)
         known = steps.get(name)
-        branches = [] if known is None else [each for each in known.needs if each in where]
+        branches = [] if known is None else [need for need in known.needs if need in where]
         if branches and known is not None and known.kind == "join":
-            return min(where[each][0].index for each in branches)
+            return min(where[branch][0].index for branch in branches)
         name = None if known is None else known.owner
     return None
 

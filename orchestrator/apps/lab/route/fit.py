@@ -194,7 +194,7 @@ def _fitted(
         if not at:
             continue
         outcomes = [table[texts[place]][key] for place in at]
-        bias, *weights = _logistic(standard[at], np.array([each.right for each in outcomes]))
+        bias, *weights = _logistic(standard[at], np.array([outcome.right for outcome in outcomes]))
         tiers.append(
             Tier(
                 planner=planner,
@@ -239,7 +239,7 @@ def _logistic(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[float]:
         if np.abs(step).max() < 1e-8:
             break
     weights[0] = np.clip(weights[0], -_MOST_ODDS, _MOST_ODDS)
-    return [float(each) for each in weights]
+    return [float(weight) for weight in weights]
 
 
 def _price(table: Table, planners: Mapping[str, Plugin], checked: bool, lose: float, seed: int) -> float:
@@ -306,9 +306,9 @@ def _report(table: Table, planners: Mapping[str, Plugin], routed: Routed) -> Rou
         )
 
     name = max(always, key=lambda key: (always[key].right, -always[key].tokens))
-    orders = [each for size in range(1, len(order) + 1) for each in combinations(order, size)]
-    came = {each: _mean([_followed(table[text], each)[0] for text in whole]) for each in orders}
-    good = [each for each in orders if came[each].right >= always[name].right - 1e-9]
+    orders = [pair for size in range(1, len(order) + 1) for pair in combinations(order, size)]
+    came = {order: _mean([_followed(table[text], order)[0] for text in whole]) for order in orders}
+    good = [order for order in orders if came[order].right >= always[name].right - 1e-9]
     hindsight = min(good, key=lambda each: came[each].tokens)
     return RouteReport(
         requests=len(whole),

@@ -109,8 +109,8 @@ _MORE = {"pause": ": what runs goes on, nothing new starts; /resume"}
 
 def _enter(verb: Verb) -> None:
     """Make a verb of the table a command for the run under way: a word for each argument, the last takes the rest."""
-    names = [each.name for each in verb.arguments]
-    needed = [each.name for each in verb.arguments if each.required]
+    names = [argument.name for argument in verb.arguments]
+    needed = [argument.name for argument in verb.arguments if argument.required]
     usage = " ".join(name.upper() if name in needed else f"[{name.upper()}]" for name in names)
 
     async def do(repl: Repl, rest: str) -> None:
