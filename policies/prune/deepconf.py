@@ -99,6 +99,7 @@ class DeepConf(Policy):
             lowest = step.lowest
             if step.state.ended or step.id in known.warm or lowest is None or lowest >= known.floor:
                 continue
+            # Another step that reads it may need it, however unsure it is.
             if all(reader == join for reader in step.consumers):
                 why = f"{join.plan.name}: confidence {lowest:.4g} is below {known.floor:.4g}"
                 yield Stop(step.id, f"{why}, the {100 - self.eta:g}th percentile of {len(known.warm)} branches")
@@ -106,7 +107,9 @@ class DeepConf(Policy):
     def _known(self, join: StepView, view: View) -> _VoteFacts:
         """Return the facts about a vote; they are renewed only when the branch that it waited for has ended."""
         task, known = view.task(join.run), self._votes.get(join.id)
+        # A run of the same id may be another one: a replay goes through it again.
         if known is None or known.task() is not task:
+            # They can be computed again, so a process that runs for months need not keep those of old votes.
             if len(self._votes) >= _KEPT:
                 self._votes.clear()
             warm = frozenset(step.id for step in join.needs[: self.warmup])
@@ -125,6 +128,7 @@ class DeepConf(Policy):
     def _floor(self, warm: Sequence[StepView]) -> float | None:
         results = [step.result for step in warm if step.result is not None]
         found = [result.signals.lowest for result in results if result.signals is not None]
+        # Without signals the policy would look as if it worked and stop nothing.
         if results and not found:
             raise PluginError("no branch says its confidence: set logprobs=20 and a window in the planner")
         return percentile(found, 100.0 - self.eta) if found else None

@@ -80,6 +80,7 @@ class Redundant(Policy):
         text = subject.line
         if not self._reached(task, text, subject.tokens):
             return ()
+        # It had reached the point before this piece, and each branch is compared once.
         if self._reached(task, text[: len(text) - len(event.text)], subject.tokens - event.tokens):
             return ()
         return list(self._like(joins, subject, task))
@@ -91,6 +92,7 @@ class Redundant(Policy):
         if any(reader not in joins for reader in subject.consumers) or len(joins) > 1:
             return  # somebody else wants it too
         mine = task.steps(subject.line)[: self.steps]
+        # Branches without a step would all be alike.
         if not mine:
             return
         best: StepView | None = None
@@ -99,6 +101,7 @@ class Redundant(Policy):
             if other == subject or other.state not in (State.RUNNING, State.DONE):
                 continue
             text = other.line
+            # Its beginning is not whole yet: it will be compared with this one when it is.
             if other.state is State.RUNNING and not self._reached(task, text, other.tokens):
                 continue
             found = self._alike(mine, task.steps(text)[: self.steps])

@@ -60,9 +60,11 @@ class SuccessiveHalving(Policy):
     def _at(self, rung: int, join: StepView) -> list[Stop]:
         branches = join.needs
         running = [step for step in branches if step.state is State.RUNNING]
+        # The slowest decides when a rung is reached: short branches would else be judged by less.
         if any(self._rung(step.tokens) < rung for step in running):
             return []
         done = sum(step.state is State.DONE for step in branches)
+        # Those that are done stay anyway, and take of the places.
         keep = max(math.ceil(len(branches) / self.factor ** (rung + 1)), self.least) - done
         order = {step.id: at for at, step in enumerate(branches)}
         ranked = sorted(running, key=lambda step: (-(step.group or -math.inf), order[step.id]))

@@ -46,6 +46,7 @@ class Affinity(Policy):
         """Return the worker where the context is cached, or `None` if there is none to prefer."""
         if step.kind != "think":
             return None
+        # A step that continues another has its context where that one ran: nothing else compares with it.
         cached = {} if step.home is not None else view.cached(step)
         wanted, of_run = self._wanted(step, view, cached)
         if wanted is None or not wanted.up:
@@ -54,14 +55,18 @@ class Affinity(Policy):
         least = idlest.running if idlest is not None else 0
         slack = self.slack
         if slack is None:
+            # A header that another run has left is wanted by all runs, so it is copied to other workers sooner.
             slack = min(32, 3 * wanted.slots // 4 if of_run else -(-wanted.slots // 4))
+        # Reading the context again elsewhere takes less than waiting here; from then on it is cached there too.
         if wanted.running > self.overload * least + slack:
             return None
         if wanted.takes(step):
             return Place(wanted.name, f"{wanted.name} has its context cached")
+        # A worker that serves another model will never have a slot for it.
         if not self.wait or not wanted.could_take(step):
             return None
         reason = f"waits for {wanted.name}, which has its context cached"
+        # A slot is free after about expected / slots steps of decoding; in one of these `read` tokens could be read.
         if cached.get(wanted.name, 0) * wanted.slots >= self.read * view.expected_tokens(step):
             return Hold(reason, worker=wanted.name)
         return Hold(reason, behind=wanted.name) if of_run else None

@@ -45,10 +45,12 @@ class Gang(Policy):
             return None
         chosen = [worker for name in siblings.sent if (worker := view.worker(name)) is not None and worker.up]
         home = view.worker(step.home) if step.home is not None else None
+        # The worker that has the prefix cached comes first, as it alone need not read it.
         if home is not None and home.up and home not in chosen and not siblings.sent:
             return self._to(step, home, "has the prefix")
         fresh = None
         least = min((worker.running for worker in chosen), default=0)
+        # All that serve it are chosen already: there is no other to weigh.
         if len(chosen) < view.serving(step):
             fresh = self._another(step, view, chosen)
         if fresh is not None and len(chosen) < self._how_many(step, view, chosen, fresh, least):
@@ -79,6 +81,7 @@ class Gang(Policy):
         """Return the smallest k whose predicted makespan is next to the smallest."""
         siblings = step.siblings
         n, most = len(siblings), view.serving(step)
+        # The siblings that have ended tell more than a share of the limit; the latest ones suffice.
         finished = [ended.tokens for ended in siblings.finished[-32:]]
         length = sum(finished) / len(finished) if finished else self.share * step.max_tokens
         prefix = step.shared_tokens / self.prefill_rate
@@ -86,6 +89,7 @@ class Gang(Policy):
         live = sum(siblings.live.values())
         there = max(0, least - live // len(chosen)) if chosen else fresh.running
         times: dict[int, float] = {}
+        # Many k give the largest worker the same number of siblings: the smallest of each such k is enough.
         for size in dict.fromkeys(math.ceil(n / k) for k in range(1, min(n, most) + 1)):
             k = math.ceil(n / size)
             together = min(size, max(1, fresh.slots))

@@ -55,6 +55,7 @@ class HedgeStragglers(Policy):
 
     def review(self, event: Event, view: View) -> Sequence[Hedge | Wake]:
         """Return hedges for stragglers at each look, and when to look again."""
+        # Time alone makes a straggler. Other news is used only to have a look scheduled.
         if event.kind != "tick":
             return () if event.kind == "progressed" else (Wake(view.now + self.interval),)
         measures: dict[object, tuple[float, float] | None] = {}
@@ -70,6 +71,7 @@ class HedgeStragglers(Policy):
             name = op.tool if op.kind == "call" else template(step.id)
             like = (op.kind, name, step.max_tokens, step.after is None, worker)
             if like not in measures:
+                # Its own worker is left out: where all steps are slow, none would look slow.
                 measures[like] = self._measure([each for each in view.peers(step) if each.worker != worker])
             why = self._late(step, view.now - started, measures[like])
             if why:
@@ -99,6 +101,7 @@ class HedgeStragglers(Policy):
 
     def _hedge(self, step: StepView, view: View, why: str, share: Mapping[str, float]) -> Hedge | None:
         assert step.worker is not None
+        # Only to a worker that is clearly better off: while a burst is worked off, all of them are late.
         most = share[step.worker] / 2
         for name in step.siblings.sent:
             worker = view.worker(name)
@@ -120,6 +123,7 @@ class HedgeStragglers(Policy):
     def _saves(self, step: StepView, worker: WorkerView, view: View) -> str | None:
         """Return what a second attempt is predicted to save, in words, or `None` if that is too little."""
         pace = worker.pace(worker.running + 1)
+        # Nothing can be predicted: the hedge is made on the times alone.
         if not step.tokens or step.kind != "think" or step.started is None or pace is None:
             return ""
         left = view.expected_tokens(step)

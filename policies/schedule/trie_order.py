@@ -64,6 +64,7 @@ class TrieOrder(Policy):
         idlest = view.idlest(step)
         if idlest is None:
             return None
+        # An empty worker takes any group: one that is too large for every cache would else wait for ever.
         if self._fits(idlest, own + step.shared_tokens) or not idlest.context:
             return Place(idlest.name, f"its group begins on {idlest.name}")
         taken = f"{idlest.context} of {idlest.cache_tokens} tokens of cache are taken on {idlest.name}"
@@ -80,6 +81,7 @@ class TrieOrder(Policy):
         value = 0
         assert op.kind == "think"
         for part in op.parts:
+            # Its text is not known when the order is made.
             if isinstance(part, Ref):
                 break
             data = part.text.encode() if isinstance(part, Text) else _bytes(part.ids)

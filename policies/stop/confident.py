@@ -39,8 +39,10 @@ class Confident(StopRule):
     def enough(self, poll: Poll) -> str | None:
         """Return how sure it was, once that is sure enough."""
         sure = poll.fold(self, lambda: _Sure(self))
+        # A threshold that nothing can reach would look like a vote that is never sure.
         if sure.voters and not sure.said:
             raise PluginError(f"no branch says its {self.by}: ask for it with logprobs in the planner's options")
+        # An answer with more votes stands against it: the vote goes on.
         if sure.most and sure.most == poll.lead()[0]:
             return f"{self.by} {sure.values[sure.first]:.4g} of a voter for the first answer is at least {self.floor:g}"
         return None

@@ -47,6 +47,7 @@ class _Windows:
         """Numbers of those all of whose branches have one answer."""
 
     def ended(self, branch: Branch, key: str | None, votes: int) -> None:
+        # A branch without an answer keeps its window from being unanimous.
         if key is None:
             return
         window = self._places[branch.step] // self._size

@@ -43,6 +43,7 @@ class Saturation(StopRule):
     def enough(self, poll: Poll) -> str | None:
         """Return the estimate and how many it asks for, once so many have ended."""
         good, bad = self._evidence(poll)
+        # The prior alone would decide.
         if good + bad < self.least:
             return None
         p = beta_mean(good, bad)

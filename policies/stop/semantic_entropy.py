@@ -82,6 +82,7 @@ class _Rounds:
         self._ended[at] += 1
         if key is not None:
             self._counts[at][key] += 1
+        # Rounds are judged in order, so an early end of a later one waits.
         while len(self.entropies) < self.count and self._ended[len(self.entropies)] == self._size:
             counts = self._counts[len(self.entropies)]
             self.entropies.append(semantic_entropy(list(counts.values())) if counts else math.inf)

@@ -103,6 +103,7 @@ class Engine(Worker):
         self._thread.start()
         atexit.register(self._stop)
         try:
+            # Shielded: the thread answers also when the caller has given up, and must not meet a cancelled future.
             core = await asyncio.shield(ready)
         except EngineError:
             await self.close()
@@ -123,11 +124,13 @@ class Engine(Worker):
             self._inbox.put(order)
             async for item in order.stream:
                 if order.tops and isinstance(item, Result) and (core := self._core) is not None:
+                    # Decoding up to 20 alternatives of each token takes long: not on the event loop.
                     told = await asyncio.to_thread(spelled, core.prompter, order.prompt, order.tops, item.text)
                     yield item.model_copy(update={"tokens": told})
                 else:
                     yield item
         finally:
+            # Whoever listened has left early: the engine need not go on.
             if not order.stream.ended:
                 self._inbox.put(order.key)
             if self._orders.get(job.attempt) is order:
@@ -169,6 +172,7 @@ class Engine(Worker):
         if self._gone.is_set():
             return
         yield True
+        # Eight looks within the silence that is allowed: a hang is told of an eighth of it late at most.
         steps, waited, silence = -1, 0.0, self.options.silence
         while not self._gone.is_set():
             with contextlib.suppress(TimeoutError):
@@ -213,6 +217,8 @@ class Engine(Worker):
         if thread is not None:
             atexit.unregister(self._stop)
             self._inbox.put(None)
+            # A step over a long prompt can take that long. The thread is a daemon, so it does not hold up the
+            # interpreter's end.
             thread.join(60.0)
 
     def _order(self, job: Job) -> EngineRequest | Result | Failure:
@@ -236,6 +242,7 @@ class Engine(Worker):
         core: Core | None = None
         try:
             core = Core(self.options)
+        # Also what libraries raise to end a process: whoever waits for `ready` has to hear of it.
         except BaseException as error:
             told = broken(error, self.model)
             self._inbox.call(lambda: ready.done() or ready.set_exception(told))
@@ -255,6 +262,7 @@ class Engine(Worker):
     def _serve(self, core: Core) -> bool:
         """Take the orders that have come in, make one step, hand over its news. Returns whether to go on."""
         news: EngineOutputs = []
+        # With requests under way a step is due at once; without any there is nothing to do until an order comes.
         for order in self._inbox.take(wait=not core.running):
             match order:
                 case None:
@@ -270,10 +278,12 @@ class Engine(Worker):
                     self._reload(core, order)
         checkpoint = core.step(news) if core.running else None
         self._inbox.post(news)
+        # Placement needs to know about what is cached, not every block as it comes: news gathers over some steps.
         if core.cached is not None and (not core.running or core.counts["steps"] % REPORTS == 0):
             self._tell_cache(core.cached)
         if checkpoint is not None and checkpoint.ids:
             if self.on_checkpoint is not None:
+                # In an actor a whole checkpoint goes through one pipe, past the event loop and its jobs.
                 self.on_checkpoint(checkpoint)
             else:
                 self._inbox.call(lambda: self._tell(checkpoint))

@@ -65,6 +65,7 @@ class Core:
         self._unkept: set[tuple[str, str]] = set()
         """Forms that vLLM could not keep the model to: not tried again."""
         args = prepare(spec)
+        # vLLM keeps its distributed state in the process: a second engine would take it from the first.
         if not Core._place.acquire(blocking=False):
             raise EngineError(
                 "this process already has an engine: close that one first, or use the worker `ray`, which gives each "
@@ -91,6 +92,7 @@ class Core:
         self._states: dict[str, Any] | None = getattr(engine.output_processor, "request_states", None)
         self.peeks = self._states is not None
         """Whether a running request's output so far can be read; else every request reports every step."""
+        # Otherwise the priorities of requests would be ignored without a word.
         if getattr(config.scheduler_config, "policy", None) != "priority":
             raise EngineError(f"vLLM {vllm.__version__} did not take the priority policy: use another release of it")
         self.prompter = Prompter(engine.get_tokenizer())
@@ -101,6 +103,7 @@ class Core:
             log.warning("%s: the model's chat template is none for conversations: %s; %s", spec.name, lost, remedy)
         generation: dict[str, Any] = {}
         with contextlib.suppress(Exception):
+            # Not every release has it, nor every model folder the file: then a request says all of its sampling itself.
             generation = config.model_config.try_get_generation_config() or {}
         self.generation = generation
         """The model's own settings of sampling."""
@@ -145,6 +148,7 @@ class Core:
         """Return a job as a request, or its result if what was generated of it before has ended it. Not on the
         engine's thread. Raises `EngineError`, and `ValueError` for what vLLM does not accept."""
         sampling = settled(think.sampling, self.generation)
+        # Of 1 only the mean over the sampled tokens is wanted, which vLLM's own sum gives without the taps.
         if sampling.logprobs not in (0, 1) or sampling.token_logprobs or sampling.top_logprobs is not None:
             self.able.need("logprobs", self._taps)
         if sampling.labels:
@@ -160,11 +164,14 @@ class Core:
             raise EngineError("the prompt has no tokens: give it some text")
         order = EngineRequest(key, Stream(), prompt, sampling, think.stream, priority=job.priority, salt=think.salt)
         order.anew = anew
+        # A turn that begins behind its thoughts has none left to think.
         if think.chat and thinks(self.prompter.template) and CLOSE not in think.begin:
             order.thoughts = most(think)
+            # Some templates open the block of thoughts themselves: then the generated text begins inside it.
             order.opened = self.prompter.text(prompt[-16:]).rstrip().endswith(OPEN)
         order.lora = self._loras.get(think.model) if think.model else None
         stops = self.prompter.stops(sampling.stop)
+        # vLLM keeps that many characters back, as they may begin a stop text.
         order.buffer = 0 if sampling.keep_stop else max(map(len, stops.texts), default=1) - 1
         if sampling.labels:
             order.labels = self.prompter.labels(sampling.labels)
@@ -186,12 +193,14 @@ class Core:
                 return result
         room = self.max_model_len - len(order.context)
         if room < 1:
+            # What a lost attempt has generated fills the context by itself: there is an answer, cut at its length.
             if order.past:
                 return order.result("length", order.past, order.earlier)
             raise EngineError(
                 f"the prompt has {len(prompt)} tokens and the model's context holds {self.max_model_len}, output "
                 "included: shorten the prompt, or start the engine with a larger max_model_len if the model allows"
             )
+        # A stop text that begins in the earlier text has to be looked for in every piece of the new one.
         order.deltas = think.stream or bool(order.joint) or not self.peeks
         # The engine decodes each token as it comes, between two steps; it has to only where a text may end the output.
         order.mute = not (order.deltas or stops.texts or order.skip) and self.able.mutes
@@ -201,6 +210,7 @@ class Core:
         order.params = self.able.params(sampling, stops, limit, order.deltas, order.mute, ids, order.calls)
         order.trace = ConfidenceTrace.of(sampling)
         order.attempt, order.reports = job.attempt, job.report
+        # Of these a checkpoint is their ids alone: all go out as one batch.
         order.bare = order.tells and not (order.deltas or sampling.logprobs)
         return order
 
@@ -262,6 +272,7 @@ class Core:
                 order.text += order.fresh(piece.text)
             else:
                 order.ids, order.text = list(piece.token_ids), order.fresh(piece.text)
+            # Without the taps tokens are counted here, so those of requests that were given up are missed.
             if not self._taps:
                 counts["generated"] += new
                 order.cumulative = getattr(piece, "cumulative_logprob", None) or 0.0
@@ -277,6 +288,7 @@ class Core:
             for order in self.running.values():
                 if order.reports and not order.streams:
                     self._peek(order, news)
+        # A checkpoint tells of every request. Between two, only those are told of whose window of confidence is full.
         due, self._due = self._due, []
         if not self._checkpoint or counts["steps"] % self._checkpoint:
             for order in due:
@@ -320,6 +332,7 @@ class Core:
         joined = order.joint + order.text
         found = first_stop(joined, stops)
         if found is None or found[0] >= len(order.joint):
+            # A stop text that began in the earlier text would have ended by now: from here on vLLM looks alone.
             if finished or len(order.text) >= max(map(len, stops)) - 1:
                 order.joint = ""
             return False
@@ -381,6 +394,7 @@ class Core:
         if (form := order.form) is None or order.ids:
             return False
         log.warning("vLLM cannot keep this model to the form %r: the text is checked when it is whole", form[0])
+        # Forms come from requests, so their number has no bound.
         if len(self._unkept) >= REMEMBERED:
             self._unkept.clear()
         self._unkept.add(form)

@@ -90,6 +90,7 @@ class RayWorker(Worker):
         """Jobs that the actor has."""
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         """Suspects that wait for their turn."""
+        # An engine's own pace tells how long a step may take; how long another worker is silent by nature is not known.
         self._follows_pace = silence is None and host.endswith(":Engine")
         self._spec, self._options = host, dict(options or {})
         described = like or load(host, self._options)  # made only to be asked; nothing is loaded before `start`
@@ -151,6 +152,7 @@ class RayWorker(Worker):
         turn = self._quarantine.turn(job)
         waiting: asyncio.Future[Any] | None = None
         try:
+            # Its prompt was running each time that an engine died: it runs alone, so that another death is seen to be its doing.
             if turn is not None:
                 waiting = self._waiting[job.attempt] = asyncio.ensure_future(turn.acquire())
                 await asyncio.wait([waiting])
@@ -160,17 +162,20 @@ class RayWorker(Worker):
                 stream.push(refusal)
             elif self._actor is None:
                 stream.push(as_failure(WorkerLost(f"{self.name} is down")))
+            # It may have been cancelled while it waited for its turn.
             elif not stream.ended:
                 self._live[job.attempt] = job
                 self._outbox.append(job)
                 self._call()
             async for item in stream:
+                # It has run to its end here, so the death was not its doing.
                 if isinstance(item, Result) and item.finish != "cancelled":
                     self._quarantine.cleared(job)
                 yield item
         finally:
             if turn is not None and waiting is not None:
                 del self._waiting[job.attempt]
+                # It had its turn: the next suspect may go.
                 if not waiting.cancel() and not waiting.cancelled():
                     turn.release()
             self._live.pop(job.attempt, None)
@@ -185,6 +190,7 @@ class RayWorker(Worker):
         if attempt in self._live:
             self._given_up.append(attempt)
             self._call()
+        # It was never sent: there is nothing to stop in the actor.
         elif (waiting := self._waiting.get(attempt)) is not None:
             waiting.cancel()
 
@@ -247,6 +253,7 @@ class RayWorker(Worker):
         ray, head = self._ray, self._head
         assert head is not None
         await self._unless_gone(head.there())
+        # Whether the cluster has GPUs can be asked only once it has been joined.
         if self._any_gpus:
             self._wanted["GPU"], self._any_gpus = await asyncio.to_thread(cluster.default_gpus, ray), False
         lacking = await self._unless_gone(asyncio.to_thread(cluster.missing, ray, self._wanted, self._count))
@@ -272,6 +279,7 @@ class RayWorker(Worker):
             waiting = asyncio.wait_for(asyncio.shield(started), self._start_timeout)
             self.pid, wrong, facts = await self._unless_gone(waiting)
         except TimeoutError:
+            # The actor is ended, or it would take its room later, when nobody waits for it.
             free = await asyncio.to_thread(ray.available_resources)
             ray.kill(actor)
             raise WorkerError(
@@ -286,6 +294,7 @@ class RayWorker(Worker):
         except Exception as error:
             raise WorkerError(f"{self.name} died while it started: {first_line(error)}") from error
         self._told.opened()
+        # The hosted worker's own error came back as a value, since Ray would hide it behind one of its own.
         if wrong is not None:
             ray.kill(actor)
             raise EngineError(wrong)
@@ -312,6 +321,7 @@ class RayWorker(Worker):
                 restarts.popleft()
             left = len(restarts) < self._restarts
             restarts.append(clock())
+            # Without a cluster there is nowhere to make another, and no prompt is to blame.
             if self._gone is not None and self._gone.done():
                 log.warning("%s does not come back: %s", self.name, reason)
                 left = False
@@ -355,9 +365,11 @@ class RayWorker(Worker):
                     await asyncio.wait([sent], timeout=FOLLOW_SECONDS)
                     sent.cancel()
                 if not replies:
+                    # One call always waits in the actor, so news needs no call of its own.
                     self._exchange()
                 newest = replies[0]
                 await asyncio.wait([newest, health, silent, gone], return_when=asyncio.FIRST_COMPLETED)
+                # The cluster is asked first: when it is gone, the other two say only that they were cut off.
                 if not newest.done():
                     said = next(each for each in (gone, silent, health) if each.done())
                     return said.result() or "its worker ended"
@@ -456,6 +468,7 @@ def pool(
     usable = list(cores) if cores is not None else usable_cores()
     here = host.endswith(":Engine") and not num_gpus and "RAY_ADDRESS" not in os.environ
     share = len(usable) // count
+    # Two engines on one core would be a hundred times as slow, not twice.
     if here and not share:
         raise WorkerError(f"{count} engines need {count} cores, and there are {len(usable)}: use fewer engines")
     placement = None
@@ -468,6 +481,7 @@ def pool(
         if host.endswith(":Engine"):
             own.setdefault("checkpoint", CHECKPOINT)
             if num_gpus and num_gpus < 1:
+                # vLLM takes nine tenths of the GPU unless told otherwise, and others reserve the rest.
                 own.setdefault("gpu_memory_utilization", round(0.9 * num_gpus, 3))
         if here:
             if count > 1:

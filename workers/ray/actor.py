@@ -111,11 +111,13 @@ class ActorHost:
         while (call := self._calls.pop(self._next, None)) is not None:
             self._next += 1
             await self._take(*call)
+        # A newer call waits already, and news goes to one call alone.
         if number < self._newest:
             return []
         self._newest = number
         self._wake()
         loop = asyncio.get_running_loop()
+        # News gathers until it is due, or a newer call takes this one's place.
         while number == self._newest and loop.time() < self._due:
             self._waiter = loop.create_future()
             await self._waiter
@@ -169,6 +171,7 @@ class ActorHost:
         last: Progress | Result | Failure | None = None
         self._begun.add(attempt)
         try:
+            # It was cancelled before its task had a turn: the worker need not hear of it.
             if attempt in self._early:
                 self._early.discard(attempt)
                 last = Result(value="", finish="cancelled")
@@ -182,12 +185,15 @@ class ActorHost:
         finally:
             self._tasks.pop(attempt, None)
             self._begun.discard(attempt)
+            # Whoever listens has to see exactly one end.
             if last is None or isinstance(last, Progress):
                 self._post(attempt, as_failure(WorkerError("the hosted worker ended this job without a result")))
 
     def _post(self, attempt: int, item: Progress | Result | Failure) -> None:
+        # An end frees a slot, which should not stay empty for the sake of fewer messages.
         if not isinstance(item, Progress):
             self._send_in(0.0)
+        # Progress of the same attempt that has not gone out yet is put together with this.
         elif (at := self._latest.get(attempt)) is not None and isinstance(last := self._progress(at), Progress):
             self._news[at] = (attempt, together((last, item)))
             return

@@ -105,6 +105,7 @@ def missing(ray: Any, wanted: Mapping[str, float], count: int = 1) -> str | None
     if room >= count:
         return None
     asked = _amounts(wanted)
+    # Some of them fit: that is said, as it tells how many to ask for.
     if room:
         there = "; ".join(_amounts({key: node.get(key, 0.0) for key in wanted}) for node in nodes)
         return f"the Ray cluster has room for {room} of {count} actors with {asked} each: its nodes have {there}"
@@ -182,6 +183,7 @@ class Placement:
         full = [{kind: gpus if n is None else n for kind, n in bundle.items()} for bundle in self._asked]
         bundles = [{kind: n for kind, n in bundle.items() if n} for bundle in full]
         nodes = [node["Resources"] for node in ray.nodes() if node.get("Alive")]
+        # What could never fit is refused at once; the rest may find room when others leave.
         if self._can_be(nodes, bundles[0], len(bundles)):
             group = ray.util.placement_group(bundles, strategy=self._strategy)
             if group.wait(seconds):
