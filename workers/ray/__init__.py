@@ -152,7 +152,7 @@ class RayWorker(Worker):
         turn = self._quarantine.turn(job)
         waiting: asyncio.Future[Any] | None = None
         try:
-            # Its prompt was running each time that an engine died: it runs alone, so that another death is seen to be its doing.
+            # Its prompt was running each time that an engine died: alone, another death is seen to be its doing.
             if turn is not None:
                 waiting = self._waiting[job.attempt] = asyncio.ensure_future(turn.acquire())
                 await asyncio.wait([waiting])
