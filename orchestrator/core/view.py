@@ -200,10 +200,6 @@ class StepView(Protocol):
         """The steps it needs; for a join, its branches in order."""
         ...
 
-    def each_need(self) -> Iterator[StepView]:
-        """Yield the same one by one, for who may not want them all."""
-        ...
-
     @property
     def going(self) -> int:
         """How many of these have begun and not ended."""

@@ -103,12 +103,9 @@ _REMEMBERED = 4_096
 
 class Machine:
     """All state of all runs. `cancel_timeout` is how many seconds a worker has to confirm a cancel, `lease` how many an
-    attempt may be silent before its worker is taken to have lost it (`None`: for ever), `fair` whether runs divide the
-    slots (`figures.Share`) or go in order of arrival."""
+    attempt may be silent before its worker is taken to have lost it (`None`: for ever)."""
 
-    def __init__(
-        self, plugins: PluginRegistry, *, cancel_timeout: float = 10.0, lease: float | None = None, fair: bool = True
-    ) -> None:
+    def __init__(self, plugins: PluginRegistry, *, cancel_timeout: float = 10.0, lease: float | None = None) -> None:
         self.cancel_timeout = cancel_timeout
         self.lease = lease
         self.late = 0
@@ -119,7 +116,7 @@ class Machine:
         self._finished: dict[str, None] = {}
         """Ids of the runs that finished last, in that order: a second copy of one's submission is late news."""
         self._records = records = Records()
-        self.queue = queue = ReadyQueue(records.workers, fair)
+        self.queue = queue = ReadyQueue(records.workers)
         self._slots = slots = Slots(records, queue, cancel_timeout=cancel_timeout, lease=lease)
         self._steps = steps = Steps(records, queue, slots)
         self._dispatcher = Dispatcher(records, queue, slots, steps)

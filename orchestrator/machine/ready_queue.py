@@ -106,16 +106,12 @@ class _Lane:
 
 
 class ReadyQueue:
-    """The steps that are ready for a slot, and the workers that have slots.
+    """The steps that are ready for a slot, and the workers that have slots."""
 
-    `fair=False`: all runs are one share, in order of arrival; for comparison.
-    """
-
-    def __init__(self, workers: dict[str, WorkerState], fair: bool = True) -> None:
+    def __init__(self, workers: dict[str, WorkerState]) -> None:
         self.workers = workers
         self.shares: dict[str, Share] = {}
         """By name; that of a run by itself is `:` and its id."""
-        self._fair = fair
         self._arrived = 0
         self._waiting: dict[Share, Waiting] = {}
         self._lanes: dict[str, _Lane] = {}
@@ -207,15 +203,14 @@ class ReadyQueue:
 
     def enter(self, run: str, request: Request) -> Share:
         """Return the share of a new run."""
-        name = (request.share or f":{run}") if self._fair else ""
+        name = request.share or f":{run}"
         share = self.shares.get(name)
         if share is None:
             self._arrived += 1
             share = self.shares[name] = Share(name, self._arrived)
             self._waiting[share] = Waiting()
         share.runs += 1
-        if self._fair:
-            share.weigh(request.weight)
+        share.weigh(request.weight)
         return share
 
     def leave(self, share: Share) -> None:

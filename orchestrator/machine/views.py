@@ -159,9 +159,6 @@ class NodeView:
     def needs(self) -> tuple[NodeView, ...]:
         return tuple(NodeView(dep) for dep in self._node.deps)
 
-    def each_need(self) -> Iterator[NodeView]:
-        yield from map(NodeView, self._node.deps)
-
     @property
     def going(self) -> int:
         return self._node.branches_going

@@ -5,15 +5,18 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..core.errors import ConfigError
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
 
-__all__ = ["SWITCHES", "GenAIMetrics", "meter", "wanted"]
+__all__ = ["INSTALL", "SWITCHES", "GenAIMetrics", "exporters", "meter", "wanted"]
+
+INSTALL = "pip install 'plait[otel]'"
+_OTLP = {"METRICS": ("metric_exporter", "OTLPMetricExporter"), "TRACES": ("trace_exporter", "OTLPSpanExporter")}
 
 SWITCHES = ("OTEL_METRICS_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
 """Environment variables that mean somebody wants metrics."""
@@ -45,29 +48,41 @@ def meter() -> Meter:
     if not isinstance(provider, MeterProvider) and "Proxy" in type(provider).__name__:
         if not wanted():
             return NoOpMeterProvider().get_meter("plait")
-        readers: list[Any] = []
-        for name in os.environ.get("OTEL_METRICS_EXPORTER", "otlp").split(","):
-            match name.strip():
-                case "console":
-                    readers.append(PeriodicExportingMetricReader(ConsoleMetricExporter(out=sys.stderr)))
-                case "otlp" | "":
-                    readers.append(PeriodicExportingMetricReader(_otlp()))
-                case other:
-                    raise ConfigError(f"OTEL_METRICS_EXPORTER names {other!r}: plait knows otlp, console and none")
+        made = exporters("METRICS", "metrics", lambda: ConsoleMetricExporter(out=sys.stderr))
+        readers = [PeriodicExportingMetricReader(exporter) for exporter in made]
         provider = MeterProvider(metric_readers=readers)
         metrics.set_meter_provider(provider)
     return provider.get_meter("plait")
 
 
-def _otlp() -> Any:
-    said = os.environ.get("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
-    kind = "grpc" if said == "grpc" else "http"
+def exporters(signal: Literal["METRICS", "TRACES"], what: str, console: Callable[[], Any]) -> list[Any]:
+    """Return what metrics or spans (`what` they are in words) are sent by, as `OTEL_…_EXPORTER` says; `console` makes
+    what prints them. Raises `ConfigError` for what is not known or not installed."""
+    made: list[Any] = []
+    for name in os.environ.get(f"OTEL_{signal}_EXPORTER", "otlp").split(","):
+        match name.strip():
+            case "console":
+                made.append(console())
+            case "otlp" | "":
+                made.append(_otlp(signal, what))
+            case "none":
+                pass
+            case other:
+                raise ConfigError(f"OTEL_{signal}_EXPORTER names {other!r}: plait knows otlp, console and none")
+    return made
+
+
+def _otlp(signal: Literal["METRICS", "TRACES"], what: str) -> Any:
+    protocol = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+    kind = "grpc" if protocol == "grpc" else "http"
+    file, name = _OTLP[signal]
     try:
-        module = importlib.import_module(f"opentelemetry.exporter.otlp.proto.{kind}.metric_exporter")
+        module = importlib.import_module(f"opentelemetry.exporter.otlp.proto.{kind}.{file}")
     except ImportError:
-        said = "metrics are to be sent by OTLP, for which nothing is installed"
-        raise ConfigError(f"{said}: pip install 'plait[otel]'") from None
-    return module.OTLPMetricExporter()
+        raise ConfigError(
+            f"{what} are to be sent by OTLP over {kind}, for which nothing is installed: {INSTALL}"
+        ) from None
+    return getattr(module, name)()
 
 
 class GenAIMetrics:

@@ -7,7 +7,6 @@ settings are never in them. `opentelemetry` is imported when spans are wanted, a
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import os
@@ -26,7 +25,7 @@ from ..core.record import StepRecord
 from ..core.result import NO_USAGE, Failure
 from ..core.values import as_text
 from ..machine import Machine
-from .genai_metrics import GenAIMetrics, meter
+from .genai_metrics import INSTALL, GenAIMetrics, exporters as sent_by, meter
 from .runlog import AttemptRecord, RunDelta, RunLog, RunRecord
 
 if TYPE_CHECKING:
@@ -53,7 +52,6 @@ _PROVIDERS = {
     "perplexity.ai": "perplexity",
     "x.ai": "x_ai",
 }
-_INSTALL = "pip install 'plait[otel]'"
 
 
 def wanted(setting: bool | None, environment: Mapping[str, str] = os.environ) -> bool:
@@ -80,7 +78,7 @@ def tracer() -> Tracer:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        raise ConfigError(f"spans are asked for, but OpenTelemetry is not installed: {_INSTALL}") from None
+        raise ConfigError(f"spans are asked for, but OpenTelemetry is not installed: {INSTALL}") from None
     provider = trace.get_tracer_provider()
     if isinstance(provider, trace.ProxyTracerProvider):
         made = TracerProvider(resource=resource())
@@ -133,30 +131,7 @@ def exporters() -> list[Any]:
     """Return what spans are sent by, as `OTEL_TRACES_EXPORTER` says. Raises `ConfigError`."""
     from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
-    made: list[Any] = []
-    for name in os.environ.get("OTEL_TRACES_EXPORTER", "otlp").split(","):
-        match name.strip():
-            case "console":
-                made.append(ConsoleSpanExporter(out=sys.stderr))
-            case "otlp" | "":
-                made.append(_otlp())
-            case "none":
-                pass
-            case other:
-                raise ConfigError(f"OTEL_TRACES_EXPORTER names {other!r}: plait knows otlp, console and none")
-    return made
-
-
-def _otlp() -> Any:
-    protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
-    kind = "grpc" if protocol == "grpc" else "http"
-    try:
-        module = importlib.import_module(f"opentelemetry.exporter.otlp.proto.{kind}.trace_exporter")
-    except ImportError:
-        raise ConfigError(
-            f"spans are to be sent by OTLP over {kind}, for which nothing is installed: {_INSTALL}"
-        ) from None
-    return module.OTLPSpanExporter()
+    return sent_by("TRACES", "spans", lambda: ConsoleSpanExporter(out=sys.stderr))
 
 
 @dataclass(slots=True)

@@ -197,27 +197,12 @@ def test_shares_and_lanes_are_forgotten_with_their_runs() -> None:
     assert len(queue._lanes) < 100, "a lane for every model that was ever named would be a leak"
 
 
-def test_before_there_were_shares_steps_went_in_order_of_arrival() -> None:
-    """`fair=False`, for comparison."""
-    machine = Machine(Registry(), fair=False)
-    world = World(slots=1, checked=False)
-    world.machine = machine
-    world.up("w", 1)
-    many(world, "first", 5)
-    many(world, "second", 5)
-    order = []
-    while world.running():
-        order.append(world.running()[0].partition(":")[0])
-        world.succeed(world.running()[0], tokens=9)
-    assert order == ["first"] * 5 + ["second"] * 5
-
-
-def waits(fair: bool) -> list[float]:
+def waits() -> list[float]:
     """How many times its time alone a run of one step takes, in virtual time: forty of them, at odd times, beside a run
     of eight hundred on eight slots whose steps take as long as theirs, give or take a half."""
     random = Random(7)
     world = World(slots=0, checked=False)
-    world.machine = Machine(Registry(), fair=fair)
+    world.machine = Machine(Registry())
     world.up("w", 8)
     many(world, "big", 800)
     arrivals = [(random.uniform(0.3, 3.0) + 0.1 * i, f"s{i}") for i in range(40)]
@@ -244,8 +229,7 @@ def waits(fair: bool) -> list[float]:
 
 
 def test_a_run_of_one_step_takes_at_most_three_times_its_time_alone() -> None:
-    assert max(waits(fair=True)) <= 3
-    assert max(waits(fair=False)) > 30, "as it was before runs divided slots"
+    assert max(waits()) <= 3
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -17,7 +17,7 @@ from ...core.addresses import allow
 from ...core.ops import Thinking
 from ...core.request import Request
 from ...runtime.client.config import Config
-from ...runtime.client.models import BUNDLED, FETCHED
+from ...runtime.client.models import BUNDLED, CATALOG
 from ...runtime.plugins.loader import PluginKind, Plugins
 from ...runtime.plugins.spec import typed
 from ...runtime.plugins.trust import trust
@@ -53,7 +53,7 @@ def _names(kind: PluginKind) -> Callable[[str], list[str]]:
 
 def _models(incomplete: str) -> list[str]:
     bundled = [path.name for path in BUNDLED.iterdir() if path.is_dir()]
-    return sorted(name for name in (*bundled, *FETCHED) if name.startswith(incomplete))
+    return sorted(name for name in (*bundled, *CATALOG) if name.startswith(incomplete))
 
 
 _WHERE = "Model and workers"

