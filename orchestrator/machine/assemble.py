@@ -16,7 +16,7 @@ from ..core.planning import derive, fraction
 from ..core.result import Failure, given_up
 from ..core.values import as_text, substitute
 from .records import Node, Run
-from .series import Series, Spoken
+from .series import Series, TalkHistory
 
 
 def resolve(node: Node, tokens: int, known: int = 0, thoughts: int | None = None) -> Think | Call:
@@ -88,7 +88,7 @@ def _message(message: Message, values: dict[str, JsonValue]) -> Message:
     return message.model_copy(update={"content": parts})
 
 
-def conversation(step: Node, own: bool) -> Spoken:
+def conversation(step: Node, own: bool) -> TalkHistory:
     """Return the conversation that a step ended, its own turn last. What was no chat counts as one user's message.
 
     Each turn is added once to what was said before it: the time is that of the turns since the last call.
@@ -101,13 +101,13 @@ def conversation(step: Node, own: bool) -> Spoken:
             node = context_step(node.after, node.after_own)
         turns.append((last, node))
         node = context_step(node.after, node.after_own) if node.after is not None else None
-    talk = Spoken(Series(), 0) if node is None or node.talk is None else node.talk
+    talk = TalkHistory(Series(), 0) if node is None or node.talk is None else node.talk
     for last, first in reversed(turns):
         assert last.own is not None and first.step.op.kind == "think"
         asked = _asked(first)
         calls = talk.calls + sum(len(each.tool_calls) for each in asked)
         said = spoken(first.step.op.begin + last.own.line, 1 + calls)
-        talk = last.talk = Spoken(talk.said.then((*asked, said)), calls + len(said.tool_calls))
+        talk = last.talk = TalkHistory(talk.said.then((*asked, said)), calls + len(said.tool_calls))
     return talk
 
 

@@ -30,7 +30,7 @@ from ..core.view import AttemptEnd, Branch, StepView
 from ..core.weights import Weight
 from .backlog import Backlog
 from .figures import Checkpoint, DecodeSpeed, EndedSteps, Figures, Meter, Share, TemplateKeys, lane_of, template_keys
-from .series import Series, Spoken
+from .series import Series, TalkHistory
 
 
 @dataclass(slots=True, eq=False, init=False)
@@ -107,7 +107,7 @@ class Node:
     """The beginning of its text that a lost attempt had generated; the next attempt goes on from there."""
     sent: Series[Text | Tokens] | None
     """Its whole prompt as text and tokens, once something has asked for it (`assemble.prompt`)."""
-    talk: Spoken | None
+    talk: TalkHistory | None
     """The conversation that its turn ended, once a later turn has gone on with it."""
     ran_on: str | None
     """The worker of the last attempt; in the end, of the one that gave its value."""

@@ -38,7 +38,7 @@ class Series(Generic[T]):
         return islice(self._items, self._length)
 
 
-class Spoken(NamedTuple):
+class TalkHistory(NamedTuple):
     """A conversation up to the end of a turn."""
 
     said: Series[Message]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from plait.runtime.driver.pace import FEW, Pace
+from plait.runtime.driver.jobs import FEW, Pace
 
 
 async def test_a_few_begin_in_each_turn_in_order() -> None:

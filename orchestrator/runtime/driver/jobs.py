@@ -12,6 +12,7 @@ import contextvars
 import logging
 import math
 import reprlib
+from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
@@ -35,9 +36,11 @@ from ...core.result import (
     as_failure,
 )
 from ...core.values import json_value, writable
-from .pace import Pace
 
 log = logging.getLogger("plait.driver")
+
+FEW = 2
+"""Jobs that begin in one turn of the event loop: hundreds that begin at once would hold up all that came before."""
 
 COUNTING = 30.0
 """Seconds that a worker has to count a prompt; then it is estimated."""
@@ -47,6 +50,56 @@ _TEXTS = ("why", "reasoning", "anew", "prior")
 
 MOST = 1 << 40
 """More tokens than any attempt has. A larger count is a fault of whoever reported it."""
+
+
+class Pace:
+    """Gives turns to jobs: one run after another, and in a run in the order in which they ask."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._left = FEW
+        self._armed = False
+        self._runs: OrderedDict[str, deque[asyncio.Future[bool]]] = OrderedDict()
+        self._waiting: dict[int, asyncio.Future[bool]] = {}
+
+    async def turn(self, attempt: int, run: str) -> bool:
+        """Return when a job of a run may begin: whether it is still wanted."""
+        self._arm()
+        if self._left and not self._runs:
+            self._left -= 1
+            return True
+        waits = self._waiting[attempt] = self._loop.create_future()
+        self._runs.setdefault(run, deque()).append(waits)
+        try:
+            return await waits
+        finally:
+            self._waiting.pop(attempt, None)
+
+    def give_up(self, attempt: int) -> bool:
+        """Have a job that has not begun never begin; return whether there is one."""
+        waits = self._waiting.get(attempt)
+        if waits is None or waits.done():
+            return False
+        waits.set_result(False)
+        return True
+
+    def _arm(self) -> None:
+        if not self._armed:
+            self._armed = True
+            self._loop.call_soon(self._next)
+
+    def _next(self) -> None:
+        self._armed, self._left = False, FEW
+        while self._runs and self._left:
+            run, queue = self._runs.popitem(last=False)
+            waits = queue.popleft()
+            if queue:
+                self._runs[run] = queue  # behind the others
+            if not waits.done():
+                waits.set_result(True)
+                self._left -= 1
+        if self._runs:
+            self._arm()
 
 
 class JobTable:

@@ -30,7 +30,7 @@ _TIRING = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownCalls:
     """The first `count` calls of which the results are known."""
 
     results: Mapping[str, tuple[int, str]]
@@ -107,9 +107,9 @@ class Ledger:
         """What the reader of the next turn needs: the number of its first call, and what is known now."""
         return {"first": self.next, "ledger": self.name, "known": [len(self.before), len(self.results)]}
 
-    def known(self, epoch: int, count: int) -> Known:
+    def known(self, epoch: int, count: int) -> KnownCalls:
         """Return what was known at a turn, by its `state`."""
-        return Known(self.before[epoch] if epoch < len(self.before) else self.results, count)
+        return KnownCalls(self.before[epoch] if epoch < len(self.before) else self.results, count)
 
     def calls(self, value: JsonValue) -> list[tuple[CallRequest, str]]:
         """Return the calls of a turn that has ended, with what became of each."""
