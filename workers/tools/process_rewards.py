@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from plait.core.errors import ConfigError, ToolError
 
-__all__ = ["STYLES", "Asked", "Style", "asked", "likely", "tokenizer_of"]
+__all__ = ["STYLES", "RewardPrompt", "Style", "asked", "likely", "tokenizer_of"]
 
 Style = Literal["plain", "qwen-prm", "math-shepherd", "rlhflow", "skywork"]
 STYLES: tuple[Style, ...] = ("plain", "qwen-prm", "math-shepherd", "rlhflow", "skywork")
@@ -23,7 +23,7 @@ _END, _TAG = "<extra_0>", "ки"
 """What ends a step for Qwen's models, and for Math-Shepherd's."""
 
 
-class Asked(NamedTuple):
+class RewardPrompt(NamedTuple):
     """What a model is given."""
 
     ids: list[int]
@@ -40,7 +40,7 @@ class Asked(NamedTuple):
         return self.ids[: self.places[-1] + 1]
 
 
-def asked(style: Style, tokenizer: Any, question: str, text: str, system: str = "") -> Asked:
+def asked(style: Style, tokenizer: Any, question: str, text: str, system: str = "") -> RewardPrompt:
     """Return what a model of a style is given for a question and a text whose steps are set apart by blank lines (for
     `skywork`: that are its lines). `system` goes before the question for `math-shepherd`."""
     text = text.rstrip()
@@ -53,13 +53,13 @@ def asked(style: Style, tokenizer: Any, question: str, text: str, system: str = 
             ]
             rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)
             ids, mark = _ids(tokenizer, rendered), tokenizer.encode(_END, add_special_tokens=False)[0]
-            return Asked(ids, [place for place, each in enumerate(ids) if each == mark])
+            return RewardPrompt(ids, [place for place, each in enumerate(ids) if each == mark])
         case "math-shepherd":
             steps = text.replace("\n\n", f" {_TAG}\n\n") + f" {_TAG}"
             ids = _ids(tokenizer, f"{system}\n{question}\n {steps}")
             mark = tokenizer.encode(_TAG)[-1]
             plus, minus = (tokenizer.encode(each, add_special_tokens=False)[-1] for each in ("+", "-"))
-            return Asked(ids, [place for place, each in enumerate(ids) if each == mark], (plus, minus))
+            return RewardPrompt(ids, [place for place, each in enumerate(ids) if each == mark], (plus, minus))
         case "rlhflow":
             turns: list[dict[str, str]] = []
             places: list[int] = []
@@ -69,16 +69,16 @@ def asked(style: Style, tokenizer: Any, question: str, text: str, system: str = 
                 ids = _chat(tokenizer, turns, True)
                 places.append(len(ids) - 1)
                 turns.append({"role": "assistant", "content": "+"})
-            return Asked(ids, places, (_last(tokenizer, "+"), _last(tokenizer, "-")))
+            return RewardPrompt(ids, places, (_last(tokenizer, "+"), _last(tokenizer, "-")))
         case "skywork":
             ids, places = tokenizer.encode((tokenizer.bos_token or "") + question + "\n"), []
             for step in text.split("\n"):
                 ids = [*ids, *(tokenizer.encode(step) if step else []), _last(tokenizer, "\n")]
                 places.append(len(ids) - 1)
-            return Asked(ids, places)
+            return RewardPrompt(ids, places)
         case "plain":
             ids = _ids(tokenizer, question + text)
-            return Asked(ids, [len(ids) - 1])
+            return RewardPrompt(ids, [len(ids) - 1])
 
 
 def likely(found: Sequence[float | None]) -> float:

@@ -19,7 +19,7 @@ from plait.core.errors import ConfigError, EngineError, ToolError
 from plait.core.tools.tool import Tool, tool
 
 from ..http import AnswerLimits, Link, ServerError
-from .process_rewards import STYLES, Asked, Style, asked, likely, tokenizer_of
+from .process_rewards import STYLES, RewardPrompt, Style, asked, likely, tokenizer_of
 
 __all__ = ["reward_model"]
 
@@ -116,7 +116,7 @@ def reward_model(
     return tool(name=name, timeout=seconds)(reward)
 
 
-async def _of_style(ask: Any, order: Asked, model: str) -> float:
+async def _of_style(ask: Any, order: RewardPrompt, model: str) -> float:
     """Return the mark of an order's last step."""
     if order.words is not None:
         return likely(await ask({"next": order.prompt, "words": order.words}))
