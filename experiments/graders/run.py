@@ -1,4 +1,4 @@
-"""How often does a grader agree with the truth of whether two answers are the same, and is a wrong one ever verified?
+"""How often does a grader agree whether two answers are the same, and is a wrong one ever verified?
 
 Pairs of answers, generated with their truth by kind (`pairs.py`), graded by every mode of `equal` of the task `plain`,
 and by math-verify where it is installed; and the cases of math-verify's own tests.
