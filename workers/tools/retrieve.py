@@ -84,6 +84,13 @@ class Catalog:
         for place, made in enumerate(self._made):
             for what in made:
                 self._makers.setdefault(what, []).append(place)
+        families: dict[str, list[int]] = {}
+        for place, each in enumerate(specs):
+            families.setdefault(each.name.rpartition(".")[0], []).append(place)
+        self._families = list(families.values()) if 1 < len(families) < len(specs) else []
+        """Tools of one service, such as `mail.send` and `mail.list`: what is wanted of it is often several of them."""
+        told = [" ".join(self.texts[place] for place in members) for members in self._families]
+        self._family_words = Words(told) if told else None
         self.vectors: Any = None
         """A row of length 1 for each tool, once they were asked for."""
 
@@ -93,6 +100,8 @@ class Catalog:
         ranking = self._words.ranked(query)
         if vector is not None:
             ranking = fused(ranking, self._near(vector))
+        if self._family_words is not None:
+            ranking = fused(ranking, self._by_family(query, ranking))
         if not producers:
             return ranking[:k]
         rank = {place: at for at, place in enumerate(ranking)}
@@ -102,6 +111,14 @@ class Catalog:
                 break
             self._add(place, chosen, rank)
         return list(chosen)[:k]
+
+    def _by_family(self, query: str, ranking: Sequence[int]) -> list[int]:
+        """Return the tools of the families whose texts fit best, those of a family as they are ranked."""
+        assert self._family_words is not None
+        rank = {place: at for at, place in enumerate(ranking)}
+        best = self._family_words.ranked(query)[:MOST]
+        last = len(self.specs)
+        return [each for at in best for each in sorted(self._families[at], key=lambda one: (rank.get(one, last), one))]
 
     def _add(self, place: int, chosen: dict[int, None], rank: Mapping[int, int]) -> None:
         """Choose a tool, and what makes that which it needs, and so on."""

@@ -54,6 +54,21 @@ def test_the_producer_of_what_a_tool_needs_follows_it():
     assert names(catalog.search("weather", 5)) == ["weather"]
 
 
+def test_tools_of_the_service_that_a_query_is_about_come_before_others_that_share_its_words():
+    def spec(name: str, about: str) -> ToolSpec:
+        return ToolSpec(name=name, description=about)
+
+    mail = [spec("mail.inbox", "Letters that came by mail"), spec("mail.send", "Write to somebody"),
+            spec("mail.delete", "Take something away")]  # fmt: skip
+    others = [spec(f"shop{n}.delete", "Delete an order") for n in range(9)]
+    shops = [spec(f"shop{n}.list", "List orders") for n in range(9)]
+    catalog = Catalog([*others, *shops, *mail])
+    found = [catalog.specs[place].name for place in catalog.search("delete a letter in my mail", 3, producers=False)]
+    assert "mail.delete" in found and "mail.inbox" in found
+    apart = Catalog([spec(each.name.replace(".", "_"), each.description) for each in catalog.specs])
+    assert apart.search("list", 2, producers=False) == [9, 10], "names without services are ranked by words alone"
+
+
 def test_rankings_are_fused_by_reciprocal_ranks():
     assert fused([0, 1, 2], [2, 1]) == [2, 1, 0]
     assert fused([3], []) == [3]
