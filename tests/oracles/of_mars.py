@@ -9,7 +9,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from plait.planners.votes.mars.rule import Consensus, LineLooks, Look, Switching, calibrated, safe
+from plait.planners.votes.mars.rule import LineLooks, Look, SteadyVote, Switching, calibrated, safe
 from tests.oracles.harness import Oracle, take
 
 REPOSITORY = "Wenbo11/MARS"
@@ -198,7 +198,7 @@ def probe_theirs(clone: Path) -> Callable[[Any], Any]:
 
 
 def probe_ours(case: dict[str, Any]) -> list[Any]:
-    rule = Consensus(len(case["rows"][0]))
+    rule = SteadyVote(len(case["rows"][0]))
     return [[rule.ends([_key(each) for each in row]), list(rule.left)] for row in case["rows"]]
 
 

@@ -15,7 +15,7 @@ from plait.core.prompt import Prompt, Uses
 from plait.core.vocabulary import MergeOption, N, Warmup
 
 from ..._shared.seeds import derive
-from .rule import Consensus, LineLooks, Look, Switching, calibrated, leader, safe
+from .rule import LineLooks, Look, SteadyVote, Switching, calibrated, leader, safe
 
 __all__ = ["Mars"]
 
@@ -103,7 +103,7 @@ class Mars(Flow):
 
     async def _steady(self, ctx: Context, samples: Sequence[_Sample]) -> Answerable:
         """Run all samples until their first answer stays first, without those that leave it; return the vote."""
-        rule, why = Consensus(len(samples)), "all samples have ended"
+        rule, why = SteadyVote(len(samples)), "all samples have ended"
         going = list(samples)
         while await self._on(ctx, going):
             said = [each.final if each.done else each.looks[-1].key for each in samples]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Consensus", "LineLooks", "Look", "Switching", "calibrated", "leader", "safe"]
+__all__ = ["LineLooks", "Look", "SteadyVote", "Switching", "calibrated", "leader", "safe"]
 
 Floats = NDArray[np.float64]
 LEAST = 0.5
@@ -139,7 +139,7 @@ def _stopped(lines: Sequence[LineLooks], looks: int, gamma: float) -> tuple[str,
     return leader(votes) or "", answered
 
 
-class Consensus:
+class SteadyVote:
     """When a vote of unfinished lines stands still, and which lines have left it: the controller of Parallel-Probe
     (Zheng et al., 2026), with the settings of its authors.
 
