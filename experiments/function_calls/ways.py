@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from plait.core.flow import Context
-from plait.core.ops import Plugin, Structured
+from plait.core.ops import Plugin, StructuredOutput
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.workers.tools.environments.bfcl import BfclEnvironment, schema
@@ -53,7 +53,7 @@ Said = dict[str, Any]
 Way = Callable[[AsyncOrchestrator, str, Any], Awaitable[Said]]
 
 
-def form_of(functions: Sequence[Mapping[str, Any]], least: int = 1, most: int = MOST) -> Structured:
+def form_of(functions: Sequence[Mapping[str, Any]], least: int = 1, most: int = MOST) -> StructuredOutput:
     """Return the form of a JSON list of calls."""
     calls = [
         {
@@ -65,7 +65,7 @@ def form_of(functions: Sequence[Mapping[str, Any]], least: int = 1, most: int = 
         for each in functions
     ]
     items = calls[0] if len(calls) == 1 else {"anyOf": calls}
-    return Structured(kind="json", spec={"type": "array", "items": items, "minItems": least, "maxItems": most})
+    return StructuredOutput(kind="json", spec={"type": "array", "items": items, "minItems": least, "maxItems": most})
 
 
 def _bounded(kind: Any) -> Any:
@@ -93,7 +93,7 @@ def _of(answer: Answer, texts: Sequence[str], **more: Any) -> Said:
             "seconds": round(answer.seconds, 2), **more, **wrong}  # fmt: skip
 
 
-async def _asked(orchestrator: AsyncOrchestrator, text: str, form: Structured | None, **more: Any) -> Said:
+async def _asked(orchestrator: AsyncOrchestrator, text: str, form: StructuredOutput | None, **more: Any) -> Said:
     async def ask(ctx: Context, question: str) -> Any:
         how: Any = {"temperature": 0.0, "max_tokens": TOKENS, **more}
         return ctx.think(question, form=form, **how)

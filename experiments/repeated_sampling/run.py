@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from plait.core.flow import Context
-from plait.core.ops import Plugin, Structured
+from plait.core.ops import Plugin, StructuredOutput
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.models import folder_of
 from plait.tasks.reasoning_gym import ReasoningGym
@@ -33,7 +33,7 @@ FAMILIES: tuple[str, ...] = ("letter_counting", "largest_island", "number_sequen
 """Those of the candidates in which any of 64 answers to four other problems was right: 8, 9, 2 and 2 %."""
 CHOSEN_ON, CHOSEN_SEED, SEED = 4, 1, 2
 _TASK = Plugin(name="plain")
-_NUMBER = Structured(kind="regex", spec="-?[0-9]{1,5}")
+_NUMBER = StructuredOutput(kind="regex", spec="-?[0-9]{1,5}")
 """What the engine allows: left free, this model writes no answer that can be read."""
 
 
