@@ -22,6 +22,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from plait.core.described import fields_of
+
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
 NOTE = "<!-- Written by scripts/reference.py from the docstrings: `make docs`. -->\n"
@@ -179,7 +181,7 @@ def _parameter(each: Any) -> tuple[str, str, str, str]:
 def _settings(config: Any) -> str:
     rows = [
         (f"`{name}`", _field_type(field), _default(field), field.description or "")
-        for name, field in config.model_fields.items()
+        for name, field in fields_of(config).items()
     ]
     return (
         "# Settings\n\n"
@@ -218,7 +220,7 @@ def _described(value: Any) -> str:
 
 def _class(cls: type) -> str:
     parts = [_prose(_own_doc(cls)) + "\n"]
-    fields = getattr(cls, "model_fields", None)
+    fields = fields_of(cls) if issubclass(cls, BaseModel) else None
     if fields:
         rows = [
             (f"`{name}`", _field_type(field), _default(field), field.description or "")
@@ -279,7 +281,7 @@ def _plugins(kind: Any, title: str, intro: str) -> str:
         cls = plugins.class_of(kind, name)
         file = Path(inspect.getsourcefile(cls) or "").resolve().relative_to(ROOT)
         parts.append(f"## {name}\n\n[{file}](../../{file})\n\n{_prose(_own_doc(cls))}\n")
-        fields = getattr(cls, "model_fields", None)
+        fields = fields_of(cls) if issubclass(cls, BaseModel) else None
         if fields is None:
             parts.append(_table(("option", "takes", "default"), _keywords(cls)))
             continue

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from plait.core import vocabulary
+from plait.core.described import fields_of
 from plait.core.prompt import Prompt
 from plait.runtime.plugins.loader import Plugins
 
@@ -37,7 +38,7 @@ PLANNERS = sorted(Plugins().names("planner"))
 
 
 def fields(name: str) -> dict[str, Any]:
-    return dict(Plugins().class_of("planner", name).model_fields)  # type: ignore[attr-defined]
+    return dict(fields_of(Plugins().class_of("planner", name)))
 
 
 def test_there_are_few_names() -> None:

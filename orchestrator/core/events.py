@@ -410,5 +410,6 @@ class Finish(_Record):
 
 Action = Dispatch | Cancel | Expand | Count | WakeAt | Finish
 
-event_adapter: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
-action_adapter: TypeAdapter[Action] = TypeAdapter(Annotated[Action, Field(discriminator="kind")])
+_ASKED = ConfigDict(defer_build=True)  # made when something is read or written, and not at the start
+event_adapter: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")], config=_ASKED)
+action_adapter: TypeAdapter[Action] = TypeAdapter(Annotated[Action, Field(discriminator="kind")], config=_ASKED)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
+from .described import described
 from .errors import FieldError
 from .messages import did_you_mean, explain, first_of_each, json_path
 
@@ -69,7 +70,15 @@ class Frozen(BaseModel, metaclass=_FieldErrors):
     A constructor raises `FieldError` for fields that are not known, missing or of the wrong kind.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    if not TYPE_CHECKING:  # its type is pydantic's
+
+        @classmethod
+        def model_json_schema(cls, *args: object, **options: object) -> dict[str, object]:
+            """Return the JSON schema, with the docstrings of fields as descriptions."""
+            described(cls)
+            return super().model_json_schema(*args, **options)
 
 
 def as_text(value: JsonValue) -> str:

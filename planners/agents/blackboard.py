@@ -37,6 +37,8 @@ class Blackboard(Flow):
     goes on while the others' last step is still being written, and does more of what another is doing. Claims (`I take:
     …`) that another has made before are refused.
 
+    All read all: a round of n workers makes n^2 references to steps.
+
     Differs from the original: others are seen after a step and not after a token, and their new text is read again by
     each worker; there is no shared attention. Defaults: 2 workers, 8 rounds, 128 tokens a step, temperature 0.7, lag 0.
 

@@ -37,6 +37,8 @@ class Debate(Flow):
     `why` tells what each round changed (to right, to wrong): answers that only follow the majority cost tokens and win
     nothing, so compare with `sample` at the same number of calls before you choose it.
 
+    All read all: a round of n agents has n^2 texts to read, unless `sparse` bounds how many each one reads.
+
     Differs from the original: agents run side by side; an agent that fails keeps its last answer, and one without an
     answer does not vote; it ends early. Defaults: 3 agents, 2 rounds, temperature 0.8.
 

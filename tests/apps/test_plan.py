@@ -197,8 +197,8 @@ def test_replay_says_where_it_diverges(plait, script, tmp_path):
     assert done.code == 0
     assert done.out.startswith("identical: ")
     with sqlite3.connect(journal) as db:
-        seq, actions = db.execute("SELECT seq, actions FROM actions WHERE actions LIKE '%finish%'").fetchone()
-        db.execute("UPDATE actions SET actions = ? WHERE seq = ?", (actions.replace('"done"', '"failed"'), seq))
+        seq, actions = db.execute("SELECT seq, actions FROM events WHERE actions LIKE '%finish%'").fetchone()
+        db.execute("UPDATE events SET actions = ? WHERE seq = ?", (actions.replace('"done"', '"failed"'), seq))
     done = plait("runs", "replay", journal, "--json")
     assert done.code == 1
     assert done.json["identical"] is False

@@ -41,11 +41,13 @@ def counting() -> Generator[Counter]:
         sys.setprofile(before)
 
 
-def exponent(cost: Callable[[int], int], n: int, times: int = 8) -> float:
-    """Return the power of n with which a cost grows from n to `times` n; what it costs at 1 is taken off."""
-    base = cost(1)
-    few, many = cost(n) - base, cost(n * times) - base
-    return math.log(max(many, 1) / max(few, 1), times)
+def exponent(cost: Callable[[int], int], n: int, times: int = 8, least: int = 1) -> float:
+    """Return the power of n with which a cost grows from n to `times` n: of what is spent beyond the cost at `least`,
+    which is measured when all that is made once has been made."""
+    cost(least)
+    base = cost(least)
+    few, many = (max(cost(each) - base, 1) / (each - least) for each in (n, n * times))
+    return 1 + math.log(many / few, times)
 
 
 class Says(Worker):
@@ -66,7 +68,8 @@ class Says(Worker):
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         """Answer."""
         self.at.append(self._counter.calls if self._counter is not None else 0)
-        yield Result(value=self._says(len(self.at)), finish="stop", usage=Usage(prompt=8, completion=8))
+        text = self._says(len(self.at))
+        yield Result(value=text, finish="stop", logprob=-0.5, usage=Usage(prompt=8, completion=8))
 
     async def cancel(self, attempt: int) -> None:
         """Nothing goes on."""

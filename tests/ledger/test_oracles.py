@@ -131,7 +131,7 @@ async def live_is_resumed(planner: str, folder: Path, cuts: int = 2) -> tuple[Ou
             path = folder / f"cut-{cut}.plait"
             shutil.copy(whole, path)
             with contextlib.closing(sqlite3.connect(path)) as db, db:
-                for table, column in (("events", "seq"), ("actions", "seq"), ("sessions", "first")):
+                for table, column in (("events", "seq"), ("marks", "seq"), ("sessions", "first")):
                     db.execute(f"DELETE FROM {table} WHERE {column} > ?", (cut,))
                 db.execute("UPDATE runs SET status = NULL")
             async with plait(path) as resumed:

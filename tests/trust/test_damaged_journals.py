@@ -93,7 +93,7 @@ def rows_changed(path: Path, random: Random) -> None:
     db = sqlite3.connect(path, isolation_level=None)
     with contextlib.closing(db), contextlib.suppress(sqlite3.IntegrityError):
         table, key, text = random.choice([("events", "seq", "event"), ("events", "seq", "event"),
-                                          ("actions", "seq", "actions"), ("sessions", "first", "header")])  # fmt: skip
+                                          ("events", "seq", "actions"), ("sessions", "first", "header")])  # fmt: skip
         keys = [row[0] for row in db.execute(f"SELECT {key} FROM {table}")]
         chosen = random.choice(keys)
         match random.randrange(7):

@@ -21,6 +21,7 @@ def takes(options: type[Frozen]) -> Callable[[C], C]:
 
     def mark(cls: C) -> C:
         cls.Options = options
+        options.model_rebuild()  # else the signature is not made yet
         cls.__signature__ = inspect.signature(options)
         return cls
 

@@ -16,10 +16,12 @@ from ...core.messages import counted
 from ...core.ops import Think
 from ...core.plan import Plan, template
 from ...core.result import Failure, Result, Usage
+from ...machine import SendOrder
 from ...runtime.client.config import Config
 from ...runtime.journal.directory import entries
 from ...runtime.journal.journal import Journal
 from ...runtime.journal.location import Database, Location
+from ...runtime.journal.recorded import read
 from ...runtime.journal.sessions import place
 from ...runtime.plugins.loader import Plugins
 from ...runtime.simulation.calibrate import RecordedAttempt, fit, recorded
@@ -114,9 +116,9 @@ def _lengths(path: Location, runs: set[str]) -> list[Lengths]:
             tokens = event["result"]["usage"]["completion"]
             if event["attempt"] in steps and isinstance(tokens, int) and tokens > 0:
                 found.setdefault(row.run, {}).setdefault(steps[event["attempt"]], []).append(tokens)
-        for action in json.loads(row.actions or "[]"):
-            if action["kind"] == "dispatch" and action["job"]["run"] in runs:
-                steps[action["job"]["attempt"]] = template(action["job"]["step"])
+        for order, run in read(row.actions).orders:
+            if isinstance(order, SendOrder) and run in runs:
+                steps[order.attempt] = template(order.step)
     return list(found.values())
 
 

@@ -8,11 +8,13 @@ import re
 from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from ... import __version__
+from ...core.described import fields_of
 from ...core.errors import PluginError, UsageError
 from ...core.messages import did_you_mean
 from ...runtime.plugins.loader import Plugins
@@ -134,7 +136,8 @@ def _options(plugins: Plugins, kind: Any, name: str) -> dict[str, dict[str, Any]
         cls = plugins.class_of(kind, name)
     except PluginError:
         return {}
-    fields = getattr(getattr(cls, "Options", cls), "model_fields", None)
+    made = getattr(cls, "Options", cls)
+    fields = fields_of(made) if issubclass(made, BaseModel) else None
     if fields is None:
         parameters = inspect.signature(cls).parameters.values()
         return {

@@ -17,6 +17,7 @@ from prompt_toolkit.document import Document
 from pydantic import BaseModel
 
 from ...core.budget import Budget
+from ...core.described import fields_of
 from ...core.errors import PlaitError, PluginError
 from ...core.prompt import Prompt
 from ...runtime.client.config import Config
@@ -96,7 +97,7 @@ class ReplCompleter(Completer):
         last = re.split(r",(?![^\[{]*[\]}])", options)[-1]
         option, equals, value = last.partition("=")
         model = cast("type[BaseModel]", cls)
-        fields = {name: field for name, field in model.model_fields.items() if (kind, name) != ("task", "text")}
+        fields = {name: field for name, field in fields_of(model).items() if (kind, name) != ("task", "text")}
         for name, field in model.model_fields.items():
             if isinstance(field.default, Prompt):  # a kind of call: its fields are offered with its name before them
                 del fields[name]
@@ -141,7 +142,7 @@ class ReplCompleter(Completer):
             yield from (Completion(each, -len(value)) for each in known if each.startswith(value))
         elif not equals:
             for each in ("bundled", "worker=", "base_url=", "script=", "engines=", "slots=", "tools=", "seed="):
-                field = Config.model_fields.get(each.rstrip("="))
+                field = fields_of(Config).get(each.rstrip("="))
                 about = "the model that comes with plait" if field is None else field.description or ""
                 if each.startswith(word):
                     yield Completion(each, -len(word), display_meta=_short(about))
@@ -164,7 +165,7 @@ def _commands(name: str) -> Iterator[Completion]:
 
 
 def _budget(word: str) -> Iterator[Completion]:
-    for each, field in Budget.model_fields.items():
+    for each, field in fields_of(Budget).items():
         if f"{each}=".startswith(word):
             yield Completion(f"{each}=", -len(word), display_meta=_short(" ".join((field.description or "").split())))
     if "none".startswith(word):

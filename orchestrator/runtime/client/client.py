@@ -341,7 +341,10 @@ class AsyncOrchestrator:
             run, at = secrets.token_hex(16), driver.now()
             if plan is None:
                 planner = live.planner or self.plugins.planner(brief.request.planner)
-                event = self._expander.start(run, planner, brief, at)
+                if planner.size() < LARGE:
+                    event = self._expander.start(run, planner, brief, at)
+                else:  # to make so many steps takes longer than the event loop's other work may wait
+                    event = await asyncio.to_thread(self._expander.start, run, planner, brief, at)
             else:
                 trust(plan)
                 plan = (

@@ -24,6 +24,7 @@ from pydantic_settings import (
 )
 
 from ...core.budget import Budget
+from ...core.described import described
 from ...core.errors import ConfigError, FieldError, PluginError, UsageError
 from ...core.messages import did_you_mean, explain, first_of_each, json_path
 from ...core.ops import Plugin
@@ -129,7 +130,7 @@ class Config(BaseSettings):
     model_config = SettingsConfigDict(
         frozen=True,
         extra="forbid",
-        use_attribute_docstrings=True,
+        defer_build=True,
         env_prefix=PREFIX,
         env_ignore_empty=True,
     )
@@ -280,6 +281,12 @@ class Config(BaseSettings):
         if "policies" in self.model_fields_set or max(self.engines, self.max_engines or 1, servers, workers) == 1:
             return self.policies
         return (Plugin(name="affinity"),)
+
+    @classmethod
+    def model_json_schema(cls, *args: Any, **options: Any) -> dict[str, Any]:
+        """Return the JSON schema, with the docstrings of settings as descriptions."""
+        described(cls)
+        return super().model_json_schema(*args, **options)
 
     @classmethod
     def settings_customise_sources(

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 from pydantic import JsonValue
 
-from ...core import json_schema
 from ...core.errors import CutInForm, FieldError, PlannerError
 from ...core.form import Form
 from ...core.interfaces import Brief
@@ -38,7 +38,7 @@ def check_schema(form: Form) -> None:
     if _checked.get(id(form)) is form:
         return
     try:
-        json_schema.check_schema(form.schema_)
+        _json_schema().check_schema(form.schema_)
     except ValueError as error:
         raise FieldError(f"output: {error}", "output") from None
     while len(_checked) >= _KEPT:
@@ -128,7 +128,7 @@ class OutputReader:
     def _value(self, form: Form, result: Result) -> tuple[JsonValue, str]:
         def check(value: JsonValue) -> str:
             try:
-                found = json_schema.faults(form.schema_, value)
+                found = _json_schema().faults(form.schema_, value)
             except ValueError as error:
                 return str(error)
             return f"at {found[0].json_path}: {found[0].message[:300]}" if found else ""
@@ -142,3 +142,10 @@ class OutputReader:
         sampling = Sampling(max_tokens=tokens, temperature=0.0, structured=structured(form))
         op = Think(prompt=(Text(text=prompt),), chat=self.brief.task.chat(), sampling=sampling)
         return Step(name="repair", op=op, label="repair of the form")
+
+
+def _json_schema() -> ModuleType:
+    """Return `plait.core.json_schema`: the package that it needs takes long to load, and few runs have a form."""
+    from ...core import json_schema
+
+    return json_schema

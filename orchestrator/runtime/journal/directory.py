@@ -28,6 +28,8 @@ KEEP_BYTES = 1 << 30
 KEEP_DAYS_INTERRUPTED = 30.0
 """Files and bytes above which the oldest journals are deleted by themselves, and days for which an interrupted run is
 kept even so."""
+_PAGE = 50
+"""Runs that are read at once."""
 _BEING_MADE = 60.0
 """Seconds for which an empty file may be one that is just being made."""
 
@@ -81,7 +83,7 @@ def journals(place: Path) -> list[Path]:
 
 
 def entries(place: Location, unread: list[str] | None = None, like: str = "") -> Iterator[RunEntry]:
-    """Yield the runs of a folder, a file or a store, the newest first. A store yields only those whose ids begin with
+    """Yield the runs of a folder, a file or a store, the newest first. Only those whose ids begin with
     `like`. Files that cannot be read are passed over, and the reason is added to `unread`. Empty files in a folder, to
     which nothing was ever written, are passed over in silence."""
     if isinstance(place, Database):
@@ -92,12 +94,10 @@ def entries(place: Location, unread: list[str] | None = None, like: str = "") ->
         return
     for path in journals(place):
         try:
-            found = _entries_of(path)
+            yield from _entries_of(path, like)
         except ConfigError as error:
             if unread is not None and (path == place or not _empty(path)):
                 unread.append(str(error))
-            continue
-        yield from reversed(found)
 
 
 def find(place: Location, run: str) -> RunEntry:
@@ -160,10 +160,17 @@ def tidy(folder: Path) -> None:
                 _delete(path)
 
 
-def _entries_of(path: Path) -> list[RunEntry]:
-    lines = Journal(path).runs()
-    busy = any(line.status is None for line in lines) and claimed(path)
-    return [_entry(path, line, busy) for line in lines]
+def _entries_of(path: Path, like: str) -> Iterator[RunEntry]:
+    journal, before, busy = Journal(path), None, None
+    while True:
+        lines = journal.newest(before, like, _PAGE)
+        for line in lines:
+            if line.status is None and busy is None:
+                busy = claimed(path)
+            yield _entry(path, line, bool(busy))
+        if len(lines) < _PAGE:
+            return
+        before = lines[-1].first
 
 
 def _entry(path: Location, line: RunLine, busy: bool, share: str | None = None) -> RunEntry:

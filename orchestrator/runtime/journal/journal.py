@@ -1,7 +1,8 @@
-"""The journal: every event and the actions that followed, in one file of SQLite, or in PostgreSQL; it only grows.
+"""The journal: every event, in one file of SQLite, or in PostgreSQL; it only grows.
 
-Events determine the machine's state. Actions stand beside them, with long texts abridged. A replay compares them. In a
-journal that holds only some of a machine's runs (`Header.told`), a replay follows the attempts that the actions name.
+Events determine the machine's state. Of the actions that followed only what later events depend on stands beside them
+(`recorded.dump`): a replay computes them again and compares. Where only some of a machine's runs are looked at, because
+the journal holds no others (`Header.told`) or one of many is asked for, the machine follows the attempts named there.
 Notes serve resuming alone: calls with side effects that were about to be made, questions to people, their answers.
 """
 
@@ -13,10 +14,11 @@ import os
 import re
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import JsonValue, ValidationError
 
@@ -24,7 +26,7 @@ from ...core.errors import ConfigError
 from ...core.events import Action, Counted, Dispatch, Event, Expanded, Finish, Pruned, Submitted
 from ...machine import RefuseOrder
 from .location import Database, Location, located
-from .recorded import as_json, dump, event_json
+from .recorded import about, as_json, dump, event_json, of_run
 from .sqlite import SqliteFile, packed, unpacked
 from .tables import HEAD, EventRow, Header, Note, RunLine, Storage, WriteBatch, demand_format, is_run_line
 
@@ -55,6 +57,8 @@ class Journal:
         self._next = 1
         self._batch = WriteBatch()
         self._runs: dict[int, str] = {}
+        self._last: str | None = None
+        """The run of the last event."""
         self._resumes: str | None = None
 
     def __enter__(self) -> Self:
@@ -141,7 +145,8 @@ class Journal:
         first = self._next
         for seq, event in enumerate(events, first):
             text = packed(self._hidden(event_json(event)))
-            self._batch.events.append((seq, event.at, self._run_of(event), event.kind, text))
+            self._last = run = self._run_of(event)
+            self._batch.events.append((seq, event.at, run, event.kind, text, None))
             if isinstance(event, Submitted):
                 request = event.request
                 head = json.loads(self._hidden(json.dumps(" ".join(request.text[: 4 * HEAD].split()))))[:HEAD]
@@ -151,15 +156,31 @@ class Journal:
             self._write(sync)
         return first
 
-    def acted(self, seq: int, actions: Sequence[Action], refused: Sequence[tuple[int, RefuseOrder]] = ()) -> None:
-        """Record the actions that followed from an event (`refused`: see `Machine.refused`). They are written with the
-        next batch; actions that a crash loses are computed again by a replay."""
+    def acted(
+        self,
+        seq: int,
+        actions: Sequence[Action],
+        refused: Sequence[tuple[int, RefuseOrder]] = (),
+        moved: Iterable[str] = (),
+    ) -> None:
+        """Record the actions that followed from an event (`refused`: see `Machine.refused`), and in which other runs
+        something has `moved`. They are written with the next batch; actions that a crash loses are computed again by a
+        replay."""
         for action in actions:
             if isinstance(action, Dispatch):
                 self._runs[action.job.attempt] = action.job.run
             elif isinstance(action, Finish) and self._resumes in (None, action.run):
                 self._batch.ended.append((action.status, action.usage.completion, _now(), action.run))
-        self._batch.actions.append((seq, packed(dump(actions, refused, self._hidden))))
+        said = dump(actions, refused, self._hidden) if actions or refused else "[]"
+        batch = self._batch
+        place = seq - batch.events[0][0] if batch.events else -1
+        if place >= 0:
+            batch.events[place] = (*batch.events[place][:5], said)
+        else:
+            batch.actions.append((said, seq))
+        if moved or said != "[]":
+            own = batch.events[place][2] if place >= 0 else None
+            batch.marks += [(run, seq) for run in {*about(actions, refused), *moved} if run and run != own]
 
     def note(self, note: Note) -> None:
         """Write a note. The note and all events appended before it are on the disk when this returns."""
@@ -209,9 +230,11 @@ class Journal:
             case "expanded" | "pruned" | "counted":
                 return _run_in(event)
             case "progressed":
-                return self._runs.get(event.attempt)
+                return self._runs.get(event.attempt, self._resumes or "")
             case "succeeded" | "failed" | "stopped":
-                return self._runs.pop(event.attempt, None)
+                return self._runs.pop(event.attempt, self._resumes or "")
+            case "tick" | "cache-changed" | "elsewhere":
+                return ""
             case _:
                 return None
 
@@ -228,15 +251,33 @@ class Journal:
         if self._storage.is_open:
             self.flush()
         expected = after + 1
-        for seq, at, run, kind, event, actions in self._storage.rows(after):
-            try:
-                row = EventRow(seq, at, run, kind, unpacked(event), None if actions is None else unpacked(actions))
-            except (ValueError, TypeError) as error:
-                raise ConfigError(f"{self.path} is damaged: event {seq} cannot be read ({error})") from None
+        for row in map(self._row, self._storage.rows(after)):
             if row.seq != expected:
                 raise ConfigError(f"{self.path} is damaged: event {expected} is missing")
             expected += 1
             yield row
+
+    def rows_of(self, run: str, after: int = 0) -> Iterator[EventRow]:
+        """Yield the rows that concern a run, found by an index: its own events, those of workers, and those of other
+        runs that came to something in it (`EventRow.foreign`), with the actions that concern it."""
+        if self._storage.is_open:
+            self.flush()
+        for row in map(self._row, self._storage.rows_of(run, after)):
+            yield replace(row, actions=of_run(row.actions, run), foreign=row.run not in (run, None))
+
+    def _row(self, columns: tuple[Any, ...]) -> EventRow:
+        seq, at, run, kind, event, actions = columns
+        try:
+            return EventRow(seq, at, run, kind, unpacked(event), None if actions is None else unpacked(actions))
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{self.path} is damaged: event {seq} cannot be read ({error})") from None
+
+    @property
+    def last(self) -> int:
+        """Number of the last event that is written."""
+        if self._storage.is_open:
+            self.flush()
+        return self._storage.last()
 
     def events(self) -> Iterator[Event]:
         """Yield all events, oldest first."""
@@ -251,9 +292,14 @@ class Journal:
 
     def runs(self) -> list[RunLine]:
         """Return the index of the runs, in the order of their submission."""
+        return self.newest()[::-1]
+
+    def newest(self, before: int | None = None, like: str = "", most: int = -1) -> list[RunLine]:
+        """Return lines of the index, the newest first: of the runs submitted before an event whose ids begin with
+        `like`, `most` at most."""
         if self._storage.is_open:
             self.flush()
-        lines = self._storage.runs()
+        lines = self._storage.runs(before, like, most)
         for line in lines:
             if not is_run_line(line):
                 raise ConfigError(f"{self.path} is damaged: its index of runs holds {reprlib.repr(line)}")

@@ -149,9 +149,7 @@ class PostgresPart:
         try:
             self._db = open_connection(self._where)
             with explained(self._where):
-                select = f"{_CHAIN} SELECT max(least(seq, upto)) FROM plait.events e JOIN chain ON e.journal = chain.id"
-                row = self._db.execute(f"{select} WHERE e.seq <= chain.upto", (self._where.journal,)).fetchone()  # pyright: ignore[reportArgumentType, reportCallIssue]
-            return (row[0] or 0) + 1 if row is not None else 1
+                return self._last(self._db) + 1
         except BaseException:
             self.close()
             raise
@@ -174,15 +172,23 @@ class PostgresPart:
         """Write a batch in one transaction. A line that is there already was written by this, before a connection was
         lost."""
         number = self._where.journal
-        events = [(number, *line[:4], kept(line[4])) for line in batch.events]
-        actions = [(number, seq, kept(text)) for seq, text in batch.actions]
+        events = [
+            (number, *line[:4], kept(line[4]), None if line[5] is None else kept(line[5])) for line in batch.events
+        ]
+        actions = [(kept(text), number, seq) for text, seq in batch.actions]
+        marks = [(number, run, seq) for run, seq in batch.marks]
         begun = [(run, number, *rest, _plain(text), planner, share)
                  for run, *rest, text, planner, share in batch.begun]  # fmt: skip
         notes = [(*note[:4], kept(note[4])) for note in batch.notes]
         self._transact(
             [
-                ("INSERT INTO plait.events VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING", events),
-                ("INSERT INTO plait.actions VALUES (%s, %s, %s) ON CONFLICT DO NOTHING", actions),
+                (
+                    "INSERT INTO plait.events (journal, seq, at, run, kind, event, actions) "
+                    "VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
+                    events,
+                ),
+                ("UPDATE plait.events SET actions = %s WHERE journal = %s AND seq = %s", actions),
+                ("INSERT INTO plait.marks (journal, run, seq) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING", marks),
                 (
                     "INSERT INTO plait.runs (run, journal, first, created, text, planner, share) "
                     "VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
@@ -193,7 +199,7 @@ class PostgresPart:
             ],
             sync or self._full,
         )
-        self._written += sum(len(line[-1]) + 60 for line in (*events, *actions, *notes))
+        self._written += sum(len(line[-1]) + 60 for line in notes) + sum(len(line[5]) + 100 for line in events)
 
     def _transact(self, statements: list[tuple[str, list[Any]]], sync: bool) -> None:
         """Do all, or nothing. A connection that is lost is made anew for a moment."""
@@ -242,15 +248,35 @@ class PostgresPart:
 
     def rows(self, after: int) -> Iterator[tuple[Any, ...]]:
         """Yield number, time, run, kind, event and actions of the events after one."""
+        yield from self._rows("", (after,))
+
+    def rows_of(self, run: str, after: int) -> Iterator[tuple[Any, ...]]:
+        """Yield those that concern a run."""
+        where = (
+            "AND (e.run = %s OR e.run IS NULL OR EXISTS (SELECT 1 FROM plait.marks m "
+            "WHERE m.journal = e.journal AND m.run = %s AND m.seq = e.seq)) "
+        )
+        yield from self._rows(where, (after, run, run))
+
+    def _rows(self, where: str, values: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
         select = (
-            f"{_CHAIN} SELECT e.seq, e.at, e.run, e.kind, e.event, a.actions FROM plait.events e "
-            "JOIN chain ON e.journal = chain.id AND e.seq <= chain.upto AND e.seq > %s "
-            "LEFT JOIN plait.actions a ON a.journal = e.journal AND a.seq = e.seq ORDER BY e.seq"
+            f"{_CHAIN} SELECT e.seq, e.at, e.run, e.kind, e.event, e.actions FROM plait.events e "
+            f"JOIN chain ON e.journal = chain.id AND e.seq <= chain.upto AND e.seq > %s {where}ORDER BY e.seq"
         )
         with connected(self._where) as db, db.transaction(), db.cursor("rows") as cursor:
             cursor.itersize = 1000
-            for seq, at, run, kind, event, actions in cursor.execute(select, (self._where.journal, after)):  # pyright: ignore[reportArgumentType, reportCallIssue]
+            for seq, at, run, kind, event, actions in cursor.execute(select, (self._where.journal, *values)):  # pyright: ignore[reportArgumentType, reportCallIssue]
                 yield seq, at, run, kind, given(event), None if actions is None else given(actions)
+
+    def last(self) -> int:
+        """Return the number of the last event."""
+        with connected(self._where) as db:
+            return self._last(db)
+
+    def _last(self, db: psycopg.Connection[Any]) -> int:
+        select = f"{_CHAIN} SELECT max(e.seq) FROM plait.events e JOIN chain ON e.journal = chain.id"
+        row = db.execute(f"{select} WHERE e.seq <= chain.upto", (self._where.journal,)).fetchone()  # pyright: ignore[reportArgumentType, reportCallIssue]
+        return (row[0] or 0) if row is not None else 0
 
     def notes(self, run: str) -> list[tuple[Any, ...]]:
         """Return the notes of a run."""
@@ -258,13 +284,13 @@ class PostgresPart:
             select = "SELECT run, step, attempt, kind, note FROM plait.notes WHERE run = %s ORDER BY id"
             return [(*line[:4], given(line[4])) for line in db.execute(select, (run,)).fetchall()]
 
-    def runs(self) -> list[tuple[Any, ...]]:
-        """Return the index of the runs that are in this journal now."""
+    def runs(self, before: int | None = None, like: str = "", most: int = -1) -> list[tuple[Any, ...]]:
+        """Return lines of the index of the runs that are in this journal now."""
         with connected(self._where) as db:
             return db.execute(
                 "SELECT run, first, created, text, planner, status, tokens, ended FROM plait.runs WHERE journal = %s "
-                "ORDER BY first",
-                (self._where.journal,),
+                "AND (%s::bigint IS NULL OR first < %s) AND starts_with(run, %s) ORDER BY first DESC LIMIT %s",
+                (self._where.journal, before, before, like, None if most < 0 else most),
             ).fetchall()
 
     def sessions(self) -> list[tuple[int, str]]:

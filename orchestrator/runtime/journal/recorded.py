@@ -1,12 +1,11 @@
-"""Events and actions as a journal holds them: JSON, in actions with long values abridged, and what a later reader takes
-from it."""
+"""Events as a journal holds them, as JSON, and of actions what later events depend on."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Callable, Container, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 from pydantic import BaseModel
@@ -15,128 +14,121 @@ from pydantic_core import PydanticSerializationError, to_json
 from ...core.errors import ConfigError
 from ...core.events import (
     Action,
-    Count,
+    Cancel,
     Dispatch,
     Event,
-    Expand,
     Finish,
     Progressed,
     Stopped,
     Succeeded,
     Tick,
     WakeAt,
-    action_adapter,
     event_adapter,
 )
-from ...core.ops import Call
 from ...core.result import Failure, Result
 from ...machine import Order, RefuseOrder, SendOrder
 
-_CHARS = 400
-"""Characters of JSON above which a value is abridged. Events hold the whole, and a replay makes it again."""
 _LEFT_OUT = [
     (name, field.exclude_if) for name, field in Result.model_fields.items() if field.exclude or field.exclude_if
 ]
 """Fields of a result that are not written down: always, or if a function says so."""
-_LONG_IN_FINISH = ("result", "partial")
 Refusals = Sequence[tuple[int, RefuseOrder]]
 """Steps that the machine refused, each with its place among the actions."""
 
 
-def dump(
-    actions: Sequence[Action], refused: Sequence[tuple[int, RefuseOrder]] = (), hide: Callable[[str], str] = str
-) -> str:
-    """Return actions, and the refusals among them, as the JSON list that is written and compared.
+def dump(actions: Sequence[Action], refused: Refusals = (), hide: Callable[[str], str] = str) -> str:
+    """Return what later events depend on in actions, and the refusals among them, as the JSON list that is written and
+    compared: which attempt is at which step on which worker, what was cancelled, how runs ended.
 
-    Prompts, token ids and results that are long are abridged to their length and hash: prompts of continued contexts
-    would make a journal grow with the square of their length.
+    All else follows from the events: prompts, what readers are fed, wake-up times. An answer stands there as its hash.
     """
-    actions, refused = _without_counts(actions, refused)
-    said = [_action(action, hide) for action in actions]
-    for index, (step, failure, run) in reversed(refused):
-        said.insert(index, _object(kind='"refused"', step=as_json(step), run=as_json(run), failure=as_json(failure)))
-    return hide(f"[{','.join(said)}]")
-
-
-def _without_counts(
-    actions: Sequence[Action], refused: Sequence[tuple[int, RefuseOrder]]
-) -> tuple[Sequence[Action], Sequence[tuple[int, RefuseOrder]]]:
-    """Leave out that workers were asked to count prompts: what they said are events, and nothing else follows."""
-    if not any(isinstance(action, Count) for action in actions):
-        return actions, refused
-    kept: list[Action] = []
-    places = [0]
-    for action in actions:
-        if not isinstance(action, Count):
-            kept.append(action)
-        places.append(len(kept))
-    return kept, [(places[index], each) for index, each in refused]
-
-
-def _action(action: Action, hide: Callable[[str], str]) -> str:
-    match action:
-        case Dispatch(worker=worker, job=job, reason=reason):
-            seconds = "null" if job.seconds is None else as_json(job.seconds)
-            generated = _brief(job.generated, hide) if job.generated else "[]"
-            report = ',"report":true' if job.report else ""
-            return (
-                f'{{"kind":"dispatch","worker":{_quoted(worker)},"job":{{"attempt":{job.attempt},'
-                f'"run":{_quoted(job.run)},"step":{_quoted(job.step)},"op":{_brief(job.op, hide)},'
-                f'"seconds":{seconds},"generated":{generated},"priority":{job.priority}{report}}},'
-                f'"reason":{_quoted(reason)}}}'
-            )
-        case Expand(step=step, attempt=attempt, delta=delta, result=result):
-            return _object(
-                kind='"expand"',
-                step=as_json(step),
-                attempt=str(attempt),
-                delta=_brief(delta, hide),
-                result=_brief(result, hide),
-            )
-        case Finish():
-            kept = {
-                field.name: getattr(action, field.name) for field in fields(action) if field.name not in _LONG_IN_FINISH
-            }
-            long = {name: _brief(getattr(action, name), hide) for name in _LONG_IN_FINISH}
-            return _object(**{name: as_json(value) for name, value in kept.items()}, **long)
-        case _:
-            return as_json(action_adapter.dump_python(action))
-
-
-def _object(**members: str) -> str:
-    return "{" + ",".join([f'"{name}":{text}' for name, text in members.items()]) + "}"
-
-
-def _brief(value: object, hide: Callable[[str], str]) -> str:
-    if isinstance(value, Call):
-        args = as_json(value.args) if value.args else "{}"
-        text = hide(f'{{"kind":"call","tool":{_quoted(value.tool)},"args":{args}}}')
-    else:
-        text = hide(as_json(value))
-    if len(text) <= _CHARS:
-        return text
-    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-    return f'"{len(text)} characters {digest}"'
-
-
-def orders(actions: str | None) -> list[tuple[Order, str]]:
-    """Return the orders in recorded actions, each with the run that it concerns. Raises `ConfigError`."""
-    found: list[tuple[Order, str]] = []
-    try:
-        for action in cast("list[dict[str, Any]]", json.loads(actions or "[]")):
-            if action["kind"] == "dispatch":
-                job = action["job"]
-                sent = SendOrder(
-                    job["step"], action["worker"], job["attempt"], job.get("priority", 0), action["reason"]
+    said: list[str] = []
+    waiting = list(refused)
+    for index, action in enumerate(actions):
+        while waiting and waiting[0][0] <= index:
+            said.append(_refused(waiting.pop(0)[1]))
+        match action:
+            case Dispatch(worker=worker, job=job, reason=reason):
+                said.append(
+                    f'["dispatch",{job.attempt},{_quoted(job.step)},{_quoted(worker)},{job.priority},{_quoted(reason)}]'
                 )
-                found.append((sent, job["run"]))
-            elif action["kind"] == "refused":
-                failure = Failure.model_validate(action["failure"])
-                run = action["run"] or action["step"].rpartition(":")[0]
-                found.append((RefuseOrder(action["step"], failure, action["run"]), run))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+            case Cancel(step=step, attempt=attempt):
+                said.append(f'["cancel",{"null" if attempt is None else attempt},{_quoted(step)}]')
+            case Finish(run=run, status=status):
+                made = hide(as_json([action.result, action.failure, action.partial, action.usage, action.steps]))
+                digest = hashlib.blake2b(made.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+                said.append(f'["finish",{_quoted(run)},"{status}","{digest}"]')
+            case _:
+                pass
+    said += [_refused(each) for _, each in waiting]
+    return hide(f"[{','.join(said)}]") if said else "[]"
+
+
+def _refused(order: RefuseOrder) -> str:
+    return f'["refused",{as_json(order.step)},{as_json(order.failure)},{as_json(order.run)}]'
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Recorded actions, read."""
+
+    orders: list[tuple[Order, str]]
+    """What the machine follows, each with the run that it concerns."""
+    ended: list[tuple[str, str]]
+    """Runs that ended, and how."""
+    cancelled: list[int]
+    """Attempts that were told to stop."""
+
+
+def read(actions: str | None) -> Recorded:
+    """Return recorded actions. Raises `ConfigError`."""
+    found = Recorded([], [], [])
+    try:
+        for each in _listed(actions):
+            match each:
+                case ["dispatch", int() as attempt, str() as step, str() as worker, int() as priority, str() as reason]:
+                    order = SendOrder(step, worker, attempt, priority, reason)
+                    found.orders.append((order, step.rpartition(":")[0]))
+                case ["refused", str() as step, failure, str() as run]:
+                    order = RefuseOrder(step, Failure.model_validate(failure), run)
+                    found.orders.append((order, run or step.rpartition(":")[0]))
+                case ["finish", str() as run, str() as status, _]:
+                    found.ended.append((run, status))
+                case ["cancel", attempt, str()] if attempt is None or type(attempt) is int:
+                    found.cancelled.extend([] if attempt is None else [attempt])
+                case _:
+                    raise ValueError(f"{each!r:.100} is no action")
+    except (ValueError, TypeError) as error:
         raise ConfigError(f"the journal is damaged: recorded actions cannot be read ({error})") from None
     return found
+
+
+def about(actions: Sequence[Action], refused: Refusals = ()) -> set[str]:
+    """Return the runs that actions and refusals concern."""
+    return {_run_in(action) for action in actions} | {each.step.rpartition(":")[0] for _, each in refused}
+
+
+def of_run(actions: str | None, run: str) -> str | None:
+    """Return the part of recorded actions that concerns one run."""
+    if actions is None or run not in actions:
+        return None if actions is None else "[]"
+    return as_json([each for each in _listed(actions) if _subject(each).partition(":")[0] == run])
+
+
+def _listed(actions: str | None) -> list[list[Any]]:
+    try:
+        found = cast("list[list[Any]]", json.loads(actions or "[]"))
+    except ValueError as error:
+        raise ConfigError(f"the journal is damaged: recorded actions cannot be read ({error})") from None
+    if not isinstance(found, list) or any(type(each) is not list or not each for each in found):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"the journal is damaged: {found!r:.100} are no recorded actions")
+    return found
+
+
+def _subject(action: list[Any]) -> str:
+    """Return the step (or run) that a recorded action is about."""
+    place = {"dispatch": 2, "cancel": 2}.get(action[0], 1)
+    return str(action[place]) if len(action) > place else ""
 
 
 def _run_in(action: Action) -> str:
@@ -196,16 +188,7 @@ def as_json(item: object) -> str:
 
 
 def ordered(actions: str | None) -> list[list[object]]:
-    """Return the part of recorded actions that later events depend on: which attempt is at which step, which steps are
-    cancelled, how runs end. The rest (the wording of a job, wake-up times) may differ between versions."""
-    kept = {"dispatch": ("worker",), "cancel": ("step", "attempt"), "finish": ("run", "status")}
-    found: list[list[object]] = []
-    try:
-        for action in cast("list[dict[str, Any]]", json.loads(actions or "[]")):
-            if action["kind"] in kept:
-                job = cast("dict[str, Any]", action.get("job") or {})
-                fields = [action.get(name) for name in kept[action["kind"]]]
-                found.append([action["kind"], *fields, job.get("attempt"), job.get("step")])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"the journal is damaged: recorded actions cannot be read ({error})") from None
-    return found
+    """Return the part of recorded actions that has to be the same for a run to go on: which attempt is at which step,
+    which steps are cancelled, how runs end. The rest may differ between versions."""
+    kept = {"dispatch": 4, "cancel": 3, "finish": 3}
+    return [each[: kept[each[0]]] for each in _listed(actions) if each[0] in kept]

@@ -4,8 +4,8 @@ A difference means that a policy or merge is not pure, that the code has changed
 Planners and workers are not called: the events hold their plans and results. In a session whose machine had runs that
 this file does not hold (`Header.told`), the machine follows the recorded attempts and chooses none itself.
 
-`history` gives the events of one run across the sessions in which it was resumed, `histories` those of several runs in
-few passes.
+`history` gives the events of one run across the sessions in which it was resumed, and reads nothing of the others: its
+machine follows the attempts that were recorded. `histories` gives those of several runs in few passes.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ...core.errors import ConfigError
-from ...core.events import Action, Event, Finish
+from ...core.events import Action, Elsewhere, Event, Finish
 from ...core.interfaces import PluginRegistry
 from ...machine import Machine, check as check_invariants
 from .journal import Journal
 from .location import Location
-from .recorded import dump, of_runs, orders
-from .tables import EventRow, Header
+from .recorded import dump, of_runs, read
+from .tables import EventRow, Header, RunLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ class Moment:
 
 
 def history(path: Location | str, plugins: PluginRegistry, run: str) -> Iterator[Moment]:
-    """Yield a run's history: the events of the session in which it was submitted, then of the sessions that resumed it.
-    Events of other runs of the same sessions stand in between.
+    """Yield a run's history: its events in the session in which it was submitted, then in those that resumed it. An
+    event of another run that came to something in this one stands there as `Elsewhere`.
 
     Raises `ConfigError` for a file that cannot be read and for a run that is not in it.
     """
@@ -134,30 +134,29 @@ class Growing:
     def moments(self, *, whole: bool = False) -> Iterator[Moment]:
         """Yield what was written since the last time. With `whole` also the events at the end whose actions are not
         written yet, in sessions in which the machine follows these. Raises `ConfigError` as `history` does."""
-        journal = self._journal
-        rows: Iterable[EventRow] = () if self._machine is None else tuple(journal.rows(self._last))
-        headers = _headers(journal)  # after the rows: the header of a session is there before its events are
+        journal, run = self._journal, self._run
+        headers = _headers(journal)
         if self._machine is None or headers != self._headers:
-            ends = _ends(journal, headers, (self._run,))
-            if not ends:
-                raise ConfigError(f"{journal.path} holds no run {self._run!r} (`plait runs list` shows what is there)")
-            rows, self._headers, self._last = journal.rows(), headers, 0
-            self._spans = _spans(headers, ends[self._run])
+            ends = _ends(journal, headers, journal.newest(like=run))
+            if run not in ends:
+                raise ConfigError(f"{journal.path} holds no run {run!r} (`plait runs list` shows what is there)")
+            self._headers, self._last = headers, 0
+            self._spans = _spans(headers, ends[run])
             self._machine = _machine(headers[self._spans[0][0]], self._plugins)
+        if (first := self._spans[-1][0]) == max(headers):
+            self._spans[-1] = (first, sys.maxsize)  # it may go on
         held: list[tuple[EventRow, Header]] = []
-        for row in rows:
+        for row in journal.rows_of(run, self._last):
             first = _session(self._spans, row)
             if first is not None:
                 held.append((row, headers[first]))
-                if row.actions is None and headers[first].told and not whole:
+                if row.actions is None and not whole:
                     continue
                 for each, header in held:
                     self._last = each.seq
-                    yield _moment(journal, self._machine, each, header)
+                    yield _moment(journal, self._machine, each, header, run)
                 held = []
             self._last = max(self._last, row.seq)
-        if (first := self._spans[-1][0]) == max(headers):
-            self._spans[-1] = (first, sys.maxsize)  # it may go on
 
 
 def histories(
@@ -165,10 +164,10 @@ def histories(
 ) -> Iterator[tuple[list[str], Iterator[Moment]]]:
     """Yield the histories of several runs, those that end together with one pass: all runs of a session that nobody
     resumed. Runs that are not in the file are passed over. Raises `ConfigError` for a file that cannot be read."""
-    journal = Journal(path)
+    journal, wanted = Journal(path), frozenset(runs)
     headers = _headers(journal)
     together: dict[int, list[str]] = defaultdict(list)
-    for run, last in _ends(journal, headers, runs).items():
+    for run, last in _ends(journal, headers, [line for line in journal.runs() if line.run in wanted]).items():
         together[last].append(run)
     for last, several in together.items():
         yield several, _through(journal, plugins, headers, _spans(headers, last))
@@ -181,20 +180,16 @@ def _headers(journal: Journal) -> dict[int, Header]:
     return headers
 
 
-def _ends(journal: Journal, headers: dict[int, Header], runs: Collection[str]) -> dict[str, int]:
-    """Return the last event of the last session that each run was worked on in. Runs that are not there are left
-    out."""
-    starts, wanted = sorted(headers), set(runs)
-    submitted: dict[str, int] = {}
-    last = 0
-    for row in journal.rows():
-        last = row.seq
-        if row.kind == "submitted" and row.run in wanted:
-            submitted[row.run] = row.seq
+def _ends(journal: Journal, headers: dict[int, Header], lines: Iterable[RunLine]) -> dict[str, int]:
+    """Return the last event of the last session that each run was worked on in."""
+    starts, last = sorted(headers), journal.last
     ends: dict[str, int] = {}
-    for run, place in submitted.items():
+    for line in lines:
+        run, place = line.run, line.first
         resumed = [first for first in starts if headers[first].resumes == run and place < first <= last]
-        start = resumed[-1] if resumed else max(first for first in starts if first <= place)
+        start = resumed[-1] if resumed else max((first for first in starts if first <= place), default=None)
+        if start is None:
+            raise ConfigError(f"{journal.path} is damaged: no session of it holds the beginning of run {run}")
         later = [first for first in starts if first > start and not _goes_on(headers[first], first)]
         ends[run] = min(later, default=last + 1) - 1
     return ends
@@ -230,10 +225,12 @@ def _through(
             yield _moment(journal, machine, row, headers[first])
 
 
-def _moment(journal: Journal, machine: Machine, row: EventRow, header: Header) -> Moment:
-    event = row.load()
+def _moment(journal: Journal, machine: Machine, row: EventRow, header: Header, run: str | None = None) -> Moment:
+    """Return what an event comes to; with `run`, in a machine that has this run alone."""
+    # The due times of a run come with news of time, whoever's they are.
+    event = Elsewhere(at=row.at) if row.foreign and row.kind != "tick" else row.load()
     try:
-        actions, said = _said(machine, event, row, header)
+        actions, said = _said(machine, event, row, header, run)
     except ConfigError:
         raise
     except Exception as error:
@@ -245,14 +242,17 @@ def _moment(journal: Journal, machine: Machine, row: EventRow, header: Header) -
     return Moment(row.seq, header, event, machine, actions, row.actions, said, differs)
 
 
-def _said(machine: Machine, event: Event, row: EventRow, header: Header) -> tuple[list[Action], str]:
+def _said(
+    machine: Machine, event: Event, row: EventRow, header: Header, run: str | None = None
+) -> tuple[list[Action], str]:
     """Feed an event to a machine. Return the actions, and the same as a journal records them."""
-    if not header.told:
+    if not header.told and run is None:
         actions = machine.handle(event)
-        return actions, dump(actions)
-    recorded = orders(row.actions)
-    actions = machine.follow(event, [order for order, run in recorded if header.resumes in (None, run)])
+        return actions, dump(actions, machine.refused)
     runs = _All() if header.resumes is None else {header.resumes}
+    if run is not None:
+        runs = {run}
+    actions = machine.follow(event, [order for order, each in read(row.actions).orders if each in runs])
     return actions, dump(*of_runs(runs, actions, machine.refused))
 
 

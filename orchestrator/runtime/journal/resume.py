@@ -124,7 +124,7 @@ class Rebuilder:
     """Rebuilds a run that may be under way, again and again: each look reads what was written since the last."""
 
     def __init__(self, path: Location, run: str, plugins: PluginRegistry) -> None:
-        self.path, self.run = path, run
+        self.path, self.run, self._plugins = path, run, plugins
         self._history = Growing(path, plugins, run)
         self._rebuilt: Rebuilt | None = None
 
@@ -136,6 +136,8 @@ class Rebuilder:
                 self._take(moment)
                 if self._rebuilt is not None and self._rebuilt.record.finish is not None:
                     break
+        if self._rebuilt is None and not whole:  # it was only just submitted, and what that came to is not written yet
+            return Rebuilder(self.path, self.run, self._plugins).look(whole=True)
         if self._rebuilt is None:
             raise ConfigError(f"{self.path} holds no run {self.run!r}")
         self._rebuilt.notes = Journal(self.path).notes(self.run)

@@ -217,7 +217,7 @@ class Resumer:
 def settings_of(entry: RunEntry) -> Mapping[str, JsonValue]:
     """Return the settings of the session that a run was submitted in, as far as its journal remembers them."""
     journal = Journal(entry.path)
-    first = next(line.first for line in journal.runs() if line.run == entry.run)
+    first = next(line.first for line in journal.newest(like=entry.run) if line.run == entry.run)
     before = [header for begins, header in journal.sessions() if begins <= first]
     if not before:
         raise ConfigError(f"{entry.path} is damaged: no session of it holds the beginning of run {entry.run}")

@@ -24,9 +24,11 @@ from .tables import FORMAT, WriteBatch, demand_format
 APPLICATION = 0x706C6974  # "plit", in SQLite's own header: says whose file this is
 SCHEMA = """
 CREATE TABLE sessions (first INTEGER PRIMARY KEY, header TEXT NOT NULL);
-CREATE TABLE events (seq INTEGER PRIMARY KEY, at REAL NOT NULL, run TEXT, kind TEXT NOT NULL, event TEXT NOT NULL);
-CREATE TABLE actions (seq INTEGER PRIMARY KEY, actions TEXT NOT NULL);
-CREATE VIEW rows AS SELECT seq, at, run, kind, event, actions FROM events LEFT JOIN actions USING (seq);
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY, at REAL NOT NULL, run TEXT, kind TEXT NOT NULL, event TEXT NOT NULL, actions TEXT
+);
+CREATE INDEX events_of_run ON events (run);
+CREATE TABLE marks (run TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (run, seq)) WITHOUT ROWID;
 CREATE TABLE notes (
     id INTEGER PRIMARY KEY, run TEXT NOT NULL, step TEXT NOT NULL, attempt INTEGER, kind TEXT NOT NULL, note TEXT
 );
@@ -34,8 +36,12 @@ CREATE TABLE runs (
     run TEXT PRIMARY KEY, first INTEGER NOT NULL, created TEXT NOT NULL, text TEXT NOT NULL, planner TEXT NOT NULL,
     status TEXT, tokens INTEGER NOT NULL DEFAULT 0, ended TEXT
 );
+CREATE INDEX runs_in_order ON runs (first);
+CREATE INDEX notes_of_run ON notes (run);
 """
-"""Notes (intents, questions, answers) no machine sees; `runs` is an index of them."""
+"""Notes (intents, questions, answers) no machine sees; `runs` is an index of the runs. An event of `run` may concern
+others too, which `marks` names. Events without a run concern all: news of workers. Times and news of caches have the
+run '': they concern those that they come to something in."""
 _MAGIC = b"SQLite format 3\0"
 _LONG = 4096  # bytes from which on a text is compressed: prompts and token ids, which repeat themselves
 LARGEST = 128 << 20
@@ -282,8 +288,9 @@ class SqliteFile:
                 self._db.execute("PRAGMA synchronous = full")
             self._db.execute("BEGIN IMMEDIATE")
             try:
-                self._db.executemany("INSERT INTO actions VALUES (?, ?)", batch.actions)
-                self._db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", batch.events)
+                self._db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", batch.events)
+                self._db.executemany("UPDATE events SET actions = ? WHERE seq = ?", batch.actions)
+                self._db.executemany("INSERT OR IGNORE INTO marks VALUES (?, ?)", batch.marks)
                 begun = [line[:5] for line in batch.begun]
                 self._db.executemany(
                     "INSERT OR IGNORE INTO runs (run, first, created, text, planner) VALUES (?, ?, ?, ?, ?)", begun
@@ -323,8 +330,25 @@ class SqliteFile:
     def rows(self, after: int) -> Iterator[tuple[Any, ...]]:
         """Yield number, time, run, kind, event and actions of the events after one."""
         with self._reading() as db:
-            select = "SELECT seq, at, run, kind, event, actions FROM rows WHERE seq > ? ORDER BY seq"
+            select = "SELECT seq, at, run, kind, event, actions FROM events WHERE seq > ? ORDER BY seq"
             yield from db.execute(select, (after,))
+
+    def rows_of(self, run: str, after: int) -> Iterator[tuple[Any, ...]]:
+        """Yield those that concern a run."""
+        which = (
+            "SELECT seq FROM events WHERE run = ? UNION SELECT seq FROM marks WHERE run = ? "
+            "UNION SELECT seq FROM events WHERE run IS NULL"
+        )
+        with self._reading() as db:
+            select = (
+                f"SELECT seq, at, run, kind, event, actions FROM events WHERE seq IN ({which}) AND seq > ? ORDER BY seq"
+            )
+            yield from db.execute(select, (run, run, after))
+
+    def last(self) -> int:
+        """Return the number of the last event."""
+        with self._reading() as db:
+            return db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]
 
     def notes(self, run: str) -> list[tuple[Any, ...]]:
         """Return the notes of a run."""
@@ -332,11 +356,16 @@ class SqliteFile:
             select = "SELECT run, step, attempt, kind, note FROM notes WHERE run = ? ORDER BY id"
             return db.execute(select, (run,)).fetchall()
 
-    def runs(self) -> list[tuple[Any, ...]]:
-        """Return the index of the runs."""
+    def runs(self, before: int | None = None, like: str = "", most: int = -1) -> list[tuple[Any, ...]]:
+        """Return lines of the index of the runs."""
         with self._reading() as db:
-            select = "SELECT run, first, created, text, planner, status, tokens, ended FROM runs ORDER BY first"
-            return db.execute(select).fetchall()
+            columns = "SELECT run, first, created, text, planner, status, tokens, ended FROM runs"
+            if like:
+                where, given = "run >= ? AND run < ? AND (? IS NULL OR first < ?)", (like, f"{like}\U0010ffff")
+                select = f"{columns} WHERE {where} ORDER BY first DESC LIMIT ?"
+                return db.execute(select, (*given, before, before, most)).fetchall()
+            select = f"{columns} WHERE first < ? ORDER BY first DESC LIMIT ?"
+            return db.execute(select, ((1 << 62) if before is None else before, most)).fetchall()
 
     def sessions(self) -> list[tuple[int, str]]:
         """Return the first event and the header of each session."""

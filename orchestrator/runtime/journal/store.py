@@ -124,6 +124,7 @@ def sweep(
             if not free:
                 return gone, freed
             for (number,) in free:
+                db.execute("DELETE FROM plait.marks WHERE journal = %s", (number,))
                 for table, size in (("actions", "actions"), ("events", "event"), ("sessions", "header")):
                     counted = f"DELETE FROM plait.{table} WHERE journal = %s RETURNING length({size})"
                     freed += sum(each for (each,) in db.execute(counted, (number,)).fetchall())  # pyright: ignore[reportArgumentType, reportCallIssue]

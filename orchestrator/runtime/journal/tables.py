@@ -14,7 +14,7 @@ from ...core.events import Event, event_adapter
 from ...core.values import Frozen
 from .location import Location
 
-FORMAT = 5
+FORMAT = 6
 """Of events, actions and headers; the same in every store."""
 HEAD = 200
 """Characters of a request that the index of runs holds."""
@@ -68,6 +68,8 @@ class EventRow:
     """JSON."""
     actions: str | None
     """JSON list, as `dump` makes it; `None` if the writer ended before it could write them."""
+    foreign: bool = False
+    """Of another run: read for what it came to in the one that is read."""
 
     def load(self) -> Event:
         """Return the event. Raises `ConfigError` if it cannot be read."""
@@ -120,9 +122,12 @@ class RunLine:
 class WriteBatch:
     """What is written in one transaction."""
 
-    events: list[tuple[int, float, str | None, str, str | bytes]] = field(default_factory=list[Any])
-    """Number, time, run, kind, event."""
-    actions: list[tuple[int, str | bytes]] = field(default_factory=list[Any])
+    events: list[tuple[int, float, str | None, str, str | bytes, str | None]] = field(default_factory=list[Any])
+    """Number, time, run, kind, event, actions."""
+    actions: list[tuple[str, int]] = field(default_factory=list[Any])
+    """Actions of events that are written already, and their numbers."""
+    marks: list[tuple[str, int]] = field(default_factory=list[Any])
+    """Runs, and numbers of events of others that concern them."""
     begun: list[tuple[str, int, str, str, str, str]] = field(default_factory=list[Any])
     """Runs that were submitted: run, first, created, text, planner, share."""
     ended: list[tuple[str, int, str, str]] = field(default_factory=list[Any])
@@ -131,7 +136,7 @@ class WriteBatch:
     """Run, step, attempt, kind, note."""
 
     def __bool__(self) -> bool:
-        return bool(self.events or self.actions or self.begun or self.ended or self.notes)
+        return bool(self.events or self.actions or self.marks or self.begun or self.ended or self.notes)
 
 
 class Storage(Protocol):
@@ -183,12 +188,24 @@ class Storage(Protocol):
         """Yield number, time, run, kind, event and actions of the events after one, oldest first."""
         ...
 
+    def rows_of(
+        self, run: str, after: int
+    ) -> Iterator[tuple[int, float, str | None, str, str | bytes, str | bytes | None]]:
+        """Yield the same of the events that concern a run: its own, those of workers, those of others that came to
+        something in it."""
+        ...
+
+    def last(self) -> int:
+        """Return the number of the last event."""
+        ...
+
     def notes(self, run: str) -> list[tuple[str, str, int | None, str, str | bytes]]:
         """Return the notes of a run, oldest first."""
         ...
 
-    def runs(self) -> list[tuple[Any, ...]]:
-        """Return the lines of the index, by their first events."""
+    def runs(self, before: int | None = None, like: str = "", most: int = -1) -> list[tuple[Any, ...]]:
+        """Return lines of the index, the newest first: of runs submitted before an event, whose ids begin so; `most`
+        of them at most."""
         ...
 
     def sessions(self) -> list[tuple[int, str]]:

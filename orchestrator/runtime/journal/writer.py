@@ -421,9 +421,10 @@ class Recorder:
         return file.journal.append([event], sync=sync, commit=False)
 
     def _acted(self, entry: JournalEntry) -> None:
+        moved = {move[1].rpartition(":")[0] for move in self._machine.moves} if entry.run is None else ()
         for file, seq in entry.seqs:
             actions, refused = self._of_file(file, entry.actions, entry.refused)
-            self._guarded(file, entry.run, file.journal.acted, seq, actions, refused)
+            self._guarded(file, entry.run, file.journal.acted, seq, actions, refused, moved)
         if not self.alone:
             self._acted_elsewhere(entry.actions, entry.refused, [file for file, _ in entry.seqs], entry.event.at)
 
@@ -444,7 +445,7 @@ class Recorder:
 
     def _of_file(self, file: _File, actions: Sequence[Action], refused: Refusals) -> tuple[list[Action], Refusals]:
         """Return the part of what a machine said that concerns a file's runs."""
-        return of_runs(file.runs, actions, refused) if file.told else (list(actions), ())
+        return of_runs(file.runs, actions, refused) if file.told else (list(actions), refused)
 
     def _guarded(self, file: _File, run: str | None, write: Callable[P, object], *a: P.args, **k: P.kwargs) -> None:
         """Write something. A file that cannot be written ends its runs; a value that cannot be, its own run alone."""

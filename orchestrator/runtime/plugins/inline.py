@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 from weakref import WeakKeyDictionary, ref
 
-from pydantic import BaseModel, ConfigDict, JsonValue, PrivateAttr
+from pydantic import BaseModel, JsonValue, PrivateAttr
 
 from ...core.errors import PluginError
 from ...core.flow import Answerable, Context, Flow
@@ -86,7 +86,6 @@ def made_of(kind: str, fn: Callable[..., Any]) -> type | None:
     name = getattr(fn, "__name__", "function")
     members: dict[str, object] = {"__doc__": inspect.getdoc(fn), "__module__": fn.__module__}
     members["function"] = staticmethod(fn)
-    members["model_config"] = ConfigDict(use_attribute_docstrings=False)  # it would look for source and find none
     made = type(name, (base,), members)
     if local:
         _share(code, made)

@@ -17,8 +17,10 @@ from ...core.plan import Plan, Step, template
 from ...core.request import Request
 from ...core.result import Result, Usage
 from ...core.values import Frozen
+from ...machine import SendOrder
 from ..journal.journal import Journal
 from ..journal.location import Location
+from ..journal.recorded import read
 from .fitting import RecordedAttempt, fit
 
 __all__ = ["Clock", "RecordedAttempt", "RecordedSession", "fit", "recorded"]
@@ -60,18 +62,16 @@ def recorded(
                 attempts.append(RecordedAttempt(worker, name, began, at, prompt, cached, tokens, done, streamed))
                 if (since := stopping.pop(event["attempt"], None)) is not None and row.kind == "stopped":
                     aborts.append(at - since)
-            for action in json.loads(row.actions or "[]"):
-                if action["kind"] == "dispatch":
-                    op, job = action["job"]["op"], action["job"]
-                    ours = runs is None or job["run"] in runs
-                    if ours and (isinstance(op, str) or op.get("kind") == "think"):
-                        # a long step is abridged in a dispatch: the plan that it came with has it whole
-                        named = job["run"], job["step"].rpartition(":")[2].rpartition("/")[2]
-                        streamed = streams.get(named, False) if isinstance(op, str) else bool(op.get("stream"))
-                        begun[job["attempt"]] = action["worker"], template(job["step"]), at, streamed
-                elif action["kind"] == "cancel" and action.get("attempt") in begun:
-                    stopping[action["attempt"]] = at
-        except (ValueError, KeyError, TypeError, AttributeError):
+            said = read(row.actions)
+            for order, run in said.orders:
+                if isinstance(order, SendOrder) and (runs is None or run in runs):
+                    named = run, order.step.rpartition(":")[2].rpartition("/")[2]
+                    if named in streams:  # a model call
+                        begun[order.attempt] = order.worker, template(order.step), at, streams[named]
+            for attempt in said.cancelled:
+                if attempt in begun:
+                    stopping[attempt] = at
+        except (ValueError, KeyError, TypeError, AttributeError, ConfigError):
             continue
     return [attempt for attempt in attempts if attempt.tokens > 0 and attempt.ended > attempt.began], aborts
 
@@ -153,11 +153,12 @@ class RecordedSession(Frozen):
                 said_by[step] = result.get("value")
             elif row.kind == "worker-up":
                 offered[event["worker"]] = max(1, event["slots"])
-            for action in json.loads(row.actions or "[]"):
-                if action["kind"] == "dispatch":
-                    begun[action["job"]["attempt"]] = action["job"]["step"], action["worker"]
-                elif action["kind"] == "finish":
-                    over[action["run"]] = clock(float(event["at"]))
+            done = read(row.actions)
+            for order, _ in done.orders:
+                if isinstance(order, SendOrder):
+                    begun[order.attempt] = order.step, order.worker
+            for run, _ in done.ended:
+                over[run] = clock(float(event["at"]))
         wanted = [each for run, each in came.items() if run in over and (runs is None or run in runs)]
         whole = sorted(wanted, key=lambda each: each.at)
         if not whole:

@@ -209,7 +209,8 @@ def cut_after(path: Path, kind: str, out: Path) -> Path:
     with sqlite3.connect(out) as db:
         (last,) = db.execute("SELECT min(seq) FROM events WHERE kind = ?", (kind,)).fetchone()
         db.execute("DELETE FROM events WHERE seq > ?", (last,))
-        db.execute("DELETE FROM actions WHERE seq >= ?", (last,))
+        db.execute("UPDATE events SET actions = NULL WHERE seq >= ?", (last,))
+        db.execute("DELETE FROM marks WHERE seq >= ?", (last,))
     db.close()
     return out
 

@@ -184,7 +184,7 @@ async def test_a_run_with_turns_is_replayed_and_taken_up_after_any_event(tmp_pat
         left = tmp_path / f"{events}.plait"
         shutil.copy(whole, left)
         with contextlib.closing(sqlite3.connect(left)) as db:
-            for table in ("events", "actions"):
+            for table in ("events", "marks"):
                 db.execute(f"DELETE FROM {table} WHERE seq > ?", (events,))
             db.commit()
         async with over(left) as orchestrator:

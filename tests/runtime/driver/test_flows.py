@@ -335,7 +335,7 @@ def cut(path: Path, left: Path, events: int) -> None:
 
     shutil.copy(path, left)
     with contextlib.closing(sqlite3.connect(left)) as db:
-        for table in ("events", "actions"):
+        for table in ("events", "marks"):
             db.execute(f"DELETE FROM {table} WHERE seq > ?", (events,))
         db.commit()
 

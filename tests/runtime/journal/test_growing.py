@@ -24,14 +24,14 @@ from plait.workers.scripted import Reply, Scripted
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The events that were read."""
     seen: list[int] = []
-    rows = SqliteFile.rows
+    rows = SqliteFile.rows_of
 
-    def counted(self: SqliteFile, after: int) -> Iterator[tuple[Any, ...]]:
-        for row in rows(self, after):
+    def counted(self: SqliteFile, run: str, after: int) -> Iterator[tuple[Any, ...]]:
+        for row in rows(self, run, after):
             seen.append(row[0])
             yield row
 
-    monkeypatch.setattr(SqliteFile, "rows", counted)
+    monkeypatch.setattr(SqliteFile, "rows_of", counted)
     return seen
 
 
@@ -46,7 +46,8 @@ def upto(whole: Path, last: int, settled: int, path: Path) -> None:
     shutil.copy(whole, path)
     with sqlite3.connect(path) as db:
         db.execute("DELETE FROM events WHERE seq > ?", (last,))
-        db.execute("DELETE FROM actions WHERE seq > ?", (settled,))
+        db.execute("UPDATE events SET actions = NULL WHERE seq > ?", (settled,))
+        db.execute("DELETE FROM marks WHERE seq > ?", (settled,))
         db.execute("DELETE FROM sessions WHERE first > ?", (last,))
 
 

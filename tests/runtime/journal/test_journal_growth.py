@@ -143,7 +143,7 @@ async def test_the_context_of_each_round_is_not_written_again_and_again(tmp_path
     path = tmp_path / "j.plait"
     await run(path, Plan(steps=(first, *chain), output="c19"), Reply(text="a few words"))
     with sqlite3.connect(path) as db:
-        actions = db.execute("SELECT sum(length(actions)) FROM actions").fetchone()[0]
+        actions = db.execute("SELECT sum(length(actions)) FROM events").fetchone()[0]
     db.close()
     assert actions < 20 * 2000 < 20 * len(WORDS)
     assert replay(path, Plugins()).divergence is None

@@ -51,7 +51,7 @@ def cut_off(path: Path) -> None:
     """Leave of a journal what was there before the first model call was sent."""
     cut, *_ = (row.seq for row in Journal(path).rows() if row.kind == "submitted")
     with contextlib.closing(sqlite3.connect(path)) as db, db:
-        for table in ("events", "actions"):
+        for table in ("events", "marks"):
             db.execute(f"DELETE FROM {table} WHERE seq > ?", (cut,))
         db.execute("UPDATE runs SET status = NULL")
 

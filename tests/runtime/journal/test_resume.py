@@ -261,7 +261,7 @@ async def test_an_expansion_that_was_not_yet_read_is_read_once(work: Work, crash
         with Journal(path) as journal:
             db = journal._storage._db
             db.execute("DELETE FROM events WHERE seq > ?", (cut,))
-            db.execute("DELETE FROM actions WHERE seq > ?", (cut,))
+            db.execute("DELETE FROM marks WHERE seq > ?", (cut,))
             db.execute("UPDATE runs SET status = NULL")
             db.execute("DELETE FROM sessions WHERE first > 1")
         work.made.clear()
@@ -354,7 +354,7 @@ async def test_what_cannot_be_resumed_is_said(work: Work, crash: Crash, tmp_path
         with Journal(path), pytest.raises(ConfigError, match="being written by another run"):
             await orchestrator.resume(run)
     with Journal(path) as journal:
-        journal._storage._db.execute("UPDATE actions SET actions = replace(actions, ':s0\"', ':s1\"')")
+        journal._storage._db.execute("UPDATE events SET actions = replace(actions, ':s0\"', ':s1\"')")
     async with fresh(work, path) as orchestrator:
         with pytest.raises(ConfigError, match=f"run {run} cannot be resumed: from event"):
             await orchestrator.resume(run)
@@ -411,8 +411,7 @@ async def test_a_side_effect_waits_until_the_text_that_plans_it_is_whole(work: W
 async def test_what_another_version_words_otherwise_is_resumed_all_the_same(work: Work, crash: Crash) -> None:
     path = await crash(chain("look", "put"), lambda: "put 2" in work.made)
     with Journal(path) as journal:
-        renamed = """replace(actions, '"seconds":null', '"second":null')"""
-        journal._storage._db.execute(f"UPDATE actions SET actions = {renamed}")
+        journal._storage._db.execute("""UPDATE events SET actions = replace(actions, ',""]', ',"because"]')""")
     assert replay(path, Plugins()).divergence is not None
     async with fresh(work, path) as orchestrator:
         assert (await orchestrator.resume(run_of(path))).value == 2
