@@ -63,11 +63,11 @@ def damaged(whole: bytes, dice: random.Random) -> bytes:
     return bytes(made)
 
 
-def go(kind: str, count: int, folder: Path) -> dict[str, int]:
+def go(kind: str, count: int | tuple[int, ...], folder: Path) -> dict[str, int]:
     """Read so many damaged files; return how many were read and how many refused."""
     whole, found = sound(kind), {"read": 0, "refused": 0, "without words": 0}
     path = folder / f"rows.{kind}"
-    for number in range(count):
+    for number in range(count) if isinstance(count, int) else count:
         path.write_bytes(damaged(whole, random.Random(number)))
         began = time.process_time()
         for read in (lambda: list(raw_rows(path)), lambda: (count_rows(path), list(read_rows(path)))):
@@ -87,6 +87,12 @@ def go(kind: str, count: int, folder: Path) -> dict[str, int]:
 def test_damaged_rows(kind: str, tmp_path: Path) -> None:
     found = go(kind, 200, tmp_path)
     assert found["read"] and (found["refused"] or kind == "jsonl")
+
+
+@pytest.mark.parametrize(("kind", "number"), [("csv", 5714), ("parquet", 269)])
+def test_rows_that_were_a_mistake_of_ours(kind: str, number: int, tmp_path: Path) -> None:
+    """A cell that is nested too deep, a text that is no UTF-8."""
+    go(kind, (number,), tmp_path)
 
 
 @pytest.mark.slow

@@ -165,7 +165,7 @@ def _of_text(name: str, cell: str) -> Any:
     if name in _NUMBERS or (name == "policies" and cell.startswith("[")):
         try:
             return json.loads(cell)
-        except ValueError:
+        except (ValueError, RecursionError):
             return cell
     return [cell] if name == "policies" else cell
 

@@ -76,7 +76,7 @@ def _of_parquet(path: Path, column: str) -> Iterator[RawRow]:
             rows = (row for batch in file.iter_batches(_ROWS_OF_A_BATCH) for row in batch.to_pylist())
             for number, row in enumerate(rows, 1):
                 yield RawRow(number, {name: value for name, value in row.items() if value is not None})
-    except ArrowException as error:
+    except (ArrowException, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as Parquet: {error}") from None
 
 
