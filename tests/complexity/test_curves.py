@@ -41,6 +41,7 @@ MERGES = [
     name
     for name in PLUGINS.names("merge")
     if name not in ("judged", "pairwise", "map-reduce", "synthesis", "equivalent", "best-scored")  # they ask a model
+    and name != "by-saturation"  # it costs by the branches that it wants more
     and name not in ("inverse-entropy", "self-certainty", "weighted")  # the same vote, by signals of a real model
 ]
 POLICIES = [name for name in PLUGINS.names("policy") if name not in ("redundant", "deepconf")]  # the same
