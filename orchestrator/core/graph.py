@@ -1,16 +1,21 @@
 """The shape of a plan: its waves, its critical path, its picture as text.
 
-Pure functions of one plan before anything runs: what its steps expand into is not known here.
+Pure functions of one plan before anything runs: what its steps expand into is not known here. The only file that
+imports networkx, when first needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .messages import counted
 from .ops import Call, Join, Think
 from .plan import Plan, Step, in_order, needs, some
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Weight = Callable[[Step], float]
 
@@ -26,14 +31,12 @@ class Chain:
 def waves(plan: Plan) -> list[list[str]]:
     """Return the steps by depth, each wave in plan order. The steps of a wave need only steps of earlier waves. Raises
     `PlanError` for a cycle."""
+    import networkx as nx
+
     edges = _edges(plan)
-    depth: dict[str, int] = {}
-    for name in in_order(edges):
-        depth[name] = 1 + max((depth[need] for need in edges[name]), default=-1)
-    waves: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
-    for step in plan.steps:
-        waves[depth[step.name]].append(step.name)
-    return waves
+    in_order(edges)
+    place = {step.name: number for number, step in enumerate(plan.steps)}
+    return [sorted(wave, key=place.__getitem__) for wave in nx.topological_generations(_digraph(edges))]
 
 
 def critical_path(plan: Plan, weight: Weight = Step.token_cost) -> Chain:
@@ -121,6 +124,16 @@ def _edges(plan: Plan) -> dict[str, tuple[str, ...]]:
     """Return each step's needs, those outside the plan (a patch may have some) left out."""
     names = {step.name for step in plan.steps}
     return {step.name: tuple(name for name in needs(step) if name in names) for step in plan.steps}
+
+
+def _digraph(edges: dict[str, tuple[str, ...]]) -> nx.DiGraph[str]:
+    """Return the plan's graph, an edge from each need to each step that has it."""
+    import networkx as nx
+
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(edges)
+    graph.add_edges_from((need, name) for name, needed in edges.items() for need in needed)
+    return graph
 
 
 # -- words -------------------------------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from itertools import pairwise
 
 import pytest
@@ -258,3 +260,8 @@ def test_text_folds_steps_that_are_alike() -> None:
         r"1 +out \* +join collect, all +sample-1, sample-2, sample-3, sample-4, sample-5 and 995 more", lines[2]
     )
     assert lines[3] == "1001 steps, * the output"
+
+
+def test_networkx_is_loaded_only_when_needed() -> None:
+    code = "import sys, plait.core.graph; sys.exit('networkx' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

