@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from plait import Orchestrator
 from plait.core.prompt import Prompt
-from plait.planners.effort.by_complexity import ByComplexity
+from plait.planners.effort.route import Route
 from plait.planners.effort.scale import Scale
 from plait.planners.effort.ssr import SSR
 from plait.planners.effort.takeover import Takeover
@@ -71,9 +71,9 @@ def main() -> None:
         ]
     )
     with Orchestrator(workers=[puzzle]) as plait:
-        answer = plait.run("3 5 7 11 -> 24", task="countdown", planner=ByComplexity())
+        answer = plait.run("3 5 7 11 -> 24", task="countdown", planner=Route(by="features"))
     calls = sum(step.kind == "think" for step in answer.report.steps)
-    print(f"ByComplexity: {'right' if answer.verified else 'wrong'} after {calls} calls")
+    print(f"Route: {'right' if answer.verified else 'wrong'} after {calls} calls")
 
 
 if __name__ == "__main__":

@@ -45,8 +45,8 @@ def main() -> None:
         Plugin(name="adaptive", options={"n": 3, "most": 16}),
         Plugin(name="deepprune", options={"n": 4, "draft": {"max_tokens": 3}}),
         Plugin(name="mars", options={"n": 6, "warmup": 3, "draft": {"max_tokens": 6}}),
-        Plugin(name="fixed", options={"plan": STEPS}),
-        Plugin(name="portfolio", options={"arms": KNOWN}),
+        Plugin(name="fixed", options={"graph": STEPS}),
+        Plugin(name="route", options={"by": "record", "into": KNOWN}),
     ]
     for way in ways:
         with Orchestrator(workers=model()) as plait:

@@ -26,11 +26,11 @@ def model(name: str, rate: float) -> Scripted:
 
 
 def main() -> None:
-    for window in (1, 4):
+    for depth in (1, 4):
         with Orchestrator(workers=[model("small", 50), model("large", 10)], tools=[population]) as plait:
-            planner = Speculate(draft=Prompt(model="small"), target=Prompt(model="large"), window=window)
+            planner = Speculate(draft=Prompt(model="small"), target=Prompt(model="large"), depth=depth)
             answer = plait.run("Is Rome or Paris larger?", planner=planner)
-        print(f"window {window}: {answer.answer} ({answer.report.seconds:.1f} s; {answer.why})")
+        print(f"depth {depth}: {answer.answer} ({answer.report.seconds:.1f} s; {answer.why})")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ MODEL = [
 
 async def main() -> None:
     """Ask, and show what ran beside what."""
-    planner = Plugin(name="threads", options={"dialect": "threadweaver", "thread": {"max_tokens": 40}})
+    planner = Plugin(name="threads", options={"dialect": "threadweaver", "part": {"max_tokens": 40}})
     async with AsyncOrchestrator(workers=[Scripted(MODEL)]) as plait:
         answer = await plait.run("What is 6 times 7?", planner=planner)
     for row in answer.report.steps:

@@ -258,6 +258,7 @@ CORE_MAY_IMPORT = frozenset(sys.stdlib_module_names - IMPURE) | {
     "attrs",
     "jsonschema",
     "jsonschema_specifications",
+    "networkx",
     "pydantic",
     "pydantic_core",
     "re2",

@@ -13,7 +13,11 @@ import pytest
 
 PROMISES = {
     "city_tools.py": ["[17.5, 2750000]", "in parallel: True"],
-    "auto.py": ["42: probes: 4 of 4 probes agree", "42: vote: 2 of 4 probes agree", "42: serial: all 4 answers differ"],
+    "route.py": [
+        "42: probes: 4 of 4 probes agree",
+        "42: vote: 2 of 4 probes agree",
+        "42: serial: all 4 answers differ",
+    ],
     "beam_search.py": ["42 by 4 of 4 votes", "18 steps; "],
     "decompose.py": ["2. Gute Nacht.", "3. (no answer: failed: EngineError", "no sign of several pieces: 1 request"],
     "llmcompiler.py": ["1844 m", "Mount Doom"],
@@ -33,7 +37,7 @@ PROMISES = {
     ],
     "workflow.py": ["Guests give the first room 4 of 5", "rates.2.rate   done"],
     "react.py": ["Rome\n", "call00002  done"],
-    "speculate.py": ["window 1: Rome is larger.", "3 of 3 drafted steps were right"],
+    "speculate.py": ["depth 1: Rome is larger.", "3 of 3 drafted steps were right"],
     "partial_rollout.py": ["Rome: two of three lines found it. (3 reports of 3 lines)"],
     "refine.py": ["failed    draft-1-2", "42 (round 3 of 3", "53 of 79 tokens"],
     "sampling.py": [
@@ -42,7 +46,7 @@ PROMISES = {
         "adaptive: 42, 16 calls",
         "deepprune: 42, 9 calls",
         "fixed: 42, 2 calls",
-        "portfolio: 42, 3 calls",
+        "route: 42, 3 calls",
     ],
     "simulate_cluster.py": ["affinity + critical-path + hedge", "14 attempts lost, 0 tokens generated for nothing"],
     "skeleton.py": [
@@ -60,7 +64,7 @@ PROMISES = {
     "choosing_effort.py": [
         "SSR: 8 (2 of 4 drafted",
         "Takeover: 8 (1 of 2 drafted",
-        "ByComplexity: right after 2 calls",
+        "Route: right after 2 calls",
     ],
     "code_search.py": ["return max(a, b)", "2 of 6 programs behave like it"],
     "tree_search.py": ["best-first: 42.", "stride: 42.", "beam: 42."],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from plait.apps.lab.route.fit import RouteReport, RouteRow, compare, fit, follow, key_of
-from plait.core.routing import Route
+from plait.core.routing import Ranking
 
 from .base import Findings, Table
 from .plots import Series, lines
@@ -23,7 +23,7 @@ def choices(found: Findings, name: str, words: str, rows: Sequence[RouteRow], ch
     texts = list(dict.fromkeys(row.text for row in rows))
     halves = set(texts[::2]), set(texts[1::2])
     routed = {}
-    routes: list[Route] = []
+    routes: list[Ranking] = []
     for tuning, measured in (halves, halves[::-1]):
         route = fit([row for row in rows if row.text in tuning], checked, lose=LOSE, least=2)
         assert route is not None

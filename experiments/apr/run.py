@@ -63,7 +63,7 @@ class Apr:
                 request["task"] = "countdown:any_width=true"
             found.append(Condition(f"threads-{width}-t0", f"threads k={width}, T=0{_untrained(width)}", request))
         for width in HOT:
-            hot = f"threads:n={width},settle=false,early=false,temperature=1"
+            hot = f"threads:n={width},settle=false,early=false,answer.temperature=1"
             found.append(Condition(f"threads-{width}-t1", f"threads k={width}, parent T=1", {"planner": hot}))
         stopped = {"planner": "threads:n=8"}
         found.append(Condition("threads-8-stop", "threads k=8, T=0, stopped at the first verified", stopped))

@@ -35,8 +35,7 @@ PLANNERS = {
         name="tree",
         options={
             "search": {"name": "dfs", "options": {"branch": 3, "back": 1}},
-            "tools": True,
-            "step": {"stop": []},
+            "step": {"stop": [], "form": "calls"},
             "until": "done",
             "give_up": "give up",
         },

@@ -131,7 +131,7 @@ def play(load: float, multiple: float, seed: int, *policies: str, runs: int = RU
     ]
     requests = [
         Request(
-            planner=Plugin(name="fixed", options={"plan": each.plan.model_dump(mode="json")}),
+            planner=Plugin(name="fixed", options={"graph": each.plan.model_dump(mode="json")}),
             policies=tuple(Plugin(name=name) for name in policies if name != "fifo"),
             share="all",
             budget=Budget(seconds=multiple * each.way * (1 + HALF) / PEAK),

@@ -135,7 +135,7 @@ def solve(maze: Maze, options: dict[str, object], seed: int, most: int = 400) ->
     while not walk.left and walk.starts < most:
         planner = Tree(
             search=Plugin.model_validate({"name": "dfs", "options": options}),
-            scorer=Same(), tools=True, step=Prompt(stop=()), until="out by", give_up="give up", most=1000,
+            scorer=Same(), step=Prompt(stop=(), form="calls"), until="out by", give_up="give up", most=1000,
         )  # fmt: skip
         start = seed * most + walk.starts
         request = Request(text="Find the way out.\n", seed=start)

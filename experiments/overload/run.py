@@ -31,7 +31,7 @@ def play(
     kinds = plans()
     requests = [
         Request(
-            planner=Plugin(name="fixed", options={"plan": plan.model_dump(mode="json")}),
+            planner=Plugin(name="fixed", options={"graph": plan.model_dump(mode="json")}),
             share=share,
             seed=seed * 1_000_000,
         )

@@ -38,7 +38,7 @@ def play(load: float, seed: int, *policies: str | Plugin, limited: bool = False)
     specs = tuple(each if isinstance(each, Plugin) else Plugin(name=each) for each in policies)
     requests = [
         Request(
-            planner=Plugin(name="fixed", options={"plan": plan.model_dump(mode="json")}),
+            planner=Plugin(name="fixed", options={"graph": plan.model_dump(mode="json")}),
             policies=specs,
             share="all",
             budget=Budget(seconds=seconds) if limited else Budget(),

@@ -20,6 +20,7 @@ from typing import Any
 
 from plait.core.events import Job
 from plait.core.ops import Call, Text, Think
+from plait.core.prompt import Prompt
 from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.core.tools.tool import ToolSpec
@@ -152,8 +153,8 @@ class Outcome:
 
 
 CONTENDERS = {
-    "one call a turn": (React(early=False), False),
-    "react, calls of whole turns": (React(early=False), True),
+    "one call a turn": (React(turn=Prompt(stream=False)), False),
+    "react, calls of whole turns": (React(turn=Prompt(stream=False)), True),
     "react": (React(), True),
     "llmcompiler": (LLMCompiler(), True),
 }

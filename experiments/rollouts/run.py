@@ -130,9 +130,9 @@ def at(tokens: float, curve: Sequence[tuple[float, float, float]], what: int) ->
 async def run(questions: int = QUESTIONS) -> list[Row]:
     """Return a row for each correlation and baseline."""
     curves = {
-        "random turns": [measured(PartialRollout(at="random", n=n), 0.0, questions) for n in (3, 4)],
-        "uniform turns": [measured(PartialRollout(at="uniform", n=n), 0.0, questions) for n in (3, 4)],
-        "whole lines": [measured(PartialRollout(at="random", positions=0, fresh=n), 0.0, questions) for n in (3, 5)],
+        "random turns": [measured(PartialRollout(by="random", n=n), 0.0, questions) for n in (3, 4)],
+        "uniform turns": [measured(PartialRollout(by="uniform", n=n), 0.0, questions) for n in (3, 4)],
+        "whole lines": [measured(PartialRollout(by="random", positions=0, fresh=n), 0.0, questions) for n in (3, 5)],
     }
     rows: list[Row] = []
     for rho in RHOS:

@@ -44,7 +44,7 @@ FLOORS = (0.5, 0.7, 0.8, 0.9, 0.95)
 SCALE = {
     "n": 1,
     "outline": {"temperature": 0.0, "max_tokens": 256},
-    "easy": {"temperature": 0.0, "max_tokens": 16},
+    "part": {"temperature": 0.0, "max_tokens": 16},
     "hard": {"temperature": 0.0, "max_tokens": 160},
 }
 _CALLS = re.compile(r"([a-h]) = (.*) \((easy|hard), (\d\.\d\d)\)")

@@ -206,7 +206,7 @@ class Cell:
 
 def _scorer(name: str) -> object:
     if name == "own":
-        return Plugin(name="model", options={"ask": " <value>", "labels": ["<no>", "<yes>"]})
+        return Plugin(name="model", options={"judge": {"template": " <value>"}, "labels": ["<no>", "<yes>"]})
     return Noisy(auroc=1.0 if name == "exact" else 0.5)
 
 

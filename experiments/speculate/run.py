@@ -90,7 +90,7 @@ def planner(window: int, price: float = 0.0, steps: int = STEPS) -> Speculate:
     return Speculate(
         draft=Prompt(model="small", max_tokens=TOKENS),
         target=Prompt(model="large", max_tokens=TOKENS),
-        window=window,
+        depth=window,
         price=price,
         rounds=steps,
     )

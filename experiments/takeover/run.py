@@ -139,20 +139,20 @@ def planner_of(condition: str, calibration: Sequence[Sequence[float]]) -> Planne
         case "takeover" | "calibrate":
             told = {"records": tuple(map(tuple, calibration))} if calibration else {}
             scorer = {"scorer": "logprob", "draft": {**draft, "max_tokens": TOKENS}, "rounds": 40}
-            return Takeover.model_validate({**both, **told, **scorer, "alpha": float(level)})
+            return Takeover.model_validate({**both, **told, **scorer, "threshold": float(level)})
         case "random":
             options = {
                 "scorer": {"name": "experiments.takeover.run:Chance"},
                 "draft": {**draft, "max_tokens": TOKENS},
                 "rounds": 40,
             }
-            return Takeover.model_validate({**both, **options, "alpha": 0.5, "threshold": float(level)})
+            return Takeover.model_validate({**both, **options, "threshold": float(level)})
         case _:
             options = {
                 "scorer": "logprob",
                 "draft": {**draft, "stop": "\n", "max_tokens": 32},
                 "rounds": 40,
-                "window": 4,
+                "depth": 4,
             }
             options["strategies"] = ()
             return SSR.model_validate({**both, **options, "threshold": float(level)})

@@ -150,7 +150,7 @@ def board(count: int, claims: bool, lag: int, uneven: bool = False) -> tuple[flo
     seconds = tokens = twice = 0.0
     for seed in range(BOARDS):
         done: list[int] = []
-        planner = Blackboard(n=count, rounds=3 * ITEMS, step=Prompt(max_tokens=2 * STEP), lag=lag)
+        planner = Blackboard(n=count, rounds=3 * ITEMS, step=Prompt(max_tokens=2 * STEP), depth=lag)
         hosts = [Host("host", decode_rate=STEP / 1.0, prefill_rate=1e9)]
         outcome = workers(claims, uneven, Random(seed), done)
         report = simulate(Request(text="Do all items.", seed=seed), planner=planner, hosts=hosts, outcome=outcome)

@@ -75,8 +75,8 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "job manifest": (".job", "manifest", "Write a plait command as a RayJob of Kubernetes."),
     },
     "Research": {
-        "learn strategies": (".lab.learn.command", "strategies", "Count how well strategies did, for `portfolio`."),
-        "learn route": (".lab.route.command", "route", "Fit which planner a request is worth, for `auto`."),
+        "learn strategies": (".lab.learn.command", "strategies", "Count how well strategies did, for `route`."),
+        "learn route": (".lab.route.command", "route", "Fit which planner a request is worth, for `route`."),
         "learn numbers": (".lab.learn.numbers", "numbers", "Find numbers of planners by replaying journals."),
         "learn prompts": (".lab.learn.command", "prompts", "Change prompt texts by reflection on what failed."),
         "learn show": (".lab.learn.command", "show", "Show the versions of learned values."),

@@ -92,7 +92,8 @@ def _planner(agent: Agent, ctx: Context) -> Flow:
     fields: dict[str, object] = {}
     for name in ("instructions", "agents", "handoffs"):
         if given := getattr(agent, name):
-            if name not in type(kind).model_fields:
+            option = "turn" if name == "instructions" else name  # what a turn's prompt begins with
+            if option not in type(kind).model_fields:
                 raise PlannerError(f"the planner {spec.name!r} has no {name}, which the agent {agent.name!r} has")
-            fields[name] = given
+            fields[option] = getattr(kind, option).model_copy(update={"template": given}) if option != name else given
     return kind.model_copy(update=fields)

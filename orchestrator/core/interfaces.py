@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple, Protocol, Self, cast, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, cast, runtime_checkable
 
-from pydantic import Field, JsonValue, SkipValidation, model_validator
+from pydantic import Field, JsonValue, SkipValidation
 
 from .errors import PlannerError, PluginError
 from .events import CacheNews, Event, Job
 from .ops import Kind, Plugin, Think
 from .plan import Plan, Step
 from .prices import Price
-from .prompt import Prompt, Uses, laid_over
+from .prompt import Prompt, WithPrompts
 from .request import Request
 from .result import Failure, Result
 from .task import Task
@@ -81,29 +81,14 @@ class JoinReader(Reader, Protocol):
         ...
 
 
-class Planner(Frozen):
+class Planner(WithPrompts):
     """Turns a request into plans and patches. It runs outside the machine: what it says is journalled, so replay never
     calls it. It may raise anything; that fails the run (`start`) or the step (`reader`) and nothing else."""
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("answer",)
     """Names of its prompts that write the answer: what a request's `generation` is laid over."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _prompts_over_defaults(cls, values: object) -> object:
-        # What a user says of a call changes that alone: `plan.max_tokens=4000` keeps the planner's temperature.
-        if not isinstance(values, Mapping):
-            return values
-        given = cast("Mapping[str, object]", values)
-        return laid_over(given, {name: info.default for name, info in cls.model_fields.items() if name in given})
-
-    @model_validator(mode="after")
-    def _templates_name_known_fields(self) -> Self:
-        for name, info in type(self).model_fields.items():
-            for uses in info.metadata:
-                if isinstance(uses, Uses):
-                    uses.check(name, getattr(self, name))
-        return self
+    pieces: ClassVar[bool] = False
+    """These prompts write pieces of the answer, so a limit of tokens for the answer is none of theirs."""
 
     def start(self, brief: Brief) -> Plan:
         """Return the first plan, whose output is the run's answer."""

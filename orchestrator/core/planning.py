@@ -17,6 +17,7 @@ from .ops import Function, Join, Part, Plugin, Sampling, StructuredOutput, Text,
 from .plan import Plan, Step
 from .prompt import Prompt, Thinking
 from .result import Result
+from .task import Task
 from .view import Branch
 
 __all__ = [
@@ -135,6 +136,21 @@ def call_model(
         options: what the planner says itself; it goes before what the prompt says.
     """
     said = _as_options(prompt) | cast("dict[str, object]", options)
+    said.setdefault("chat", brief.task.chat() if after is None else bool(said.get("messages")))
+    return _called(name, pieces, said, derive(brief.request.seed, planner, name), after)
+
+
+def ask_model(task: Task, name: str, pieces: str, prompt: Prompt, **options: Unpack[CallOptions]) -> Step:
+    """Return the same for a merge, which sees the task and not the request: a call that is sampled has no seed."""
+    said = _as_options(prompt) | cast("dict[str, object]", options)
+    said.setdefault("chat", task.chat())
+    return _called(name, pieces, said, None)
+
+
+def _called(
+    name: str, pieces: str | Sequence[Part], said: dict[str, object], seed: int | None, after: str | None = None
+) -> Step:
+    """Return a call with these options."""
     step = {key: said.pop(key) for key in _OF_STEP if key in said}
     form = said["structured"] = said.pop("form", None)
     if isinstance(form, str):  # the planner makes no such form for this call
@@ -146,10 +162,10 @@ def call_model(
     if sampling.get("labels"):
         sampling.setdefault("max_tokens", 1)
     if sampling.get("temperature") != 0:
-        sampling.setdefault("seed", derive(brief.request.seed, planner, name))
+        sampling.setdefault("seed", seed)
     else:
         sampling.pop("seed", None)  # nothing is drawn
-    chat = said.pop("chat", brief.task.chat() if after is None else bool(said.get("messages")))
+    chat = said.pop("chat")
     given = (Text(text=pieces),) if isinstance(pieces, str) and pieces else pieces
     parts = tuple(cast("Sequence[Part]", given))
     begin = str(said.pop("begin", "") or "")

@@ -15,14 +15,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, cast
 
-from pydantic import BeforeValidator, Field, JsonValue, field_validator
+from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_validator
 
 from .ops import LogitBias, Part, StructuredOutput, Text, Thinking
 from .values import Frozen, json_value
 
-__all__ = ["Generation", "Prompt", "Uses"]
+__all__ = ["Generation", "Prompt", "Uses", "WithPrompts"]
 
 _FIELD = re.compile(r"\{([A-Za-z_]\w*)\}")
 _Json = Annotated[dict[str, JsonValue], BeforeValidator(json_value)]
@@ -147,6 +147,27 @@ class Uses:
                 raise ValueError(
                     f"{name}.template names {{{place[1]}}}, and there is no such field (there are: {there})"
                 )
+
+
+class WithPrompts(Frozen):
+    """Base of plugins whose options are prompts of the calls that they make."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _prompts_over_defaults(cls, values: object) -> object:
+        # What a user says of a call changes that alone: `plan.max_tokens=4000` keeps the plugin's temperature.
+        if not isinstance(values, Mapping):
+            return values
+        given = cast("Mapping[str, object]", values)
+        return laid_over(given, {name: info.default for name, info in cls.model_fields.items() if name in given})
+
+    @model_validator(mode="after")
+    def _templates_name_known_fields(self) -> Self:
+        for name, info in type(self).model_fields.items():
+            for uses in info.metadata:
+                if isinstance(uses, Uses):
+                    uses.check(name, getattr(self, name))
+        return self
 
 
 def laid_over(values: Mapping[str, object], defaults: Mapping[str, object]) -> dict[str, object]:

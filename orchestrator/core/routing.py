@@ -8,14 +8,14 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
-from typing import Annotated
+from typing import cast
 
-from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
-from .ops import Plugin
 from .values import Frozen
+from .vocabulary import OnePlugin
 
-__all__ = ["MOST_TIERS", "Pattern", "Route", "Tier", "features"]
+__all__ = ["MOST_TIERS", "Pattern", "Ranking", "Tier", "TierFit", "features"]
 
 MOST_TIERS = 10
 """Of a route: all orders of them are weighed."""
@@ -56,16 +56,11 @@ def features(text: str, tools: Iterable[str] = ()) -> dict[str, float]:
     }
 
 
-def _as_plugin(value: object) -> object:
-    if isinstance(value, str):
-        return {"name": value}
-    return Plugin.of(value) if isinstance(value, BaseModel) else value
-
-
 class Tier(Frozen):
-    """A planner that a request may be given to, and what is known of it."""
+    """A planner that a request may be given to, and what is known of it. A planner alone, `sample:n=8`, is a tier of
+    which nothing is known."""
 
-    planner: Annotated[Plugin, BeforeValidator(_as_plugin)]
+    planner: OnePlugin
     cost: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
     """Tokens of a run, in the mean."""
     bias: float = Field(default=0.0, allow_inf_nan=False)
@@ -74,6 +69,20 @@ class Tier(Frozen):
     """What each feature adds to them, for a standard deviation above the middle."""
     runs: int = Field(default=0, ge=0)
     """How many runs the numbers are of."""
+    wins: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    """Sum of its utilities so far; a right answer that cost nothing counts 1."""
+    losses: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    """Runs so far, less `wins`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _alone(cls, value: object) -> object:
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, Mapping):
+            said = cast("Mapping[str, object]", value)
+            return said if "planner" in said else {"planner": said}
+        return {"planner": value}
 
     def chance(self, standard: Mapping[str, float]) -> float:
         """Return the probability of a right answer, by logistic regression on standardised features."""
@@ -92,10 +101,9 @@ class Pattern(Frozen):
     """Tokens of each tier on them, in the mean."""
 
 
-class Route(Frozen):
-    """Tiers, and what a token may cost."""
+class TierFit(Frozen):
+    """What is known of tiers together, and what a token may cost."""
 
-    tiers: tuple[Tier, ...] = Field(min_length=1, max_length=MOST_TIERS)
     scale: dict[str, tuple[float, float]] = {}
     """Mean and standard deviation of each feature, over the requests that the numbers are of."""
     together: tuple[Pattern, ...] = ()
@@ -104,12 +112,18 @@ class Route(Frozen):
     price: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
     """What a token takes off the 1 of a right answer."""
 
+
+class Ranking(TierFit):
+    """Tiers with what is known of them: in which order to try them."""
+
+    tiers: tuple[Tier, ...] = Field(min_length=1, max_length=MOST_TIERS)
+
     _lifts: dict[tuple[int, int], tuple[float, float]] = PrivateAttr(
         default_factory=dict[tuple[int, int], tuple[float, float]]
     )
 
     @model_validator(mode="after")
-    def _costs_of_all(self) -> Route:
+    def _costs_of_all(self) -> Ranking:
         if any(len(each.costs) != len(self.tiers) for each in self.together):
             raise ValueError(f"there are {len(self.tiers)} tiers: each pattern of `together` needs as many costs")
         return self

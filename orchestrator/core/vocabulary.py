@@ -4,7 +4,9 @@
         n: N = 8
         merge: MergeOption = Plugin(name="majority")
 
-What is said of a model call is no word of these: it is a field of a `Prompt`.
+What is said of a model call is no word of these: it is a field of a `Prompt`. A planner that goes on with what is its
+own begins the docstring with that of the word. Bounds of these words are `gt`: pydantic keeps one bound of a kind, so a
+planner's own `ge` would be lost beside another.
 """
 
 from __future__ import annotations
@@ -18,26 +20,36 @@ from .ops import Plugin
 __all__ = [
     "Allocate",
     "Arithmetic",
+    "By",
+    "Conclude",
+    "Confidence",
     "Deadline",
     "Depth",
+    "DialectName",
     "Early",
     "Least",
     "MergeOption",
+    "Models",
     "Most",
     "N",
+    "ObservationChars",
     "OnePlugin",
+    "Path",
+    "Quorum",
     "Reads",
     "Records",
+    "Repairs",
     "Rounds",
     "Scorer",
+    "SearchOption",
     "Separator",
     "Settle",
+    "Shown",
     "Style",
     "Threshold",
     "Tolerate",
     "Warmup",
     "Width",
-    "Window",
 ]
 
 
@@ -48,12 +60,26 @@ def _as_plugin(value: object) -> object:
 OnePlugin = Annotated[Plugin, BeforeValidator(_as_plugin)]
 """An option that names a plugin: `alike:ask=model`, `{"name": …, "options": {…}}`, or an instance of its class."""
 
-N = Annotated[int, Field(ge=1, description="Branches at once: samples, paths, threads, agents. `n=` of a run sets it.")]
-Most = Annotated[int, Field(ge=1, description="Most branches in all.")]
-Least = Annotated[int, Field(ge=1, description="Fewest branches that are worth it: with fewer it is one call.")]
-Rounds = Annotated[int, Field(ge=1, description="Most rounds, of which each reads what the one before it came to.")]
-Depth = Annotated[int, Field(ge=1, description="Most levels of branches below one another.")]
-Width = Annotated[int, Field(ge=1, description="Branches that the task's prompt tells one line of reasoning of.")]
+N = Annotated[int, Field(gt=0, description="Branches at once: samples, paths, threads, agents. `n=` of a run sets it.")]
+Most = Annotated[int, Field(gt=0, description="Most branches in all; those beyond are not run.")]
+Least = Annotated[int, Field(gt=0, description="Fewest branches that are worth it: with fewer it is one call.")]
+Rounds = Annotated[int, Field(gt=0, description="Most rounds, of which each reads what the one before it came to.")]
+Depth = Annotated[
+    int, Field(gt=-1, description="Most steps below one another: of a path, or ahead of the last that stands.")
+]
+Width = Annotated[int, Field(gt=0, description="Branches of one line of reasoning: as many are asked of the model.")]
+Shown = Annotated[
+    int | None,
+    Field(gt=-1, description="How many of what there is a model is shown, the nearest or best. By default all."),
+]
+Repairs = Annotated[int, Field(gt=-1, description="How often a model is asked to mend what cannot be run.")]
+ObservationChars = Annotated[
+    int | None,
+    Field(gt=0, description="Most characters of one result that a model is shown; of a longer one head and tail."),
+]
+Quorum = Annotated[
+    int | None, Field(gt=-1, description="Branches that are enough; the others are then stopped. By default all.")
+]
 MergeOption = Annotated[
     OnePlugin, Field(description='The merge of the branches, by name or as `{"name": …, "options": {…}}`.')
 ]
@@ -63,6 +89,16 @@ Allocate = Annotated[
 Scorer = Annotated[
     OnePlugin, Field(description='What scores steps in [0, 1], by name or as `{"name": …, "options": {…}}`.')
 ]
+SearchOption = Annotated[
+    OnePlugin, Field(description='The search: which node grows next, by name or as `{"name": …, "options": {…}}`.')
+]
+Models = Annotated[
+    tuple[str, ...], Field(description="Names of the models of the branches, in turn; by default that of the prompt.")
+]
+By = Annotated[str, Field(description="What decides.")]
+Conclude = Annotated[str, Field(description="What the answer is made of.")]
+DialectName = Annotated[str, Field(description="How the model writes what it wants done.")]
+Path = Annotated[str | None, Field(description="A file to read.")]
 Early = Annotated[
     bool, Field(description="Go on as soon as what is outstanding cannot change the outcome, and stop the rest.")
 ]
@@ -76,9 +112,9 @@ Deadline = Annotated[
     float | None, Field(gt=0.0, description="Seconds after which a round goes on with the branches that are done.")
 ]
 Reads = Annotated[
-    int,
+    int | None,
     Field(
-        ge=1,
+        gt=0,
         description="Most tokens of the branches' texts that one call reads, shared evenly; longer texts are cut.",
     ),
 ]
@@ -86,13 +122,16 @@ Threshold = Annotated[float, Field(description="The score from which on somethin
 Records = Annotated[
     tuple[tuple[float, ...], ...], Field(description="What is recorded of earlier runs, by which thresholds are set.")
 ]
-Window = Annotated[int, Field(ge=1, description="Steps that the draft may be ahead of the last one that stands.")]
-Warmup = Annotated[int, Field(ge=2, description="Branches that run to their ends, by which thresholds are set.")]
+Warmup = Annotated[
+    int, Field(gt=0, description="Branches that run to their ends first; what they show decides about the others.")
+]
+Confidence = Annotated[float, Field(ge=0.0, le=1.0, description="Probability at which something counts as sure.")]
 Separator = Annotated[str, Field(description="Between the branches' texts in the answer.")]
 Tolerate = Annotated[
     Literal["all", "best-effort"],
     Field(
-        description="`best-effort`: a branch that fails is left out. `all`: with the first that fails it is one call."
+        description="What becomes of branches that fail. `best-effort`: they are left out. `all`: with the first that "
+        "fails it is one call."
     ),
 ]
 Style = Annotated[

@@ -99,8 +99,8 @@ def histogram(drafts: Sequence[Draft]) -> str:
     return f"Answers of the drafts: {', '.join(parts)}{none}."
 
 
-def block(drafts: Sequence[Draft], most: int, what: str = "Draft") -> str:
-    """Return drafts under headings, numbered from 1, at most `most` tokens of their text in all.
+def block(drafts: Sequence[Draft], most: int | None, what: str = "Draft") -> str:
+    """Return drafts under headings, numbered from 1, at most `most` tokens of their text in all (`None`: all of it).
 
     Short drafts are kept whole, and the others share the rest evenly. Of a longer draft the end is kept, where the
     conclusion stands. Tokens are the engine's count, spread evenly over the characters.
@@ -112,9 +112,11 @@ def block(drafts: Sequence[Draft], most: int, what: str = "Draft") -> str:
     return "\n".join(parts)
 
 
-def shown(drafts: Sequence[Draft], most: int) -> list[str]:
+def shown(drafts: Sequence[Draft], most: int | None) -> list[str]:
     """Return the drafts' texts as in `block`."""
     texts = [visible(draft.text).strip() or draft.text.strip() for draft in drafts]
+    if most is None:
+        return texts
     shares = _shares([max(1, _tokens(draft, text)) for draft, text in zip(drafts, texts, strict=True)], most)
     return [_cut(text, _tokens(draft, text), share) for draft, text, share in zip(drafts, texts, shares, strict=True)]
 

@@ -11,8 +11,10 @@ from plait.core.errors import PlannerError
 from plait.core.programs import Cell
 from plait.core.task import Task
 
-__all__ = ["Cases", "problem_of", "shown"]
+__all__ = ["RUN_PYTHON", "Cases", "problem_of", "shown"]
 
+RUN_PYTHON = "run_python"
+"""The tool of a sandbox that runs programs."""
 Cases = Sequence[tuple[list[JsonValue], JsonValue]]
 """Arguments of a call, and what it shall return."""
 

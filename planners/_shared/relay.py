@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
+from pydantic import JsonValue
+
 from plait.core.awaited import Line, StepFailed
 from plait.core.flow import Context
 from plait.core.ops import Plugin
@@ -66,8 +68,10 @@ class Relay:
     async def score(self, piece: Piece) -> float | None:
         """Return how promising the text is with this piece, in [0, 1]; `None` if nobody can tell."""
         spec = self.scorer
-        if spec.name in ("model", "judge") and "model" not in spec.options and self.target is not None:
-            spec = spec.model_copy(update={"options": {**spec.options, "model": self.target}})
+        if spec.name in ("model", "judge") and self.target is not None:
+            given = spec.options.get("judge")
+            judge: JsonValue = {"model": self.target, **(given if isinstance(given, dict) else {})}
+            spec = spec.model_copy(update={"options": {**spec.options, "judge": judge}})
         scorer = cast("Scorer", self.ctx.brief.plugin("scorer", spec))
         line = piece.line if scorer.logprobs else None  # a judge reads the text: another model wrote the line
         node = SearchNode(

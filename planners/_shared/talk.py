@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Unpack
-
-from pydantic import Field
+from typing import ClassVar, Unpack
 
 from plait.core.awaited import CallHandle, Line, StepFailed
 from plait.core.chat import FunctionCall, Message, spoken
@@ -20,6 +18,7 @@ from plait.core.prompt import Prompt
 from plait.core.tools.canonical import canonical_text
 from plait.core.tools.turns import CallRequest, Dialect, wanted
 from plait.core.values import as_text
+from plait.core.vocabulary import Most, ObservationChars, Rounds
 
 from .told import LAST, REPAIR, functions, instructions
 
@@ -31,17 +30,21 @@ _ERROR = "error: "
 class ToolTurns(Flow):
     """Options of planners whose model calls tools, turn by turn."""
 
-    instructions: str = ""
-    """What the model is told first, before its tools."""
+    opening_prompt: ClassVar[str] = "turn"
+    """Name of the prompt whose template the model is told first, before its tools."""
+
     dialect: Dialect = "native"
-    """How calls are written. `native`: as functions of the chat template or server, or with `<tool_call>` tags.
-    `action`: lines `Action: name(…)`, for a model without either."""
-    calls: int = Field(default=8, ge=1)
-    """Most calls of one turn; those beyond are not run, and the model is told so."""
-    observation_chars: int | None = Field(default=8000, ge=1)
-    """Most characters of one result that the model is shown; of a longer one head and tail."""
-    rounds: int = Field(default=12, ge=1)
-    """Most turns, the answer included."""
+    """How the model writes what it wants done. `native`: as functions of the chat template or server, or with
+    `<tool_call>` tags. `action`: lines `Action: name(…)`, for a model without either."""
+    most: Most = 8
+    """Most branches in all; those beyond are not run, here of the calls of one turn, and the model is told so."""
+    observation_chars: ObservationChars = 8000
+    rounds: Rounds = 12
+
+    @property
+    def opening(self) -> str:
+        """What the model is told first."""
+        return getattr(self, self.opening_prompt).template or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,7 @@ class Talk:
         """Make the calls of a turn, and return it with their results. A call that changes nothing is made once, until
         one is made that may change something."""
         ctx = ctx or self.ctx
-        run = [each for each in turn.calls if each.id and each.name not in self.hidden][: self.options.calls]
+        run = [each for each in turn.calls if each.id and each.name not in self.hidden][: self.options.most]
         free = self.free(turn)
         if not free:
             self._made.clear()
@@ -173,7 +176,7 @@ class Talk:
                 f"{_ERROR}{call.name} cannot be called here, since it changes the world: say in the answer to call it"
             )
         if call not in run or text is None:
-            return f"not run: a turn may make {self.options.calls} calls; make it again if it is needed"
+            return f"not run: a turn may make {self.options.most} calls; make it again if it is needed"
         most = self.options.observation_chars
         if most is None or len(text) <= most:
             return text
@@ -192,7 +195,7 @@ class Talk:
     def messages(self, done: Sequence[Turn]) -> list[Message]:
         """Return the conversation so far."""
         history = list(self.ctx.brief.request.messages)
-        said = [self.options.instructions] if self.options.instructions else []
+        said = [self.options.opening] if self.options.opening else []
         if history and history[0].role in ("system", "developer"):
             said.append(history.pop(0).text)
         said.append(instructions(self.functions, self.options.dialect))

@@ -6,13 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import Field
-
 from plait.core.awaited import Line
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Part
 from plait.core.prompt import Prompt, Uses
-from plait.core.vocabulary import N, Rounds
+from plait.core.vocabulary import Depth, N, Rounds
 
 __all__ = ["Blackboard"]
 
@@ -33,14 +31,15 @@ class Blackboard(Flow):
 
     In each round every worker writes a `step`, at most one paragraph. Its prompt is the question, the log of all
     workers, and its own steps that the log does not have yet. The log only grows, in the order of rounds and workers
-    and not of arrival, so it is one cached prefix for all; a worker's own text moves into it. With `lag` 1 a worker
+    and not of arrival, so it is one cached prefix for all; a worker's own text moves into it. With `depth` 1 a worker
     goes on while the others' last step is still being written, and does more of what another is doing. Claims (`I take:
     …`) that another has made before are refused.
 
     All read all: a round of n workers makes n^2 references to steps.
 
     Differs from the original: others are seen after a step and not after a token, and their new text is read again by
-    each worker; there is no shared attention. Defaults: 2 workers, 8 rounds, 128 tokens a step, temperature 0.7, lag 0.
+    each worker; there is no shared attention. Defaults: 2 workers, 8 rounds, 128 tokens a step, temperature 0.7, depth
+    0.
 
     Fidelity: idea; no oracle.
     """
@@ -53,19 +52,17 @@ class Blackboard(Flow):
     """The answer after the log, where no step has given it."""
     n: N = 2
     rounds: Rounds = 8
-    lag: int = Field(default=0, ge=0)
-    """Rounds by which the log that a worker reads is behind. 0: all wait for one another after each round. More spares
-    the wait where steps differ much in length, and lets workers do the same thing twice."""
+    depth: Depth = 0
 
     def size(self) -> int:
-        """Return how many steps are under way at once: `lag` rounds are written before the first is read."""
-        return self.n * min(self.lag + 1, self.rounds)
+        """Return how many steps are under way at once: `depth` rounds are written before the first is read."""
+        return self.n * min(self.depth + 1, self.rounds)
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Have the workers write until one of them has the answer."""
         rows: list[list[Line]] = []
         start = self.step.parts(_RULES, question=question, count=str(self.n))
-        lag = min(self.lag, self.rounds)
+        lag = min(self.depth, self.rounds)
         for number in range(self.rounds + lag):
             if number < self.rounds:
                 rows.append([self._step(ctx, start, rows, worker) for worker in range(self.n)])
@@ -82,7 +79,7 @@ class Blackboard(Flow):
     def _step(self, ctx: Context, start: Sequence[Part], rows: Sequence[Sequence[Line]], worker: int) -> Line:
         """Make a worker's next step: after the log, and its own steps that are not in it yet."""
         number, me = len(rows) + 1, f"worker-{worker + 1}"
-        known = rows[: max(0, len(rows) - self.lag)]
+        known = rows[: max(0, len(rows) - self.depth)]
         own = [(place, rows[place - 1][worker]) for place in range(len(known) + 1, number)]
         said = [each for place, step in own for each in (f"**{me} [{place}]:** ", step, "\n\n")]
         refused = "".join(f"(Refused: {each})\n\n" for each in _refused(known, worker))

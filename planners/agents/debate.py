@@ -12,7 +12,7 @@ from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Part, Plugin
 from plait.core.prompt import Prompt, Uses
-from plait.core.vocabulary import MergeOption, N, Rounds
+from plait.core.vocabulary import MergeOption, N, Rounds, Shown
 
 from .._shared.flips import Flips, agreed, table
 from .._shared.steps import visible
@@ -47,24 +47,21 @@ class Debate(Flow):
 
     answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=512, temperature=0.8)
     """The first answers. Their template has `{question}`. At temperature 0 all agents say the same."""
-    turn: Annotated[Prompt, Uses("answers")] = Prompt()
-    """An answer after reading those of the others, `{answers}`; what it leaves open is as `answer` has it."""
+    turn: Annotated[Prompt, Uses("answers", "arguments")] = Prompt()
+    """An answer after reading those of the others, `{answers}`, or, against conformity, `{arguments}`, the same without
+    the lines that claim an answer; what it leaves open is as `answer` has it."""
     n: N = Field(default=3, ge=2)
     rounds: Rounds = 2
-    sparse: int | None = Field(default=None, ge=1)
-    """How many of the others each one reads: its next neighbours in a ring. All by default."""
-    hide_answers: bool = False
-    """Show the others' arguments without the line that claims their answer, against conformity."""
-    keep_first: bool = False
-    """Let the first answers vote beside the last: they were given in private."""
+    shown: Shown = None
+    """How many of what there is a model is shown, the nearest or best: others, its next neighbours in a ring. By
+    default all."""
     merge: MergeOption = Plugin(name="majority")
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Have the agents answer, read and answer again, and vote."""
         task, flips = ctx.brief.task, list[Flips]()
         asks = self.answer.parts("{question}", question=question)
-        first = await self._round(ctx, [self._ask(ctx, None, asks, i, 1) for i in range(self.n)], [])
-        lines = first
+        lines = await self._round(ctx, [self._ask(ctx, None, asks, i, 1) for i in range(self.n)], [])
         for number in range(2, self.rounds + 1):
             before = [task.extract(each.line) if each is not None else None for each in lines]
             if agreed(before, task):
@@ -77,8 +74,7 @@ class Debate(Flow):
             flips.append(Flips.of(number, before, [task.extract(each.line) if each else None for each in lines], task))
             if not flips[-1].changed:
                 break
-        voters = dict.fromkeys([*(first if self.keep_first else ()), *lines])
-        voting = [each for each in voters if each is not None]
+        voting = [each for each in lines if each is not None]
         vote = ctx.join(voting, self.merge, tolerate="best-effort", name="vote")
         return ctx.answer(vote, table(flips), name="answer")
 
@@ -108,11 +104,11 @@ class Debate(Flow):
     def _seen(self, lines: Sequence[Line | None], agent: int) -> tuple[Part, ...]:
         """Return the message that shows an agent what the others said."""
         others = [lines[(agent + step) % len(lines)] for step in range(1, len(lines))]
-        shown = [visible(each.text).strip() for each in others[: self.sparse] if each is not None]
-        if self.hide_answers:
-            shown = [_without_claim(each) for each in shown]
-        answers = "\n\n".join(f"One agent: {each}" for each in shown)
-        return self.turn.parts(_SEEN, answers=answers)
+        shown = [visible(each.text).strip() for each in others[: self.shown] if each is not None]
+        answers, arguments = (
+            "\n\n".join(f"One agent: {each}" for each in texts) for texts in (shown, map(_without_claim, shown))
+        )
+        return self.turn.parts(_SEEN, answers=answers, arguments=arguments)
 
 
 def _without_claim(text: str) -> str:

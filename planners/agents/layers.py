@@ -12,7 +12,7 @@ from plait.core.chat import Message
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Text
 from plait.core.prompt import Prompt, Uses
-from plait.core.vocabulary import N, Rounds
+from plait.core.vocabulary import Models, N, Rounds
 
 from .._shared.flips import Flips, agreed, table
 from .._shared.steps import visible
@@ -50,8 +50,7 @@ class Layers(Flow):
     """The call that aggregates the last layer, in the same way."""
     n: N = 6
     rounds: Rounds = Field(default=3, ge=2)
-    models: tuple[str, ...] = ()
-    """Names of the models of a layer, in turn; that of the prompt by default."""
+    models: Models = ()
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Have each layer read the one before, and aggregate."""

@@ -15,7 +15,7 @@ from plait.core.awaited import JoinHandle, Line, Pieces, Promise, StepFailed, St
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Part as Piece, Text
 from plait.core.prompt import Prompt, Uses
-from plait.core.vocabulary import Most, N, Records, Threshold
+from plait.core.vocabulary import Most, N, Records, Threshold, Width
 
 from .._shared.steps import shortened
 from .._shared.sub_problems import HARDEST, GraphText, Part
@@ -47,8 +47,8 @@ class Scale(Flow):
 
     Several outlines are drawn and the model picks one. Before a step is done it is asked, in one token, how difficult
     the step is, given the results that it builds on. Easy steps are answered at once (the thoughts are over before they
-    begin); hard ones are thought through, voted on (`votes`), or given to a stronger model (`hard.model`). A last step
-    answers the question, and always counts as hard.
+    begin); hard ones are thought through, voted on (`width` above 1), or given to a stronger model (`hard.model`). A
+    last step answers the question, and always counts as hard.
 
     Easy is a step whose difficulty has, by `records`, a chance of at least `threshold` to be done right the easy way:
     an isotonic fit of (difficulty, was it right). With fewer than 100 records difficulties mean nothing, and every step
@@ -65,11 +65,11 @@ class Scale(Flow):
 
     outline: Annotated[Prompt, Uses("question", "most")] = Prompt(thinking="off", max_tokens=512, temperature=0.6)
     """An outline. Its template has `{question}` and `{most}`, the most steps."""
-    choice: Annotated[Prompt, Uses("question", "plans")] = Prompt(thinking="off")
+    probe: Annotated[Prompt, Uses("question", "plans")] = Prompt(thinking="off")
     """The question which of `{plans}` is best."""
-    difficulty: Annotated[Prompt, Uses()] = Prompt(thinking="off")
+    judge: Annotated[Prompt, Uses()] = Prompt(thinking="off")
     """The question how difficult a step is, in one digit, behind the step's own prompt."""
-    easy: Annotated[Prompt, Uses("text")] = Prompt(max_tokens=256, temperature=0.6, begin="no-thinking")
+    part: Annotated[Prompt, Uses("text")] = Prompt(max_tokens=256, temperature=0.6, begin="no-thinking")
     """An easy step. Its template, behind the results that it builds on, has `{text}`, the step."""
     hard: Annotated[Prompt, Uses("text")] = Prompt(max_tokens=2048, temperature=0.6)
     """A hard step, and the answer. Give it a stronger `model`, if there is one."""
@@ -77,8 +77,7 @@ class Scale(Flow):
     most: Most = Field(default=8, ge=2, le=100)
     records: Records = ()
     threshold: Threshold = Field(default=0.9, ge=0.0, le=1.0)
-    votes: int = Field(default=1, ge=1, le=64)
-    """Lines of a hard step; more than one vote."""
+    width: Width = Field(default=1, le=64)
 
     @field_validator("records")
     @classmethod
@@ -122,8 +121,8 @@ class Scale(Flow):
             return read[found[0]] if found else {}
         numbers = [str(place) for place in range(1, len(found) + 1)]
         plans = "\n\n".join(f"Plan {number}\n{said}" for number, said in zip(numbers, found, strict=True))
-        pieces = self.choice.parts(_PICK, question=question, plans=plans)
-        pick = ctx.think(pieces, self.choice, labels=numbers, label="which plan?")
+        pieces = self.probe.parts(_PICK, question=question, plans=plans)
+        pick = ctx.think(pieces, self.probe, labels=numbers, label="which plan?")
         try:
             chances = (await pick).labels
         except StepFailed:
@@ -144,7 +143,7 @@ class Scale(Flow):
         needs = [number for number in part.needs if number in before]
         results = [(await before[number])[0] for number in needs]
         known = _known(question, [parts[number].text for number in needs], results)
-        prompt = [*known, *self.easy.parts(_OWN, text=part.text)]
+        prompt = [*known, *self.part.parts(_OWN, text=part.text)]
         difficulty = await self._difficulty(ctx, prompt, part) if tally.fit else 1.0
         tally.easy += (easy := tally.chance(difficulty) >= self.threshold)
         tally.hard += not easy
@@ -152,13 +151,13 @@ class Scale(Flow):
         if not easy:
             return await self._hard(ctx, [*known, *self.hard.parts(_OWN, text=part.text)], label)
         chat = ctx.brief.task.chat()  # a text without roles has no turn that could begin
-        return await ctx.think(prompt, self.easy if chat else self.easy.model_copy(update={"begin": None}), label=label)
+        return await ctx.think(prompt, self.part if chat else self.part.model_copy(update={"begin": None}), label=label)
 
     async def _difficulty(self, ctx: Context, prompt: Sequence[str | Piece | StepHandle[object]], part: Part) -> float:
         """Return the expected mark in [0, 1]; what the outline says where no mark can be had."""
         try:
             line: Line = await ctx.think(
-                [*prompt, *self.difficulty.parts(_DIFFICULT)], self.difficulty, labels=_DIGITS, label="how difficult?"
+                [*prompt, *self.judge.parts(_DIFFICULT)], self.judge, labels=_DIGITS, label="how difficult?"
             )
         except StepFailed:
             return (part.difficulty - 1) / (HARDEST - 1)
@@ -167,7 +166,7 @@ class Scale(Flow):
 
     async def _hard(self, ctx: Context, prompt: Pieces, label: str) -> Line | JoinHandle:
         """Do a step with all effort."""
-        lines = [ctx.think(prompt, self.hard, label=label) for _ in range(self.votes)]
+        lines = [ctx.think(prompt, self.hard, label=label) for _ in range(self.width)]
         if len(lines) == 1:
             return await lines[0]
         return await ctx.join(lines, "majority", tolerate="best-effort", label=f"{label}: vote")

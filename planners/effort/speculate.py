@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import Field, JsonValue
 
 from plait.core.awaited import Line, StepFailed
 from plait.core.flow import Answerable, Context
-from plait.core.prompt import Prompt, Uses
+from plait.core.prompt import Prompt
+from plait.core.vocabulary import Depth, Rounds
 
 from .._shared.talk import Talk, ToolTurns, Turn
 
@@ -28,7 +29,7 @@ class Speculate(ToolTurns):
     A cheap draft model writes step after step, with the tools that change nothing. The target model writes each of
     these steps too, behind the draft's steps before it, all at the same time. As long as both do the same the steps
     stand; at the first difference the target's own step is taken, the rest is given up, and a new round begins. What
-    comes out is what the target alone comes to (`window=1`); at temperature 0 it is the same text.
+    comes out is what the target alone comes to (`depth=1`); at temperature 0 it is the same text.
 
     With tools a step is a turn: the same calls, with arguments that the tool takes for the same, in the same order.
     The conversation keeps calls and results and not the thoughts around them, so that equal steps lead on equally.
@@ -40,25 +41,24 @@ class Speculate(ToolTurns):
     m = (1 - q^k) / (1 - q), for seconds a of a draft's and t of a target's step; `price` says what tokens weigh.
 
     Differs from the paper: the window comes of this formula and not of a trained predictor; steps are compared by their
-    calls and not by their text; no step of the target waits for an earlier one. Defaults: window of 8, price 0.
+    calls and not by their text; no step of the target waits for an earlier one. Defaults: depth of 8, price 0.
 
     Fidelity: variant (a formula in the place of the trained predictor, calls are compared); no oracle.
     """
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("target",)
+    opening_prompt: ClassVar[str] = "target"
 
-    draft: Annotated[Prompt, Uses()] = Prompt(max_tokens=1024, temperature=0.0)
+    draft: Prompt = Prompt(max_tokens=1024, temperature=0.0)
     """A step of the model that steps ahead (`draft.model`; by default any, as for the target)."""
-    target: Annotated[Prompt, Uses()] = Prompt(max_tokens=1024, temperature=0.0)
-    """A step of the model whose answer it is. Where there are no tools, `stop` is what ends a step of both (by default
-    the end of a line)."""
-    window: int = Field(default=8, ge=1)
-    """Most steps of a round. 1: the target alone."""
+    target: Prompt = Prompt(max_tokens=1024, temperature=0.0)
+    """A step of the model whose answer it is. Its template is what both are told first, before their tools. Where there
+    are no tools, `stop` is what ends a step of both (by default the end of a line)."""
+    depth: Depth = Field(default=8, ge=1)
     price: float = Field(default=0.0, ge=0.0)
     """Seconds that a token given up, or of the draft, has to save. 0: save seconds whatever it costs; with 0.01 a
     hundred tokens more have to save a second."""
-    rounds: int = Field(default=32, ge=1)
-    """Most steps, the answer included."""
+    rounds: Rounds = 32
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Take steps, round after round, until one is the answer."""
@@ -67,7 +67,7 @@ class Speculate(ToolTurns):
         while not done or not (done[-1].final or len(done) >= self.rounds):
             if done and done[-1].calls and not done[-1].results:
                 done[-1] = await talk.observed(done[-1])
-            windows.append(min(pace.window(self.window, self.price), self.rounds - len(done)))
+            windows.append(min(pace.window(self.depth, self.price), self.rounds - len(done)))
             done += await self._round(ctx, talk, pace, done, windows[-1])
         text = "".join(each.text for each in done) if not talk.functions else done[-1].text
         why = f"{len(done)} steps in {len(windows)} rounds of {', '.join(map(str, windows))}; {pace}"

@@ -28,13 +28,13 @@ class Takeover(Flow):
     rejected one began. Chains do not wait for one another. A vote decides between their answers.
 
     A segment does badly where its p-value, `(1 + #{calibration scores <= its score}) / (m + 1)` over the m calibration
-    scores of its round, is at most `alpha`. Where the calibration comes from the same distribution that is a share of
-    `alpha` of all segments; later rounds differ, so calibration is kept by round, and `why` says what share it was.
-    Calibration scores come from runs on other requests with `alpha=0`: `answer.data["scores"]`. `records` holds
-    them, by round; rounds after the last use those of the last. Without any, a segment does badly where it scores less
-    than `threshold`.
+    scores of its round, is at most `threshold` (the paper's alpha). Where the calibration comes from the same
+    distribution that is so large a share of all segments; later rounds differ, so calibration is kept by round, and
+    `why` says what share it was. Calibration scores come from runs on other requests with `threshold=0`:
+    `answer.data["scores"]`. `records` holds them, by round; rounds after the last use those of the last. Without any, a
+    segment does badly where it scores less than `threshold`.
 
-    With `alpha=1` the target writes all, and the answer is the target's; with `alpha=0` the draft does.
+    With `threshold=1` the target writes all, and the answer is the target's; with `threshold=0` the draft does.
 
     Differs from the published code: the rejected segment is replaced, where there it stays in the context; calibration
     is never on the requests that are answered; a score that cannot be told means a take-over; the answer is chosen by
@@ -44,19 +44,16 @@ class Takeover(Flow):
     Fidelity: variant (a rejected segment is replaced, the decision is theirs); held by `atts-takeover`.
     """
 
-    answer_prompts: ClassVar[tuple[str, ...]] = ()
+    answer_prompts: ClassVar[tuple[str, ...]] = ("draft", "target")
+    pieces: ClassVar[bool] = True
 
     draft: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=200, temperature=0.8)
     """A drafted segment, by the draft's `model`; by default any. Its template has `{question}`."""
     target: Annotated[Prompt, Uses("question")] = Prompt()
     """A segment that the target's `model` writes anew; what it leaves open is as `draft` has it."""
     n: N = Field(default=4, le=256)
-    alpha: float = Field(default=0.4, ge=0.0, le=1.0)
-    """Share of the segments that the target takes over."""
     records: Records = ()
-    threshold: Threshold = Field(default=0.5, ge=0.0, le=1.0)
-    takeovers: int | None = Field(default=None, ge=0)
-    """Most take-overs of a chain; no limit by default."""
+    threshold: Threshold = Field(default=0.4, ge=0.0, le=1.0)
     scorer: Scorer = Plugin(name="model")
     rounds: Rounds = Field(default=30, le=1000)
     merge: MergeOption = Plugin(name="majority")
@@ -78,19 +75,15 @@ class Takeover(Flow):
     async def _chain(self, ctx: Context, relay: Relay, tally: SegmentCounts, number: int) -> StepHandle[object]:
         """Write one chain, and return a step whose value is its text."""
         last: Piece | None = None
-        taken = 0
         for turn in range(self.rounds):
-            may = self.takeovers is None or taken < self.takeovers
             piece: Piece | None = None
-            if self.alpha < 1.0 or not may:
+            if self.threshold < 1.0:
                 piece = await relay.write(last, self.draft, f"draft {number}, segment {turn + 1}")
-            if piece is not None and may:
                 score = await relay.score(piece)
-                bad = self.alpha > 0.0 and self._does_badly(score, turn)
+                bad = self.threshold > 0.0 and self._does_badly(score, turn)
                 tally.add(turn, score, bad)
                 piece = None if bad else piece
             if piece is None:
-                taken += 1
                 piece = await relay.write(last, self._target, f"target {number}, segment {turn + 1}")
             last = piece
             if piece.ended:
@@ -103,7 +96,7 @@ class Takeover(Flow):
             return True
         if not self.records:
             return score < self.threshold
-        return p_value(score, self.records[min(turn, len(self.records) - 1)]) <= self.alpha
+        return p_value(score, self.records[min(turn, len(self.records) - 1)]) <= self.threshold
 
     @property
     def _target(self) -> Prompt:
@@ -149,8 +142,7 @@ class SegmentCounts:
 
 def p_value(score: float, calibration: Sequence[float]) -> float:
     """Return the conformal p-value of a score: the share of the calibration scores that are no better, with the score
-    itself counted in. Equal scores count, so that no more than a share of `alpha` is taken
-    over.
+    itself counted in. Equal scores count, so that no more than the share that is asked for is taken over.
 
     >>> p_value(0.2, [0.1, 0.5, 0.9])
     0.5

@@ -21,7 +21,7 @@ _MAX_BYTES = 16 << 20
 
 
 class Fixed(Planner):
-    """Run the plan given by `path` or `plan` (one of them).
+    """Run the plan given by `path` or `graph` (one of them).
 
     Inside the `op` of a step, `{{request}}` in a string stands for the request's text and `{{prompt}}` for the prompt
     that the task makes of it. They are put in once and not read again. It is nobody's method, so it differs from none;
@@ -29,8 +29,8 @@ class Fixed(Planner):
     """
 
     path: str | None = None
-    """A JSON or TOML file (told apart by its ending, `.json` or `.toml`) that holds a plan."""
-    plan: dict[str, JsonValue] | None = None
+    """A file to read, JSON or TOML (told apart by its ending, `.json` or `.toml`), that holds a plan."""
+    graph: dict[str, JsonValue] | None = None
     """The plan itself: `{"steps": […], "output": …}`."""
 
     def start(self, brief: Brief) -> Plan:
@@ -56,10 +56,10 @@ class Fixed(Planner):
 
     def _read(self) -> tuple[str, JsonValue]:
         """Return what to call the plan in messages, and the plan unread."""
-        if (self.path is None) == (self.plan is None):
-            raise PlanError("the planner `fixed` needs a plan: give its option `path` (a file) or `plan`, one of them")
+        if (self.path is None) == (self.graph is None):
+            raise PlanError("the planner `fixed` needs a plan: give its option `path` (a file) or `graph`, one of them")
         if self.path is None:
-            return "plan", self.plan
+            return "graph", self.graph
         path = Path(self.path)
         if path.suffix not in (".json", ".toml"):
             raise PlanError(f"{path}: a plan file ends in .json or .toml")

@@ -14,6 +14,7 @@ from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context
 from plait.core.prompt import Prompt, Uses
 from plait.core.result import Result, Token
+from plait.core.vocabulary import N, Warmup
 
 from .._shared.steps import visible
 from .._shared.talk import Talk, ToolTurns, Turn
@@ -43,7 +44,7 @@ _NOTHING: Mapping[str, float] = {"turn": 0.0, "thoughts": 0.0, "calls": 0.0}
 class PartialRollout(ToolTurns):
     """Partial rollouts and compressed aggregation (ParallelMuse, Li et al., arXiv 2510.24698).
 
-    First `rollouts` lines of work go from the question to an answer, turn by turn, with tools. The turns at which the
+    First `warmup` lines of work go from the question to an answer, turn by turn, with tools. The turns at which the
     model was least sure are where it might have gone another way: from before each of the `positions` least sure ones
     `n` new lines branch off. They read what was said and observed before it and repeat no call. `fresh` lines begin
     anew beside the first ones. Each line that ends is condensed to a report at once, while others go on; one last call
@@ -59,25 +60,22 @@ class PartialRollout(ToolTurns):
     Fidelity: variant (by default whole turns, `by` has the paper's parts); no oracle.
     """
 
-    rollouts: int = Field(default=1, ge=1, le=1000)
-    """Lines from which others branch off."""
+    warmup: Warmup = Field(default=1, le=1000)
     positions: int = Field(default=2, ge=0, le=1000)
-    """Turns of each at which others branch off; where it has fewer, the others begin anew."""
-    n: int = Field(default=3, ge=1, le=1000)
-    """Lines that branch off at each of them."""
+    """Turns of each of these at which others branch off; where it has fewer, the others begin anew."""
+    n: N = Field(default=3, le=1000)
+    """Branches at once: lines that branch off at each of the positions."""
     fresh: int = Field(default=1, ge=0, le=1000)
     """Lines that begin anew, beside the first ones."""
-    at: Literal["uncertain", "random", "uniform"] = "uncertain"
-    """Where to branch: at the turns that the model was least sure of, which needs log-probabilities of its worker; or,
-    to compare, at random ones or at equal distances."""
-    by: Literal["turn", "calls", "thoughts", "mixed"] = "turn"
-    """The part of a turn whose tokens count, with `at="uncertain"`: all, those of its last call (between
-    `<tool_call>` tags), those of its thoughts (between `<think>` tags), or half of the positions by calls, the others
-    by thoughts. The last three are the paper's, and need the tokens themselves (`Sampling.top_logprobs`); a turn
+    by: Literal["turn", "calls", "thoughts", "mixed", "random", "uniform"] = "turn"
+    """What decides where to branch: how unsure the model was of a turn, which needs log-probabilities of its worker;
+    or, to compare, `random` turns or `uniform` distances. `turn`: all tokens count; else those of its last call
+    (between `<tool_call>` tags), those of its thoughts (between `<think>` tags), or half of the positions by calls, the
+    others by thoughts. The last three are the paper's, and need the tokens themselves (`Sampling.top_logprobs`); a turn
     without the part comes last."""
-    turn: Annotated[Prompt, Uses()] = Prompt(max_tokens=1024, temperature=0.7)
-    """One turn of a line of work."""
-    report: Annotated[Prompt, Uses()] = Prompt(max_tokens=512, temperature=0.0)
+    turn: Prompt = Prompt(max_tokens=1024, temperature=0.7)
+    """One turn of a line of work. Its template is what the model is told first, before its tools."""
+    summary: Annotated[Prompt, Uses()] = Prompt(max_tokens=512, temperature=0.0)
     """What a line that has ended is condensed to."""
     answer: Annotated[Prompt, Uses("question", "count", "reports")] = Prompt(max_tokens=1024, temperature=0.0)
     """Reads all reports and chooses."""
@@ -89,7 +87,7 @@ class PartialRollout(ToolTurns):
             why = "all its tools change the world" if hidden else "there is none"
             raise PlannerError(f"partial-rollout explores with tools, and {why}: take `react` or `sample`")
         talk = Talk(ctx, question, self, hidden=hidden)
-        branching = [self._family(ctx, talk) for _ in range(self.rollouts)]
+        branching = [self._family(ctx, talk) for _ in range(self.warmup)]
         ended = await ctx.gather(*branching, self._lines(ctx, talk, [()] * self.fresh))
         reports = [each for group in ended for each in group]
         good = [each for each in reports if isinstance(each, Line)]
@@ -128,7 +126,7 @@ class PartialRollout(ToolTurns):
     async def _path(self, ctx: Context, talk: Talk, start: tuple[Turn, ...]) -> Path:
         """Go on after some turns until there is an answer."""
         turns, unsure = list(start), [_NOTHING] * len(start)
-        uncertain = self.at == "uncertain"
+        uncertain = self.by not in ("random", "uniform")
         by_token = uncertain and self.by != "turn"
         prompt = self.turn.model_copy(update={"top_logprobs": 16}) if by_token else self.turn
         while not turns or not turns[-1].final:
@@ -142,7 +140,7 @@ class PartialRollout(ToolTurns):
             if sure is None and uncertain:
                 raise PlannerError(
                     f"the worker does not say how sure the model was of {line.name}, so nothing tells where to branch: "
-                    "give at=uniform or at=random, or an engine that returns log-probabilities"
+                    "give by=uniform or by=random, or an engine that returns log-probabilities"
                 )
             unsure.append(sure or _NOTHING)
             turn = talk.read(line, turns)
@@ -161,8 +159,12 @@ class PartialRollout(ToolTurns):
         """Return the turns before which to branch, from 1: before the first one a line begins anew."""
         places = range(1, len(path.turns))
         most = min(self.positions, len(places))
-        match self.at:
-            case "uncertain":
+        match self.by:
+            case "random":
+                return sorted(ctx.random.sample(list(places), most))
+            case "uniform":
+                return [1 + (2 * n + 1) * len(places) // (2 * most) for n in range(most)]
+            case _:
                 spots: list[int] = []
                 parts = ("calls", "thoughts") if self.by == "mixed" else (self.by,)
                 for number, part in enumerate(parts, 1):
@@ -170,14 +172,10 @@ class PartialRollout(ToolTurns):
                     left.sort(key=lambda place: (-path.unsure[place][part], place))
                     spots += left[: -(-most * number // len(parts)) - len(spots)]
                 return sorted(spots)
-            case "random":
-                return sorted(ctx.random.sample(list(places), most))
-            case "uniform":
-                return [1 + (2 * n + 1) * len(places) // (2 * most) for n in range(most)]
 
     async def _report(self, ctx: Context, talk: Talk, path: Path) -> Line | StepFailed:
         messages = talk.messages(path.turns)
-        line = ctx.think(_REPORT, self.report, chat=True, messages=messages, label="report")
+        line = ctx.think(self.summary.parts(_REPORT), self.summary, chat=True, messages=messages, label="report")
         try:
             return await line
         except StepFailed as error:

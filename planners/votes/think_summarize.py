@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,7 +12,7 @@ from plait.core.ops import Plugin, Text
 from plait.core.plan import Step
 from plait.core.planning import CallOptions
 from plait.core.prompt import Prompt, Uses
-from plait.core.vocabulary import Deadline, N, Reads, Settle
+from plait.core.vocabulary import Deadline, N, Quorum, Reads, Settle
 
 from .._shared.drafts import Draft, block, drafts_of, histogram, shown, verified
 from .._shared.steps import Asker
@@ -42,8 +42,8 @@ class ThinkSummarize(Flow):
     verifier finds right is the answer, and so is a path without any other beside it.
 
     Differs from the paper, whose model is trained to think in tagged paths and whose engine lets the summary attend to
-    their caches: here any model is asked in words for a synthesis of the paths' text (or, with `tags`, writes as that
-    model was trained to). Do not expect the paper's figures. The paths race: with a quorum below `n` a seed does not
+    their caches: here any model is asked in words for a synthesis of the paths' text (or writes in the dialect
+    that it was trained in). Do not expect the paper's figures. The paths race: with a quorum below `n` a seed does not
     fix the answer, since what ends first is read, and the answer's `why` says so. Tokens of stopped paths count as
     cancelled in the run's usage. Defaults: 4 paths, temperature 0.8, at most 4,096 tokens of paths read.
 
@@ -57,20 +57,19 @@ class ThinkSummarize(Flow):
     summary: Annotated[Prompt, Uses("question", "drafts", "histogram")] = Prompt(max_tokens=1024, temperature=0.0)
     """The synthesis. Its template has `{question}`, `{drafts}`, and `{histogram}`, a count of their answers."""
     n: N = 4
-    quorum: int | None = Field(default=1, ge=1)
-    """Finished paths after which the others are stopped; `null` waits for all. If too many fail, the synthesis reads
-    the rest."""
+    quorum: Quorum = Field(default=1, ge=1)
     deadline: Deadline = None
     reads: Reads = Field(default=4096)
-    tags: bool = False
-    """Write for a model that was trained as ParaThinker: path 1 begins with `<think1>` … and ends at `</think1>`, and
-    the answer is the `<summary>` that follows all paths in the model's own turn. Its engine lets the summary attend to
-    the paths' caches; here it reads their text again. Its tokenizer has tags for eight paths, so `n` is at most 8."""
+    dialect: Literal["words", "parathinker"] = "words"
+    """How the model writes what it wants done. `parathinker`, for a model that was trained as that one: path 1 begins
+    with `<think1>` … and ends at `</think1>`, and the answer is the `<summary>` that follows all paths in the model's
+    own turn. Its engine lets the summary attend to the paths' caches; here it reads their text again. Its tokenizer has
+    tags for eight paths, so `n` is at most 8."""
     settle: Settle = True
 
     @model_validator(mode="after")
     def _paths_have_tags(self) -> ThinkSummarize:
-        if self.tags and self.n > MOST_TAGGED:
+        if self._tagged and self.n > MOST_TAGGED:
             raise PluginError(f"a model trained as ParaThinker has tags for {MOST_TAGGED} paths: give a smaller `n`")
         return self
 
@@ -101,9 +100,13 @@ class ThinkSummarize(Flow):
         merge = Plugin(name="synthesis-or-vote", options={"note": why})
         return ctx.join([summary, *votes], merge, tolerate="best-effort", early=True, name="answer")
 
+    @property
+    def _tagged(self) -> bool:
+        return self.dialect == "parathinker"
+
     def _path(self, asker: Asker, number: int, partial: bool) -> Step:
         options: CallOptions = {"stream": partial, "label": f"path {number} of {self.n}"}
-        if self.tags:
+        if self._tagged:
             options["begin"], options["stop"] = f"<think{number}>", (f"</think{number}>",)
         return asker.step(
             f"path-{number}",
@@ -113,9 +116,9 @@ class ThinkSummarize(Flow):
         )
 
     def _summary(self, asker: Asker, drafts: list[Draft]) -> Step:
-        """Return the synthesis: a call that reads all paths, or (`tags`) the end of the turn in which they stand."""
-        options: CallOptions = {"label": f"{'summary' if self.tags else 'synthesis'} of {len(drafts)} paths"}
-        if self.tags:
+        """Return the synthesis: a call that reads all paths, or (tagged) the end of the turn in which they stand."""
+        options: CallOptions = {"label": f"{'summary' if self._tagged else 'synthesis'} of {len(drafts)} paths"}
+        if self._tagged:
             pieces = (Text(text=asker.question),)
             numbers = [draft.name.rpartition("-")[2] for draft in drafts]
             texts = zip(numbers, shown(drafts, self.reads), strict=True)

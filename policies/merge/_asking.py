@@ -10,37 +10,23 @@ from collections.abc import Collection, Sequence
 from pydantic import Field
 
 from plait.core.interfaces import Merge
-from plait.core.ops import Sampling, StructuredOutput, Think
-from plait.core.plan import Step
-from plait.core.task import Task
+from plait.core.prompt import WithPrompts
 from plait.core.view import Branch
 
 from .._ballots import names as named
 
 
-class Asking(Merge):
+class Asking(WithPrompts, Merge):
     """Base of the merges that ask a model."""
 
-    tokens: int = Field(default=512, ge=1)
-    """Most tokens of one call."""
-    temperature: float = Field(default=0.0, ge=0.0)
-    """Of the calls; 0 is greedy."""
-    model: str | None = None
-    """Name of the model that is asked; any that a worker serves by default."""
-    limit: int = Field(default=8000, ge=1)
-    """Most characters of one branch's text that it is shown: the last ones, where the answer stands."""
-
-    def call(self, task: Task, name: str, prompt: str, label: str, form: StructuredOutput | None = None) -> Step:
-        """Return one call of the model."""
-        sampling = Sampling(max_tokens=self.tokens, temperature=self.temperature, structured=form)
-        return Step(
-            name=name, op=Think(prompt=prompt, chat=task.chat(), sampling=sampling, model=self.model), label=label
-        )
+    observation_chars: int = Field(default=8000, ge=1)
+    """Most characters of one result that a model is shown: the last ones of a branch's text, where the answer
+    stands."""
 
     def shown(self, text: str) -> str:
         """Return a text as the model is shown it."""
-        text = text.strip()
-        return text if len(text) <= self.limit else f"[…] {text[-self.limit :]}"
+        text, most = text.strip(), self.observation_chars
+        return text if len(text) <= most else f"[…] {text[-most:]}"
 
 
 def texts(branches: Sequence[Branch]) -> list[Branch]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated
 
 from pydantic import Field, JsonValue
 
-from plait.core.ops import StructuredOutput, Think
+from plait.core.ops import StructuredOutput
 from plait.core.plan import Step
+from plait.core.planning import ask_model
+from plait.core.prompt import Prompt, Uses
 from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch
@@ -17,6 +20,7 @@ from plait.core.view import Branch
 from .._similarity import cluster, cosine
 from ._asking import Asking, fresh
 
+_WORDS = StructuredOutput(kind="choice", spec=["yes", "no"], required=False)
 _WORD = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
 SAME_BY_MODEL = 0.5
 """Threshold for the probability that a model gives: more likely the same than not."""
@@ -62,32 +66,26 @@ class Grouping(Asking):
     """
 
     threshold: float | None = Field(default=None, gt=0.0, le=1.0)
-    """Least probability (of a model that is `graded`) or cosine (of embeddings) at which two are the same; 0.5 and 0.9
-    if left out."""
-    graded: bool = False
-    """Take the probability with which the model said "yes" or "no" in place of the word alone: of a model that answers
-    with one token. Asks for log-probabilities."""
-    constrain: bool = False
-    """Let the engine allow the model nothing but "yes" or "no", where it can."""
+    """The score from which on something counts: two are the same at this probability (of a model with
+    `judge.logprobs`) or cosine (of embeddings); 0.5 and 0.9 if left out."""
+    judge: Annotated[Prompt, Uses("question", "a", "b")] = Prompt(max_tokens=512, temperature=0.0)
+    """Says of two texts whether they come to the same. Its template has `{question}`, `{a}` and `{b}`. `form=choice`:
+    an engine that can allows nothing but "yes" or "no". With `logprobs` the probability of the word counts, in place of
+    the word alone: of a model that answers with one token."""
     groups: Groups | None = None
     """The groups so far; set by the merge itself."""
 
-    def comparisons(self, groups: Groups, shown: Mapping[str, str], intro: str, ask: str, task: Task) -> list[Step]:
-        """Return the calls of the next round. `shown` has the text of each; `intro` and `ask` are put around the two of
-        a comparison, which are called A and B."""
+    def comparisons(self, groups: Groups, shown: Mapping[str, str], template: str, task: Task) -> list[Step]:
+        """Return the calls of the next round. `shown` has the text of each; `template` is ours."""
         head = groups.open[0]
-        form = StructuredOutput(kind="choice", spec=["yes", "no"], required=False) if self.constrain else None
+        form = _WORDS if self.judge.form == "choice" else self.judge.form
         steps: list[Step] = []
         for i, other in enumerate(groups.others, 1):
             name = fresh(f"same-{len(groups.found) + 1}-{i}", shown)
             # the first text comes first, so that the calls of a round share their prefix
-            texts = f"A:\n{self.shown(shown[head])}\n\nB:\n{self.shown(shown[other])}"
-            prompt = f"{task.render()}\n\n{intro}\n\n{texts}\n\n{ask}\n"
-            step = self.call(task, name, prompt, f"{head} and {other}", form)
-            if self.graded and isinstance(step.op, Think):
-                sampling = step.op.sampling.model_copy(update={"logprobs": 1})
-                step = step.model_copy(update={"op": step.op.model_copy(update={"sampling": sampling})})
-            steps.append(step)
+            two = {"a": self.shown(shown[head]), "b": self.shown(shown[other])}
+            pieces = self.judge.text(template, question=task.render(), **two)
+            steps.append(ask_model(task, name, pieces, self.judge, label=f"{head} and {other}", form=form))
         return steps
 
     def heard(self, groups: Groups, by_name: Mapping[str, Branch]) -> Groups:
@@ -106,7 +104,9 @@ class Grouping(Asking):
         said = _WORD.findall(call.text) if call is not None and call.done else []
         if not said or call is None or call.result is None:
             return None
-        sure = math.exp(min(0.0, call.result.logprob)) if self.graded and call.result.logprob is not None else 1.0
+        sure = (
+            math.exp(min(0.0, call.result.logprob)) if self.judge.logprobs and call.result.logprob is not None else 1.0
+        )
         return sure if said[-1].lower() == "yes" else 1.0 - sure
 
     def by_embedding(self, names: Sequence[str], value: JsonValue, apart: Collection[str] = ()) -> Groups | None:

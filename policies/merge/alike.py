@@ -19,7 +19,19 @@ from ._grouping import Grouping, Groups
 
 __all__ = ["Alike"]
 
-_ASK = "Will A and B come to the same final answer? Say only yes or no."
+_COMPARE = """\
+{question}
+
+Two unfinished attempts at this:
+
+A:
+{a}
+
+B:
+{b}
+
+Will A and B come to the same final answer? Say only yes or no.
+"""
 
 
 class Alike(Grouping):
@@ -29,8 +41,8 @@ class Alike(Grouping):
     Beginnings that ended by themselves are clustered by their answers without further questions; one that ended without
     an answer is a cluster of its own. The others are compared with these first, then with one another. `embedding`: a
     tool makes vectors of all texts, and a beginning joins the most similar cluster before it at a cosine of `threshold`
-    (0.9). `model`: a model says of pairs whether both will come to the same answer; with `graded` its probability must
-    reach `threshold` (0.5).
+    (0.9). `model`: a model says of pairs whether both will come to the same answer; with `judge.logprobs` its
+    probability must reach `threshold` (0.5).
 
     If the tool or a model's call fails, or says neither yes nor no, the beginnings in question stay apart: that costs
     tokens, but no vote. The value is that of `distinct`: a list of {"trace": name, "count": size of the cluster,
@@ -43,8 +55,6 @@ class Alike(Grouping):
     """The judge: an embedding or a model."""
     tool: str = Field(default="embed", min_length=1)
     """Name of the tool that makes vectors of texts: it takes `texts` and returns a list of numbers for each."""
-    instruction: str = _ASK
-    """Question to the model about two beginnings."""
     called: str | None = None
     """Step with the vectors; set by the merge itself."""
 
@@ -92,7 +102,7 @@ class Alike(Grouping):
 
     def _round(self, groups: Groups, by_name: dict[str, Branch], task: Task) -> Plan:
         texts = {name: branch.line for name, branch in by_name.items()}
-        steps = self.comparisons(groups, texts, "Two unfinished attempts at this:", self.instruction, task)
+        steps = self.comparisons(groups, texts, _COMPARE, task)
         asking = groups.model_copy(update={"calls": tuple(step.name for step in steps)})
         traces = [name for name in by_name if self.groups is None or name not in self.groups.calls]
         return self._then(steps, traces, {"groups": asking})

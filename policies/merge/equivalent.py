@@ -20,6 +20,19 @@ from ._grouping import Grouping, Groups
 
 __all__ = ["Equivalent"]
 
+_COMPARE = """\
+{question}
+
+Two answers to this:
+
+A:
+{a}
+
+B:
+{b}
+
+Do A and B mean the same answer? Say only yes or no.
+"""
 _TOOLS = {"tool": "math_equal", "embedding": "embed"}
 
 
@@ -46,8 +59,6 @@ class Equivalent(Grouping):
     """The judge."""
     tool: str | None = Field(default=None, min_length=1)
     """Name of the tool; `math_equal` (of `ask=tool`) or `embed` (of `ask=embedding`) if left out."""
-    instruction: str = "Do A and B mean the same answer? Say only yes or no."
-    """What a model is asked about two answers."""
     most: int = Field(default=16, ge=2)
     """Most different answers that a model is asked about: those with most votes. The others keep to themselves."""
     called: str | None = None
@@ -103,7 +114,7 @@ class Equivalent(Grouping):
             groups = self.heard(self.groups, by_name)
         if groups.open:
             taken = dict.fromkeys(by_name, "") | texts
-            steps = self.comparisons(groups, taken, "Two answers to this:", self.instruction, task)
+            steps = self.comparisons(groups, taken, _COMPARE, task)
             asking = groups.model_copy(update={"calls": tuple(step.name for step in steps)})
             voters = [name for name in by_name if self.groups is None or name not in self.groups.calls]
             return Verdict(value=None, why=why, patch=self._then(steps, voters, {"groups": asking}))

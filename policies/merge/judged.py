@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field, JsonValue
 
 from plait.core.interfaces import Verdict
 from plait.core.ops import Join, Plugin
 from plait.core.plan import Plan, Step
+from plait.core.planning import ask_model
+from plait.core.prompt import Prompt, Uses
 from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch
@@ -20,6 +22,14 @@ from ._asking import Asking, fresh
 
 __all__ = ["Judged"]
 
+_MARK = """\
+{question}
+
+An answer to this:
+{answer}
+
+How likely is this answer right? Give a mark from 0 (surely wrong) to {best} (surely right).
+Mark:"""
 _NUMBER = re.compile(r"(?<![\w.])\d++(?:\.\d++)?+(?![\w.]*\d)")
 
 
@@ -47,8 +57,8 @@ class Judged(Asking):
 
     best: int = Field(default=10, ge=1)
     """The highest mark."""
-    instruction: str = "How likely is this answer right? Give a mark from 0 (surely wrong) to {best} (surely right)."
-    """What the model is asked; `{best}` is put in."""
+    judge: Annotated[Prompt, Uses("question", "answer", "best")] = Prompt(max_tokens=512, temperature=0.0)
+    """Marks an answer. Its template has `{question}`, `{answer}`, and `{best}`, the highest mark."""
     entries: tuple[CandidateMark, ...] = ()
     """What has been marked; set by the merge itself."""
     left_out: tuple[str, ...] = ()
@@ -72,13 +82,13 @@ class Judged(Asking):
             said = "; ".join([f"nothing to mark: {why}", *absent(roll)])
             return Verdict(value=only.answer, why=said, winner=only.branch.name, extracted=True)
         names = [each.first.branch.name for each in counted]
-        ask = self.instruction.replace("{best}", str(self.best))
         calls: list[Step] = []
         entries: list[CandidateMark] = []
         for i, each in enumerate(counted, 1):
             text = self.shown(each.first.branch.line)
-            prompt = f"{task.render()}\n\nAn answer to this:\n{text}\n\n{ask}\nMark:"
-            calls.append(self.call(task, fresh(f"mark-{i}", names), prompt, f"mark {each.first.branch.name}"))
+            pieces = self.judge.text(_MARK, question=task.render(), answer=text, best=str(self.best))
+            label = f"mark {each.first.branch.name}"
+            calls.append(ask_model(task, fresh(f"mark-{i}", names), pieces, self.judge, label=label))
             entries.append(CandidateMark(branch=each.first.branch.name, call=calls[-1].name, votes=each.votes))
         update = {"entries": tuple(entries), "left_out": tuple(absent(roll))}
         options: dict[str, JsonValue] = self.model_copy(update=update).model_dump(mode="json")

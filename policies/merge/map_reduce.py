@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import Field, JsonValue
 
 from plait.core.interfaces import Verdict
 from plait.core.ops import Join, Plugin
 from plait.core.plan import Plan, Step
+from plait.core.planning import ask_model
+from plait.core.prompt import Prompt, Uses
 from plait.core.task import Task
 from plait.core.view import Branch
 
@@ -17,7 +20,14 @@ from ._asking import Asking, fresh, silent, texts
 
 __all__ = ["MapReduce"]
 
-_TASK = "Combine these parts into one text that answers the request. Leave nothing out that matters, say nothing twice."
+_COMBINE = """\
+Request:
+{question}
+
+{parts}
+
+Combine these parts into one text that answers the request. Leave nothing out that matters, say nothing twice.
+"""
 
 
 class MapReduce(Asking):
@@ -29,8 +39,8 @@ class MapReduce(Asking):
 
     fan_in: int = Field(default=4, ge=2)
     """Texts that one call reads."""
-    instruction: str = _TASK
-    """What the model is told to do with the parts."""
+    summary: Annotated[Prompt, Uses("question", "parts")] = Prompt(max_tokens=512, temperature=0.0)
+    """Makes one text of several. Its template has `{question}` and `{parts}`."""
     level: int = Field(default=0, ge=0)
     """Levels done so far; set by the merge itself."""
 
@@ -49,8 +59,9 @@ class MapReduce(Asking):
         for i in range(groups):
             group = parts[i * size : (i + 1) * size]
             written = "\n\n".join(f"Part {j}:\n{self.shown(each.text)}" for j, each in enumerate(group, 1))
-            prompt = f"Request:\n{task.render()}\n\n{written}\n\n{self.instruction}\n"
-            calls.append(self.call(task, fresh(f"reduce-{i + 1}", names), prompt, f"reduce {len(group)}"))
+            pieces = self.summary.text(_COMBINE, question=task.render(), parts=written)
+            name = fresh(f"reduce-{i + 1}", names)
+            calls.append(ask_model(task, name, pieces, self.summary, label=f"reduce {len(group)}"))
         options = {**self.model_dump(mode="json"), "level": self.level + 1}
         needs = tuple(call.name for call in calls)
         end = Step(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import JsonValue
 
 from plait.core.interfaces import Verdict
 from plait.core.ops import Join, Plugin, StructuredOutput
 from plait.core.plan import Plan, Step
+from plait.core.planning import ask_model
+from plait.core.prompt import Prompt, Uses
 from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch
@@ -20,8 +22,19 @@ from ._asking import Asking, fresh
 
 __all__ = ["Pairwise"]
 
+_LETTERS = StructuredOutput(kind="choice", spec=["A", "B"], required=False)
 _LETTER = re.compile(r"\b([AB])\b")
-_ASK = "Which of the two answers is more likely right? Answer with one letter, A or B."
+_COMPARE = """\
+{question}
+
+Answer A:
+{a}
+
+Answer B:
+{b}
+
+Which of the two answers is more likely right? Answer with one letter, A or B.
+"""
 
 
 class Match(Frozen):
@@ -46,10 +59,9 @@ class Pairwise(Asking):
 
     votes: ClassVar[bool] = True
 
-    instruction: str = _ASK
-    """What the model is asked at the end."""
-    constrain: bool = True
-    """Let the engine allow nothing but A or B, where it can."""
+    judge: Annotated[Prompt, Uses("question", "a", "b")] = Prompt(max_tokens=512, temperature=0.0, form="choice")
+    """Compares two answers. Its template has `{question}`, `{a}` and `{b}`. `form=choice`: an engine that can allows
+    nothing but A or B; `form=null`: anything."""
     matches: tuple[Match, ...] = ()
     """The round that has been played; set by the merge itself."""
     played: int = 0
@@ -91,11 +103,12 @@ class Pairwise(Asking):
                 continue
             pair = (by_name[first], by_name[second])
             names = [fresh(f"match-{i + 1}{way}", by_name) for way in "ab"]
-            form = StructuredOutput(kind="choice", spec=["A", "B"], required=False) if self.constrain else None
+            form = _LETTERS if self.judge.form == "choice" else self.judge.form
             for name, (a, b) in zip(names, (pair, pair[::-1]), strict=True):
-                prompt = f"{task.render()}\n\nAnswer A:\n{self.shown(a.line)}\n\nAnswer B:\n{self.shown(b.line)}"
+                shown = {"a": self.shown(a.line), "b": self.shown(b.line)}
+                pieces = self.judge.text(_COMPARE, question=task.render(), **shown)
                 label = f"{a.name} or {b.name}"
-                calls.append(self.call(task, name, f"{prompt}\n\n{self.instruction}\n", label, form))
+                calls.append(ask_model(task, name, pieces, self.judge, label=label, form=form))
             matches.append(Match(first=first, second=second, calls=tuple(names)))
         update = {"matches": tuple(matches), "played": self.played + 1, "counts": counts}
         played = self.model_copy(update=update)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import JsonValue
 
 from plait.core.interfaces import Verdict
 from plait.core.ops import Join, Plugin
 from plait.core.plan import Plan, Step
+from plait.core.planning import ask_model
+from plait.core.prompt import Prompt, Uses
 from plait.core.task import Task
 from plait.core.view import Branch
 
@@ -16,10 +19,16 @@ from ._asking import Asking, fresh, silent, texts
 
 __all__ = ["Synthesis"]
 
-_TASK = (
-    "Weigh these drafts: keep what is right, correct what is wrong, and write one complete answer. "
-    "End with the answer itself in the form in which the drafts give it."
-)
+_WEIGH = """\
+{question}
+
+Here are {count} drafts, written independently of one another.
+
+{drafts}
+
+Weigh these drafts: keep what is right, correct what is wrong, and write one complete answer. End with the answer \
+itself in the form in which the drafts give it.
+"""
 
 
 class Synthesis(Asking):
@@ -29,8 +38,8 @@ class Synthesis(Asking):
     drafts counts (merge `synthesis-or-vote`). One branch with text is its own synthesis, and none gives `null`.
     """
 
-    instruction: str = _TASK
-    """What the model is told to do with the drafts."""
+    answer: Annotated[Prompt, Uses("question", "count", "drafts")] = Prompt(max_tokens=512, temperature=0.0)
+    """Writes the answer. Its template has `{question}`, and `{drafts}`, `{count}` of them."""
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the call as more plan; `why` says what was read."""
@@ -43,8 +52,8 @@ class Synthesis(Asking):
         names = [each.name for each in drafts]
         ask, end = fresh("synthesis-call", names), fresh("synthesis-answer", names)
         written = "\n\n".join(f"Draft {i}:\n{self.shown(each.line)}" for i, each in enumerate(drafts, 1))
-        prompt = f"{task.render()}\n\nHere are {len(drafts)} drafts, written independently of one another.\n\n{written}"
-        call = self.call(task, ask, f"{prompt}\n\n{self.instruction}\n", f"synthesis of {len(drafts)}")
+        pieces = self.answer.text(_WEIGH, question=task.render(), count=str(len(drafts)), drafts=written)
+        call = ask_model(task, ask, pieces, self.answer, label=f"synthesis of {len(drafts)}")
         op = Join(merge=Plugin(name="synthesis-or-vote", options={"note": why}), tolerate="any-end")
         steps = (call, Step(name=end, op=op, needs=(ask, *names), label="synthesis or vote"))
         return Verdict(value=None, why=why, patch=Plan(steps=steps, output=end))

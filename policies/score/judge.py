@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from plait.core.flow import Context, Line
 from plait.core.ops import StructuredOutput
+from plait.core.prompt import Prompt, Uses, WithPrompts
 from plait.core.search import Scorer, SearchNode
 
 __all__ = ["Judge"]
 
+_LETTERS = StructuredOutput(kind="choice", spec=["A", "B"], required=False)
 PROMPT = """{question}
 
 Two attempts at this, so far:
@@ -27,7 +28,7 @@ Which is closer to a right answer? Reply with A or B.
 """
 
 
-class Judge(Scorer):
+class Judge(WithPrompts, Scorer):
     """The share of comparisons with earlier siblings that a node wins, each made in both orders, since judges favour a
     place (ToolLLM's ranking, arXiv 2307.16789). A pair on which the orders disagree is a draw; one that is not decided
     in both does not count. With no sibling to compare: 0.5.
@@ -37,12 +38,9 @@ class Judge(Scorer):
 
     against: int = Field(default=2, ge=1)
     """Most siblings to compare with, the latest ones."""
-    tokens: int = Field(default=8, ge=1)
-    """Most tokens of a judgement."""
-    prompt: str = PROMPT
-    """Asks for the better; `{question}`, `{a}` and `{b}` are put in."""
-    model: str | None = None
-    """The model that judges."""
+    judge: Annotated[Prompt, Uses("question", "a", "b")] = Prompt(max_tokens=8, form="choice")
+    """Asks for the better. Its template has `{question}`, `{a}` and `{b}`. `form=choice`: an engine that can allows
+    nothing but A or B."""
 
     async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return (wins + half the draws) / pairs."""
@@ -59,16 +57,9 @@ class Judge(Scorer):
         return wins / (2 * len(pairs)) if pairs else None
 
     def _asked(self, ctx: Context, question: str, a: SearchNode, b: SearchNode) -> Line:
-        fields = {"{question}": question, "{a}": a.text, "{b}": b.text}
-        # in one pass: what is put in may have braces of its own
-        asked = re.sub(r"\{(?:question|a|b)\}", lambda found: fields[found[0]], self.prompt)
-        return ctx.think(
-            asked,
-            max_tokens=self.tokens,
-            model=self.model,
-            label="judge",
-            form=StructuredOutput(kind="choice", spec=["A", "B"], required=False),
-        )
+        asked = self.judge.text(PROMPT, question=question, a=a.text, b=b.text)
+        form = _LETTERS if self.judge.form == "choice" else self.judge.form
+        return ctx.think(asked, self.judge, label="judge", form=form)
 
 
 def _named(text: str) -> Literal["A", "B"] | None:

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from plait.core.flow import Context
+from plait.core.prompt import Prompt, Uses, WithPrompts
 from plait.core.search import Scorer, SearchNode
 
 __all__ = ["Model"]
@@ -15,7 +16,7 @@ __all__ = ["Model"]
 ASK = "\n\nHow promising is the solution so far, from 0 (hopeless) to 9 (certain to be right)? One digit:\n"
 
 
-class Model(Scorer):
+class Model(WithPrompts, Scorer):
     """The expected mark: the model is asked for one of `labels` behind the path's text, and each label's value counts
     by the probability that the model gives to it. So one token tells 3.6 from 4.4, where a sampled mark would say 4.
 
@@ -29,14 +30,13 @@ class Model(Scorer):
     Fidelity: variant (the expected mark of one token); no oracle.
     """
 
-    ask: str = ASK
-    """Put behind the path's text; the model's next token is the mark."""
+    judge: Annotated[Prompt, Uses()] = Prompt()
+    """The call. Its template is put behind the path's text; the model's next token is the mark. By default the model
+    that writes the steps is asked."""
     labels: Annotated[tuple[str, ...], Field(min_length=2, max_length=64)] = tuple("0123456789")
     """The marks, from worst to best. Each must be one token of the model's."""
     values: tuple[Annotated[float, Field(ge=0.0, le=1.0)], ...] = ()
     """What each label is worth; by default evenly spaced from 0 to 1."""
-    model: str | None = None
-    """The model that is asked; by default the one that writes the steps."""
 
     @model_validator(mode="after")
     def _a_value_for_each(self) -> Model:
@@ -46,10 +46,11 @@ class Model(Scorer):
 
     async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return the expected value of the labels, whose probabilities are scaled to sum to 1."""
-        if node.line is not None and self.model is None:
-            line = node.line.think([node.seen + self.ask], labels=self.labels, label="score")
+        ask = self.judge.text(ASK)
+        if node.line is not None and self.judge.model is None:
+            line = node.line.think([node.seen + ask], self.judge, labels=self.labels, label="score")
         else:
-            line = ctx.think([question, node.text + self.ask], labels=self.labels, label="score", model=self.model)
+            line = ctx.think([question, node.text + ask], self.judge, labels=self.labels, label="score")
         said = (await line).labels
         last = len(self.labels) - 1
         values = self.values or tuple(i / last for i in range(last + 1))

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from plait.core.awaited import StepFailed
 from plait.core.flow import Context
+from plait.core.prompt import Prompt, Uses, WithPrompts
 from plait.core.search import Frontier, SearchNode, SearchTree
 
 from .mcts import Mcts, Visits
 
 __all__ = ["Lats"]
 
+_REFLECT = "\n\nThis attempt failed. In two or three sentences: what went wrong, and what should be done otherwise?\n"
 
-class Lats(Mcts):
+
+class Lats(WithPrompts, Mcts):
     """`mcts` with reflections (arXiv 2310.04406): of an answer that scores below `fail`, the model says in two or three
     sentences what to do otherwise, and later steps are shown it behind the shared prefix.
 
@@ -26,12 +31,8 @@ class Lats(Mcts):
     """Score below which an answer counts as failed."""
     reflections: int = Field(default=3, ge=0)
     """Most reflections, all different."""
-    tokens: int = Field(default=128, ge=1)
-    """Most tokens of a reflection."""
-    prompt: str = (
-        "\n\nThis attempt failed. In two or three sentences: what went wrong, and what should be done otherwise?\n"
-    )
-    """Put behind the failed attempt."""
+    summary: Annotated[Prompt, Uses()] = Prompt(max_tokens=128)
+    """A reflection. Its template is put behind the failed attempt."""
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the statistics and reflections of one run."""
@@ -50,11 +51,10 @@ class _Reflecting(Visits):
         if not failed or self._asked >= self._lats.reflections:
             return
         self._asked += 1
-        prompt = [question, "\n", node.text, self._lats.prompt]
+        asked = self._lats.summary
+        pieces = [question, "\n", node.text, asked.text(_REFLECT)]
         try:
-            said = await ctx.think(
-                prompt, max_tokens=self._lats.tokens, name=f"{node.name}-reflection", label="reflection"
-            )
+            said = await ctx.think(pieces, asked, name=f"{node.name}-reflection", label="reflection")
         except StepFailed:
             return
         if said.text.strip():

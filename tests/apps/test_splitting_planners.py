@@ -21,7 +21,7 @@ PLANNERS = {
     "decompose": ("1. Drip.\n\n2. Drip.\n\n3. Drip.", "3 pieces, high confidence"),
     "refine:rounds=3x1": ("Drip.", "round 2 of 2"),
     "think_summarize:quorum=null": ("Drip.", "4 of 4 drafts"),
-    "auto": ("1. Drip.\n\n2. Drip.\n\n3. Drip.", "decomposition: "),
+    "route": ("1. Drip.\n\n2. Drip.\n\n3. Drip.", "decomposition: "),
 }
 
 
@@ -43,7 +43,7 @@ def test_planned_and_run(plait, tmp_path, planner: str):
 
 def test_the_choice_is_explained(plait, tmp_path):
     (tmp_path / "s.json").write_text(json.dumps({"replies": [{"text": "Answer: 42"}]}))
-    out = plait("run", "Why?", "--planner", "auto", "--worker", "scripted", "--script", "s.json", "--explain").out
+    out = plait("run", "Why?", "--planner", "route", "--worker", "scripted", "--script", "s.json", "--explain").out
     assert "probes: 4 of 4 probes agree" in out
     assert "probe-4 done" in out
 

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from plait.core.errors import FieldError
 from plait.core.ops import Plugin
-from plait.core.routing import Pattern, Route, Tier, features
+from plait.core.routing import Pattern, Ranking, Tier, features
 
 
 def tier(name: str, cost: float, chance: float = 0.5, **weights: float) -> Tier:
@@ -32,41 +32,41 @@ def test_features_of_any_text_are_small_numbers(text: str) -> None:
 
 def test_without_a_check_it_is_the_tier_of_most_worth() -> None:
     tiers = (tier("cheap", 100, 0.5), tier("dear", 1000, 0.9))
-    assert Route(tiers=tiers, price=0.0).order({}, checked=False) == [1]
-    assert Route(tiers=tiers, price=0.001).order({}, checked=False) == [0]
+    assert Ranking(tiers=tiers, price=0.0).order({}, checked=False) == [1]
+    assert Ranking(tiers=tiers, price=0.001).order({}, checked=False) == [0]
 
 
 def test_a_hopeless_request_goes_to_the_cheapest() -> None:
     tiers = (tier("dear", 1000, 1e-9), tier("cheap", 100, 1e-9))
-    assert Route(tiers=tiers, price=0.001).order({}, checked=False) == [1]
-    assert Route(tiers=tiers, price=0.001).order({}, checked=True) == [1]
+    assert Ranking(tiers=tiers, price=0.001).order({}, checked=False) == [1]
+    assert Ranking(tiers=tiers, price=0.001).order({}, checked=True) == [1]
 
 
 def test_with_a_check_a_cheap_try_that_seldom_helps_is_left_out() -> None:
     tiers = (tier("direct", 300, 0.05), tier("serial", 300, 0.6), tier("threads", 1000, 0.99))
-    assert Route(tiers=tiers, price=1e-5).order({}, checked=True) == [1, 2]
-    assert Route(tiers=tiers, price=0.0).order({}, checked=True) == [1, 0, 2]
-    assert Route(tiers=tiers, price=0.01).order({}, checked=True) == [1], "at such a price one try is enough"
+    assert Ranking(tiers=tiers, price=1e-5).order({}, checked=True) == [1, 2]
+    assert Ranking(tiers=tiers, price=0.0).order({}, checked=True) == [1, 0, 2]
+    assert Ranking(tiers=tiers, price=0.01).order({}, checked=True) == [1], "at such a price one try is enough"
 
 
 def test_tiers_that_fail_together_are_not_tried_one_after_the_other() -> None:
     """The middle tier solves what the cheap one solves and nothing else."""
     tiers = (tier("cheap", 100, 0.5), tier("middle", 200, 0.5), tier("dear", 1000, 0.99))
-    assert Route(tiers=tiers, price=1e-4).order({}, checked=True) == [0, 1, 2]
+    assert Ranking(tiers=tiers, price=1e-4).order({}, checked=True) == [0, 1, 2]
     costs = (100.0, 200.0, 1000.0)
     together = (Pattern(right=(0, 1, 2), count=50, costs=costs), Pattern(right=(2,), count=50, costs=costs))
-    assert Route(tiers=tiers, together=together, price=1e-4).order({}, checked=True) == [0, 2]
-    assert Route(tiers=tiers, together=together, price=1e-4).order({}, checked=False) == [2]
+    assert Ranking(tiers=tiers, together=together, price=1e-4).order({}, checked=True) == [0, 2]
+    assert Ranking(tiers=tiers, together=together, price=1e-4).order({}, checked=False) == [2]
     hard = (together[0], together[1].model_copy(update={"costs": (100.0, 200.0, 20_000.0)}))
-    assert Route(tiers=tiers, together=together, price=6e-4).order({}, checked=True) == [0, 2]
-    assert Route(tiers=tiers, together=hard, price=6e-4).order({}, checked=True) == [0], "dear where the first fails"
+    assert Ranking(tiers=tiers, together=together, price=6e-4).order({}, checked=True) == [0, 2]
+    assert Ranking(tiers=tiers, together=hard, price=6e-4).order({}, checked=True) == [0], "dear where the first fails"
     with pytest.raises(FieldError, match="as many costs"):
-        Route(tiers=tiers, together=(Pattern(right=(), count=1, costs=(1.0,)),))
+        Ranking(tiers=tiers, together=(Pattern(right=(), count=1, costs=(1.0,)),))
 
 
 def test_features_decide() -> None:
     tiers = (tier("short", 100, 0.5, characters=-3.0), tier("long", 500, 0.9))
-    route = Route(tiers=tiers, scale={"characters": (4.0, 1.0)}, price=5e-4)
+    route = Ranking(tiers=tiers, scale={"characters": (4.0, 1.0)}, price=5e-4)
     assert route.order({"characters": 3.0}, checked=False) == [0]
     assert route.order({"characters": 5.0}, checked=False) == [1]
     assert route.chances({"characters": 3.0})[0] == pytest.approx(1 / (1 + math.exp(-3)))
@@ -77,7 +77,7 @@ def test_features_decide() -> None:
     st.floats(0, 0.01),
 )
 def test_the_order_is_the_best_of_all_that_begin_cheap(pairs: list[tuple[float, float]], price: float) -> None:
-    route = Route(tiers=tuple(tier("x", *pair) for pair in pairs), price=price)
+    route = Ranking(tiers=tuple(tier("x", *pair) for pair in pairs), price=price)
 
     def worth(places: tuple[int, ...]) -> float:
         left, total = 1.0, 0.0
@@ -97,4 +97,4 @@ def test_the_order_is_the_best_of_all_that_begin_cheap(pairs: list[tuple[float, 
 
 def test_a_route_needs_a_tier() -> None:
     with pytest.raises(FieldError):
-        Route(tiers=())
+        Ranking(tiers=())

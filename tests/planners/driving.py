@@ -78,7 +78,7 @@ def drive(
     returns no token ids."""
     plugins, words = Plugins(), Words()
     machine = Machine(plugins)
-    brief = Brief(request, plugins.task(request.task, request.text))
+    brief = Brief(request, plugins.task(request.task, request.text), plugins=plugins)
     running: list[Job] = []
     outcome = Outcome(Finish(run="r", status="failed"))
     expander = Expander()

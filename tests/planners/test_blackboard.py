@@ -55,18 +55,18 @@ def work_done(asked: dict[str, str]) -> list[str]:
     return re.findall(r"I take: (\w+)", last)
 
 
-@pytest.mark.parametrize("lag", [0, 1])
-def test_the_log_stands_in_the_order_of_rounds_and_workers_whoever_was_first(lag: int):
-    _, even = run(Blackboard(lag=lag))
+@pytest.mark.parametrize("depth", [0, 1])
+def test_the_log_stands_in_the_order_of_rounds_and_workers_whoever_was_first(depth: int):
+    _, even = run(Blackboard(depth=depth))
     for seed in range(20):
-        _, uneven = run(Blackboard(lag=lag), seed=seed, uneven=True)
+        _, uneven = run(Blackboard(depth=depth), seed=seed, uneven=True)
         assert {name: text for name, text in uneven.items() if name in even and name != "finish"} == {
             name: text for name, text in even.items() if name in uneven and name != "finish"
         }
 
 
 def test_the_log_is_a_common_prefix_and_one_s_own_text_moves_into_it():
-    _, asked = run(Blackboard(lag=1), heeds=False)
+    _, asked = run(Blackboard(depth=1), heeds=False)
     log = asked["worker-1-3"].partition("### Log")[2]
     assert log.index("**worker-1 [1]:**") < log.index("**worker-2 [1]:**") < log.index("**worker-1 [2]:**")
     assert "**worker-2 [2]:**" not in log
@@ -75,23 +75,24 @@ def test_the_log_is_a_common_prefix_and_one_s_own_text_moves_into_it():
 
 
 def test_rounds_overlap_with_a_lag():
-    even, behind = run(Blackboard(lag=0), 1, uneven=True)[0], run(Blackboard(lag=1), 1, uneven=True)[0]
+    even, behind = run(Blackboard(depth=0), 1, uneven=True)[0], run(Blackboard(depth=1), 1, uneven=True)[0]
     assert even.result is not None and behind.result is not None
     waits = [
-        sum(run(Blackboard(lag=lag, rounds=6), seed, False, True)[0].makespan for seed in range(8)) for lag in (0, 1)
+        sum(run(Blackboard(depth=depth, rounds=6), seed, False, True)[0].makespan for seed in range(8))
+        for depth in (0, 1)
     ]
     assert waits[1] < waits[0]
 
 
 def test_claims_keep_work_from_being_done_twice():
-    _, heeded = run(Blackboard(lag=0, rounds=2))
-    _, ignored = run(Blackboard(lag=0, rounds=4), heeds=False)
+    _, heeded = run(Blackboard(depth=0, rounds=2))
+    _, ignored = run(Blackboard(depth=0, rounds=4), heeds=False)
     assert sorted(work_done(heeded)) == sorted(set(work_done(heeded)))
     assert len(work_done(ignored)) > len(set(work_done(ignored)))
     assert any("(Refused: " in text and "is taken by worker-" in text for text in ignored.values())
 
 
 def test_the_cache_spares_what_the_log_has_already():
-    report, asked = run(Blackboard(lag=1), heeds=False)
+    report, asked = run(Blackboard(depth=1), heeds=False)
     prompts: Any = sum(len(text) // 4 for text in asked.values())
     assert report.prompt_computed < 0.6 * prompts

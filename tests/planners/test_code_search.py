@@ -108,7 +108,7 @@ def test_a_mutual_check_doubts_tests_that_likely_programs_fail() -> None:
 def test_a_majority_would_choose_the_wrong_one() -> None:
     replies = [Reply(when="Write up to", text=TESTS), Reply(when="Two solutions", text=""), Reply(text=SECOND, times=4),
                Reply(text=RIGHT)]  # fmt: skip
-    assert "return b" in solved(replies, n=5, repairs=0, rule="majority").answer.splitlines()[-1]
+    assert "return b" in solved(replies, n=5, repairs=0, by="majority").answer.splitlines()[-1]
 
 
 def test_a_program_that_fails_is_told_how_and_repaired() -> None:

@@ -34,12 +34,12 @@ NO_PAPER = {"single", "fixed"}
 """One call, and what a person wrote."""
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "fixed": {"plan": {"steps": [{"name": "a", "op": {"kind": "think", "prompt": "{{prompt}}"}}], "output": "a"}},
+    "fixed": {"graph": {"steps": [{"name": "a", "op": {"kind": "think", "prompt": "{{prompt}}"}}], "output": "a"}},
     "threads": {"dialect": "threadweaver"},
-    "skeleton": {"split": "all"},
-    "auto": {"split": "off"},
+    "skeleton": {"by": "all"},
+    "route": {"into": ["refine"]},
     "refine": {"rounds": [2, 1]},
-    "partial_rollout": {"at": "uniform"},
+    "partial_rollout": {"by": "uniform"},
 }
 ASKS: dict[str, tuple[str, str]] = {
     "evolve": ("code", '{"prompt": "Return x.", "entry": "same", "public": [{"args": [1], "want": 1}]}'),

@@ -91,27 +91,26 @@ class Says(Scripted):
 
 def setups() -> Iterator[tuple[str, str, dict[str, Any], tuple[str, str]]]:
     """Every planner, by the files there are, with options that lead into all of its readers; every dialect."""
-    few = {"tokens": 400, "deep_tokens": 400}
+    few = {"probe": {"max_tokens": 400}, "answer": {"max_tokens": 400}}
     options: dict[str, list[dict[str, Any]]] = {
         "llmcompiler": [{"rounds": 3}, {"rounds": 1, "repairs": 0}],
-        "skeleton": [{"split": "all"}, {}],
+        "skeleton": [{"by": "all"}, {}],
         "tree": [{"step": {"max_tokens": 8192}, "most": 40}],  # a step is a whole text, also of twice the length
         "takeover": [{"n": 2, "draft": {"max_tokens": 8192}, "rounds": 8}],
         "scale": [{"records": [[0.1, 1.0]] * 100}],
         "ssr": [{"n": 2, "draft": {"max_tokens": 8192}, "rounds": 8}],
-        "decompose": [{"confidence": "low"}, {"failed": "serial"}],
+        "decompose": [{"threshold": 0.0}, {"tolerate": "all"}],
         "refine": [{"rounds": [3, 2, 1]}, {"rounds": [3, 1], "distiller": "per-sample-top-k", "by": "model"}],
-        "auto": [
-            {"split": "off", **few},
+        "route": [
+            {"into": ["refine"], **few},
             few,
-            {
-                "split": "off",
-                "threads": "threadweaver",
-                **few,
-                "options": {"threads": {"rounds": 3, "most": 20}},
-            },
+            {"into": ["threads:dialect=threadweaver,rounds=3,most=20"], **few},
+            {"by": "features", **few},
+            {"by": "record", **few},
         ],
-        "fixed": [{"plan": {"steps": [{"name": "a", "op": {"kind": "think", "prompt": "{{prompt}}"}}], "output": "a"}}],
+        "fixed": [
+            {"graph": {"steps": [{"name": "a", "op": {"kind": "think", "prompt": "{{prompt}}"}}], "output": "a"}}
+        ],
     }
     for name in module_names("planners"):
         if name == "threads":

@@ -51,7 +51,7 @@ def evolved(replies: list[Reply], **options: Any) -> Any:
 def test_a_wrong_program_becomes_right_and_then_fast() -> None:
     replies = [Reply(when="make it faster", text=FAST), Reply(when="It passes 2 of 3 cases", text=SLOW),
                Reply(text=BROKEN)]  # fmt: skip
-    answer = evolved(replies, n=1, rounds=5, top=0, diverse=0, repeats=3)
+    answer = evolved(replies, n=1, rounds=5, shown=0, repeats=3)
     assert answer.status == "done", answer.failure
     assert "sorted(items)" in answer.answer and "passes 3 of 3 public cases" in answer.why
     assert "different of 5 programs" in answer.why and " ms " in answer.why
@@ -79,7 +79,7 @@ def test_lines_that_come_back_are_counted_and_named() -> None:
         Reply(when="Improve", text=other),
         Reply(text=BROKEN),
     ]
-    answer = evolved(replies, n=1, rounds=6, repeats=0, top=0, diverse=0)
+    answer = evolved(replies, n=1, rounds=6, repeats=0, shown=0)
     back, added = re.search(r"(\d+) of (\d+) added lines had been taken out before", answer.why).groups()  # type: ignore[union-attr]
     assert 1 <= int(back) < int(added)
 
@@ -200,7 +200,7 @@ def test_islands_work_side_by_side_and_exchange_their_best() -> None:
         return code
 
     done = simulate(
-        request, planner=Evolve(n=3, rounds=8, migrate=2, repeats=0), hosts=hosts, outcome=outcome,
+        request, planner=Evolve(n=3, rounds=8, repeats=0), hosts=hosts, outcome=outcome,
         tools=[run_python.spec],
     )  # fmt: skip
     assert done.status == "done", done.failure

@@ -41,7 +41,7 @@ op = { kind = "join" }
 
 
 def test_inline_with_the_request_put_in_once() -> None:
-    (step,) = Fixed(plan=PLAN).start(BRIEF).steps
+    (step,) = Fixed(graph=PLAN).start(BRIEF).steps
     assert isinstance(step.op, Think) and step.op.prompt == (Text(text="Say: a {{prompt}} b!"),)
 
 
@@ -59,11 +59,11 @@ def test_toml_file(tmp_path: Path) -> None:
 def test_json_file(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(PLAN))
-    assert Fixed(path=str(path)).start(BRIEF) == Fixed(plan=PLAN).start(BRIEF)
+    assert Fixed(path=str(path)).start(BRIEF) == Fixed(graph=PLAN).start(BRIEF)
 
 
 def test_an_empty_request_is_fine_where_no_prompt_is_asked_for() -> None:
-    assert Fixed(plan=PLAN).start(Brief(Request(), Plain(text=""))).output == "ask"
+    assert Fixed(graph=PLAN).start(Brief(Request(), Plain(text=""))).output == "ask"
 
 
 @pytest.mark.parametrize(
@@ -111,11 +111,11 @@ def broken(**step: JsonValue) -> dict[str, JsonValue]:
 )
 def test_the_place_of_a_mistake(plan: dict[str, JsonValue], place: str) -> None:
     with pytest.raises(PlanError) as caught:
-        Fixed(plan=plan).start(BRIEF)
+        Fixed(graph=plan).start(BRIEF)
     assert place in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("options", [{}, {"path": "x.json", "plan": {}}])
+@pytest.mark.parametrize("options", [{}, {"path": "x.json", "graph": {}}])
 def test_one_source(options: dict[str, JsonValue]) -> None:
     with pytest.raises(PlanError, match="one of them"):
         Fixed.model_validate(options).start(BRIEF)
@@ -131,7 +131,7 @@ JSON = st.recursive(
 @given(st.dictionaries(st.sampled_from(["steps", "output", "budget"]), JSON))
 def test_garbage_is_a_plan_error(plan: dict[str, JsonValue]) -> None:
     try:
-        Fixed(plan=plan).start(BRIEF)
+        Fixed(graph=plan).start(BRIEF)
     except PlanError:
         return
     assert plan["steps"] == [], "only a plan without steps could be made of that"

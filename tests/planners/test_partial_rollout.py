@@ -117,7 +117,7 @@ def test_lines_branch_off_where_the_model_was_least_sure() -> None:
 
 def test_a_branch_reads_what_was_there_and_repeats_no_call() -> None:
     script = Script()
-    ask(script, rollouts=1, fresh=0, positions=1, n=2)
+    ask(script, warmup=1, fresh=0, positions=1, n=2)
     first = next(done for before, done in script.turns if before == 5)
     branched = [done for before, done in script.turns if before == 2]
     assert len(branched) == 3 and all(done == first[:2] for done in branched)
@@ -127,7 +127,7 @@ def test_a_branch_reads_what_was_there_and_repeats_no_call() -> None:
 @pytest.mark.parametrize("at", ["random", "uniform"])
 def test_other_places_to_branch_need_no_probabilities(at: str) -> None:
     script = Script()
-    report = ask(script, at=at)
+    report = ask(script, by=at)
     assert report.result is not None and script.reports == 8
     if at == "uniform":
         starts = [sum(before == n for before, _ in script.turns) for n in range(6)]
@@ -155,12 +155,12 @@ def test_lines_that_fail_are_left_out() -> None:
     assert lost.failure is not None and "no" in lost.failure.message
 
 
-@given(st.integers(0, 1000), st.sampled_from(["uncertain", "random", "uniform"]), st.integers(0, 3))
+@given(st.integers(0, 1000), st.sampled_from(["turn", "random", "uniform"]), st.integers(0, 3))
 def test_nothing_that_changes_the_world_is_called(seed: int, at: str, positions: int) -> None:
     script = Script(writes=True)
     report = simulate(
         Request(text="?", seed=seed),
-        planner=PartialRollout(at=at, positions=positions, n=2),  # type: ignore[arg-type]
+        planner=PartialRollout(by=at, positions=positions, n=2),  # type: ignore[arg-type]
         hosts=[Host("host", decode_rate=100.0)],
         outcome=script,
         tools=TOOLS,
@@ -181,10 +181,10 @@ def test_what_makes_no_sense_is_refused_in_words() -> None:
 
     script = Script()
     report = ask(silent)
-    assert report.failure is not None and "give at=uniform" in report.failure.message
+    assert report.failure is not None and "give by=uniform" in report.failure.message
 
 
 def test_lines_that_make_the_same_call_at_the_same_time_make_it_once() -> None:
     script = Script(ways=0)
-    ask(script, rollouts=8, positions=1, n=1)
+    ask(script, warmup=8, positions=1, n=1)
     assert len(script.calls) == len(set(script.calls)) > 1

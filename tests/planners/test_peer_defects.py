@@ -60,7 +60,7 @@ def test_tw_one_bad_thread_does_not_end_the_answer(second: str | Failure, read: 
         "</Thread>\n": "</Parallel> \\boxed{42}",
     }
     worker = TokenWorker(by_ending(replies, LIST), load("threadweaver").tags)
-    answer = run(worker, dialect="threadweaver", thread={"max_tokens": 300})
+    answer = run(worker, dialect="threadweaver", part={"max_tokens": 300})
     assert (answer.status, answer.answer) == ("done", "42")
     context = worker.tokenizer.decode(worker.prompts["round-2"])
     assert read in context and "3: three</Thread>" in context and "4: four</Thread>" in context
@@ -69,7 +69,7 @@ def test_tw_one_bad_thread_does_not_end_the_answer(second: str | Failure, read: 
 
 def test_tw_a_thread_has_a_limit_of_its_own_and_so_have_rounds() -> None:
     worker = TokenWorker(by_ending({"</Thread>\n": LIST, ":": " never ends" * 100}, LIST), load("threadweaver").tags)
-    answer = run(worker, dialect="threadweaver", thread={"max_tokens": 50}, rounds=2)
+    answer = run(worker, dialect="threadweaver", part={"max_tokens": 50}, rounds=2)
     assert answer.status == "done"
     steps = {job.step for job in worker.jobs}
     assert sum("child" in step for step in steps) == 8 and not any("round-4" in step for step in steps)
@@ -146,7 +146,7 @@ def test_multiverse_more_than_twenty_paths_are_not_run() -> None:
 async def test_sot_points_are_written_at_the_same_time() -> None:
     points = "1. One\n2. Two\n3. Three\n"
     replies = [Reply(when="Write only the skeleton", text=points), Reply(text="It is so.", delay=0.05)]
-    answer, _ = await ask("skeleton", "Tell me three things.", *replies, options={"split": "all"})
+    answer, _ = await ask("skeleton", "Tell me three things.", *replies, options={"by": "all"})
     rows = [row for row in answer.report.steps if row.name.startswith("point-")]
     starts, ends = [row.started_at for row in rows], [row.ended_at for row in rows]
     assert len(rows) == 3
@@ -156,7 +156,7 @@ async def test_sot_points_are_written_at_the_same_time() -> None:
 @pytest.mark.parametrize("skeleton", ["", "about 3.5 ideas come to mind", "I cannot.", "1.1. sub\n1.2. sub"])
 async def test_sot_a_skeleton_without_points_is_one_call(skeleton: str) -> None:
     replies = [Reply(when="Write only the skeleton", text=skeleton), Reply(text="Answer: 42")]
-    answer, _ = await ask("skeleton", "Tell me.", *replies, options={"split": "all"})
+    answer, _ = await ask("skeleton", "Tell me.", *replies, options={"by": "all"})
     assert (answer.status, answer.answer) == ("done", "42")
     assert not any(name.startswith("point-") for name in states(answer))
 
@@ -170,7 +170,7 @@ async def test_sot_a_skeleton_without_points_is_one_call(skeleton: str) -> None:
         ("sample", {"n": 16}, 16),  # optillm and dspy: n calls one after another
         ("refine", {"rounds": "8x1"}, 8),  # its_hub's planning: approaches one after another
         ("think_summarize", {"n": 6, "quorum": None}, 6),
-        ("auto", {"split": "off"}, 4),
+        ("route", {"into": ["refine"]}, 4),
     ],
 )
 async def test_tries_at_the_same_question_are_made_at_the_same_time(
@@ -194,7 +194,7 @@ async def test_tries_at_the_same_question_are_made_at_the_same_time(
 
 
 @pytest.mark.parametrize(
-    ("planner", "options"), [("sample", {"n": 5}), ("refine", {"rounds": "5x1"}), ("auto", {"n": 5})]
+    ("planner", "options"), [("sample", {"n": 5}), ("refine", {"rounds": "5x1"}), ("route", {"n": 5})]
 )
 async def test_one_failed_try_takes_no_other_with_it(planner: str, options: dict[str, Any]) -> None:
     """its_hub: a failed sample raises out of the whole batch and leaves the rest running."""

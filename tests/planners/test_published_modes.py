@@ -45,13 +45,13 @@ def test_a_prompt_that_is_plain_text_ends_with_the_beginning() -> None:
 
 
 async def test_parathinkers_paths_and_summary_are_one_turn_of_the_model() -> None:
-    plan = made(ThinkSummarize(n=2, tags=True), brief())
+    plan = made(ThinkSummarize(n=2, dialect="parathinker"), brief())
     calls = [step.op for step in plan.steps if isinstance(step.op, Think)]
     assert [(op.begin, op.sampling.stop) for op in calls] == [
         ("<think1>", ("</think1>",)),
         ("<think2>", ("</think2>",)),
     ]
-    planner = ThinkSummarize(n=2, tags=True, quorum=None)
+    planner = ThinkSummarize(n=2, dialect="parathinker", quorum=None)
     drafts = [
         {"name": f"path-{i}", "text": f"way {i}", "done": True, "tokens": 2, "answer": None, "key": None,
          "verified": None, "logprob": None} for i in (1, 2)
@@ -64,13 +64,19 @@ async def test_parathinkers_paths_and_summary_are_one_turn_of_the_model() -> Non
 
 
 def test_parathinkers_tokenizer_has_tags_for_eight_paths() -> None:
-    assert ThinkSummarize(n=8, tags=True).n == 8 and ThinkSummarize(n=9).n == 9
+    assert ThinkSummarize(n=8, dialect="parathinker").n == 8 and ThinkSummarize(n=9).n == 9
     with pytest.raises(PluginError, match="8 paths"):
-        ThinkSummarize(n=9, tags=True)
+        ThinkSummarize(n=9, dialect="parathinker")
 
 
 async def test_rounds_of_seat_end_when_the_answers_scatter_little() -> None:
-    options = {"rounds": "4x4x4", "distiller": "shared-top-k", "k": 4, "stop_entropy": 0.4, "draft": {"max_tokens": 20}}
+    options = {
+        "rounds": "4x4x4",
+        "distiller": "shared-top-k",
+        "shown": 4,
+        "threshold": 0.4,
+        "draft": {"max_tokens": 20},
+    }
     replies = [Reply(when="<notes>", text="Answer: 7"), *(Reply(text=f"Answer: {n}", times=1) for n in (1, 2, 7, 3))]
     answer, worker = await ask("refine", "Why?", *replies, options=options)
     assert answer.answer == "7" and len(worker.prompts) == 8, "the second round agrees, a third is not asked"

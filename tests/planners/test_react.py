@@ -187,7 +187,7 @@ def test_a_call_that_fails_is_an_observation():
 
 def test_calls_beyond_the_limit_are_told_so():
     worker = answers("".join(call("look", at=str(n)) for n in range(4)), "Answer: ok")
-    ask(worker, [look], calls=2)
+    ask(worker, [look], most=2)
     seen = [each.text for each in worker.thinks[1].messages if each.role == "tool"]
     assert seen[:2] == ["a thing at 0", "a thing at 1"]
     assert seen[2] == seen[3] == "not run: a turn may make 2 calls; make it again if it is needed"

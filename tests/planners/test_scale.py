@@ -90,7 +90,7 @@ async def test_hard_steps_may_be_voted_on_or_given_to_a_stronger_model(hard: str
     worker = Models({"": any_model, "strong": any_model})
     worker.models = ()
 
-    ways: dict[str, dict[str, Any]] = {"vote": {"votes": 4}, "model": {"hard": {"model": "strong"}}}
+    ways: dict[str, dict[str, Any]] = {"vote": {"width": 4}, "model": {"hard": {"model": "strong"}}}
     options = {"n": 1, **ways.get(hard, {})}
     answer = await ran(worker, "scale", options)
     assert answer.answer == "7", answer.failure
@@ -128,4 +128,4 @@ def test_the_less_difficulties_tell_the_more_is_thought_through() -> None:
 
 
 def test_defaults_are_a_plan_of_their_own() -> None:
-    assert Scale().records == () and Scale().votes == 1
+    assert Scale().records == () and Scale().width == 1

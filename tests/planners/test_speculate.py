@@ -134,7 +134,7 @@ def ask(world: World, window: int, **options: Any) -> SimReport:
     slow = Host("large", decode_rate=20.0, models=("large",))
     return simulate(
         Request(text="What is there?"),
-        planner=Speculate(draft=Prompt(model="small"), target=Prompt(model="large"), window=window, **options),
+        planner=Speculate(draft=Prompt(model="small"), target=Prompt(model="large"), depth=window, **options),
         hosts=[fast, slow, Host("tools", serves=("call",))],
         latency=LatencyModel(call=1.0),
         outcome=world,

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from plait.planners.effort.ssr.strategies import POOL, Strategy, StrategyFigures, choose
+from plait.planners.effort.ssr.strategies import POOL, Strategy, choose
+from tests.planners.scripted_runs import states
 from tests.planners.two_models import Models, goes_on, ran
 
 TARGET = " t1\n t2\n t3\n t4\n Answer: 7"
@@ -29,9 +30,9 @@ async def test_above_9_it_is_the_target_and_the_draft_is_not_asked() -> None:
     assert answer.value == TARGET and set(worker.calls) == {"large"}
 
 
-@pytest.mark.parametrize("window", [1, 3, 8])
-async def test_where_no_step_stands_it_is_the_target_too(window: int) -> None:
-    answer = await ran(models(lambda text: 0.5), "ssr", {**ONE, "threshold": 9, "window": window})
+@pytest.mark.parametrize("depth", [1, 3, 8])
+async def test_where_no_step_stands_it_is_the_target_too(depth: int) -> None:
+    answer = await ran(models(lambda text: 0.5), "ssr", {**ONE, "threshold": 9, "depth": depth})
     assert answer.value == TARGET and "0 of " in answer.why and "the target wrote 5" in answer.why
 
 
@@ -41,12 +42,12 @@ async def test_at_0_it_is_the_draft() -> None:
     assert answer.value == DRAFT and worker.tokens["large"] == 0
 
 
-@pytest.mark.parametrize("window", [1, 2, 8])
-async def test_the_first_bad_step_is_rewritten_and_those_behind_it_are_drafted_anew(window: int) -> None:
+@pytest.mark.parametrize("depth", [1, 2, 8])
+async def test_the_first_bad_step_is_rewritten_and_those_behind_it_are_drafted_anew(depth: int) -> None:
     """Step 2 is bad, and so is whatever follows it: what stands does not depend on how far the draft is ahead."""
     judge = lambda text: 0.0 if "d2" in text else 1.0  # noqa: E731
     worker = models(judge)
-    answer = await ran(worker, "ssr", {**ONE, "window": window})
+    answer = await ran(worker, "ssr", {**ONE, "depth": depth})
     assert answer.value == " d1\n t2\n d3\n d4\n Answer: 9"
     assert worker.calls.count("large") == 1
     assert "4 of " in answer.why and "the target wrote 1" in answer.why
@@ -57,15 +58,15 @@ async def test_the_first_bad_step_is_rewritten_and_those_behind_it_are_drafted_a
 
 async def test_marks_are_asked_while_the_next_step_is_drafted_and_bad_ones_end_the_drafting() -> None:
     worker = models(lambda text: 0.0 if "d2" in text else 1.0)
-    await ran(worker, "ssr", {**ONE, "window": 8})
-    assert worker.calls.count("small") <= 7, "not all of the window is drafted behind a bad step"
+    await ran(worker, "ssr", {**ONE, "depth": 8})
+    assert worker.calls.count("small") <= 7, "not all of the depth is drafted behind a bad step"
 
 
 async def test_the_target_chooses_strategies_and_each_gets_a_path() -> None:
     pool = [{"id": each, "text": f"way {each}", "tags": tags} for each, tags in (("a", ["x"]), ("b", ["x"]), ("c", []))]
     judge = lambda text: 0.9 if "way a" in text else 0.8 if "way b" in text else 0.6  # noqa: E731
     worker = Models({"small": lambda text: " Answer: 1", "large": lambda text: " Answer: 2"}, judge)
-    options = {**ONE, "n": 2, "strategies": pool, "threshold": 0, "cover": 0.0}
+    options = {**ONE, "n": 2, "strategies": pool, "threshold": 0}
     answer = await ran(worker, "ssr", options)
     assert "; strategies: a, b" in answer.why and worker.calls.count("large?") == 3 + 2
     assert answer.answer == "1"
@@ -88,37 +89,37 @@ async def test_a_template_says_where_the_strategy_stands() -> None:
 
 def test_different_tags_are_worth_something_and_a_small_pool_is_taken_again() -> None:
     a, b, c = (Strategy(id=each, text="t", tags=tags) for each, tags in (("a", ("x",)), ("b", ("x",)), ("c", ("y",))))
-    marks = [0.9, 0.8, 0.6]
-    assert [each.id for each in choose([a, b, c], marks, {}, 2, 0.0, 1)] == ["a", "b"]
-    assert [each.id for each in choose([a, b, c], marks, {}, 2, 0.3, 1)] == ["a", "c"]
-    assert [each.id for each in choose([a, b], [None, 0.4], {}, 5, 0.0, 1)] == ["a", "b", "a", "b", "a"]
+    assert [each.id for each in choose([a, b, c], [0.9, 0.8, 0.4], 2, 1)] == ["a", "b"]
+    assert [each.id for each in choose([a, b, c], [0.9, 0.8, 0.6], 2, 1)] == ["a", "c"]
+    assert [each.id for each in choose([a, b], [None, 0.4], 5, 1)] == ["a", "b", "a", "b", "a"]
     assert len({each.id for each in POOL}) == len(POOL) >= 8
 
 
 def test_what_is_known_of_a_strategy_outweighs_its_mark() -> None:
-    pool = [Strategy(id="good", text="t"), Strategy(id="bad", text="t")]
-    known = {"good": StrategyFigures(wins=60, losses=20), "bad": StrategyFigures(wins=5, losses=75)}
-    first = Counter(choose(pool, [0.3, 0.9], known, 1, 0.0, seed)[0].id for seed in range(200))
+    pool = [Strategy(id="good", text="t", wins=60, losses=20), Strategy(id="bad", text="t", wins=5, losses=75)]
+    first = Counter(choose(pool, [0.3, 0.9], 1, seed)[0].id for seed in range(200))
     assert first["good"] == 200
-    unsure = {"good": StrategyFigures(), "bad": StrategyFigures()}
-    drawn = Counter(choose(pool, [0.5, 0.5], unsure, 1, 0.0, seed)[0].id for seed in range(200))
+    unsure = [each.model_copy(update={"wins": 1.0, "losses": 1.0}) for each in pool]
+    drawn = Counter(choose(unsure, [0.5, 0.5], 1, seed)[0].id for seed in range(200))
     assert min(drawn.values()) > 50, "what is not known is tried"
 
 
-@pytest.mark.parametrize(("early", "paths"), [("all", 6), ("two", 2), ("first", 1)])
-async def test_early_ends(early: str, paths: int) -> None:
+@pytest.mark.parametrize("quorum", [None, 2, 1])
+async def test_so_many_paths_with_the_same_answer_are_enough(quorum: int | None) -> None:
     worker = Models({"small": lambda text: " Answer: 1", "large": lambda text: ""})
-    answer = await ran(worker, "ssr", {**ONE, "n": 6, "ends": early, "threshold": 0})
+    answer = await ran(worker, "ssr", {**ONE, "n": 6, "quorum": quorum, "threshold": 0})
     assert answer.answer == "1"
-    if early == "all":
-        assert f"of {paths}" in answer.why
+    if quorum is None:
+        assert "of 6" in answer.why
+    if quorum == 1:
+        assert any(state == "cancelled" for state in states(answer).values())
 
 
 async def test_random_texts_by_random_marks_end_and_are_made_of_both() -> None:
     for seed in range(6):
         rng = random.Random(seed)
         worker = models(lambda text, rng=rng: rng.random())
-        answer = await ran(worker, "ssr", {**ONE, "window": rng.randint(1, 5), "threshold": rng.uniform(0, 9)})
+        answer = await ran(worker, "ssr", {**ONE, "depth": rng.randint(1, 5), "threshold": rng.uniform(0, 9)})
         lines = str(answer.value).split("\n")
         pairs = zip(DRAFT.split("\n"), TARGET.split("\n"), strict=True)
         assert all(line in pair for line, pair in zip(lines, pairs, strict=True))

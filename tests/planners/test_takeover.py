@@ -21,23 +21,23 @@ def models(judge=lambda text: 1.0) -> Models:
     return Models({"small": goes_on(DRAFT), "large": goes_on(TARGET)}, judge)
 
 
-async def test_at_alpha_1_it_is_the_target_and_the_draft_is_not_asked() -> None:
+async def test_at_threshold_1_it_is_the_target_and_the_draft_is_not_asked() -> None:
     worker = models()
-    answer = await ran(worker, "takeover", {**BOTH, "n": 1, "alpha": 1.0})
+    answer = await ran(worker, "takeover", {**BOTH, "n": 1, "threshold": 1.0})
     assert answer.value == TARGET and set(worker.calls) == {"large"}
     assert "the target wrote all" in answer.why
 
 
 async def test_where_each_segment_is_rejected_it_is_the_target_too() -> None:
     worker = models(lambda text: 0.0)
-    answer = await ran(worker, "takeover", {**BOTH, "n": 1, "threshold": 0.5, "alpha": 0.5})
+    answer = await ran(worker, "takeover", {**BOTH, "n": 1, "threshold": 0.5})
     assert answer.value == TARGET, "a rejected segment leaves no trace"
     assert "4 of 4 drafted segments taken over (100%)" in answer.why
 
 
-async def test_at_alpha_0_it_is_the_draft_and_the_scores_are_listed() -> None:
+async def test_at_threshold_0_it_is_the_draft_and_the_scores_are_listed() -> None:
     worker = models(lambda text: 0.25)
-    answer = await ran(worker, "takeover", {**BOTH, "n": 2, "alpha": 0.0})
+    answer = await ran(worker, "takeover", {**BOTH, "n": 2, "threshold": 0.0})
     assert answer.answer == "9" and worker.tokens["large"] == 0
     assert answer.data == {"drafted": 8, "rejected": 0, "unknown": 0, "scores": [[0.25, 0.25]] * 4}
 
@@ -45,16 +45,12 @@ async def test_at_alpha_0_it_is_the_draft_and_the_scores_are_listed() -> None:
 async def test_a_segment_that_does_badly_is_replaced_and_the_draft_goes_on_behind_it() -> None:
     judge = lambda text: 0.1 if "d4" in text.rpartition("d3")[2] else 0.9  # noqa: E731  # the second segment
     worker = models(judge)
-    answer = await ran(worker, "takeover", {**BOTH, "n": 1, "records": [[0.2, 0.5, 0.8, 0.9]] * 2, "alpha": 0.2})
+    answer = await ran(worker, "takeover", {**BOTH, "n": 1, "records": [[0.2, 0.5, 0.8, 0.9]] * 2, "threshold": 0.2})
     assert answer.value == " d1 d2 d3 t4 t5 t6 d7 d8 Answer: 9"
     assert worker.calls.count("large") == 1 and "1 of 4 drafted segments taken over (25%)" in answer.why
 
 
-async def test_take_overs_are_limited_and_an_unknown_score_is_one() -> None:
-    worker = models(lambda text: 0.0)
-    answer = await ran(worker, "takeover", {**BOTH, "n": 1, "takeovers": 1})
-    assert answer.value == " t1 t2 t3 d4 d5 d6 d7 d8 Answer: 9"
-    assert worker.calls.count("large?") == 1, "no score where none can lead to a take-over"
+async def test_an_unknown_score_is_a_take_over() -> None:
     told = await ran(models(), "takeover", {**BOTH, "n": 1, "scorer": "function"})
     assert told.value == TARGET and "4 of unknown score" in told.why
 
@@ -74,14 +70,14 @@ class Ends(Plain):
 
 async def test_a_text_that_the_task_finds_complete_is_not_gone_on_with() -> None:
     worker = models()
-    answer = await ran(worker, "takeover", {**BOTH, "n": 1, "alpha": 0.0}, task="tests.planners.test_takeover:Ends")
+    answer = await ran(worker, "takeover", {**BOTH, "n": 1, "threshold": 0.0}, task="tests.planners.test_takeover:Ends")
     assert answer.value == " d1 d2 d3 d4 d5 d6" and worker.calls == ["small", "large?"] * 2
 
 
 async def test_chains_vote() -> None:
     answers = iter([" Answer: 1", " Answer: 2", " Answer: 2"])
     worker = Models({"small": lambda text: next(answers), "large": goes_on(TARGET)})
-    answer = await ran(worker, "takeover", {**BOTH, "n": 3, "alpha": 0.0})
+    answer = await ran(worker, "takeover", {**BOTH, "n": 3, "threshold": 0.0})
     assert answer.answer == "2" and "2 of 3 votes" in answer.why
 
 
@@ -105,7 +101,7 @@ def test_the_rate_is_at_most_alpha_where_scores_are_exchangeable(alpha: float) -
     assert taken / 4000 == pytest.approx(alpha, abs=0.02)  # 39 scores: alpha is a multiple of 1/40
 
 
-@pytest.mark.parametrize("wrong", [{"alpha": 1.2}, {"n": 0}, {"records": [["a"]]}, {"threshold": -1}])
+@pytest.mark.parametrize("wrong", [{"threshold": 1.2}, {"n": 0}, {"records": [["a"]]}, {"threshold": -1}])
 def test_options_out_of_bounds_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(FieldError):
         Takeover(**wrong)  # type: ignore[arg-type]

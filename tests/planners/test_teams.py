@@ -10,6 +10,7 @@ import pytest
 from plait import Orchestrator
 from plait.core.events import Job
 from plait.core.ops import Text, Think
+from plait.core.prompt import Prompt
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.planners.agents.debate import Debate
@@ -57,7 +58,7 @@ def test_a_debate_ends_when_all_agree_or_nothing_changes():
 def test_what_an_agent_reads_can_be_less():
     replies = first("I count.\nanswer: 42", "I guess.\nanswer: 41", "Well.\nanswer: 40")
     worker = Seen(*replies, Reply(text="answer: 42"))
-    ask(worker, Debate(sparse=1, hide_answers=True))
+    ask(worker, Debate(shown=1, turn=Prompt(template="\n\nOthers argue:\n\n{arguments}\n")))
     assert "One agent: I guess." in said(worker.thinks[3])
     assert "answer: 41" not in said(worker.thinks[3])
     assert "Well." not in said(worker.thinks[3])

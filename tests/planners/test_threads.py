@@ -69,7 +69,7 @@ def entries(plan: Plan) -> Sequence[object]:
 
 
 def test_start_is_the_parents_first_leg() -> None:
-    plan = Threads(n=4, parent=Prompt(max_tokens=77)).start(brief())
+    plan = Threads(n=4, answer=Prompt(max_tokens=77)).start(brief())
     (leg,) = plan.steps
     op = think(plan, "round-1")
     assert leg.expands and plan.output == "round-1"
@@ -78,15 +78,8 @@ def test_start_is_the_parents_first_leg() -> None:
     assert (op.sampling.max_tokens, op.sampling.temperature, op.sampling.seed) == (77, 0.0, None)
 
 
-def test_without_parallel_it_is_one_serial_line() -> None:
-    (step,) = Threads(parallel=False, answer=Prompt(max_tokens=99)).start(brief()).steps
-    assert isinstance(step.op, Think) and not step.expands
-    assert step.op.prompt == (Text(text="<serial> 8 T36 14 10 8 3 <go>"),)
-    assert step.op.sampling.stop == () and step.op.sampling.max_tokens == 99
-
-
 def test_a_spawn_list_becomes_children_a_join_and_the_next_leg() -> None:
-    plan = spawn(Threads(thread=Prompt(max_tokens=50)), f"<spawn> {FIRST} ; 10 * 3 = 30 | 14 8 <wait>")
+    plan = spawn(Threads(part=Prompt(max_tokens=50)), f"<spawn> {FIRST} ; 10 * 3 = 30 | 14 8 <wait>")
     assert plan is not None
     assert [step.name for step in plan.steps] == ["child-1", "child-2", "join-1", "round-2"]
     assert plan.output == "round-2"
@@ -118,7 +111,7 @@ def test_the_last_round_does_not_spawn() -> None:
 
 
 def test_seeds_differ_by_place_and_follow_the_request() -> None:
-    planner = Threads(parent=Prompt(temperature=1.0), thread=Prompt(temperature=0.7))
+    planner = Threads(answer=Prompt(temperature=1.0), part=Prompt(temperature=0.7))
     text = f"<spawn> {FIRST} ; 10 * 3 = 30 | 14 8 <wait>"
     first = think(planner.start(brief(seed=1)), "round-1").sampling.seed
     assert first == think(planner.start(brief(seed=1)), "round-1").sampling.seed

@@ -35,7 +35,7 @@ CALL, WRONG, END = "<Calling Sub Searches>", "<Sub Searches>", "<End Calling Sub
 BLOCK = 32  # tokens of a block of the engine's cache
 OPTIONS: dict[str, Any] = {
     "dialect": "apr",
-    "parent": {"temperature": 1.0, "max_tokens": 200}, "thread": {"temperature": 1.0, "max_tokens": 40},
+    "answer": {"temperature": 1.0, "max_tokens": 200}, "part": {"temperature": 1.0, "max_tokens": 40},
     "rounds": 6,
 }  # fmt: skip
 
@@ -143,19 +143,17 @@ class Run:
 
 
 @pytest.mark.parametrize(
-    ("budget", "prefix", "child_prefix"),
-    [
-        ({}, "", ""),
-        ({"ask_threads": 3}, "Sub Call Budget: 3 ", ""),
-        ({"ask_tokens": 512}, "Token Budget: 512 ", "Token Budget: 512 "),
-    ],
+    ("prefix", "child_prefix"),
+    [("", ""), ("Sub Call Budget: 3 ", ""), ("Token Budget: 512 ", "Token Budget: 512 ")],
     ids=["no budget", "threads", "tokens"],
 )
-async def test_the_join_stands_in_the_place_of_the_call(
-    searching: Searching, budget: dict[str, int], prefix: str, child_prefix: str
-) -> None:
+async def test_the_join_stands_in_the_place_of_the_call(searching: Searching, prefix: str, child_prefix: str) -> None:
     orchestrator, worker, tokenizer = searching
-    planner = Plugin(name="threads", options={**OPTIONS, "early": False, **budget})
+    planner = Plugin(name="threads", options={
+        **OPTIONS, "early": False,
+        "answer": {**OPTIONS["answer"], "template": prefix + "{opening}"},
+        "part": {**OPTIONS["part"], "template": child_prefix + "{header}"},
+    })  # fmt: skip
     worker.results.clear()
     runs: list[Run] = []
     for seed in range(40):

@@ -121,7 +121,7 @@ def test_threadweaver_with_conclusions() -> None:
 def test_a_bad_thread_is_closed_and_costs_nothing_else(second: str | Failure, read: str) -> None:
     """Peers: one thread cut off or ended by an end of text ends the answer; one that raises throws all work away."""
     worker = TokenWorker(threadweaver(**{"\n<Thread>\n2:": second}), (*load("threadweaver").tags, "<|im_end|>"))
-    answer = run(worker, dialect="threadweaver", thread={"max_tokens": 64})
+    answer = run(worker, dialect="threadweaver", part={"max_tokens": 64})
     assert answer.status == "done" and answer.answer == "42"
     joined = worker.tokenizer.decode(worker.prompts["round-2"])
     assert joined.endswith(f"\n<Thread>\n1:{TW_ONE}<Thread>\n2:{read}\n")
@@ -162,7 +162,7 @@ def test_after_the_last_round_lists_are_text() -> None:
 def test_the_width_and_the_threads_of_a_run_are_bounded() -> None:
     outlines = "".join(f"<Outline> {n}: x</Outline>" for n in range(1, 2_001))
     worker = TokenWorker(lambda text: f"<Outlines>{outlines}</Outlines>" if text == ASK else "x</Thread>", ())
-    answer = run(worker, dialect="threadweaver", parent={"max_tokens": 100_000}, rounds=1)
+    answer = run(worker, dialect="threadweaver", answer={"max_tokens": 100_000}, rounds=1)
     assert answer.status == "done" and sum("child" in job.step for job in worker.jobs) == 50
     worker = TokenWorker(lambda text: TW_LIST if not text.endswith(":") else "x</Thread>", load("threadweaver").tags)
     answer = run(worker, dialect="threadweaver", most=7)
@@ -177,7 +177,7 @@ def test_threads_that_would_fill_the_parents_context_are_cut_there(ids: bool) ->
     worker = TokenWorker(model, load("threadweaver").tags, ids=ids, most=900)
     assert run(worker, dialect="threadweaver").status == "failed", "without a limit it does not fit"
     worker = TokenWorker(model, load("threadweaver").tags, ids=ids, most=900)
-    answer = run(worker, dialect="threadweaver", join_tokens=130)
+    answer = run(worker, dialect="threadweaver", reads=130)
     assert answer.answer == "42"
     first = len(worker.tokenizer.said(TW_ONE))
     joined = worker.tokenizer.decode(worker.prompts["round-2"])
@@ -191,7 +191,7 @@ def test_threads_that_would_fill_the_parents_context_are_cut_there(ids: bool) ->
 def test_a_thread_has_a_budget_of_its_own() -> None:
     model = threadweaver(**{"\n<Thread>\n2:": " and on" * 500})
     worker = TokenWorker(model, load("threadweaver").tags)
-    answer = run(worker, dialect="threadweaver", thread_budget={"tokens": 100})
+    answer = run(worker, dialect="threadweaver", budget={"tokens": 100})
     assert answer.answer == "42" and len(worker.outputs["child-2"]) <= 100
 
 
@@ -432,8 +432,7 @@ def test_npr_token_for_token_twice() -> None:
     [
         ({"dialect": "threadweaver", "fork": False}, "leave `fork` on"),
         ({"dialect": "apr", "fork": True}, "leave `fork` out"),
-        ({"dialect": "apr", "ask_threads": 3, "ask_tokens": 512}, "exclude each other"),
-        ({"dialect": "npr", "ask_tokens": 512}, "leave `ask_tokens` out"),
+        ({"dialect": "apr", "answer": {"template": "{question}"}}, "needs {opening}"),
     ],
 )
 def test_options_that_do_not_fit_the_dialect(options: dict[str, Any], said: str) -> None:

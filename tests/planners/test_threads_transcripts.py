@@ -72,10 +72,10 @@ def test_npr_asks_with_an_instruction_runs_five_plans_and_penalises_repetition()
 
 def test_the_authors_own_instruction_takes_the_place_of_the_dialects() -> None:
     worker = TokenWorker(lambda context: "\\boxed{1}", load("npr").tags)
-    run(worker, dialect="npr", parent={"template": "{question}\n\nTheir words.", "repetition_penalty": 1})
+    run(worker, dialect="npr", answer={"template": "{question}\n\nTheir words.", "repetition_penalty": 1})
     assert worker.tokenizer.decode(worker.prompts["round-1"]) == f"{ASK}\n\nTheir words."
     assert {job.op.sampling.repetition_penalty for job in worker.jobs if isinstance(job.op, Think)} == {1.0}
-    with pytest.raises(Exception, match=r"`parent.template` needs"):
-        Threads(dialect="npr", parent=Prompt(template="no question"))
-    with pytest.raises(Exception, match=r"`parent.template` needs"):
-        Threads(dialect="apr", parent=Prompt(template="{question}"))
+    with pytest.raises(Exception, match=r"`answer.template` needs"):
+        Threads(dialect="npr", answer=Prompt(template="no question"))
+    with pytest.raises(Exception, match=r"`answer.template` needs"):
+        Threads(dialect="apr", answer=Prompt(template="{question}"))

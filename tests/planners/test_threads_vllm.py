@@ -26,8 +26,8 @@ from tests.planners.tagged_model import DIALECTS, build
 pytestmark = [pytest.mark.engine, pytest.mark.own_engine, pytest.mark.asyncio(loop_scope="module")]
 
 OPTIONS: dict[str, Any] = {
-    "parent": {"temperature": 1.0, "max_tokens": 150},
-    "thread": {"temperature": 1.0, "max_tokens": 30}, "rounds": 3,
+    "answer": {"temperature": 1.0, "max_tokens": 150},
+    "part": {"temperature": 1.0, "max_tokens": 30}, "rounds": 3,
     "most": 24, "n": 5,
 }  # fmt: skip
 

@@ -64,7 +64,7 @@ def searched(seed: int = 0, slots: int = 8, rate: float = 50.0, **options: Any) 
 def test_every_search_solves_a_puzzle_with_an_exact_scorer(search: str) -> None:
     # Depth-first search chooses by order and not by score: its first answer need not be right.
     given = Plugin(name="dfs", options={"branch": 9, "back": 1, "diverse": False}) if search == "dfs" else search
-    done = searched(search=given, most=300, answers=0)
+    done = searched(search=given, most=300, quorum=0)
     assert done.status == "done", done.failure
     assert Countdown(text=PUZZLE).verify(done.result.value)
 
@@ -200,7 +200,7 @@ def test_marks_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
 def test_all_nodes_dead_is_a_failure_in_words() -> None:
     model = Scripted([Reply(text="and so on\n", finish="stop")])
     answer = plain(
-        model, depth=3, most=20, scorer=_Good(), until="never", search="dfs", answers=0, step=Prompt(stop="\n")
+        model, depth=3, most=20, scorer=_Good(), until="never", search="dfs", quorum=0, step=Prompt(stop="\n")
     )
     assert answer.status == "done"  # depth reached: the text is the answer of the plain task
     failing = Scripted([Reply(text="broken", finish="error")])
@@ -264,7 +264,7 @@ def maze(model_parallel: int, effects: list[str]) -> tuple[Any, list[str]]:
         answer = orchestrator.run(
             "Question?\n",
             planner=Tree(
-                search=search, tools=True, step=Prompt(stop=()), scorer=_Good(), until="out by", give_up="give up"
+                search=search, step=Prompt(stop=(), form="calls"), scorer=_Good(), until="out by", give_up="give up"
             ),
         )
     return answer, looked
@@ -320,7 +320,7 @@ def test_a_run_looks_through_its_nodes_a_fixed_number_of_times(monkeypatch: pyte
 
     for nodes in passes:
         search = Plugin(name="stride", options={"branch": 40})
-        planner = Tree(search=search, most=nodes, n=16, scorer=_Raising(), depth=2, answers=nodes)
+        planner = Tree(search=search, most=nodes, n=16, scorer=_Raising(), depth=2, quorum=nodes)
         done = simulate(Request(text="What?"), planner=planner, hosts=[Host("h", slots=16)], outcome=step)
         assert done.result is not None and f"{nodes} nodes" in done.result.why, done.failure
     assert passes[800] == passes[100] <= 2

@@ -147,7 +147,7 @@ def test_one_draft_is_its_own_synthesis() -> None:
 
 
 def test_a_long_draft_is_shown_from_its_end() -> None:
-    outcome = vote(["one two three", "four"], "synthesis", lambda prompt: "x", limit=5)
+    outcome = vote(["one two three", "four"], "synthesis", lambda prompt: "x", observation_chars=5)
     assert "Draft 1: […] three Draft 2: four" in asked(outcome)[0]
 
 

@@ -15,6 +15,7 @@ from pydantic import JsonValue
 
 from plait.core.errors import ToolError
 from plait.core.events import Job
+from plait.core.prompt import Prompt
 from plait.core.request import Request
 from plait.core.result import Failure, Result
 from plait.core.states import State
@@ -216,7 +217,7 @@ def test_equal_counts_go_to_the_earliest_voter() -> None:
 def test_a_graded_judge_is_taken_by_its_probability(
     text: str, logprob: float | None, threshold: float | None, same: bool
 ) -> None:
-    merge = Equivalent(ask="model", graded=True, threshold=threshold, constrain=True)
+    merge = Equivalent(ask="model", threshold=threshold, judge=Prompt(logprobs=1, form="choice"))
     made = branches("a", "b")
     patch = merge.merge(made, LETTERS).patch
     assert patch is not None

@@ -18,7 +18,7 @@ def request(*policies: str | Plugin, tokens: int = 100, seconds: float | None = 
     step = Step(name="one", op=Think(prompt=(Text(text=text),), sampling=Sampling(max_tokens=tokens)))
     plan = Plan(steps=(step,), output="one")
     return Request(
-        planner=Plugin(name="fixed", options={"plan": plan.model_dump(mode="json")}),
+        planner=Plugin(name="fixed", options={"graph": plan.model_dump(mode="json")}),
         policies=tuple(each if isinstance(each, Plugin) else Plugin(name=each) for each in policies),
         share="all",
         budget=Budget(seconds=seconds),

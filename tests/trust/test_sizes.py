@@ -26,7 +26,7 @@ ALLOWED = 300
 BUILT = 3 * ALLOWED
 
 
-NO_COUNT = re.compile(r"tokens$|chars$|^(window|prefix|logprobs|ask_threads|threads_from)$")
+NO_COUNT = re.compile(r"tokens$|chars$|^(window|prefix|logprobs)$")
 
 
 def counts(kind: str, name: str) -> list[tuple[str, Any]]:
@@ -45,11 +45,11 @@ def cases() -> Iterator[tuple[str, dict[str, Any]]]:
         beam = {"most": 100_000}
         for key, value in counts("search", name):
             yield "tree", {**beam, "search": {"name": name, "options": {key: value}}}
-    yield "tree", {"most": MANY, "n": 64, "branch": MANY, "propose": "list"}
-    yield "blackboard", {"lag": MANY, "rounds": MANY}
+    yield "tree", {"most": MANY, "n": 64, "width": MANY}
+    yield "blackboard", {"depth": MANY, "rounds": MANY}
     yield "adaptive", {"most": MANY, "n": MANY}
     yield "adaptive", {"allocate": {"name": "by-saturation", "options": {"most": MANY}}}
-    yield "refine", {"rounds": [1, MANY], "k": MANY, "distiller": "random-k"}
+    yield "refine", {"rounds": [1, MANY], "shown": MANY, "distiller": "random-k"}
 
 
 CASES = list(cases())

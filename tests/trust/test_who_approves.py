@@ -68,7 +68,7 @@ WAYS: dict[str, tuple[str, Any, bool]] = {
     "workflow": (json.dumps(STEPS), "workflow", True),
     "speculate": (NATIVE, Speculate(draft=Prompt(), target=Prompt()), True),
     "partial-rollout": (NATIVE, PartialRollout(), False),
-    "tree": (f"I pay. {NATIVE}", "tree:tools=true,n=1,most=2", True),
+    "tree": (f"I pay. {NATIVE}", "tree:step.form=calls,n=1,most=2", True),
     "flow": ("", Payer(), True),
     "planner": ("", reader, True),
 }

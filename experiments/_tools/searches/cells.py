@@ -43,9 +43,9 @@ def options_of(method: str, nodes: int, depth: int) -> dict[str, object]:
     lines = {**search("dvts", subtrees=wide, branch=1), "merge": False}
     match name:
         case "majority":
-            return {**lines, "weight": "count"}
+            return {**lines, "by": "count"}
         case "best-of-n":
-            return {**lines, "weight": "best"}
+            return {**lines, "by": "best"}
         case "weighted-n":
             return lines
         case "beam":
@@ -54,7 +54,7 @@ def options_of(method: str, nodes: int, depth: int) -> dict[str, object]:
             return search("dvts", subtrees=keep, branch=wide // keep)
         case "tot":
             branch, lists = _lists(nodes, depth)
-            return {**search("tot", keep=lists), "branch": branch}
+            return {**search("tot", keep=lists), "width": branch}
         case "rebase" | "stride":
             return search(name, budget=wide)
         case "ets":
@@ -63,7 +63,7 @@ def options_of(method: str, nodes: int, depth: int) -> dict[str, object]:
             return {**search("best-first", branch=_branching(2 * nodes, depth)), "n": flown}
         case "dfs":
             options = search("dfs", branch=_branching(nodes, depth), parallel=flown, back=1, diverse=False)
-            return {**options, "answers": 0}
+            return {**options, "quorum": 0}
         case "particle":
             return search("particle", particles=wide)
         case "lats":

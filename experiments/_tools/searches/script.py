@@ -225,8 +225,8 @@ def threaded(size: int, nodes: int) -> Planner:
     return Threads(
         dialect=dialect,
         n=width,
-        parent=Prompt(max_tokens=1024),
-        thread=Prompt(max_tokens=each + LAST),
+        answer=Prompt(max_tokens=1024),
+        part=Prompt(max_tokens=each + LAST),
         early=False,
         settle=False,
         fork=False,

@@ -99,7 +99,7 @@ RULES: tuple[Rule, ...] = (
     _stop("semantic entropy", "semantic-entropy", "semantic-entropy:threshold=0.2", "semantic-entropy:least=8"),
     _stop("SEAT without a threshold, windows of 8", "semantic-entropy:rule=secretary", width=8),
     _planner("SEAT's rounds of 8 (`refine`), by threshold",
-             *(f"refine:rounds=8x8x8x8,distiller=shared-top-k,k=8,settle=false,stop_entropy={h}"
+             *(f"refine:rounds=8x8x8x8,distiller=shared-top-k,shown=8,settle=false,threshold={h}"
                for h in (0.4, 0.8, 1.6))),
     Rule("DeepConf consensus", Setting("majority", ("deepconf-consensus", "waves:width=8")),
          (Setting("weighted:by=lowest", ("deepconf-consensus", "waves:width=8")),)),

@@ -29,14 +29,14 @@ from ...runtime.plugins.loader import Plugins
 __all__ = ["OPTIONS", "ROWS", "Check", "check", "is_plain"]
 
 Check = Literal[
-    "free", "inside", "plugin", "planner", "planner-options", "plan", "model", "models", "tool", "url", "extra-body",
+    "free", "inside", "plugin", "planner", "plan", "model", "models", "tool", "url", "extra-body",
     "template-values", "server", "machine", "file"
 ]  # fmt: skip
 """How a field is looked at:
 
 - `free`: it has an effect on the run of who asks alone, within its budget
 - `inside`: it holds what is looked at itself
-- `plugin`, `planner`, `planner-options`, `plan`: the same, once it is read
+- `plugin`, `planner`, `plan`: the same, once it is read
 - `model`, `models`, `tool`, `url`, `extra-body`, `template-values`: what `Rights` have a word about
 - `server`: the server's to say; from a tenant it is refused
 - `machine`, `file`: refused from outside: the machine sets it, or it names a file of the server
@@ -92,7 +92,7 @@ _TABLE: dict[type[BaseModel], dict[Check, str]] = {
     StructuredOutput: {"free": "kind spec required"},
     Call: {"free": "kind args approve", "tool": "tool"},
     Join: {"free": "kind tolerate quorum deadline early", "plugin": "merge"},
-    Tier: {"free": "cost bias weights runs", "planner": "planner"},
+    Tier: {"free": "cost bias weights runs wins losses", "planner": "planner"},
     Agent: {"free": "name description instructions tools budget", "inside": "agents handoffs", "planner": "planner"},
 }  # fmt: skip
 """`Step.priority` is free here, and held in `Rights.hold`: a tenant's may be 0 or more."""
@@ -106,18 +106,16 @@ ROWS = {kind: _by_field(row) for kind, row in _TABLE.items()}
 OPTIONS = _by_field(
     {
         "plugin": "allocate groups merge scorer search",
-        "planner": "planner",
-        "planner-options": "options",
-        "plan": "plan",
+        "plan": "graph",
         "model": "model",
         "models": "models",
         "tool": "tool",
-        "file": "path routes",
-        "free": "apart args ask ask_threads ask_tokens branch call called calls child_stop claim_from claim_item "
+        "file": "path",
+        "free": "apart args ask branch call called calls child_stop claim_from claim_item "
         "claim_separator close counts data dialect earlier echo end error exclude field first fork found function "
-        "give_up goal head header hit id instruction instructions item judge known label labels left_out missing name "
+        "give_up goal head header hit id instruction item judge label labels left_out missing name "
         "none note open pattern probe prompt right scale second separator set state stop strategies tags tail text "
-        "thought threads trace until value weights why wrong",
+        "thought trace until value weights why wrong",
     }
 )
 """Options of our plugins by name: one name means one thing. Those that are numbers, words of a list, or made of rows
@@ -175,9 +173,6 @@ class _Walk:
             case "plugin" | "planner":
                 for spec in value if isinstance(value, list | tuple) else (value,):
                     self._plugin(_KINDS[name], spec, path)
-            case "planner-options":
-                for planner, options in value.items():
-                    self._options("planner", Plugin(name=planner, options=options), f"{path}.{planner}")
             case "plan" if isinstance(value, dict):
                 self.model(Plan.model_validate(value), path)
             case "plan":

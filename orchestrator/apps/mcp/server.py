@@ -26,7 +26,7 @@ __all__ = ["build"]
 
 INSTRUCTIONS = """\
 plait runs parallel lines of reasoning and merges them into one answer.
-solve: a question by a planner, such as `sample:n=8` (a vote of 8 samples), `tree`, `llmcompiler`, `auto`.
+solve: a question by a planner, such as `sample:n=8` (a vote of 8 samples), `tree`, `llmcompiler`, `route`.
 vote: the answer on which texts that you already have agree.
 run_plan: a plan of your own, as JSON.
 start, status, reply, cancel: the same as solve, without waiting."""

@@ -263,7 +263,9 @@ def _with_answer(
     """Return a planner's options with wishes about its answer put in below its own, and those wishes that it has an
     option for, each with whether that is now as wished."""
     heard: dict[str, bool] = {}
-    for prompt in planner.says_answer():
+    if planner.pieces:
+        wishes = {name: value for name, value in wishes.items() if name != "max_tokens"}
+    for prompt in planner.says_answer() if wishes else ():
         given = options.get(prompt)
         own: dict[str, JsonValue] = dict(given) if isinstance(given, dict) else {}
         heard = {name: heard.get(name, True) and own.get(name, value) == value for name, value in wishes.items()}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import Field, JsonValue
 
@@ -15,10 +16,10 @@ from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Plugin
 from plait.core.prompt import Prompt, Uses
-from plait.core.vocabulary import MergeOption, N, Rounds, Scorer, Threshold, Window
+from plait.core.vocabulary import Depth, MergeOption, N, Quorum, Rounds, Scorer, Threshold
 
 from ..._shared.relay import Piece, Relay
-from .strategies import POOL, Strategy, StrategyFigures, choose
+from .strategies import POOL, Strategy, choose
 
 __all__ = ["SSR"]
 
@@ -36,25 +37,26 @@ class SSR(Flow):
     Reasoning, arXiv 2506.19830).
 
     The target scores the strategies of a pool for this request, one token each, and the best `n` get a path each. On a
-    path the draft writes step after step, up to `window` ahead; the target gives each a mark from 0 to 9 as soon as it
+    path the draft writes step after step, up to `depth` ahead; the target gives each a mark from 0 to 9 as soon as it
     is written. The steps before the first mark below `threshold` stand, and the target writes that step anew in
     place of the draft's. A vote decides between the paths' answers.
 
     With `threshold` above 9 the target writes all, and every path is what the target alone would have written; with 0
     the draft does.
 
-    Strategies are data: an id, a text, tags. They are chosen to have high scores together and different tags
-    (`cover`). `known` holds wins and losses of strategies in earlier runs of a task: the score is then drawn from
+    Strategies are data: an id, a text, tags. They are chosen to have high scores together and different tags.
+    With their `wins` and `losses` in earlier runs of a task the score is drawn from
     Beta(1 + wins + 4 m, 1 + losses + 4 (1 - m)), where m is the mark in [0, 1] (Thompson sampling). Requests of a task
     that has prompts of its own, and cannot be told a strategy, get `n` paths that differ by their seeds.
 
     The paper's pool, threshold and prompts were not at hand: these are ours, and 7 is the threshold as it is commonly
-    quoted. Defaults: 3 paths of 24 steps, a window of 4, temperature 0.7.
+    quoted. Defaults: 3 paths of 24 steps, a depth of 4, temperature 0.7.
 
     Fidelity: variant (our pool, prompts and threshold: theirs are not public); no oracle.
     """
 
-    answer_prompts: ClassVar[tuple[str, ...]] = ()
+    answer_prompts: ClassVar[tuple[str, ...]] = ("draft", "target")
+    pieces: ClassVar[bool] = True
 
     draft: Annotated[Prompt, Uses("question", "strategy")] = Prompt(
         thinking="off", max_tokens=256, temperature=0.7, stop=("\n\n",)
@@ -67,15 +69,12 @@ class SSR(Flow):
     """The question how useful a strategy is, in one digit, to the target's model."""
     n: N = Field(default=3, le=64)
     threshold: Threshold = Field(default=7.0, ge=0.0, le=10.0)
-    window: Window = Field(default=4, le=64)
-    ends: Literal["all", "two", "first"] = "all"
-    """When the vote begins: after all paths, after the first two whose answers are the same, or after the first."""
+    depth: Depth = Field(default=4, ge=1, le=64)
+    quorum: Quorum = Field(default=None, ge=1)
+    """Branches that are enough; the others are then stopped. So many paths have to have the same answer: 1 takes the
+    first that ends, 2 the first two that agree. By default all."""
     strategies: tuple[Strategy, ...] = POOL
-    """The pool; empty: paths differ by their seeds alone."""
-    cover: float = Field(default=0.3, ge=0.0)
-    """What a tag that no chosen strategy has adds to a score in [0, 1]."""
-    known: dict[str, StrategyFigures] = {}
-    """Wins and losses of strategies, by id, as `{"cases": {"wins": 3, "losses": 1}}`."""
+    """The pool, with what is known of each; empty: paths differ by their seeds alone."""
     scorer: Scorer = Plugin(name="model")
     rounds: Rounds = Field(default=24, le=1000)
     merge: MergeOption = Plugin(name="majority")
@@ -106,10 +105,10 @@ class SSR(Flow):
         ]
         await ctx.gather(*asked, return_exceptions=True)
         marks = [_expected(line.labels) if line.done else None for line in asked]
-        return choose(self.strategies, marks, self.known, self.n, self.cover, ctx.random.randrange(1 << 52))
+        return choose(self.strategies, marks, self.n, ctx.random.randrange(1 << 52))
 
     async def _enough(self, ctx: Context, paths: Sequence[Promise[list[JoinHandle]]]) -> list[JoinHandle]:
-        """Return the paths that ended, once there are as many as `ends` wants; the others are given up."""
+        """Return the paths that ended, once as many as `quorum` have the same answer; the others are given up."""
         task, left = ctx.brief.task, list(paths)
         ended: list[JoinHandle] = []
         while left:
@@ -119,8 +118,8 @@ class SSR(Flow):
                 if each.error is None:
                     ended += each.outcome()
             answers = [task.extract(each.text) for each in ended]
-            keys = [task.key(answer) for answer in answers if answer is not None]
-            if (self.ends == "first" and keys) or (self.ends == "two" and len(set(keys)) < len(keys)):
+            votes = Counter(task.key(answer) for answer in answers if answer is not None)
+            if self.quorum is not None and max(votes.values(), default=0) >= self.quorum:
                 for each in left:
                     ctx.cancel(each, "enough paths have ended")
                 break
@@ -151,7 +150,7 @@ class SSR(Flow):
         """Draft steps behind another, each scored while the next is written; return them with their marks."""
         drafted: list[Piece] = []
         marks: list[Promise[list[float]]] = []
-        while len(drafted) < self.window and (last is None or last.number < self.rounds):
+        while len(drafted) < self.depth and (last is None or last.number < self.rounds):
             last = await relay.write(last, draft, _label("draft", number, last))
             drafted.append(last)
             marks.append(relay.ctx.gather(self._mark(relay, last)))

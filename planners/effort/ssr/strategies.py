@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from pydantic import Field
 
 from plait.core.values import Frozen
 
-__all__ = ["POOL", "Strategy", "StrategyFigures", "choose"]
+__all__ = ["POOL", "Strategy", "choose"]
 
 TRUST = 4.0
 """Runs that a mark counts as much as."""
+COVER = 0.3
+"""What a tag that no chosen strategy has adds to a score in [0, 1]."""
 
 
 class Strategy(Frozen):
@@ -23,13 +25,10 @@ class Strategy(Frozen):
     """What the model is told."""
     tags: tuple[str, ...] = ()
     """Kinds that it belongs to."""
-
-
-class StrategyFigures(Frozen):
-    """What is known of a strategy."""
-
     wins: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    """Earlier runs along it that came to a right answer."""
     losses: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    """The others."""
 
 
 _POOL = (
@@ -53,32 +52,28 @@ POOL = tuple(Strategy(id=id_, text=text, tags=tuple(tags.split())) for id_, tags
 def choose(
     pool: Sequence[Strategy],
     marks: Sequence[float | None],
-    known: Mapping[str, StrategyFigures],
     n: int,
-    cover: float,
     seed: int,
 ) -> list[Strategy]:
-    """Return `n` strategies, best first: one after the other the one whose score, with `cover` for each tag that none
+    """Return `n` strategies, best first: one after the other the one whose score, with `COVER` for each tag that none
     before it has, is largest. A pool that is smaller is taken again from its start.
 
     Args:
-        pool: at least one.
+        pool: at least one. Without wins and losses the score of a strategy is its mark.
         marks: the target's, in [0, 1]; unknown ones count one half.
-        known: wins and losses by id; without any for a strategy its score is its mark.
         seed: of the draws.
     """
     rng = random.Random(seed)
     scores: dict[int, float] = {}
     for place, (each, mark) in enumerate(zip(pool, marks, strict=True)):
         sure = 0.5 if mark is None else mark
-        counts = known.get(each.id)
-        if counts is not None:
-            sure = rng.betavariate(1 + counts.wins + TRUST * sure, 1 + counts.losses + TRUST * (1 - sure))
+        if each.wins or each.losses:
+            sure = rng.betavariate(1 + each.wins + TRUST * sure, 1 + each.losses + TRUST * (1 - sure))
         scores[place] = sure
     chosen: list[int] = []
     left, tags = list(scores), set[str]()
     while left and len(chosen) < n:
-        best = max(left, key=lambda place: (scores[place] + cover * len(set(pool[place].tags) - tags), -place))
+        best = max(left, key=lambda place: (scores[place] + COVER * len(set(pool[place].tags) - tags), -place))
         chosen.append(best)
         left.remove(best)
         tags |= set(pool[best].tags)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from itertools import combinations, islice
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field, JsonValue
 
@@ -15,8 +15,9 @@ from plait.core.flow import Answerable, Context, Flow, Line, StepFailed
 from plait.core.planning import LineOptions, derive
 from plait.core.programs import Cell, harness, outputs, returned, traced
 from plait.core.prompt import Prompt, Uses
+from plait.core.vocabulary import N, Repairs
 
-from ..._shared.functions import problem_of, shown
+from ..._shared.functions import RUN_PYTHON, problem_of, shown
 from .choose import Evidence, Rule, chosen, decided, mutual
 from .programs import (
     Candidate,
@@ -62,7 +63,7 @@ class CodeSearch(Flow):
     After S* (arXiv 2502.14382) and CodeMonkeys (arXiv 2501.14723). Differs: equal programs are run once and count by
     their number; every program is run on every input once; a model call that tells programs apart is made for a pair
     of behaviours, not of programs; a test that an empty function passes counts nothing; what a test wants is evidence,
-    not a fact. Agreement among programs decides only between equal votes, unless `rule` says otherwise. No test that
+    not a fact. Agreement among programs decides only between equal votes, unless `by` says otherwise. No test that
     tells programs apart is asked for where none could change the winner. A mutual check of programs and tests is told
     beside.
 
@@ -72,37 +73,31 @@ class CodeSearch(Flow):
     Fidelity: variant (the model writes a case with what it wants, not an input alone); no oracle.
     """
 
-    answer_prompts: ClassVar[tuple[str, ...]] = ("program",)
-
-    program: Annotated[Prompt, Uses()] = Prompt(max_tokens=1024, temperature=0.8)
+    answer: Annotated[Prompt, Uses()] = Prompt(max_tokens=1024, temperature=0.8)
     """Writes a program; it is asked the question."""
     repair: Annotated[Prompt, Uses("failure")] = Prompt(max_tokens=1024, temperature=0.8)
     """Corrects a program, in the conversation in which it was written."""
     test: Annotated[Prompt, Uses("question", "count")] = Prompt(max_tokens=1024, temperature=0.0)
     """Writes tests without seeing a program."""
-    difference: Annotated[Prompt, Uses("question", "a", "b")] = Prompt(max_tokens=1024, temperature=0.0)
+    judge: Annotated[Prompt, Uses("question", "a", "b")] = Prompt(max_tokens=1024, temperature=0.0)
     """Writes a test on which the programs `{a}` and `{b}` differ."""
-    n: int = Field(default=8, ge=1)
-    """Programs written at first."""
-    repairs: int = Field(default=1, ge=0)
-    """Rounds of repair for each that fails a public case. `n` · (1 + repairs) fresh samples cost about as much."""
+    n: N = 8
+    repairs: Repairs = 1
     tests: int = Field(default=8, ge=0)
     """Tests that the model writes, in one call."""
     pairs: int = Field(default=3, ge=0)
     """Most pairs of behaviours for which a test that tells them apart is asked for."""
-    rule: Rule = "votes"
-    """`votes` of tests, `agreement` (votes times cluster) or `majority` of behaviours."""
+    by: Rule = "votes"
+    """What decides: `votes` of tests, `agreement` (votes times cluster) or the `majority` of behaviours."""
     trace_guided: bool = False
     """Show a repair what each line did on the public case that failed, as EG-CFG does (arXiv 2506.10948, its guidance
     weight being 1). One run of the program more for each repair."""
-    tool: str = "run_python"
-    """The tool that runs programs."""
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Write, run, repair, test and choose."""
         entry, public = problem_of(ctx.brief.task, "code-search")
-        if self.tool not in {spec.name for spec in ctx.brief.tools}:
-            raise PlannerError(f"code-search runs programs with the tool {self.tool!r}: give tools=Sandbox().tools()")
+        if RUN_PYTHON not in {spec.name for spec in ctx.brief.tools}:
+            raise PlannerError(f"code-search runs programs with the tool {RUN_PYTHON!r}: give tools=Sandbox().tools()")
         return await Searching(self, ctx, question, entry, public).answer()
 
 
@@ -159,7 +154,7 @@ class Searching:
         size = {id(each): samples_in(group) for group in groups.values() for each in group}
         evidence = [Evidence(float(votes_of(each, tests)), size[id(each)], len(each.program)) for each in pool]
         self.evidence = list(zip(pool, evidence, strict=True))
-        winner = chosen(evidence, options.rule)
+        winner = chosen(evidence, options.by)
         why = (
             f"{evidence[winner].votes:.0f} of {len(tests)} tests, {len(groups)} behaviours on {len(keys)} inputs, "
             f"{evidence[winner].cluster} of {sum(each.weight for each in pool)} programs behave like it"
@@ -185,7 +180,7 @@ class Searching:
     async def _sample(self, number: int) -> None:
         """Write a program, and repair it while public cases fail."""
         options, ctx = self._options, self._ctx
-        line = ctx.think(self._question, options.program, **self._named(f"program-{number}"))
+        line = ctx.think(self._question, options.answer, **self._named(f"program-{number}"))
         for repair in range(options.repairs + 1):
             await line
             candidate = self._candidate(line)
@@ -237,7 +232,7 @@ class Searching:
         key = f"{self._ctx.random.random():.17f}"
         code = traced(candidate.program, self._entry, args, _TRACED, key)
         try:
-            said = await self._ctx.call(self._options.tool, code=code)
+            said = await self._ctx.call(RUN_PYTHON, code=code)
         except StepFailed:
             return ""
         ((kind, value),) = outputs(said, 1, key)
@@ -254,7 +249,7 @@ class Searching:
             if known not in self._runs:
                 key = f"{self._ctx.random.random():.17f}"
                 code = harness(candidate.program, self._entry, new, key)
-                self._runs[known] = (key, self._ctx.call(self._options.tool, code=code))
+                self._runs[known] = (key, self._ctx.call(RUN_PYTHON, code=code))
             key, made = self._runs[known]
             try:
                 said = await made
@@ -290,7 +285,7 @@ class Searching:
         kinds = len(set(behaviours))
         outstanding = min(self._options.pairs, kinds * (kinds - 1) // 2)
         votes = [float(votes_of(each, tests)) for each in pool]
-        return self._options.rule == "votes" and decided(votes, behaviours, outstanding)
+        return self._options.by == "votes" and decided(votes, behaviours, outstanding)
 
     async def _told_apart(self, pool: Sequence[Candidate], inputs: Sequence[list[JsonValue]]) -> list[Test]:
         """Ask, for each pair of the largest behaviours, for a test on which they differ."""
@@ -298,7 +293,7 @@ class Searching:
             clusters_of(pool, [json.dumps(each) for each in inputs]).values(), key=lambda group: -samples_in(group)
         )
         pairs = list(islice(combinations([group[0] for group in groups], 2), self._options.pairs))
-        prompt = self._options.difference
+        prompt = self._options.judge
         lines = [
             self._ctx.think(
                 prompt.parts(DIFFERENCE, question=self._question, a=a.program, b=b.program),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context
 
-from ..._shared.functions import problem_of
+from ..._shared.functions import RUN_PYTHON, problem_of
 from .islands import Evolution
 from .options import EvolveOptions
 
@@ -14,8 +14,8 @@ __all__ = ["Evolve"]
 
 class Evolve(EvolveOptions):
     """Improves programs by generations: a model is shown a parent with its failure, good programs and different ones,
-    and writes a whole new program, which is run on the public cases. `islands` populations grow side by side; every
-    `migrate` generations the best of each goes to the next one.
+    and writes a whole new program, which is run on the public cases. `n` populations (islands) grow side by side; every
+    five generations the best of each goes to the next one.
 
     A population is a grid (MAP-Elites): one program for each class of length and set of failing cases, so that
     different ways to fail are kept. A program is better if it runs, then by its share of cases passed, then, of those
@@ -35,6 +35,6 @@ class Evolve(EvolveOptions):
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Let the islands grow, and return the best program."""
         entry, public = problem_of(ctx.brief.task, "evolve")
-        if self.tool not in {spec.name for spec in ctx.brief.tools}:
-            raise PlannerError(f"evolve runs programs with the tool {self.tool!r}: give tools=Sandbox().tools()")
+        if RUN_PYTHON not in {spec.name for spec in ctx.brief.tools}:
+            raise PlannerError(f"evolve runs programs with the tool {RUN_PYTHON!r}: give tools=Sandbox().tools()")
         return await Evolution(self, ctx, question, entry, public).answer()

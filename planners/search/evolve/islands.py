@@ -13,7 +13,7 @@ from plait.core.flow import Answerable, Context, StepFailed
 from plait.core.planning import derive
 from plait.core.programs import harness, outputs, returned, timed
 
-from ..._shared.functions import Cases, shown
+from ..._shared.functions import RUN_PYTHON, Cases, shown
 from .options import EvolveOptions
 from .population import Grid, Member, spread
 
@@ -24,6 +24,8 @@ OTHERS = "\nOther programs, with what became of them:\n"
 GONE = "\nThese lines were tried before and taken out:\n{lines}\n"
 ASK = "{question}{others}{parent}{gone}\nWrite the whole new program in a ```python block.\n"
 _SHOWN_LINES = 8
+MIGRATE = 5
+"""After how many generations the best goes to the next island."""
 
 
 class Evolution:
@@ -76,7 +78,7 @@ class Evolution:
             grid.add(member)
             if not options.repeats and member.runs and not member.failing:
                 return True
-            if options.migrate and generation % options.migrate == 0:
+            if generation % MIGRATE == 0:
                 self.islands[(island + 1) % len(self.islands)].add(grid.ranked()[0])
         return False
 
@@ -92,12 +94,13 @@ class Evolution:
         pieces = self._question
         if parent is not None:
             others = [each for each in grid.ranked() if each is not parent]
-            shown_others = others[: options.top]
-            rest = others[options.top :]
-            shown_others += self._ctx.random.sample(rest, min(options.diverse, len(rest)))
+            most = len(others) if options.shown is None else options.shown
+            best = most * 3 // 5  # the others are drawn of all cells, so that what is shown differs
+            shown_others, rest = others[:best], others[best:]
+            shown_others += self._ctx.random.sample(rest, min(most - best, len(rest)))
             told = "".join(f"\n```python\n{other.program}\n```\n{_verdict(other)}\n" for other in shown_others)
             gone = [line for line in self._gone if line not in parent.program][-_SHOWN_LINES:]
-            pieces = options.program.parts(
+            pieces = options.answer.parts(
                 ASK,
                 question=self._question,
                 others=OTHERS + told if told else "",
@@ -105,7 +108,7 @@ class Evolution:
                 gone=GONE.replace("{lines}", "\n".join(gone)) if gone else "",
             )
         seed = derive(self._ctx.brief.request.seed, "evolve", name)
-        return (await self._ctx.think(pieces, options.program, name=name, seed=seed)).text
+        return (await self._ctx.think(pieces, options.answer, name=name, seed=seed)).text
 
     def _compare(self, parent: str, child: str) -> None:
         """Keep the history of lines."""
@@ -162,7 +165,7 @@ class Evolution:
     async def _said(self, code: Callable[[str], str]) -> tuple[JsonValue, str]:
         key = f"{self._ctx.random.random():.17f}"
         try:
-            return await self._ctx.call(self._options.tool, code=code(key)), key
+            return await self._ctx.call(RUN_PYTHON, code=code(key)), key
         except StepFailed:
             return None, key  # a program that cannot be run is a failed one
 

@@ -37,5 +37,5 @@ class Tree(TreeOptions):
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Grow the tree and vote."""
         question = ctx.brief.task.render(self.style)
-        told = about_tools(ctx.brief.tools, self.until, self.give_up) if self.tools else ""
+        told = about_tools(ctx.brief.tools, self.until, self.give_up) if self.step.form == "calls" else ""
         return await Growth(self, ctx, told + question).answer()

@@ -28,9 +28,10 @@ class Growth:
         self._scorer = cast("Scorer", ctx.brief.plugin("scorer", options.scorer))
         self.tree = SearchTree(ctx.random, options.n)
         self._frontier = self._search.frontier(self.tree)
-        self._calls = Calls(ctx, self.tree, self._drop) if options.tools else None
-        self._lists = self._search.lists if options.propose == "auto" else options.propose == "list"
-        self._enough = self._search.answers if options.answers is None else options.answers
+        self._calls = Calls(ctx, self.tree, self._drop) if options.step.form == "calls" else None
+        self._lists = self._search.lists or options.width is not None
+        self._width = options.width or 5
+        self._enough = self._search.answers if options.quorum is None else options.quorum
         self._states: dict[str, SearchNode] = {"": self.tree.root}
         self._began = 0
         self._changed: Promise[None] = Promise(ctx.host)
@@ -46,7 +47,7 @@ class Growth:
     async def answer(self) -> Answerable:
         """Grow until the search, a limit or the budget ends it; return the vote of the answers."""
         await self._ctx.race(self._work() for _ in range(self._options.n))
-        choice = choose(self.answers, self._task, self._options.weight)
+        choice = choose(self.answers, self._task, self._options.by)
         if choice is None:
             raise PlannerError(f"the search found no answer in {self._told()}: give it more nodes, depth or budget")
         return self._ctx.answer(choice.value, f"{choice.why}; {self._told()}")
@@ -88,7 +89,7 @@ class Growth:
         return self._frontier.take()
 
     async def _grow(self, parent: SearchNode) -> None:
-        """Give a node its next child, or with `list` its children."""
+        """Give a node its next child, or its children, where a call writes several."""
         if not self._lists:
             await self._one(parent)
             return
@@ -118,8 +119,8 @@ class Growth:
 
     async def _listed(self, parent: SearchNode) -> list[SearchNode]:
         """Have the model write a node's next steps, and return them as children."""
-        proposal = self._options.proposal
-        ask = self._frontier.say(parent) + proposal.text(LIST, branch=str(self._options.branch))
+        proposal = self._options.plan
+        ask = self._frontier.say(parent) + proposal.text(LIST, width=str(self._width))
         pieces = [f"{self._question}\n{parent.text}{ask}"]
         try:
             line = await self._ctx.think(pieces, proposal, **self._named(f"{parent.name}-steps", "next steps"))
@@ -128,7 +129,7 @@ class Growth:
             return []
         lines = dict.fromkeys(text.strip() for text in line.text.splitlines() if text.strip())
         children: list[SearchNode] = []
-        for text in list(lines)[: self._options.branch]:
+        for text in list(lines)[: self._width]:
             child = self._child(parent)
             child.step, child.tokens = f"{text}\n", max(1, line.tokens // len(lines))
             children.append(child)
@@ -146,8 +147,8 @@ class Growth:
     def _write(self, parent: SearchNode, name: str, said: str) -> Line:
         """Ask for one step behind a node: token for token where the node's own call can be continued."""
         prompt, options = self._options.step, self._named(name, "step")
-        if self._options.tools:
-            options["stop"] = (*prompt.stop, "</tool_call>")
+        if self._calls is not None:
+            options["stop"], options["form"] = (*prompt.stop, "</tool_call>"), None
         if parent.line is not None:
             return parent.line.think([parent.seen + said] if parent.seen or said else (), prompt, **options)
         return self._ctx.think([self._question, parent.text + said], prompt, **options)

@@ -5,7 +5,7 @@ The rules for a sound split are in `rules.py`.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import Field, JsonValue
 
@@ -14,7 +14,7 @@ from plait.core.ops import Join, Part, Plugin, StructuredOutput, Text
 from plait.core.plan import Plan, Step
 from plait.core.prompt import Prompt, Uses
 from plait.core.result import Result
-from plait.core.vocabulary import Most, Separator
+from plait.core.vocabulary import Most, Separator, Threshold, Tolerate
 
 from ..._shared.json_text import read_object
 from ..._shared.steps import Asker, shortened
@@ -69,7 +69,7 @@ _VARY = """
 This is one of {n} independent answers to the same request, number {i}. Choose something that the others are unlikely \
 to choose, and write only one.
 """
-_TIERS: tuple[Tier, ...] = ("low", "medium", "high")
+_SCORES: dict[Tier, float] = {"low": 0.0, "medium": 0.5, "high": 1.0}
 
 
 class Decompose(Flow):
@@ -78,7 +78,7 @@ class Decompose(Flow):
     Steps: a prompt without any sign of several pieces is one call at once, and no model is asked about it. Otherwise
     `extract` asks for `{template, context, data | n, category}`; what it writes is checked by rules; `item-1` …
     `item-n` are answered at the same time, and `text` puts them together in the order of the pieces. A split that is
-    not sound, less sure than `confidence`, or fails is one call, `direct`; `why` says so.
+    not sound, less sure than `threshold`, or fails is one call, `direct`; `why` says so.
 
     Differs from the original, a benchmark whose splits were extracted beforehand by a large model: extraction is part
     of the run, behind a free look for signs of several pieces; pieces and context must stand in the prompt, and a
@@ -89,27 +89,23 @@ class Decompose(Flow):
     Fidelity: variant (pieces found by rules first, then by one call); no oracle.
     """
 
-    answer_prompts: ClassVar[tuple[str, ...]] = ("item", "answer")
+    answer_prompts: ClassVar[tuple[str, ...]] = ("part", "answer")
 
-    extract: Annotated[Prompt, Uses("question", "context", "data")] = Prompt(
+    plan: Annotated[Prompt, Uses("question", "context", "data")] = Prompt(
         thinking="off", max_tokens=1024, temperature=0.0, form="json"
     )
     """The question how the request is split. Its template has `{question}`; `{context}` and `{data}` stay as they are.
     `form=json`: an engine that can allows nothing but the JSON that is read; `form=null`: anything."""
-    item: Annotated[Prompt, Uses("piece")] = Prompt(max_tokens=1000, temperature=0.7)
+    part: Annotated[Prompt, Uses("piece")] = Prompt(max_tokens=1000, temperature=0.7)
     """The answer to a piece. Its template has `{piece}`, the request for this piece."""
     answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=4000, temperature=0.7)
     """The one call for a prompt that is not split. Its template has `{question}`."""
-    confidence: Literal["high", "medium", "low"] = "medium"
-    """How sure a split must be. `high`: a count, a list, two questions or a word for several in the prompt. `medium`:
-    also commas, "for each", a plural before a colon, translation and its like, three pieces. `low`: any sound split."""
+    threshold: Threshold = Field(default=0.5, ge=0.0, le=1.0)
+    """The score from which on something counts: how sure a split must be. A count, a list, two questions or a word for
+    several in the prompt score 1; commas, "for each", a plural before a colon, translation and its like, or three
+    pieces 0.5; any other sound split 0."""
     most: Most = Field(default=64, ge=2)
-    failed: Literal["note", "serial", "fail"] = "note"
-    """What a piece that fails becomes. `note`: a remark in its place. `serial`: the whole prompt is one call. `fail`:
-    the run fails."""
-    diversity: Literal["hint", "seeds"] = "hint"
-    """How answers to the same template are made to differ: each has a seed of its own; `hint` adds a line that says
-    which of how many it is."""
+    tolerate: Tolerate = "best-effort"
     numbered: bool = True
     """Write the piece's number before its answer."""
     separator: Separator = "\n\n"
@@ -128,15 +124,13 @@ class Decompose(Flow):
                 await pieces
                 return pieces
         except StepFailed as error:
-            if self.failed == "fail":
-                raise
             return self._direct(ctx, asker, f"one call instead ({error})")
 
     def extraction(self, asker: Asker, expands: bool = False) -> Step:
         """Return the call that asks how the prompt is split; with `expands` a reader reads it."""
-        form = _FORM if self.extract.form == "json" else self.extract.form
-        pieces = self.extract.parts(_EXTRACT, question=asker.question)
-        return asker.step("extract", pieces, self.extract, form=form, expands=expands, label="several pieces?")
+        form = _FORM if self.plan.form == "json" else self.plan.form
+        pieces = self.plan.parts(_EXTRACT, question=asker.question)
+        return asker.step("extract", pieces, self.plan, form=form, expands=expands, label="several pieces?")
 
     def split(self, asker: Asker, result: Result) -> Plan | str:
         """Return the pieces and their join that an extraction asks for, or why it asks for none."""
@@ -149,8 +143,8 @@ class Decompose(Flow):
         if wrong:
             return f"the split is not sound ({'; '.join(wrong)})"
         sure = tier(split, signals(asker.brief.request.text))
-        if _TIERS.index(sure) < _TIERS.index(self.confidence):
-            return f"{sure} confidence in the split, {self.confidence} is wanted"
+        if _SCORES[sure] < self.threshold:
+            return f"{sure} confidence in the split, a score of {_SCORES[sure]:g}, where {self.threshold:g} is wanted"
         return self._pieces(asker, split, sure)
 
     def _pieces(self, asker: Asker, split: Split, sure: Tier) -> Plan:
@@ -159,20 +153,20 @@ class Decompose(Flow):
         for i in range(1, split.size + 1):
             data = split.data[i - 1] if split.data is not None else None
             shared, own = split.piece(data)
-            if data is None and self.diversity == "hint":
+            if data is None:
                 own += _VARY.format(n=split.size, i=i)
             pieces: tuple[Part, ...] = tuple(Text(text=part) for part in (shared, own) if part)
-            if self.item.template is not None:  # else in two texts: an engine reads what all pieces share once
-                pieces = self.item.parts("", piece=pieces)
+            if self.part.template is not None:  # else in two texts: an engine reads what all pieces share once
+                pieces = self.part.parts("", piece=pieces)
             label = shortened(data) if data is not None else f"{i} of {split.size}"
-            steps.append(step := asker.step(f"item-{i}", pieces, self.item, label=label))
+            steps.append(step := asker.step(f"item-{i}", pieces, self.part, label=label))
             head = f"{i}. " if self.numbered else ""
             missing = f"{head}(no answer: {{reason}})"
             entries.append({"branch": step.name, "head": head, "missing": missing})
         note = f"{split.size} pieces, {sure} confidence"
         note += f", {shortened(split.category, 40)}" if split.category.strip() else ""
         merge = Plugin(name="stitch", options={"entries": entries, "separator": self.separator, "note": note})
-        op = Join(merge=merge, tolerate="best-effort" if self.failed == "note" else "all")
+        op = Join(merge=merge, tolerate=self.tolerate)
         join = Step(name="text", op=op, needs=tuple(step.name for step in steps), label=note)
         return Plan(steps=(*steps, join), output="text")
 

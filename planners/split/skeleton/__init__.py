@@ -40,9 +40,9 @@ class Skeleton(Flow):
     Fidelity: variant (our prompts, theirs as templates); no oracle.
     """
 
-    answer_prompts: ClassVar[tuple[str, ...]] = ("point", "answer")
+    answer_prompts: ClassVar[tuple[str, ...]] = ("part", "answer")
 
-    router: Annotated[Prompt, Uses("question")] = Prompt(thinking="off", max_tokens=16, temperature=0.0, form="choice")
+    judge: Annotated[Prompt, Uses("question")] = Prompt(thinking="off", max_tokens=16, temperature=0.0, form="choice")
     """The question whether to split. Its template has `{question}`. `form=choice`: an engine that can allows nothing
     but A, B or C; `form=null`: anything. Raise `max_tokens` for a model that thinks before it answers."""
     outline: Annotated[Prompt, Uses("question", "least", "most", "begin")] = Prompt(
@@ -50,13 +50,13 @@ class Skeleton(Flow):
     )
     """The skeleton. Its template has `{question}`, `{least}`, `{most}`, and `{begin}`, how to begin in words. `begin`
     is the list's start; give an empty one to a model that thinks before it answers."""
-    point: Annotated[Prompt, Uses("number", "text", "begin")] = Prompt(max_tokens=128, temperature=0.0)
+    part: Annotated[Prompt, Uses("number", "text", "begin")] = Prompt(max_tokens=128, temperature=0.0)
     """A point. Its template, behind question and skeleton, has `{number}`, `{text}`, the heading, and `{begin}`, how to
     begin in words. `begin` is the heading; give an empty one to a model that thinks before it answers."""
     answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=1024, temperature=0.0)
     """The one call for a request that is not split. Its template has `{question}`."""
-    split: Literal["auto", "all"] = "auto"
-    """`auto`: ask before splitting. `all`: split every request (the original without its router)."""
+    by: Literal["judge", "all"] = "judge"
+    """What decides whether a request is split: the `judge`, or nothing: `all` are (the original without its router)."""
     least: Least = 3
     most: Most = Field(default=10, le=100)
     separator: Separator = "\n\n"
@@ -71,7 +71,7 @@ class Skeleton(Flow):
     async def run(self, ctx: Flow.Context, question: str) -> Answerable:
         """Return the points put together, or the one call."""
         asker = Asker("skeleton", ctx.brief)
-        refused = await self._refused(ctx, asker) if self.split == "auto" else ""
+        refused = await self._refused(ctx, asker) if self.by == "judge" else ""
         if refused:
             return self._direct(ctx, asker, f"one call: {refused}")
         try:
@@ -87,9 +87,9 @@ class Skeleton(Flow):
 
     async def _refused(self, ctx: Flow.Context, asker: Asker) -> str:
         """Return why the router will not have the request split, or nothing."""
-        form = _LETTERS if self.router.form == "choice" else self.router.form
-        pieces = self.router.parts(words.ROUTER, question=asker.question)
-        route = asker.step("route", pieces, self.router, form=form, label="independent points?")
+        form = _LETTERS if self.judge.form == "choice" else self.judge.form
+        pieces = self.judge.parts(words.ROUTER, question=asker.question)
+        route = asker.step("route", pieces, self.judge, form=form, label="independent points?")
         try:
             letter = words.letter((await ctx.step(route)).text)
         except StepFailed as error:
@@ -118,13 +118,13 @@ class Skeleton(Flow):
         for point in points:
             head = str(point)
             begin = words.begin_in_words(head, asker.brief.task.chat())
-            own = self.point.parts(words.POINT, number=str(point.number), text=point.text, begin=begin)
+            own = self.part.parts(words.POINT, number=str(point.number), text=point.text, begin=begin)
             call = asker.step(
                 f"point-{point.number}",
                 (shared, *own),
-                self.point,
-                begin=_begin(self.point, head),
-                stop=self.point.stop or (f"\n{point.number + 1}.",),
+                self.part,
+                begin=_begin(self.part, head),
+                stop=self.part.stop or (f"\n{point.number + 1}.",),
                 label=shortened(head),
             )
             calls.append(ctx.step(call))

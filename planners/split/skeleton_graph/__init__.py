@@ -59,7 +59,7 @@ class SkeletonGraph(Planner):
     least: Least = 2
     most: Most = Field(default=10, le=100)
     conclude: Literal["stitch", "summary"] = "stitch"
-    """`stitch`: the answer is the parts in order. `summary`: one more call writes it from them."""
+    """What the answer is made of. `stitch`: the parts in order. `summary`: what one more call writes from them."""
     tolerate: Tolerate = "all"
 
     @model_validator(mode="after")

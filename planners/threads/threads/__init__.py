@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field, JsonValue, model_validator
 
@@ -20,9 +20,10 @@ from plait.core.plan import Plan, Step
 from plait.core.planning import call_model
 from plait.core.prompt import Prompt, Uses
 from plait.core.result import Result
+from plait.core.vocabulary import Deadline, Early, Most, Reads, Settle
 
 from ..._shared.seeds import derive
-from .dialects import Dialect, Item, fill, load, names as dialect_names
+from .dialects import Dialect, Item, load, names as dialect_names
 from .names import LegPlace, Memo, Piece, block_pieces, prompt_of, text_of
 from .preflight import preflight
 
@@ -52,48 +53,34 @@ class Threads(Planner):
     `threadweaver-contexts`, `multiverse-documents`, `tokens-multiverse`, `tokens-npr`, `tokens-threadweaver`.
     """
 
-    answer_prompts: ClassVar[tuple[str, ...]] = ("parent", "answer")
-
-    parent: Annotated[Prompt, Uses("question")] = Prompt()
+    answer: Annotated[Prompt, Uses("question", "opening")] = Prompt()
     """A leg of the parent: its text between two joins. What it leaves open is the dialect's. Its template takes the
     place of the dialect's, for a model that was trained with an instruction of its own, such as the one in NPR's
-    repository."""
-    thread: Annotated[Prompt, Uses()] = Prompt()
-    """A thread (a leg of it, if it spawns). What it leaves open is the dialect's; the dialect has its words."""
-    answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=512)
-    """With `parallel=false`: the one line of reasoning."""
+    repository; `{opening}` stands for the dialect's: `Sub Call Budget: 3 {opening}` asks a model of APR for 3
+    threads."""
+    part: Annotated[Prompt, Uses("header")] = Prompt()
+    """A thread (a leg of it, if it spawns). What it leaves open is the dialect's. Its template has `{header}`, the
+    dialect's words."""
     dialect: str | Dialect = "countdown"
-    """The model's dialect by name, or a table of your own."""
+    """How the model writes what it wants done, by name, or as a table of your own."""
     n: int | None = Field(default=None, ge=1, le=64)
-    """Most threads a round; the prompt asks for as many where it can. Default: the dialect's."""
-    most: int = Field(default=256, ge=1)
-    """Most threads of a run, threads of threads included: who spawns first has them. A resumed run counts anew."""
+    """Branches at once: threads a round; the prompt asks for as many where it can. Default: the dialect's."""
+    most: Most = 256
+    """Most branches in all; those beyond are not run. Threads of threads are counted too: who spawns first has them. A
+    resumed run counts anew."""
     rounds: int | None = Field(default=None, ge=1)
-    """Most rounds of threads; a spawn list beyond them is not run. Default: the dialect's."""
+    """Most rounds, of which each reads what the one before it came to. Default: the dialect's."""
     depth: int | None = Field(default=None, ge=0)
-    """How deep threads may spawn threads. Default: the dialect's."""
-    thread_budget: Budget | None = None
+    """Most steps below one another: threads within threads. Default: the dialect's."""
+    budget: Budget | None = None
     """Limits on each thread of the parent, the threads that it spawns included."""
-    join_tokens: int | None = Field(default=None, ge=1)
-    """Most tokens that the threads of a round add to their parent's context together; the longest ones lose their ends.
-    For small context windows. Only in dialects whose join holds the threads' own words."""
-    ask_threads: int | None = Field(default=None, ge=0)
-    """Number of threads that the prompt asks the parent to keep to, in a dialect trained for that. No hard limit."""
-    ask_tokens: int | None = Field(default=None, ge=1)
-    """Number of tokens that the prompts ask parent and threads to keep to, in a dialect trained for that. No hard
-    limit."""
+    reads: Reads = None
     fork: bool | None = None
     """Whether a thread continues its parent's context or sees only its own header. Default: as the dialect's models
     were trained."""
-    early: bool = True
-    """Stop a round's other threads as soon as one has reached the goal, in a dialect that can tell."""
-    settle: bool = True
-    """A thread's claim that the task's verifier finds right is the answer. Off: the parent always has the last word. No
-    difference where the task has no verifier."""
-    deadline: float | None = Field(default=None, gt=0)
-    """Seconds after which a round closes with the threads that are done."""
-    parallel: bool = True
-    """Off: one line of reasoning without threads, with the task's serial prompt; for comparisons run by run."""
+    early: Early = True
+    settle: Settle = True
+    deadline: Deadline = None
 
     @model_validator(mode="after")
     def _fits_the_dialect(self) -> Threads:
@@ -102,14 +89,12 @@ class Threads(Planner):
             raise PluginError("threads of this dialect need their parent's context: leave `fork` on")
         if self.fork and not table.forked:
             raise PluginError("threads of this dialect begin afresh, without their parent's context: leave `fork` out")
-        if self.ask_threads is not None and self.ask_tokens is not None:
-            raise PluginError("`ask_threads` and `ask_tokens` exclude each other: a model was trained to be asked one")
-        template = self.parent.template
-        if template is not None and ("{question}" not in template or type(table).opening is not Dialect.opening):
-            raise PluginError("`parent.template` needs {question}, and a dialect whose parent begins with a question")
-        for option in ("ask_threads", "ask_tokens"):
-            if getattr(self, option) is not None and getattr(table, option) is None:
-                raise PluginError(f"models of this dialect were not trained to be asked: leave `{option}` out")
+        template = self.answer.template
+        asks = type(table).opening is Dialect.opening and "{question}" in (template or "")
+        if template is not None and "{opening}" not in template and not asks:
+            raise PluginError(
+                "`answer.template` needs {opening}, or {question} and a dialect whose parent begins with a question"
+            )
         return self
 
     @property
@@ -124,13 +109,7 @@ class Threads(Planner):
     def start(self, brief: Brief) -> Plan:
         """Return the first leg of the parent."""
         table = self.table
-        if not self.parallel:
-            pieces = self.answer.parts("{question}", question=brief.task.render("serial", self._width))
-            prompt = self.answer.over(Prompt(temperature=table.temperature))
-            return Plan(steps=(call_model(brief, "threads", "think", pieces, prompt),), output="think")
-        text = self._asked() + self._opening(brief)
-        if self.ask_threads is not None:
-            text = fill(table.ask_threads or "", {"n": str(self.ask_threads)}) + text
+        text = self._opening(brief)
         memo = Memo(notes=table.remember("", text))
         chat = brief.task.chat() and table.chat
         leg = self._leg(LegPlace((), 1), memo, brief, (Text(text=text),), chat=chat, label="parent")
@@ -163,7 +142,7 @@ class Threads(Planner):
             return self._onward(place, memo, brief, (table.right,), place.name, table.wrong)
         opened = bool(memo.after)
         width = min(self._width, self._left(brief, place))
-        items = table.items(text, self._opening(brief), width, notes, opened)
+        items = table.items(text, self._opening(brief, own=True), width, notes, opened)
         after, before = place.name, table.open if table.replaces else ""
         if opened:
             after, before = memo.after, memo.before
@@ -203,8 +182,8 @@ class Threads(Planner):
                 children.append(child)
             entries.append({"item": item.echo, "branch": child.name if child else None})
         options: dict[str, JsonValue] = {**table.join.model_dump(mode="json"), "entries": entries}
-        if self.join_tokens is not None and table.join.carry:
-            options["most_tokens"] = self.join_tokens
+        if self.reads is not None and table.join.carry:
+            options["most_tokens"] = self.reads
         merge = Plugin(name="splice", options=options)
         read = self._settles or table.join.carry or table.replaces
         join = Step(
@@ -237,10 +216,10 @@ class Threads(Planner):
     def _child(self, place: LegPlace, memo: Memo, parent: str, item: Item, brief: Brief) -> Step:
         forks = self.table.forked if self.fork is None else self.fork
         header = item.header or ""
-        prompt = (Text(text=header if forks else self._asked() + header.lstrip()),)
+        prompt = (Text(text=self.part.text("{header}", header=header if forks else header.lstrip())),)
         leg = self._leg(place, memo, brief, prompt, parent if forks else None, label=item.label)
-        if self.thread_budget is not None and len(place.path) == 1:
-            leg = leg.model_copy(update={"budget": self.thread_budget})
+        if self.budget is not None and len(place.path) == 1:
+            leg = leg.model_copy(update={"budget": self.budget})
         return leg
 
     def _leg(
@@ -266,7 +245,7 @@ class Threads(Planner):
             "threads",
             place.name,
             prompt,
-            self._own(self.thread if place.path else self.parent, place.path),
+            self._own(self.part if place.path else self.answer, place.path),
             after=after,
             before=before,
             chat=chat,
@@ -290,17 +269,14 @@ class Threads(Planner):
             )
         )
 
-    def _opening(self, brief: Brief) -> str:
+    def _opening(self, brief: Brief, own: bool = False) -> str:
+        """Return what the parent begins with; with `own` as the dialect has it, which reads it later."""
         question = brief.task.render("threads", self._width)
-        if self.parent.template is not None:
-            return self.parent.text("", question=question)
-        return self.table.opening(question, brief.request.text)
-
-    def _asked(self) -> str:
-        """Return the words that ask parent and threads to keep to a number of tokens."""
-        if self.ask_tokens is None:
-            return ""
-        return fill(self.table.ask_tokens or "", {"n": str(self.ask_tokens)})
+        ours = self.table.opening(question, brief.request.text)
+        template = self.answer.template or ""
+        return (
+            ours if own and "{opening}" in template else self.answer.text("{opening}", question=question, opening=ours)
+        )
 
     @property
     def _width(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import JsonValue, model_validator
 
 from plait.core.errors import PluginError
 from plait.core.interfaces import Brief, Planner
@@ -14,6 +14,7 @@ from plait.core.plan import Plan, Step
 from plait.core.planning import call_model
 from plait.core.prompt import Prompt, Uses
 from plait.core.tools.more import MORE_TOOLS
+from plait.core.vocabulary import Most, ObservationChars, Repairs, Rounds, Shown
 
 from ..._shared.told import functions
 from . import prompts
@@ -43,27 +44,24 @@ class LLMCompilerOptions(Planner):
     """Reads what the tasks observed, and answers or asks for another plan. In its template `{instructions}` stands for
     ours, `{replan}` for the words on another plan. The question and the observations follow."""
     dialect: Literal["lines", "native"] = "lines"
-    """How calls are written. `lines`: numbered tasks. `native`: the tools are also offered as functions that the model
-    calls by itself (OpenAI's `tools`), all in one turn, for models trained to call functions that way. The first call
-    is task 1; `"$1"` as an argument stands for its result. A server that takes no functions is asked for lines
-    alone, and says so in the log. `plan.form` is then left out."""
-    shown: int | None = Field(default=None, ge=1)
-    """How many tools the model is told of: those nearest to the question. It finds others by a task `more_tools`, for
-    another plan. By default all."""
-    rounds: int = Field(default=2, ge=1)
-    """Most plans."""
-    repairs: int = Field(default=1, ge=0)
-    """How often lines of one plan that cannot be run are sent back to the model; after that they are observations."""
-    most: int = Field(default=10_000, ge=1)
-    """Most tasks of one plan; those beyond are not run."""
-    observation_chars: int | None = Field(default=None, ge=1)
-    """Most characters of one observation that the joiner reads. Tasks always get the whole value."""
+    """How the model writes what it wants done. `lines`: numbered tasks. `native`: the tools are also offered as
+    functions that the model calls by itself (OpenAI's `tools`), all in one turn, for models trained to call functions
+    that way. The first call is task 1; `"$1"` as an argument stands for its result. A server that takes no functions is
+    asked for lines alone, and says so in the log. `plan.form` is then left out."""
+    shown: Shown = None
+    """How many of what there is a model is shown, the nearest or best, here of the tools: it finds others by a task
+    `more_tools`, for another plan. By default all."""
+    rounds: Rounds = 2
+    repairs: Repairs = 1
+    most: Most = 10_000
+    observation_chars: ObservationChars = None
     tolerate: Literal["all", "any-end"] = "any-end"
-    """`any-end`: what a task failed with is read by the joiner. `all`: the first failure ends the run."""
+    """What becomes of branches that fail. `any-end`: the joiner reads what a task failed with. `all`: the first failure
+    ends the run."""
     conclude: Literal["joiner", "last-task"] = "joiner"
-    """Who answers once the tasks have ended. `last-task`: where all of them were done, the last one's result is the
-    answer, as it is, which saves a call of the model; the joiner is asked where one failed or could not be run. For
-    models whose plans end in the task that works out the answer; the original always asks the joiner."""
+    """What the answer is made of: what the `joiner` says of the tasks. `last-task`: where all of them were done, it is
+    the last one's result, as it is, which saves a call of the model; the joiner is asked where one failed or could not
+    be run. For models whose plans end in the task that works out the answer; the original always asks the joiner."""
 
     @model_validator(mode="after")
     def _one_language(self) -> LLMCompilerOptions:

@@ -32,7 +32,7 @@ class React(ReactOptions):
     change the world when the turn is whole. The results go back in the order of the calls, whichever ended first, and
     the next turn continues the conversation, so its prefix is cached. A turn without a call is the answer.
 
-    A call that fails is an observation, and so is one beyond `calls`. A call that changes nothing is made once; its
+    A call that fails is an observation, and so is one beyond `most`. A call that changes nothing is made once; its
     result is given again, until a call is made that may change something. Of a long result head and tail are shown, and
     the model may call `more`. A call that cannot be read is sent back once. After `rounds`, or when it repeats itself,
     the model is asked for its answer. With `n` each turn is written several times, and a vote over actions
@@ -116,7 +116,7 @@ class React(ReactOptions):
     def _opening(self, brief: Brief, ledger: Ledger) -> list[Message]:
         """Return the messages before the question: instructions, and what the user's conversation has."""
         history = list(brief.request.messages)
-        said = [self.instructions] if self.instructions else []
+        said = [self.opening] if self.opening else []
         if history and history[0].role in ("system", "developer"):
             said.append(history.pop(0).text)
         if ledger.functions:
@@ -158,7 +158,6 @@ class React(ReactOptions):
                 stop=self.turn.stop or (("\nObservation",) if self.dialect == "action" else ()),
                 keep_stop=False,
                 logprobs=1 if self.n > 1 else self.turn.logprobs or 0,
-                stream=True,  # calls start while the turn is still being written
                 expands=reads,
                 state=state,
             )

@@ -52,4 +52,4 @@ def turn_calls(
     ours = [each.name for each in planner.agents] + [transfer(each) for each in planner.handoffs]
     ours += [] if any(spec.name == MORE for spec in brief.tools) else [MORE]
     calls = wanted(text, planner.dialect, first, brief.tools)
-    return fates(calls, brief.tools, known, planner.calls, ours)
+    return fates(calls, brief.tools, known, planner.most, ours)

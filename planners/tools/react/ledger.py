@@ -131,7 +131,7 @@ class Ledger:
             self.next += 1
             self.counts[call.key] = count = self.counts.get(call.key, 0) + 1
             if fate == "limit":
-                most_calls = f"a turn may make {self.planner.calls} calls"
+                most_calls = f"a turn may make {self.planner.most} calls"
                 said.append((call, f"not run: {most_calls}; make it again if it is needed"))
                 continue
             asked = self.planner.asks(call) if fate == "ours" else None

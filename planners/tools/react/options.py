@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import Field, model_validator
 
 from plait.core.agent import Agent
 from plait.core.ops import Plugin
-from plait.core.prompt import Prompt, Uses
+from plait.core.prompt import Prompt
 from plait.core.tools.turns import CallRequest
-from plait.core.vocabulary import OnePlugin
+from plait.core.vocabulary import MergeOption, N, Shown
 
 from ..._shared.talk import ToolTurns
 
@@ -22,23 +22,18 @@ class ReactOptions(ToolTurns):
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("turn",)
 
-    turn: Annotated[Prompt, Uses()] = Prompt(max_tokens=1024, stream=True)
-    """One turn of the conversation; it has no template, since what is asked is the conversation."""
+    turn: Prompt = Prompt(max_tokens=1024, stream=True)
+    """One turn of the conversation. Its template is what the model is told first, before its tools. With `stream` calls
+    start while the turn is still being written, else when it is whole."""
 
-    shown: int | None = Field(default=None, ge=1)
-    """How many tools the model is told of at first: those nearest to the question. It finds others by calling
-    `more_tools`. By default all."""
+    shown: Shown = None
     agents: tuple[Agent, ...] = ()
     """Agents that the model may call as tools. They begin like other calls: while the turn is still being written, or,
     if they may call a tool with side effects, when it is whole."""
     handoffs: tuple[Agent, ...] = ()
     """Agents to which the model may hand the conversation over, by a call of `transfer_to_NAME`."""
-    early: bool = True
-    """Start calls while the turn is still being written. Off: when it is whole."""
-    n: int = Field(default=1, ge=1, le=1000)
-    """How many times each turn is written; with more than one they vote on what to do, and no call is made before."""
-    merge: OnePlugin = Plugin(name="tool-majority")
-    """How samples become one turn: a merge over actions. Tools, dialect and its form of value are set here."""
+    n: N = Field(default=1, le=1000)
+    merge: MergeOption = Plugin(name="tool-majority")
 
     @model_validator(mode="after")
     def _samples_differ(self) -> ReactOptions:

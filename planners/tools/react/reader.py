@@ -35,7 +35,7 @@ class TurnReader:
     def feed(self, delta: str) -> Sequence[Plan]:
         """Return a call for each that is complete now."""
         self._text += delta
-        if not self._planner.early or not ends_a_call(self._text, delta, self._planner.dialect):
+        if not self._planner.turn.stream or not ends_a_call(self._text, delta, self._planner.dialect):
             return ()
         return [Plan(steps=(step,)) for step in self._new(self._calls(self._text, whole=False))]
 

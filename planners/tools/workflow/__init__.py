@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from pydantic import Field, JsonValue
+from pydantic import JsonValue
 
 from plait.core.awaited import Line, StepFailed, StepHandle
 from plait.core.errors import PlannerError
@@ -14,6 +14,7 @@ from plait.core.prompt import Prompt, Uses
 from plait.core.tools.more import MORE_TOOLS, SHOWN, found_in
 from plait.core.tools.tool import ToolSpec
 from plait.core.values import as_text
+from plait.core.vocabulary import ObservationChars, Repairs, Rounds, Shown
 
 from ..._shared.json_text import read_object
 from . import prompts
@@ -25,6 +26,8 @@ __all__ = ["FIND_PLANS", "KEEP_PLAN", "Workflow"]
 
 FIND_PLANS, KEEP_PLAN = "find_plans", "keep_plan"
 """Tools of a library of plans (`plait.workers.tools.plan_library`): the planner calls them if a run has them."""
+_EXAMPLES = 2
+"""Most plans of the library that the model is shown."""
 
 
 class Workflow(Flow):
@@ -51,25 +54,19 @@ class Workflow(Flow):
     """Rewrites the steps of a plan that have faults."""
     answer: Annotated[Prompt, Uses("results")] = Prompt(max_tokens=2048)
     """Words the answer, of a plan that has none."""
-    shown: int | None = Field(default=SHOWN, ge=1)
-    """How many tools the model is told of at first, if there are more."""
-    searches: int = Field(default=2, ge=0)
-    """How often the model may ask for more tools."""
-    repairs: int = Field(default=2, ge=0)
-    """Most repairs of a plan."""
-    examples: int = Field(default=2, ge=0)
-    """Most plans of the library that the model is shown."""
-    keep: bool = True
-    """Put a plan that ran without a failure into the library, if there is one."""
-    observation_chars: int | None = Field(default=8000, ge=1)
-    """Most characters of one result that the model reads for its answer."""
+    shown: Shown = SHOWN
+    rounds: Rounds = 3
+    """Most rounds, of which each reads what the one before it came to: in all but the last the model may ask for more
+    tools in place of a plan."""
+    repairs: Repairs = 2
+    observation_chars: ObservationChars = 8000
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Plan, repair, run, answer. Raises `PlannerError` for a plan that stays broken."""
         tools = {each.name: each for each in ctx.brief.tools if each.name not in (FIND_PLANS, KEEP_PLAN)}
         library = {each.name for each in ctx.brief.tools} - set(tools)
         writer = Writer(ctx, self, tools)
-        examples = await self._examples(ctx, question) if FIND_PLANS in library and self.examples else []
+        examples = await self._examples(ctx, question) if FIND_PLANS in library else []
         plan, faults = await writer.plan(question, examples)
         plan, faults = await writer.mend(plan, faults)
         unused = frozenset(each.node for each in faults if each.kind == "unused")
@@ -83,7 +80,7 @@ class Workflow(Flow):
         runner = Runner(ctx, question, tools)
         ended = await runner.run(plan)
         failed = [each for each in ended.values() if isinstance(each, BaseException)]
-        if KEEP_PLAN in library and self.keep and not failed:
+        if KEEP_PLAN in library and not failed:
             await self._kept(ctx, question, plan)
         if plan.answer is not None:
             return await runner.answer(plan.answer)
@@ -91,7 +88,7 @@ class Workflow(Flow):
 
     async def _examples(self, ctx: Context, question: str) -> list[tuple[str, JsonValue]]:
         try:
-            found = await ctx.call(FIND_PLANS, intention=question, k=self.examples)
+            found = await ctx.call(FIND_PLANS, intention=question, k=_EXAMPLES)
         except StepFailed:
             return []
         rows = found if isinstance(found, list) else []
@@ -121,10 +118,10 @@ class Writer:
         told = list(self._tools.values())
         if self._options.shown is not None and len(told) > self._options.shown:
             told = await self._found(question)
-        hidden = len(self._tools) - len(told) if self._options.searches else 0
+        hidden = len(self._tools) - len(told) if self._options.rounds > 1 else 0
         asked = prompts.plan(self._options.plan, question, told, hidden, examples)
         said = await self._say(asked, self._options.plan, "plan")
-        for _ in range(self._options.searches):
+        for _ in range(self._options.rounds - 1):
             match said:
                 case {"more_tools": str() as query}:
                     new = await self._found(query, [each.name for each in told])

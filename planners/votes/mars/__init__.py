@@ -48,7 +48,7 @@ class Mars(Flow):
     Samples are written in parts, `draft`, and each unfinished one is then asked for its answer so far, in a few greedy
     tokens after its own context. The first `warmup` samples run to their ends: they teach how likely an answer
     so far is to change (a logistic regression on position, sureness, changes, looks since the last one and trend), and
-    how much of the worst case to reckon with (`gamma`). All others end together, as soon as the first answer would stay
+    how much of the worst case to reckon with. All others end together, as soon as the first answer would stay
     first if those that are likely to change changed for the worst. What has ended votes, and so does what an unfinished
     sample said last.
 
@@ -70,25 +70,24 @@ class Mars(Flow):
     """The question for a sample's answer so far, after what it has written. By default, where a text's thoughts are not
     over, it ends them and opens a box, as the authors' does."""
     n: N = 32
-    warmup: Warmup = 16
-    ends: Literal["safe", "steady"] = "safe"
-    """`steady`: the rule of Parallel-Probe, with which MARS' authors compare: all samples go on side by side, without a
-    warm-up, those that disagree with the first answer for long are given up, and all end when it stays first."""
-    gamma: float | None = Field(default=None, ge=0.5, le=1.0)
-    """Share of the worst case to reckon with; `null`: found out on the warm-up, for each question anew."""
+    warmup: Warmup = Field(default=16, ge=2)
+    by: Literal["safe", "steady"] = "safe"
+    """What decides when samples end. `safe`: the rule above. `steady`: that of Parallel-Probe, with which MARS' authors
+    compare: all samples go on side by side, without a warm-up, those that disagree with the first answer for long are
+    given up, and all end when it stays first."""
     merge: MergeOption = Plugin(name="majority")
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Run the warm-up, then the others until they are safe; return the vote."""
         samples = [_Sample(i) for i in range(1, self.n + 1)]
-        if self.ends == "steady":
+        if self.by == "steady":
             return await self._steady(ctx, samples)
         warm, rest = samples[: self.warmup], samples[self.warmup :]
         while await self._on(ctx, warm):
             pass
         taught = [each.seen for each in warm if each.line is not None]
         switching = Switching(taught)
-        gamma = calibrated(taught) if self.gamma is None else self.gamma
+        gamma = calibrated(taught)
         reference = leader(Counter(seen.final for seen in taught if seen.final is not None))
         why, first = "all samples have ended", True
         while await self._on(ctx, rest):

@@ -62,8 +62,6 @@ class Refine(Planner):
     turn: Annotated[Prompt, Uses("question", "histogram", "workspace")] = Prompt()
     """A draft that reads `{workspace}` and `{histogram}`, the count of the answers before; what it leaves open is as
     `draft` has it."""
-    last: Annotated[Prompt, Uses("question", "histogram", "workspace")] = Prompt()
-    """A draft of the last round; what it leaves open is as `turn` has it."""
     summary: Annotated[Prompt, Uses("question", "count", "drafts", "histogram", "tokens")] = Prompt(max_tokens=1024)
     """The notes on a round's `{drafts}`. `max_tokens` are those of any workspace (the paper's kappa), without the line
     that counts answers."""
@@ -72,23 +70,25 @@ class Refine(Planner):
     )
     """The choice of the k best drafts, with `by="model"`."""
     rounds: Annotated[tuple[int, ...], BeforeValidator(_as_rounds)] = (8, 4, 1)
-    """Drafts in each round, as `[8,4,1]` or `8x4x1`. A single number is so many rounds of one draft: sequential
-    refinement."""
+    """Most rounds, of which each reads what the one before it came to: the drafts of each, as `[8,4,1]` or `8x4x1`. A
+    single number is so many rounds of one draft: sequential refinement."""
     distiller: Literal["summary", "shared-top-k", "per-sample-top-k", "random-k"] = "summary"
     """Content of the workspace. `summary`: a model's notes on all drafts. `shared-top-k`: the k best drafts.
     `per-sample-top-k`: for the i-th draft of the next round the i-th best draft and the k - 1 best others; with
     `by="model"` the k drafts of a choice of its own. `random-k`: k random drafts for each."""
-    k: int = Field(default=3, ge=1)
-    """Drafts in a workspace, for the distillers that take drafts as they are."""
+    shown: int = Field(default=3, ge=1)
+    """How many of what there is a model is shown, the nearest or best: the k of the distillers that take drafts as they
+    are."""
     by: Literal["votes", "model"] = "votes"
-    """How the top k are found: by verifier, frequency of the answer and log-probability, or by a call of the model."""
+    """What decides which are the top k: verifier, frequency of the answer and log-probability, or a call of the
+    model."""
     reads: Reads = 8192
     merge: MergeOption = Plugin(name="majority")
     deadline: Deadline = None
-    stop_entropy: float | None = Field(default=None, ge=0.0)
-    """End after a round whose answers have at most this semantic entropy, in nats; the answer is that round's vote.
-    With `rounds=8x8x8`, `distiller=shared-top-k` and `k=8` these are the rounds of SEAT (arXiv 2507.06829), which read
-    one another."""
+    threshold: float | None = Field(default=None, ge=0.0)
+    """The score from which on something counts: a round whose answers have at most this semantic entropy, in nats, is
+    the last, and its vote the answer. With `rounds=8x8x8`, `distiller=shared-top-k` and `shown=8` these are the rounds
+    of SEAT (arXiv 2507.06829), which read one another."""
     settle: Settle = True
 
     @field_validator("rounds")
@@ -101,7 +101,7 @@ class Refine(Planner):
     def size(self) -> int:
         """Return the drafts of the largest round, or the drafts that its largest workspaces hold if that is more."""
         most = max(self.rounds)
-        return most * (min(self.k, most) if self.distiller in ("per-sample-top-k", "random-k") else 1)
+        return most * (min(self.shown, most) if self.distiller in ("per-sample-top-k", "random-k") else 1)
 
     def start(self, brief: Brief) -> Plan:
         """Return the first round."""
@@ -134,14 +134,14 @@ class Refine(Planner):
             note = f"{right.name} is verified, in round {round} of {len(self.rounds)}; {result.why}"
             return Plan(steps=(through("answer", right.name, note),), output="answer")
         votes = Counter(draft.key for draft in drafts if draft.key is not None)
-        if self.stop_entropy is not None and votes and sum(votes.values()) > 1:
+        if self.threshold is not None and votes and sum(votes.values()) > 1:
             entropy = semantic_entropy(list(votes.values()))
-            if entropy <= self.stop_entropy:
+            if entropy <= self.threshold:
                 label = f"round {round} has semantic entropy {entropy:.3g}"
                 op = Join(merge=self.merge, tolerate="best-effort")
                 answer = Step(name="answer", op=op, needs=tuple(draft.name for draft in drafts), label=label)
                 return Plan(steps=(answer,), output="answer")
-        selects = self.distiller in ("shared-top-k", "per-sample-top-k") and len(drafts) > self.k
+        selects = self.distiller in ("shared-top-k", "per-sample-top-k") and len(drafts) > self.shown
         if self.by == "model" and selects:
             return self._judged(asker, round, drafts)
         return self.next_round(asker, round, drafts, None)
@@ -154,9 +154,9 @@ class Refine(Planner):
         steps = [
             asker.step(
                 f"choose-{round}-{i}" if many > 1 else f"choose-{round}",
-                self._digest(asker, drafts, self.judge, words.CHOOSE_END, k=str(self.k)),
+                self._digest(asker, drafts, self.judge, words.CHOOSE_END, k=str(self.shown)),
                 judge,
-                label=f"choose {self.k} of {len(drafts)}",
+                label=f"choose {self.shown} of {len(drafts)}",
             )
             for i in range(1, many + 1)
         ]
@@ -169,7 +169,7 @@ class Refine(Planner):
             needs=needs,
             expands=True,
             state=[*names],
-            label=f"the {self.k} best",
+            label=f"the {self.shown} best",
         )
         return Plan(steps=(*steps, chosen), output=chosen.name)
 
@@ -179,7 +179,7 @@ class Refine(Planner):
         drafts = [draft for draft in drafts_of(result) if draft.name not in judges]
         if not drafts:
             raise PlannerError(f"no draft of round {round} is left")
-        picks = [words.chosen(said.get(judge, ""), len(drafts), self.k) for judge in judges]
+        picks = [words.chosen(said.get(judge, ""), len(drafts), self.shown) for judge in judges]
         return self.next_round(asker, round, drafts, picks)
 
     def next_round(self, asker: Asker, round: int, drafts: list[Draft], picks: list[list[int]] | None = None) -> Plan:
@@ -195,7 +195,7 @@ class Refine(Planner):
                 self.summary,
                 label=f"notes on {len(drafts)} drafts",
             )
-            best = block(ranked(drafts)[: self.k], self._workspace)  # instead of notes that fail
+            best = block(ranked(drafts)[: self.shown], self._workspace)  # instead of notes that fail
             entries: list[JsonValue] = [{"branch": distill.name, "missing": best}]
             notes = Step(
                 name=f"notes-{round}",
@@ -215,17 +215,17 @@ class Refine(Planner):
         """Return the drafts that each draft of the next round reads."""
         many, best = self.rounds[round], ranked(drafts)
         if picks is not None:
-            chosen = [[drafts[at] for at in pick] or best[: self.k] for pick in picks]
+            chosen = [[drafts[at] for at in pick] or best[: self.shown] for pick in picks]
             return [chosen[i % len(chosen)] for i in range(many)]
         match self.distiller:
             case "per-sample-top-k":
                 own = [best[i % len(best)] for i in range(many)]
-                return [[each, *islice((other for other in best if other is not each), self.k - 1)] for each in own]
+                return [[each, *islice((other for other in best if other is not each), self.shown - 1)] for each in own]
             case "random-k":
                 seeds = [derive(asker.brief.request.seed, "refine", "pick", round, i) for i in range(many)]
-                return [Random(seed).sample(drafts, min(self.k, len(drafts))) for seed in seeds]
+                return [Random(seed).sample(drafts, min(self.shown, len(drafts))) for seed in seeds]
             case _:
-                return [best[: self.k]] * many
+                return [best[: self.shown]] * many
 
     @property
     def _workspace(self) -> int:
@@ -235,8 +235,7 @@ class Refine(Planner):
         """Return how the drafts of a round are asked for."""
         if round == 1 and len(self.rounds) > 1:
             return self.draft
-        turn = self.turn.over(self.draft).model_copy(update={"template": self.turn.template})
-        return self.last.over(turn) if round == len(self.rounds) else turn
+        return self.turn.over(self.draft).model_copy(update={"template": self.turn.template})
 
     def _digest(self, asker: Asker, drafts: list[Draft], prompt: Prompt, end: str, **more: str) -> tuple[Part, ...]:
         """Return the prompt of a call that reads all drafts."""

@@ -166,7 +166,7 @@ def test_an_agent_of_a_file_answers_and_its_call_waits_for_a_yes(talk: Any, tmp_
 
 
 PLANNERS = ["single", "sample:n=2", "adaptive", "refine", "think_summarize", "debate", "layers", "blackboard", "react",
-            "skeleton", "decompose", "auto", "tree", "skeleton_graph", "deepprune"]  # fmt: skip
+            "skeleton", "decompose", "route", "tree", "skeleton_graph", "deepprune"]  # fmt: skip
 
 
 @pytest.mark.parametrize("planner", PLANNERS)

@@ -92,10 +92,15 @@ def image(url: str) -> dict[str, Any]:
         {"plan": {"steps": [{"name": "a", "op": {"kind": "call", "tool": "look"}}], "output": "a"}},
         {"planner": "sample:n=2,answer.model=big"},
         {"planner": {"name": "sample", "options": {"answer": {"extra_body": {"priority": -1}}}}},
-        {"planner": "sample:n=2", "merge": "judged:model=big"},
-        {"planner": {"name": "sample", "options": {"merge": "judged:model=big"}}},
-        {"planner": "auto:routes=/etc/passwd"},
-        {"planner": {"name": "auto", "options": {"options": {"refine": {"draft": {"model": "big"}}}}}},
+        {"planner": "sample:n=2", "merge": "judged:judge.model=big"},
+        {"planner": {"name": "sample", "options": {"merge": "judged:judge.model=big"}}},
+        {"planner": "route:path=/etc/passwd"},
+        {
+            "planner": {
+                "name": "route",
+                "options": {"into": [{"name": "refine", "options": {"draft": {"model": "big"}}}]},
+            }
+        },
     ],
     ids=str,
 )
@@ -259,7 +264,7 @@ def test_every_field_has_a_row():
         for kind, rows in outside.ROWS.items()
         for name in rows.keys() - kind.model_fields.keys()
     ]
-    assert not outside.OPTIONS.keys() - seen, "rows of options that no plugin has"
+    assert not (left := sorted(outside.OPTIONS.keys() - seen)), f"rows of options that no plugin has: {left}"
 
 
 def test_a_field_without_a_row_is_refused(monkeypatch):
@@ -274,9 +279,9 @@ def test_a_field_without_a_row_is_refused(monkeypatch):
 _TEXTS = ("big", "victim", "/etc/hostile", LINK_LOCAL, "fixed", "look", "a", "sample", "hi {question}", "0", "x=1")
 _FIELDS = ("cache_salt", "priority", "best_of", "n", "temperature", "chat_template", "tokenize", "model", "min_tokens")
 _HOSTILE = [
-    {"name": "fixed", "options": {"path": "/etc/hostile"}}, {"name": "judged", "options": {"model": "big"}},
+    {"name": "fixed", "options": {"path": "/etc/hostile"}}, {"name": "judged", "options": {"judge": {"model": "big"}}},
     {"name": "layers", "options": {"models": ["big"]}}, {"name": "single", "options": {"answer": {"model": "big"}}},
-    {"name": "react", "options": {}}, {"name": "auto", "options": {"routes": "/etc/hostile"}}, "judged:model=big",
+    {"name": "react", "options": {}}, {"name": "route", "options": {"path": "/etc/hostile"}}, "judged:judge.model=big",
     {"name": "code-search", "options": {"tool": "look"}}, {"name": "tool", "options": {"name": "look"}},
 ]  # fmt: skip
 

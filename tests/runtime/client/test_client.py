@@ -151,7 +151,7 @@ async def test_news_tell_the_whole_story_and_end_in_the_answer(make: Make) -> No
 @pytest.mark.parametrize(
     "planner",
     ["single:answer.stream=false", "sample:n=3", "adaptive", "deepprune", "threads", "refine:rounds=2x1",
-     "think_summarize", "skeleton", "decompose", "auto"],
+     "think_summarize", "skeleton", "decompose", "route"],
 )  # fmt: skip
 async def test_whoever_follows_a_run_gets_the_text_of_every_branch(make: Make, planner: str) -> None:
     orchestrator = make(Reply(text="one two three answer: 4"))

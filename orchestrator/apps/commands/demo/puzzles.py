@@ -27,7 +27,7 @@ __all__ = ["Way", "close_puzzles", "solve_puzzles", "ways"]
 
 _WIDE = 80
 
-_STREAMED = {"parent": {"stream": True}, "thread": {"stream": True}}
+_STREAMED = {"answer": {"stream": True}, "part": {"stream": True}}
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ def ways() -> list[Way]:
             "threads",
             "threads: the model spawns and joins them itself",
             "threads",
-            {"parent": {"stream": True}, "thread": {"stream": True}},
+            {"answer": {"stream": True}, "part": {"stream": True}},
             keep_tree=True,
         ),
     ]

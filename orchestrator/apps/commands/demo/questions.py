@@ -130,8 +130,9 @@ async def ask_questions(
         console.print(f"A request of {SPLIT.count(chr(10))} pieces: {SPLIT.partition(chr(10))[0]}", markup=False)
         for way in splits:
             if not stopper.requested:
-                options: dict[str, Any] = {"temperature": 0.0}
-                options |= {} if way.key == "single" else {"numbered": True, "separator": "\n"}
+                greedy = {"temperature": 0.0}
+                options: dict[str, Any] = {"answer": greedy}
+                options |= {} if way.key == "single" else {"part": greedy, "separator": "\n"}
                 planner = Plugin(name=way.key, options=options)
                 await _ask(session.orchestrator, way, SPLIT, "plain", planner, console, stopper)
     return ways, splits

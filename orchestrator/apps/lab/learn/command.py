@@ -30,7 +30,7 @@ from ..rollouts.export import ExclusionCounts, export
 from .improve import ProblemTrial, Round, improve
 from .learnable import Declared, Values, Versions, applied, versions_of
 from .reflect import lesson
-from .strategies import count, portfolio
+from .strategies import count, drawing
 
 __all__ = ["diff", "prompts", "show", "strategies", "undo"]
 
@@ -43,21 +43,23 @@ def strategies(
     price: Annotated[float, typer.Option(min=0.0, help="What a generated token takes off a right answer's 1.")] = 0.0,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="OUT.json", help="Write the planner `portfolio` of each task with the counts."),
+        typer.Option(
+            metavar="OUT.json", help="Write a `route` of each task, for route:path=OUT.json, with the counts."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Count how well strategies did, by task, for the planner `portfolio`."""
+    """Count how well strategies did, by task, for `route:by=record`."""
     left = ExclusionCounts()
     found = list(entries(place_of(place), []))
     table = count(export(found, Plugins(), left, unanswered=True), price, arm or ())
     tasks = sorted({task for task, _ in table.rows})
-    made = {task: portfolio(table, task).model_dump(mode="json") for task in tasks}
+    made = {task: drawing(table, task).model_dump(mode="json") for task in tasks}
     if out is not None:
         out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     with opened(as_json) as output:
         if as_json:
-            output.result({"runs": len(found), "unjudged": table.unjudged, "left": left.why, "portfolios": made})
+            output.result({"runs": len(found), "unjudged": table.unjudged, "left": left.why, "routes": made})
             return
         shown = Shown(box=None, pad_edge=False)
         for name in ("task", "strategy", "runs", "right", "tokens a run", "wins"):

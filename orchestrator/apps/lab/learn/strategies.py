@@ -1,4 +1,4 @@
-"""How well strategies did, counted in journals by task: what the planner `portfolio` draws by."""
+"""How well strategies did, counted in journals by task: what `route:by=record` draws by."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from ....core.ops import Plugin
 from ..rollouts.export import ExportedRun
 
-__all__ = ["StrategyCounts", "count", "portfolio", "utility"]
+__all__ = ["StrategyCounts", "count", "drawing", "utility"]
 
 
 def utility(right: bool, tokens: int, price: float) -> float:
@@ -83,22 +83,22 @@ def count(runs: Iterable[ExportedRun], price: float = 0.0, arms: Sequence[str] =
     return table
 
 
-def portfolio(table: Table, task: str, most: float = math.inf) -> Plugin:
-    """Return the planner `portfolio` with what is known of a task's strategies. With `most` the counts of an arm are
+def drawing(table: Table, task: str, most: float = math.inf) -> Plugin:
+    """Return the planner `route` with what is known of a task's strategies. With `most` the counts of one are
     scaled down to so many runs, so that what was learned long ago can be learned anew."""
-    arms: list[dict[str, Any]] = []
+    tiers: list[dict[str, Any]] = []
     for (name, _), row in sorted(table.rows.items()):
         if name == task:
             scale = min(1.0, most / row.runs) if row.runs else 1.0
-            arms.append(
+            tiers.append(
                 {
                     "planner": row.planner.model_dump(mode="json"),
                     "wins": round(row.wins * scale, 6),
                     "losses": round(row.losses * scale, 6),
                 }
             )
-    options: Any = {"arms": arms}
-    return Plugin(name="portfolio", options=options)
+    options: Any = {"by": "record", "into": tiers}
+    return Plugin(name="route", options=options)
 
 
 def _key(planner: Plugin) -> str:

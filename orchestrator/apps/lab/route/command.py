@@ -14,7 +14,7 @@ from rich.table import Table as Shown
 from ....core.errors import PlaitError
 from ....core.messages import counted
 from ....core.ops import Plugin
-from ....core.routing import Route
+from ....core.routing import Ranking
 from ....core.task import Task
 from ....runtime.journal.directory import RunEntry, entries
 from ....runtime.plugins.loader import Plugins
@@ -32,7 +32,7 @@ Tasks = dict[str, list[RouteRow]]
 def route(
     place: Place = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="OUT.json", help="Write the routes of all tasks, for auto:routes=OUT.json.")
+        Path | None, typer.Option(metavar="OUT.json", help="Write the routes of all tasks, for route:path=OUT.json.")
     ] = None,
     lose: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Share of right answers that may be lost to save tokens.")
@@ -46,7 +46,7 @@ def route(
     """Fit, for each task, which planner a request is worth, to the runs in journals."""
     left: dict[str, int] = defaultdict(int)
     tasks, checked = rows_of(entries(place_of(place), []), Plugins(), left)
-    routes: dict[str, Route] = {}
+    routes: dict[str, Ranking] = {}
     reports: dict[str, RouteReport | None] = {}
     for task, rows in sorted(tasks.items()):
         made = fit(rows, checked[task], lose=lose, least=least, price=price)
@@ -108,11 +108,12 @@ def rows_of(found: Iterable[RunEntry], plugins: Plugins, left: dict[str, int]) -
     return tasks, checked
 
 
-def _plugin(route: Route) -> Plugin:
-    return Plugin(name="by-complexity", options=route.model_dump(mode="json"))
+def _plugin(route: Ranking) -> Plugin:
+    said = route.model_dump(mode="json")
+    return Plugin(name="route", options={"by": "features", "into": said.pop("tiers"), "fit": said})
 
 
-def _show(output: Output, task: str, route: Route, said: RouteReport | None) -> None:
+def _show(output: Output, task: str, route: Ranking, said: RouteReport | None) -> None:
     output.people.print(
         f"{task}: {counted(len(route.tiers), 'planner')}, price {route.price:.2g} a token", markup=False
     )

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....core.ops import Plugin
-from ....core.routing import MOST_TIERS, Pattern, Route, Tier, features
+from ....core.routing import MOST_TIERS, Pattern, Ranking, Tier, features
 from ....runtime.plugins.spec import spelled
 
 __all__ = ["FOLDS", "RouteOutcome", "RouteReport", "RouteRow", "Routed", "compare", "fit", "follow", "key_of", "report"]
@@ -108,7 +108,7 @@ def fit(
     least: int = 100,
     price: float | None = None,
     seed: int = 0,
-) -> Route | None:
+) -> Ranking | None:
     """Return the route that recorded runs speak for; `None` where fewer than two planners have `least` runs.
 
     Args:
@@ -132,7 +132,7 @@ def fit(
     return _fitted(table, list(table), planners, counts, price)
 
 
-def report(rows: Iterable[RouteRow], route: Route, checked: bool, seed: int = 0) -> RouteReport | None:
+def report(rows: Iterable[RouteRow], route: Ranking, checked: bool, seed: int = 0) -> RouteReport | None:
     """Return what routes like this one come to, each request routed by numbers of other requests. `None` if no request
     was run with all tiers."""
     planners = {key_of(tier.planner): tier.planner for tier in route.tiers}
@@ -142,7 +142,7 @@ def report(rows: Iterable[RouteRow], route: Route, checked: bool, seed: int = 0)
     return _report(table, planners, _crossed(table, planners, checked, [route.price], seed)[0])
 
 
-def follow(rows: Iterable[RouteRow], route: Route, checked: bool) -> Routed:
+def follow(rows: Iterable[RouteRow], route: Ranking, checked: bool) -> Routed:
     """Return what becomes of each request that all tiers of a route were run on."""
     planners = {key_of(tier.planner): tier.planner for tier in route.tiers}
     table = _table(row for row in rows if key_of(row.planner) in planners)
@@ -163,7 +163,7 @@ def _whole(table: Table, planners: Mapping[str, Plugin]) -> list[str]:
 
 
 def _taken(
-    outcomes: Mapping[str, RouteOutcome], route: Route, found: Mapping[str, float], checked: bool
+    outcomes: Mapping[str, RouteOutcome], route: Ranking, found: Mapping[str, float], checked: bool
 ) -> tuple[RouteOutcome, dict[str, float]]:
     return _followed(outcomes, [key_of(route.tiers[place].planner) for place in route.order(found, checked)])
 
@@ -181,7 +181,7 @@ def _mean(rows: Sequence[RouteRow] | Sequence[RouteOutcome]) -> RouteOutcome:
 
 def _fitted(
     table: Table, texts: Sequence[str], planners: Mapping[str, Plugin], counts: Mapping[str, int], price: float
-) -> Route:
+) -> Ranking:
     found = {text: features(text) for text in texts}
     names = list(next(iter(found.values())))
     values = np.array([[each[name] for name in names] for each in found.values()])
@@ -206,7 +206,7 @@ def _fitted(
         )
     scale = {names[place]: (round(float(means[place]), 9), round(float(deviations[place]), 9)) for place in told}
     tiers.sort(key=lambda tier: tier.cost)
-    return Route(tiers=tuple(tiers), scale=scale, together=_together(table, texts, tiers), price=price)
+    return Ranking(tiers=tuple(tiers), scale=scale, together=_together(table, texts, tiers), price=price)
 
 
 def _together(table: Table, texts: Sequence[str], tiers: Sequence[Tier]) -> tuple[Pattern, ...]:

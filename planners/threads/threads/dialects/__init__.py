@@ -70,11 +70,6 @@ class Dialect(Frozen):
     """Template of the prompt: `{prompt}` is the task's, `{text}` the request's text."""
     chat: bool = True
     """Whether a user's message goes through the model's chat template."""
-    ask_threads: str | None = None
-    """Template put before the parent's prompt to ask for `{n}` threads at most; `None`: the model was not trained to be
-    asked."""
-    ask_tokens: str | None = None
-    """Template put before the prompts of parent and threads to ask for `{n}` tokens at most."""
     open: str = ""
     """The text before a spawn list; the last one in the text counts. Empty: the list is the whole text."""
     separator: str = ""

@@ -1,4 +1,4 @@
-"""Counts of strategies out of journals, for the planner `portfolio`."""
+"""Counts of strategies out of journals, for `route` by record."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from plait.apps.lab.learn.strategies import utility
-from plait.planners.effort.portfolio import Portfolio
+from plait.planners.effort.route import Route
 
 RIGHT = "<hit> 11 - 5 = 6 ; 7 - 3 = 4 ; 6 * 4 = 24 <end>"
 
@@ -19,7 +19,7 @@ def test_a_right_answer_is_worth_less_the_more_it_cost() -> None:
     assert utility(False, 0, 0.0) == 0.0
 
 
-def test_counts_come_out_of_journals_and_go_into_a_portfolio(plait: Any, tmp_path: Path) -> None:
+def test_counts_come_out_of_journals_and_go_into_a_route(plait: Any, tmp_path: Path) -> None:
     script, journal, out = tmp_path / "s.json", tmp_path / "j", tmp_path / "arms.json"
     script.write_text(json.dumps({"replies": [{"text": RIGHT}]}))
     for planner in ("single", "single", "sample:n=2"):
@@ -27,11 +27,11 @@ def test_counts_come_out_of_journals_and_go_into_a_portfolio(plait: Any, tmp_pat
         assert plait(*words, "--journal", journal, "--json").code == 0
     done = plait("learn", "strategies", "--from", journal, "--price", "0.01", "--out", out, "--json")
     assert done.code == 0, done.err
-    counted = {each["planner"]["name"]: each for each in done.json["portfolios"]["countdown"]["options"]["arms"]}
+    counted = {each["planner"]["name"]: each for each in done.json["routes"]["countdown"]["options"]["into"]}
     assert counted["single"]["wins"] > 1.0 > counted["single"]["losses"]
     assert counted["sample"]["wins"] < counted["single"]["wins"] / 2, "two samples cost twice as much"
-    made = Portfolio.model_validate(json.loads(out.read_text())["countdown"]["options"])
-    assert {arm.planner.name for arm in made.arms} == {"single", "sample"}
+    made = Route.model_validate(json.loads(out.read_text())["countdown"]["options"])
+    assert {tier.planner.name for tier in made.into} == {"single", "sample"}
     shown = plait("learn", "strategies", "--from", journal, "--arm", "single", "--arm", "tree")
     assert "tree" in shown.out and "sample" not in shown.out
 
@@ -43,6 +43,6 @@ def test_a_run_without_an_answer_is_a_loss(plait: Any, tmp_path: Path) -> None:
         words = ("run", "3 5 7 11 -> 24", "--task", "countdown", "--planner", planner, "--script", script)
         plait(*words, "--journal", journal, "--json")
     done = plait("learn", "strategies", "--from", journal, "--json")
-    counted = {each["planner"]["name"]: each for each in done.json["portfolios"]["countdown"]["options"]["arms"]}
+    counted = {each["planner"]["name"]: each for each in done.json["routes"]["countdown"]["options"]["into"]}
     assert (counted["single"]["wins"], counted["single"]["losses"]) == (1.0, 1.0)
     assert (counted["sample"]["wins"], counted["sample"]["losses"]) == (1.0, 0.0)

@@ -44,7 +44,7 @@ async def test_scoring_the_ids_again_gives_the_same_logprobs(tmp_path: Path) -> 
     workers, (sampler,) = sampled([Engine(MODEL, dtype="float32", slots=32)])
     options = {
         "task": "countdown",
-        "planner": "threads:n=3,parent.temperature=1,thread.temperature=1,settle=false,early=false",
+        "planner": "threads:n=3,answer.temperature=1,part.temperature=1,settle=false,early=false",
     }
     producer = Producer(Request.of(options), reward_of("verified"))
     orchestrator = AsyncOrchestrator(workers=workers, journal="off")
@@ -82,7 +82,7 @@ def test_kills_in_the_midst_of_generating_lose_and_double_nothing(tmp_path: Path
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"text": each}) + "\n" for each in puzzles))
     words = [
         "learn", "rollouts", str(tmp_path / "prompts.jsonl"), "--out", str(tmp_path / "out.jsonl"), "--branches", "4",
-        "--task", "countdown", "--planner", "threads:n=3,parent.temperature=1,thread.temperature=1",
+        "--task", "countdown", "--planner", "threads:n=3,answer.temperature=1,part.temperature=1",
         "--worker", "engine", "--concurrency", "8", "--json",
     ]  # fmt: skip
     kills, seen = killed_until_done(words, tmp_path / "out.jsonl", 5, 11, soon=300.0, within=0.3, PLAIT_SLOTS="16")

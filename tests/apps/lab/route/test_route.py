@@ -94,7 +94,7 @@ def test_the_command_reads_journals_and_auto_uses_what_it_writes(plait: Any, tmp
     assert [(each["planner"]["options"].get("style"), each["runs"]) for each in found] == [("direct", 2), (None, 2)]
     assert sum(number for why, number in done.json["left"].items() if "no verifier" in why) == 1
     assert done.json["reports"]["countdown"]["tiers"]["single:style=direct"]["right"] == 0.0, "no answer is a wrong one"
-    words = ("run", "3 5 7 11 -> 24", "--task", "countdown", "--planner", f"auto:routes={out}", "--script", script)
+    words = ("run", "3 5 7 11 -> 24", "--task", "countdown", "--planner", f"route:path={out}", "--script", script)
     assert plait(*words, "--json").json["verified"] is True
     shown = plait("learn", "route", "--from", journal, "--least", "2")
     assert "of the oracle's saving" in shown.out and "1 run left out: that nobody can judge" in shown.out

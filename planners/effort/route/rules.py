@@ -1,8 +1,8 @@
-"""The decision list of the planner `auto`: which way of solving follows from the answers of a few probes.
+"""The decision list of `route` with `by=probes`: which way of solving follows from the answers of a few probes.
 
 Sources: Adaptive-Consistency (arXiv 2305.11860) for agreement; the saturation model of test-time scaling (arXiv
 2505.20522) for the number of samples with a verifier. The literature on serial against parallel reasoning contradicts
-itself, so the other thresholds are options.
+itself, so the order of the rules is our reading.
 """
 
 from __future__ import annotations
@@ -14,6 +14,13 @@ from typing import Literal
 from plait.core.sampling_theory import beta_mean, branches_needed, majority_probability, votes_needed
 
 from ..._shared.drafts import Draft
+
+RATE = 20.0
+"""Tokens a second of one line of generation: a time limit is short if it has no room for three calls."""
+THREADS_FROM = 4096
+"""Tokens that must be left for threads: below about one context's worth they cost more than they bring."""
+GAIN = 0.01
+"""With a verifier: gain of one more sample below which there are enough."""
 
 Choice = Literal["probes", "vote", "best-of", "threads", "serial", "refine", "sequential"]
 
@@ -28,24 +35,16 @@ class BudgetFacts:
     """Seconds of the whole run; `None`: no limit."""
     call_tokens: int = 1024
     """Most tokens of one more call."""
-    deep_tokens: int = 4096
-    """Most tokens of one deep attempt."""
-    rate: float = 20.0
-    """Tokens a second that one line of generation makes."""
     most: int = 16
     """Most samples, probes included."""
     words: bool = True
-    """The model reads prompts in words, and not those of its training alone: it can be asked to refine."""
-    strong: bool = False
-    """The model gains from reading its own attempts."""
+    """The model can be asked to refine: it reads prompts in words, and not those of its training alone."""
+    refinements: int = 0
+    """Rounds in which the model refines one attempt: 0 for one that gains nothing from reading its own attempts."""
     threads: bool = False
     """The model can spawn threads."""
-    threads_from: int = 4096
-    """Tokens that must be left for threads to be worth while."""
-    agreement: float = 0.95
+    confidence: float = 0.95
     """Probability at which the first answer leads surely."""
-    epsilon: float = 0.01
-    """With a verifier: gain of one more sample below which there are enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +84,6 @@ def decide(signs: Signs, limits: BudgetFacts) -> Way:
     return next(ways(signs, limits))
 
 
-def counterfactual(signs: Signs, limits: BudgetFacts) -> Way | None:
-    """Return the way of the next rule that holds and chooses differently; `None` if there is none."""
-    chosen, *others = ways(signs, limits)
-    return next((way for way in others if way[0] != chosen[0]), None)
-
-
 def ways(signs: Signs, limits: BudgetFacts) -> Iterator[Way]:
     """Yield the ways whose rules hold, in the order of the rules."""
     counts = f"{signs.first} of {signs.probes} probes agree"
@@ -100,22 +93,22 @@ def ways(signs: Signs, limits: BudgetFacts) -> Iterator[Way]:
         yield "probes", 0, f"{limits.tokens} tokens are left, too few for another call"
         return
     sure = majority_probability(signs.first, signs.second)
-    if signs.answers and sure >= limits.agreement and not signs.judged:
+    if signs.answers and sure >= limits.confidence and not signs.judged:
         yield "probes", 0, f"{counts}, the first answer leads with probability {sure:.3f}"
-    if limits.threads and (limits.tokens is None or limits.tokens >= limits.threads_from):
+    if limits.threads and (limits.tokens is None or limits.tokens >= THREADS_FROM):
         yield "threads", 0, "the model can spawn threads, and there are tokens for them"
     affordable = limits.most - signs.probes
     if limits.tokens is not None:
         affordable = min(affordable, limits.tokens // limits.call_tokens)
     if signs.judged:
         p = beta_mean(0, signs.probes)
-        wanted = branches_needed(p, limits.epsilon) - signs.probes
+        wanted = branches_needed(p, GAIN) - signs.probes
         more = max(1, min(wanted, affordable))
         said = f"there is a verifier, and {signs.probes} wrong probes leave a success rate of about {p:.2f}"
         yield "best-of", more, f"{said}: {more} more samples" + _held(more, wanted)
     if _is_short(limits) and limits.words:
         yield "refine", 1, f"the time allows one more call: it reads all probes ({counts})"
-    strong = limits.strong and limits.words
+    strong = limits.refinements > 0 and limits.words
     if signs.answers == 0 and limits.words:
         yield "refine", 1, "the probes are prose, which no vote can count: one call reads them all"
     if signs.answers == 0:
@@ -128,7 +121,7 @@ def ways(signs: Signs, limits: BudgetFacts) -> Iterator[Way]:
     if strong and limits.tokens is not None and affordable < limits.most - signs.probes:
         yield "sequential", _rounds(limits), "few tokens are left, and the model is strong"
     # A vote needs a clear lead; how many samples would contain a right answer says nothing about that.
-    wanted = votes_needed(signs.first, signs.second, limits.agreement, limits.most) - signs.first - signs.second
+    wanted = votes_needed(signs.first, signs.second, limits.confidence, limits.most) - signs.first - signs.second
     more = max(0, min(wanted, affordable))
     if more == 0:
         yield "vote", 0, f"{counts}, not surely enough ({sure:.2f})" + _held(more, wanted)
@@ -139,12 +132,12 @@ def ways(signs: Signs, limits: BudgetFacts) -> Iterator[Way]:
 
 def _is_short(limits: BudgetFacts) -> bool:
     """Whether there is time for one more call only."""
-    return limits.seconds is not None and limits.seconds * limits.rate < 3 * limits.call_tokens
+    return limits.seconds is not None and limits.seconds * RATE < 3 * limits.call_tokens
 
 
 def _rounds(limits: BudgetFacts) -> int:
-    left = 3 if limits.tokens is None else limits.tokens // limits.call_tokens
-    return max(1, min(3, left))
+    left = limits.refinements if limits.tokens is None else limits.tokens // limits.call_tokens
+    return max(1, min(limits.refinements, left))
 
 
 def _held(more: int, wanted: int) -> str:

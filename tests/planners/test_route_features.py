@@ -1,4 +1,4 @@
-"""Planner `by_complexity`: which tier runs, what is checked, tiers of every kind; and `auto` with its numbers."""
+"""Planner `route` by features: which tier runs, what is checked, tiers of every kind; and routes of a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from plait import tool
 from plait.core.errors import FieldError, PluginError
 from plait.core.flow import Answerable, Flow
-from plait.planners.effort.by_complexity import ByComplexity
+from plait.planners.effort.route import Route
 from plait.planners.tools.react import React
 from plait.workers.scripted import Reply
 from tests.planners.scripted_runs import ask, labels
@@ -23,17 +23,15 @@ DIRECT = {"planner": {"name": "single", "options": {"style": "direct"}}, "cost":
 SERIAL = {"planner": "single", "cost": 300}
 VOTE = {"planner": {"name": "sample", "options": {"n": 3}}, "cost": 900}
 FLOW = {"planner": {"name": "adaptive", "options": {"n": 2, "most": 2}}, "cost": 700}
-POINTS = {"planner": {"name": "skeleton", "options": {"split": "all"}}, "cost": 500}
+POINTS = {"planner": {"name": "skeleton", "options": {"by": "all"}}, "cost": 500}
 
 
-def tiers(*each: dict[str, Any]) -> dict[str, Any]:
-    return {"tiers": list(each)}
+def tiers(*each: object) -> dict[str, Any]:
+    return {"by": "features", "into": list(each)}
 
 
 async def test_an_answer_that_is_right_ends_it() -> None:
-    answer, worker = await ask(
-        "by-complexity", PUZZLE, Reply(text=RIGHT), task="countdown", options=tiers(DIRECT, VOTE)
-    )
+    answer, worker = await ask("route", PUZZLE, Reply(text=RIGHT), task="countdown", options=tiers(DIRECT, VOTE))
     assert answer.verified and len(worker.prompts) == 1
     assert answer.why.startswith("single answers; tiers: single:style=direct (0.50), then sample:n=3 (0.50)")
 
@@ -41,7 +39,7 @@ async def test_an_answer_that_is_right_ends_it() -> None:
 async def test_a_wrong_answer_goes_on_to_the_next_tier_of_any_kind() -> None:
     replies = [Reply(when="<direct>", text=WRONG), Reply(text=WRONG, times=2), Reply(text=RIGHT)]
     options = tiers(VOTE, DIRECT, FLOW)
-    answer, worker = await ask("by-complexity", PUZZLE, *replies, task="countdown", options=options)
+    answer, worker = await ask("route", PUZZLE, *replies, task="countdown", options=options)
     assert answer.verified, answer.failure
     assert len(worker.prompts) == 1 + 2 + 3 and "sample answers" in answer.why
     assert [label for label in labels(answer).values() if label in ("single", "adaptive", "sample")]
@@ -49,54 +47,53 @@ async def test_a_wrong_answer_goes_on_to_the_next_tier_of_any_kind() -> None:
 
 async def test_a_tier_that_fails_is_like_one_that_is_wrong_and_the_last_keeps_its_answer() -> None:
     replies = [Reply(when="<direct>", finish="error"), Reply(text=WRONG)]
-    answer, _ = await ask("by-complexity", PUZZLE, *replies, task="countdown", options=tiers(DIRECT, SERIAL))
+    answer, _ = await ask("route", PUZZLE, *replies, task="countdown", options=tiers(DIRECT, SERIAL))
     assert answer.verified is False and answer.status == "done", "nothing is left to try"
 
 
-async def test_without_a_verifier_or_a_cascade_one_tier_answers() -> None:
-    answer, worker = await ask("by-complexity", "Why?", Reply(text="Because."), options=tiers(SERIAL, VOTE))
+async def test_without_a_verifier_one_tier_answers() -> None:
+    answer, worker = await ask("route", "Why?", Reply(text="Because."), options=tiers(SERIAL, VOTE))
     assert len(worker.prompts) == 1 and answer.answer == "Because."
-    once = {**tiers(DIRECT, VOTE), "cascade": "off"}
-    wrong, asked = await ask("by-complexity", PUZZLE, Reply(text=WRONG), task="countdown", options=once)
-    assert wrong.verified is False and len(asked.prompts) == 1
 
 
 async def test_a_tier_whose_steps_expand_reads_them_itself() -> None:
     replies = [Reply(text="1. Water\n2. Light\n3. Air\n", times=1), Reply(text="It does.")]
-    answer, worker = await ask("by-complexity", "How does a plant live?", *replies, options=tiers(POINTS, VOTE))
+    answer, worker = await ask("route", "How does a plant live?", *replies, options=tiers(POINTS, VOTE))
     assert answer.status == "done" and "Water" in str(answer.value) and len(worker.prompts) == 4, answer.why
 
 
 async def test_the_price_leaves_out_what_is_not_worth_it() -> None:
     dear = {**VOTE, "cost": 9000}
-    options = {**tiers(DIRECT, dear), "price": 0.001}
-    answer, worker = await ask("by-complexity", PUZZLE, Reply(text=WRONG), task="countdown", options=options)
+    options = {**tiers(DIRECT, dear), "fit": {"price": 0.001}}
+    answer, worker = await ask("route", PUZZLE, Reply(text=WRONG), task="countdown", options=options)
     assert answer.verified is False and len(worker.prompts) == 1
 
 
-async def test_auto_takes_the_route_of_its_task_and_no_other(tmp_path: Path) -> None:
+async def test_it_takes_the_route_of_its_task_and_no_other(tmp_path: Path) -> None:
     file = tmp_path / "routes.json"
-    file.write_text(json.dumps({"countdown": {"name": "by-complexity", "options": tiers(DIRECT, FLOW, VOTE)}}))
+    file.write_text(json.dumps({"countdown": {"name": "route", "options": tiers(DIRECT, FLOW, VOTE)}}))
     replies = [Reply(when="<direct>", text=WRONG), Reply(text=WRONG, times=2), Reply(text=RIGHT)]
-    answer, worker = await ask("auto", PUZZLE, *replies, task="countdown", options={"routes": str(file)})
+    answer, worker = await ask("route", PUZZLE, *replies, task="countdown", options={"path": str(file)})
     assert answer.verified and len(worker.prompts) == 6 and "adaptive" in answer.why
-    other, asked = await ask("auto", "Why?", Reply(text="Answer: 7"), options={"routes": str(file)})
+    other, asked = await ask("route", "Why?", Reply(text="Answer: 7"), options={"path": str(file)})
     assert other.answer == "7" and len(asked.prompts) == 4, "probes, as without a file"
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"countdown": {"name": "x", "options": {"tiers": 1}}}', "{"])
+@pytest.mark.parametrize("text", ["", "[]", '{"countdown": {"name": "x", "options": {"into": 1}}}', "{"])
 async def test_a_file_that_is_no_route_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "routes.json"
     file.write_text(text)
     with pytest.raises(PluginError, match="plait learn route"):
-        await ask("auto", PUZZLE, Reply(text=RIGHT), task="countdown", options={"routes": str(file)})
+        await ask("route", PUZZLE, Reply(text=RIGHT), task="countdown", options={"path": str(file)})
     with pytest.raises(PluginError, match="plait learn route"):
-        await ask("auto", PUZZLE, Reply(text=RIGHT), task="countdown", options={"routes": str(tmp_path / "none")})
+        await ask("route", PUZZLE, Reply(text=RIGHT), task="countdown", options={"path": str(tmp_path / "none")})
 
 
-def test_a_route_without_tiers_is_refused() -> None:
+def test_a_route_of_too_many_tiers_or_into_itself_is_refused() -> None:
     with pytest.raises(FieldError):
-        ByComplexity(tiers=())
+        Route(**tiers(*["single"] * 11))
+    with pytest.raises(FieldError):
+        Route(**tiers("single", "route"))
 
 
 class Teller(Flow):
@@ -109,7 +106,7 @@ class Teller(Flow):
 CALL = '<tool_call>{"name": "double", "arguments": {"of": 21}}</tool_call>'
 
 
-@pytest.mark.parametrize("tier", ["react", "tests.planners.test_by_complexity:Teller"])
+@pytest.mark.parametrize("tier", ["react", "tests.planners.test_route_features:Teller"])
 async def test_a_tier_may_be_a_flow_whose_steps_are_read_while_they_are_written(tier: str) -> None:
     @tool
     def double(of: int) -> int:
@@ -117,7 +114,7 @@ async def test_a_tier_may_be_a_flow_whose_steps_are_read_while_they_are_written(
         return 2 * of
 
     replies = [Reply(text=CALL, times=1), Reply(text="42")]
-    options = {**tiers({"planner": tier, "cost": 10}, VOTE), "cascade": "off"}
-    answer, worker = await ask("by-complexity", "Twice 21?", *replies, options=options, tools=[double])
+    options = tiers({"planner": tier, "cost": 10}, VOTE)
+    answer, worker = await ask("route", "Twice 21?", *replies, options=options, tools=[double])
     assert (answer.status, answer.answer) == ("done", "42"), answer.failure
     assert len(worker.prompts) == 2

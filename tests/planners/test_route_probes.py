@@ -1,24 +1,22 @@
-"""The planner `auto`: what probes show, which way follows from it, and that the answer says so."""
+"""The planner `route` by probes: what probes show, which way follows from it, and that the answer says so."""
 
 from __future__ import annotations
 
 import json
 from itertools import product
-from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
 from plait.core.budget import Budget
-from plait.core.errors import FieldError, PluginError
+from plait.core.errors import FieldError, PlaitError
 from plait.core.ops import Plugin, Think
 from plait.core.request import Request
 from plait.core.result import Result
 from plait.core.sampling_theory import branches_needed, majority_probability
 from plait.planners._shared.drafts import Draft
-from plait.planners._shared.steps import Asker
-from plait.planners.effort.auto import Auto
-from plait.planners.effort.auto.rules import BudgetFacts, Signs, counterfactual, decide
+from plait.planners.effort.route import Route
+from plait.planners.effort.route.rules import BudgetFacts, Signs, decide
 from plait.workers.scripted import Reply
 from tests.planners.driving import drive
 from tests.planners.scripted_runs import ask, brief, checked, read, states
@@ -71,17 +69,16 @@ def signs(answers: str, verified: bool | None = None, right: int | None = None) 
         (signs("aaaa"), BudgetFacts(), "probes", 0),
         (signs("aaab"), BudgetFacts(), "vote", 12),
         (signs("aabb"), BudgetFacts(), "vote", 12),
-        (signs("aaab"), BudgetFacts(agreement=0.8), "probes", 0),
+        (signs("aaab"), BudgetFacts(confidence=0.8), "probes", 0),
         (signs("aabc"), BudgetFacts(), "vote", 12),
         (signs("aabb"), BudgetFacts(most=5), "vote", 1),
         (signs("abcd"), BudgetFacts(), "serial", 1),
-        (signs("abcd"), BudgetFacts(strong=True), "sequential", 3),
-        (signs("abcd"), BudgetFacts(strong=True, tokens=2500), "sequential", 2),
-        (signs("aabc"), BudgetFacts(strong=True, tokens=1100), "sequential", 1),
+        (signs("abcd"), BudgetFacts(refinements=3), "sequential", 3),
+        (signs("abcd"), BudgetFacts(refinements=3, tokens=2500), "sequential", 2),
+        (signs("aabc"), BudgetFacts(refinements=3, tokens=1100), "sequential", 1),
         (signs("----"), BudgetFacts(), "refine", 1),
         (signs("aabc"), BudgetFacts(seconds=5), "refine", 1),
-        (signs("aabc"), BudgetFacts(seconds=5, rate=100), "refine", 1),
-        (signs("aabc"), BudgetFacts(seconds=5, rate=10_000), "vote", 12),
+        (signs("aabc"), BudgetFacts(seconds=500), "vote", 12),
         (signs("aabc"), BudgetFacts(threads=True), "threads", 0),
         (signs("aaaa"), BudgetFacts(threads=True), "probes", 0),
         (signs("aabc"), BudgetFacts(threads=True, tokens=1000), "vote", 0),
@@ -91,7 +88,7 @@ def signs(answers: str, verified: bool | None = None, right: int | None = None) 
         (signs("abcd", verified=False, right=2), BudgetFacts(), "probes", 0),
         (signs("abcd"), BudgetFacts(tokens=10), "probes", 0),
         (signs("----"), BudgetFacts(words=False), "serial", 1),
-        (signs("abcd"), BudgetFacts(words=False, strong=True), "serial", 1),
+        (signs("abcd"), BudgetFacts(words=False, refinements=3), "serial", 1),
         (signs("aabc"), BudgetFacts(words=False, seconds=5), "vote", 12),
     ],
 )
@@ -115,7 +112,7 @@ def test_the_verifier_is_remembered_when_no_probe_answers() -> None:
 
 def test_the_reason_says_what_the_limits_do_not_allow() -> None:
     assert "1 more samples (of 2, which the limits do not allow)" in decide(signs("aabc"), BudgetFacts(most=5))[2]
-    assert "limits" not in decide(signs("aaab"), BudgetFacts(agreement=0.9))[2]
+    assert "limits" not in decide(signs("aaab"), BudgetFacts(confidence=0.9))[2]
 
 
 @given(
@@ -128,7 +125,7 @@ def test_the_reason_says_what_the_limits_do_not_allow() -> None:
 def test_any_probes_lead_somewhere_within_the_limits(
     answers: str, verified: bool | None, tokens: int | None, seconds: float | None, strong: bool
 ) -> None:
-    limits = BudgetFacts(tokens=tokens, seconds=seconds, strong=strong)
+    limits = BudgetFacts(tokens=tokens, seconds=seconds, refinements=3 * strong)
     choice, count, reason = decide(signs(answers, verified), limits)
     assert reason and 0 <= count <= 16
     if choice in ("vote", "best-of") and count > 1:
@@ -140,21 +137,21 @@ def test_any_probes_lead_somewhere_within_the_limits(
 
 
 def test_the_first_plan_is_probes() -> None:
-    plan = checked(Auto(n=3).start(brief()))
+    plan = checked(Route(n=3).start(brief()))
     assert [step.name for step in plan.steps] == ["probe-1", "probe-2", "probe-3", "probes"]
     assert len({step.op.sampling.seed for step in plan.steps if isinstance(step.op, Think)}) == 3
 
 
 def test_a_prompt_of_several_pieces_is_split_first() -> None:
     about = brief("Write 3 riddles about rain")
-    plan = checked(Auto().start(about))
+    plan = checked(Route().start(about))
     assert [step.name for step in plan.steps] == ["extract", "answer"]
     said = json.dumps({"template": "Write a riddle about rain", "n": 3})
-    (patch,) = read(Auto(), plan.steps[0], said, about)
+    (patch,) = read(Route(), plan.steps[0], said, about)
     assert [step.name for step in checked(patch).steps] == ["item-1", "item-2", "item-3", "text", "chosen"]
-    (patch,) = read(Auto(), plan.steps[0], '{"template": null}', about)
+    (patch,) = read(Route(), plan.steps[0], '{"template": null}', about)
     assert checked(patch).output == "probes"
-    assert Auto(split="off").start(about).output == "probes"
+    assert Route(into=("refine",)).start(about).output == "probes"
 
 
 @given(st.lists(st.tuples(st.text(max_size=20), st.sampled_from([None, "a", "b", "c"])), min_size=1, max_size=8))
@@ -172,14 +169,14 @@ def test_whatever_probes_say_there_is_a_plan(probes: list[tuple[str, str | None]
         }
         for i, (text, key) in enumerate(probes, 1)
     ]
-    planner = Auto()
+    planner = Route()
     step = planner.start(brief()).steps[-1]
     (patch,) = read(planner, step, Result(value=records), brief())
     assert checked(patch, outside=tuple(each["name"] for each in records)).output == "chosen"
 
 
 def test_options_for_what_is_chosen() -> None:
-    planner = Auto(options={"refine": {"distiller": "summary"}})
+    planner = Route.model_validate({"into": ["refine:distiller=summary"]})
     records = [
         {
             "name": f"probe-{i}",
@@ -197,7 +194,7 @@ def test_options_for_what_is_chosen() -> None:
     (patch,) = read(planner, step, Result(value=records), brief())
     assert patch.steps[0].name == "distill-1"
     with pytest.raises(FieldError):
-        Auto(agreement=0.4)
+        Route(confidence=0.4)
 
 
 # --- end to end ------------------------------------------------------------------------------------------------------
@@ -215,7 +212,7 @@ def saying(*answers: int) -> list[Reply]:
         ([*saying(1, 2, 3, 4), Reply(text="Answer: 42")], {}, "42", "serial: all 4 answers differ"),
         (
             [*saying(1, 2, 3, 4), Reply(when=NOTES, text="Answer: 42")],
-            {"strong": True},
+            {"into": ["refine:rounds=4"]},
             "42",
             "sequential: all 4 answers differ",
         ),
@@ -225,7 +222,7 @@ def saying(*answers: int) -> list[Reply]:
 async def test_the_choice_and_its_reason_stand_in_the_answer(
     replies: list[Reply], options: dict[str, object], value: str, why: str
 ) -> None:
-    answer, _ = await ask("auto", "Why?", *replies, options=options)
+    answer, _ = await ask("route", "Why?", *replies, options=options)
     assert (answer.answer, answer.status) == (value, "done")
     assert answer.why.startswith(why)
     assert why in answer.explain()
@@ -233,127 +230,111 @@ async def test_the_choice_and_its_reason_stand_in_the_answer(
 
 async def test_probes_that_fail_are_left_out() -> None:
     broken = Reply(text="x", finish="error", times=2)
-    answer, _ = await ask("auto", "Why?", broken, *saying(42, 42), Reply(text="Answer: 42"))
+    answer, _ = await ask("route", "Why?", broken, *saying(42, 42), Reply(text="Answer: 42"))
     assert answer.answer == "42" and answer.why.startswith("vote: 2 of 2 probes agree")
-    answer, _ = await ask("auto", "Why?", Reply(text="x", finish="error"))
+    answer, _ = await ask("route", "Why?", Reply(text="x", finish="error"))
     assert answer.status == "failed"
 
 
 async def test_a_split_that_fails_leads_to_probes() -> None:
     replies = [Reply(when="<request>", text="x", finish="error"), *saying(1, 1, 1, 1)]
-    answer, _ = await ask("auto", "Write 3 riddles about rain", *replies)
+    answer, _ = await ask("route", "Write 3 riddles about rain", *replies)
     assert answer.answer == "1" and answer.why.startswith("probes: ")
 
 
 async def test_with_a_verifier_samples_are_drawn_until_one_is_right() -> None:
     replies = [Reply(text=WRONG, times=6), Reply(text=RIGHT, times=1), Reply(text=WRONG)]
-    own = {"threads": None}
-    answer, worker = await ask("auto", "3 5 7 11 -> 32", *replies, task="countdown", options=own)
+    own = {"into": ["refine"]}
+    answer, worker = await ask("route", "3 5 7 11 -> 32", *replies, task="countdown", options=own)
     assert answer.verified is True and answer.why.startswith("best-of: there is a verifier")
     assert states(answer)["sample-12"] == "cancelled" or len(worker.prompts) == 16
-    answer, worker = await ask("auto", "3 5 7 11 -> 32", Reply(text=RIGHT), task="countdown")
+    answer, worker = await ask("route", "3 5 7 11 -> 32", Reply(text=RIGHT), task="countdown")
     assert answer.verified is True and answer.why == "probes: a probe is verified"
 
 
 async def test_what_a_strong_models_rounds_fall_back_on() -> None:
     replies = [*saying(1, 2, 3, 4), Reply(when=NOTES, text="x", finish="error")]
-    answer, _ = await ask("auto", "Why?", *replies, options={"strong": True})
+    answer, _ = await ask("route", "Why?", *replies, options={"into": ["refine:rounds=4"]})
     assert answer.answer == "1" and answer.status == "done"
 
 
 async def test_the_token_budget_counts() -> None:
     replies = [*saying(1, 2, 3, 3), Reply(text="Answer: 3")]
-    answer, worker = await ask("auto", "Why?", *replies, tokens=60, options={"tokens": 15})
+    answer, worker = await ask("route", "Why?", *replies, tokens=60, options={"probe": {"max_tokens": 15}})
     assert answer.answer == "3" and len(worker.prompts) <= 7
+
+
+def short(*into: str) -> Route:
+    """A route that leads to these planners, by probes of 20 tokens."""
+    return Route.model_validate({"into": into, "probe": {"max_tokens": 20}})
 
 
 def test_a_model_that_can_spawn_threads_does() -> None:
     request = Request(
         text="3 5 7 11 -> 32",
         task=Plugin(name="countdown"),
-        planner=Plugin(name="auto"),
+        planner=Plugin(name="route"),
         budget=Budget(tokens=100_000),
     )
-    outcome = drive(Auto(threads="countdown", tokens=20), request, lambda prompt, job: WRONG)
+    outcome = drive(
+        Route.model_validate({"into": ["threads:dialect=countdown"], "probe": {"max_tokens": 20}}),
+        request,
+        lambda prompt, job: WRONG,
+    )
     assert outcome.finish.status == "done" and outcome.finish.result is not None
     assert outcome.finish.result.why.startswith("threads: the model can spawn threads")
     assert any("<parent>" in words for words in outcome.prompts.values())
 
 
 @pytest.mark.parametrize(
-    ("task", "threads", "way"),
-    [("countdown", "auto", "threads: "), ("countdown", None, "best-of: "), ("plain", "auto", "probes: ")],
+    ("task", "into", "way"),
+    [
+        ("countdown", ["threads"], "threads: "),
+        ("countdown", [], "threads: "),
+        ("countdown", ["refine"], "best-of: "),
+        ("plain", ["threads"], "probes: "),
+    ],
 )
-def test_a_task_with_prompts_for_threads_says_that_the_model_can_spawn_them(task: str, threads: str, way: str) -> None:
-    request = Request(text="3 5 7 11 -> 32", task=Plugin(name=task), planner=Plugin(name="auto"))
-    outcome = drive(Auto(threads=threads, tokens=20, split="off"), request, lambda prompt, job: WRONG)
+def test_a_task_with_prompts_for_threads_says_that_the_model_can_spawn_them(
+    task: str, into: list[str], way: str
+) -> None:
+    request = Request(text="3 5 7 11 -> 32", task=Plugin(name=task), planner=Plugin(name="route"))
+    outcome = drive(
+        Route.model_validate({"into": into, "probe": {"max_tokens": 20}}), request, lambda prompt, job: WRONG
+    )
     assert outcome.finish.result is not None and outcome.finish.result.why.startswith(way)
     assert any("<parent>" in words for words in outcome.prompts.values()) is (way == "threads: ")
 
 
 def test_a_verifier_is_not_forgotten_when_no_probe_has_an_answer() -> None:
-    request = Request(text="3 5 7 11 -> 32", task=Plugin(name="countdown"), planner=Plugin(name="auto"))
-    outcome = drive(Auto(threads=None, tokens=20), request, lambda prompt, job: "I do not know")
+    request = Request(text="3 5 7 11 -> 32", task=Plugin(name="countdown"), planner=Plugin(name="route"))
+    outcome = drive(
+        Route.model_validate({"into": ["refine"], "probe": {"max_tokens": 20}}),
+        request,
+        lambda prompt, job: "I do not know",
+    )
     assert any("sample-1" in step for step in outcome.prompts), "not one deep attempt: there are samples to be judged"
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("into", "said"),
     [
-        ({"threads": "nope"}, "there is no dialect 'nope'"),
-        ({"options": {"vote": {}}}, "not for vote"),
-        ({"threads": None, "options": {"threads": {"width": 3}}}, "give `threads` too"),
-        ({"threads": "apr", "options": {"threads": {"fork": True}}}, "leave `fork` out"),
+        ("threads:dialect=nope", "there is no dialect 'nope'"),
+        ("tree", "not to tree"),
+        ("threads:dialect=apr,rounds=0", "rounds"),
+        ("refine:nonsense=1", "nonsense"),
+        ("decompose:most=1", "most"),
     ],
 )
-def test_what_cannot_be_done_is_said_before_the_probes(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(PluginError, match=said):
-        Auto(**options)
+def test_what_cannot_be_done_is_said_before_the_probes(into: str, said: str) -> None:
+    with pytest.raises(PlaitError, match=said):
+        Route(into=(into,))
 
 
 async def test_a_dialect_that_cannot_put_the_request_is_passed_over() -> None:
     replies = [Reply(text=f"Answer: {n}", times=1) for n in (1, 2, 3, 4)]
-    answer, _ = await ask("auto", "Why?", *replies, Reply(text="Answer: 5"), options={"threads": "apr", "split": "off"})
+    answer, _ = await ask("route", "Why?", *replies, Reply(text="Answer: 5"), options={"into": ["threads:dialect=apr"]})
     assert answer.status == "done" and answer.answer == "5"
     assert (
         answer.why.startswith("serial: ") and "threads were not possible (the dialect apr plays Countdown" in answer.why
     )
-
-
-# --- what was not chosen ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("probes", "limits", "chosen", "other"),
-    [
-        (signs("aaaa"), BudgetFacts(), "probes", "vote"),
-        (signs("aaaa"), BudgetFacts(threads=True), "probes", "threads"),
-        (signs("abcd"), BudgetFacts(), "serial", "vote"),
-        (signs("abcd"), BudgetFacts(strong=True), "sequential", "serial"),
-        (signs("aabc"), BudgetFacts(), "vote", "serial"),
-        (signs("abcd", verified=False), BudgetFacts(), "best-of", "serial"),
-        (signs("----"), BudgetFacts(), "refine", "serial"),
-        (signs("abcd"), BudgetFacts(tokens=10), "probes", None),
-    ],
-)
-def test_the_counterfactual_is_what_the_next_rule_would_do(
-    probes: Signs, limits: BudgetFacts, chosen: str, other: str | None
-) -> None:
-    assert decide(probes, limits)[0] == chosen
-    found = counterfactual(probes, limits)
-    assert (found and found[0]) == other
-
-
-async def test_the_counterfactual_is_told_for_a_sample_of_the_requests() -> None:
-    def told(share: float, seed: int) -> bool:
-        planner = Auto(counterfactual=share)
-        asker = Asker("auto", brief(seed=seed))
-        return "not chosen: vote" in planner._not_chosen(asker, signs("abcd"), BudgetFacts())
-
-    assert all(told(1.0, seed) for seed in range(20)) and not any(told(0.0, seed) for seed in range(20))
-    assert 20 <= sum(told(0.05, seed) for seed in range(1000)) <= 90
-    assert [told(0.05, seed) for seed in range(50)] == [told(0.05, seed) for seed in range(50)]
-    replies = [Reply(text=f"Answer: {n}", times=1) for n in (1, 2, 3, 4)]
-    options = {"counterfactual": 1.0, "split": "off"}
-    answer, _ = await ask("auto", "How many?", *replies, Reply(text="Answer: 5"), options=options)
-    assert answer.why.startswith("serial: all 4 answers differ") and "; not chosen: vote, 1 of 4" in answer.why

@@ -1,4 +1,4 @@
-"""Strategies as data: the planner `portfolio` and its regret."""
+"""Strategies as data: the planner `route` by record, and its regret."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ import pytest
 
 from plait.core.errors import FieldError
 from plait.core.ops import Plugin
-from plait.planners.effort.portfolio import Arm, Portfolio
+from plait.core.routing import Tier
+from plait.planners.effort.route import Route
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.workers.scripted import Reply, Scripted
 
 
-def arms(*known: tuple[float, float]) -> tuple[Arm, ...]:
+def tiers(*known: tuple[float, float]) -> tuple[Tier, ...]:
     return tuple(
-        Arm(planner=Plugin(name="sample", options={"n": n}), wins=wins, losses=losses)
+        Tier(planner=Plugin(name="sample", options={"n": n}), wins=wins, losses=losses)
         for n, (wins, losses) in enumerate(known, 1)
     )
 
 
 def regret(shares: tuple[float, ...], requests: int, seed: int, learns: bool = True) -> float:
-    """Play a portfolio on arms with these chances, counting after each request; return how many right answers it has
+    """Play a record on planners with these chances, counting after each request; return how many right answers it has
     less, in expectation, than the best arm alone."""
     rng = random.Random(seed)
     counts = [[0.0, 0.0] for _ in shares]
     lost = 0.0
     for number in range(requests):
-        planner = Portfolio(arms=arms(*((wins, losses) for wins, losses in counts)))
-        chosen = planner.arms.index(planner.choose(seed, f"request {number}")) if learns else rng.randrange(len(shares))
+        planner = Route(by="record", into=tiers(*((wins, losses) for wins, losses in counts)))
+        chosen = planner.into.index(planner.drawn(seed, f"request {number}")) if learns else rng.randrange(len(shares))
         lost += max(shares) - shares[chosen]
         counts[chosen][rng.random() >= shares[chosen]] += 1
     return lost
@@ -43,26 +44,28 @@ def test_regret_grows_slowly_and_is_far_below_that_of_chance() -> None:
     assert long < 3 * short, "four times the requests cost less than three times the regret"
 
 
-def test_the_same_request_has_the_same_arm() -> None:
-    planner = Portfolio(arms=arms((3, 3), (3, 3), (3, 3)))
-    chosen = [planner.choose(1, f"q{n}").planner.options["n"] for n in range(60)]
-    assert chosen == [planner.choose(1, f"q{n}").planner.options["n"] for n in range(60)]
+def test_the_same_request_has_the_same_planner() -> None:
+    planner = Route(by="record", into=tiers((3, 3), (3, 3), (3, 3)))
+    chosen = [planner.drawn(1, f"q{n}").planner.options["n"] for n in range(60)]
+    assert chosen == [planner.drawn(1, f"q{n}").planner.options["n"] for n in range(60)]
     assert set(map(str, chosen)) == {"1", "2", "3"}
-    sure = Portfolio(arms=arms((0, 500), (500, 0)))
-    assert {str(sure.choose(0, f"q{n}").planner.options["n"]) for n in range(50)} == {"2"}
+    sure = Route(by="record", into=tiers((0, 500), (500, 0)))
+    assert {str(sure.drawn(0, f"q{n}").planner.options["n"]) for n in range(50)} == {"2"}
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"arms": []}, {"arms": [{"planner": {"name": "portfolio"}}]}, {"arms": [{"planner": {"name": "x"}, "wins": -1}]}],
+    [{"into": [{"planner": {"name": "route"}}]}, {"into": [{"planner": {"name": "x"}, "wins": -1}]}],
 )
-def test_arms_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+def test_planners_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(FieldError):
-        Portfolio(**wrong)
+        Route(by="record", **wrong)
 
 
-async def test_a_portfolio_plans_as_its_arm_does() -> None:
-    spec = Plugin(name="portfolio", options={"arms": [{"planner": {"name": "sample", "options": {"n": 3}}}]})
+async def test_it_plans_as_what_was_drawn_does() -> None:
+    spec = Plugin(
+        name="route", options={"by": "record", "into": [{"planner": {"name": "sample", "options": {"n": 3}}}]}
+    )
     async with AsyncOrchestrator(workers=[Scripted([Reply(text="answer: 4")])], journal="off") as orchestrator:
         answer = await orchestrator.run("2 + 2?", planner=spec)
     assert answer.answer == "4"

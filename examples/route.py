@@ -1,6 +1,6 @@
 """A few probes decide how a request is solved, and the answer says why. Needs no model and no network:
 
-python examples/auto.py
+python examples/route.py
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main() -> None:
         model(42, 41, 40, 39, then="Slowly, step by step. Answer: 42"),
     ):
         with Orchestrator(workers=[worker]) as plait:
-            answer = plait.run("What is 6 times 7?", planner="auto")
+            answer = plait.run("What is 6 times 7?", planner="route")
         print(f"{answer.answer}: {answer.why}")
 
 
