@@ -47,7 +47,7 @@ class ThinkSummarize(Flow):
     fix the answer, since what ends first is read, and the answer's `why` says so. Tokens of stopped paths count as
     cancelled in the run's usage. Defaults: 4 paths, temperature 0.8, at most 4,096 tokens of paths read.
 
-    Fidelity: variant (any model, by words, `tags` writes the released model's); held by `tokens-parathinker`.
+    Fidelity: variant (any model, by words; `dialect=parathinker` has the released tags); held by `tokens-parathinker`.
     """
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("summary",)

@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 
 from plait.core import graph
-from plait.core.plan import Plan
+from plait.core.plan import Plan, validate
 
 DIAMOND = {
     "steps": [
@@ -84,7 +84,7 @@ def test_a_plan_as_a_model_wrote_it(plait, tmp_path):
     assert said["steps"][2]["args"]["arg1"] == [{"$ref": "1"}, {"$ref": "2"}]
     assert said["repairs"] == ["task 2: numbered '2) '", "task 3: ')' was missing at the end"]
     made = Plan.model_validate(said["plan"])
-    graph.validate(made)
+    validate(made)
     assert graph.waves(made) == [["1", "2"], ["3"], ["4"]]
     done = plait(*words)
     assert "call math" in done.out

@@ -56,7 +56,7 @@ def parathinker(_: Any) -> list[str]:
     """Return the tags that `think_summarize:tags` writes or stops at, for as many paths as it takes."""
     from tests.planners.scripted_runs import brief, made
 
-    plan = made(ThinkSummarize(n=8, tags=True), brief())
+    plan = made(ThinkSummarize(n=8, dialect="parathinker"), brief())
     said = [str(step.op.begin) for step in plan.steps if step.op.kind == "think"]
     ends = [stop for step in plan.steps if step.op.kind == "think" for stop in step.op.sampling.stop]
     return sorted([*said, *ends, "<summary>", "</summary>"])

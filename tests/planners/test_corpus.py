@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from plait import AsyncOrchestrator, Plugin, tool
 from plait.core.errors import PlaitError
@@ -123,6 +124,14 @@ def setups() -> Iterator[tuple[str, str, dict[str, Any], tuple[str, str]]]:
             yield f"{name}-{number}", name, chosen, PLAIN
 
 
+def complete(model: type[BaseModel] = BaseModel) -> None:
+    """Have models make their validators now: those are made when first used, by evaluating annotations."""
+    for each in model.__subclasses__():
+        if each.__module__.startswith("plait."):
+            each.model_rebuild(raise_errors=False)
+        complete(each)
+
+
 SETUPS = [pytest.param(*rest, id=name) for name, *rest in setups()]
 MOST_REQUESTS = 400
 """Of one run: every planner's own bounds (width, rounds, pieces, plans) add up to less."""
@@ -208,6 +217,7 @@ async def bench(planner: str, options: dict[str, Any], asked: tuple[str, str]) -
     async with AsyncOrchestrator(workers=[worker], tools=[search], journal="off") as orchestrator:
         made = Bench(orchestrator, worker, Plugin(name=planner, options=options), asked)
         await made.run(CORPUS["whole_grammar"])  # loads what is loaded only when it is needed
+        complete()
         yield made
 
 

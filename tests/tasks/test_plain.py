@@ -36,7 +36,7 @@ def test_nothing_to_answer() -> None:
         ("**Answer:** 42", "42"),
         ("the answer is 42", "42"),
         ("The answer is: **42**", "42"),
-        (r"answer: \boxed{7}" + "\nanswer: 8", "7"),
+        (r"answer: \boxed{7}" + "\nanswer: 8", "8"),
         ("an answer without a colon", "an answer without a colon"),
         ("answer:", "answer:"),
         (r"\boxed{answer: 5}", "5"),

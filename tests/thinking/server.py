@@ -39,11 +39,13 @@ class ThinkingServer(TruthServer):
             return {"tokens": self.encode("Assistant: " + "<think>" * on)}
         return {"prompt": self.decode(body["tokens"])} if path == "/detokenize" else super()._tokens(path, body)
 
-    def _pieces(self, body: dict[str, Any], chat: bool, ids: list[int], text: str) -> Iterator[dict[str, Any]]:
+    def _pieces(
+        self, body: dict[str, Any], chat: bool, ids: list[int], text: str, cached: int
+    ) -> Iterator[dict[str, Any]]:
         off = (body.get("chat_template_kwargs") or {}).get("enable_thinking") is False
         self.asked_off += off
         if self.shape == "instruct" or (off and self.shape != "stubborn") or self._begun(body):
-            yield from super()._pieces(body, chat, ids, text)
+            yield from super()._pieces(body, chat, ids, text, cached)
             return
         limit = body.get("max_tokens") or 16
         made = min(self.thoughts, limit)
@@ -65,7 +67,7 @@ class ThinkingServer(TruthServer):
             self.truth.completion -= 1
             yield {"choices": [{"index": 0, "delta": {"content": "</think>\n\n"}}]}
         spoken = 0
-        for chunk in super()._pieces(body | {"max_tokens": limit - made}, chat, ids, text):
+        for chunk in super()._pieces(body | {"max_tokens": limit - made}, chat, ids, text, cached):
             spoken += bool(chunk["choices"])
             yield chunk if chunk["choices"] else {"choices": [], "usage": self._usage(ids, made + spoken, made)}
 

@@ -94,7 +94,7 @@ def tokenizer_of(model: str) -> Any:
     try:
         from transformers import AutoTokenizer
     except ImportError:
-        raise ConfigError("styles of reward models need a tokenizer: pip install 'plait[vllm]'") from None
+        raise ConfigError("styles of reward models need a tokenizer: pip install 'plait[tokenizer]'") from None
     try:
         return AutoTokenizer.from_pretrained(model)
     except (OSError, ValueError) as error:

@@ -25,9 +25,9 @@ from ..doctor.packages import versions
 __all__ = ["fidelities", "names", "version"]
 
 _KINDS = ("planner", "policy", "merge", "search", "scorer", "task", "environment", "worker")
-_FIDELITY = re.compile(
-    r"Fidelity: (?P<level>exact|variant|idea)(?: \((?P<what>.+?)\))?; (?:held by (?P<held>.+?)|no oracle)\."
-)
+_LEVELS = ("exact", "variant", "idea")
+"""How near a method is to its authors' code, as its docstring says: `Fidelity: variant (what differs); held by `NAME`.`
+or `Fidelity: idea; no oracle.`"""
 _PLURALS = {each: f"{each}s" for each in _KINDS} | {"policy": "policies", "search": "searches"}
 
 
@@ -82,12 +82,14 @@ def fidelities(plugins: Plugins, kind: Any) -> list[dict[str, Any]]:
             doc = " ".join((plugins.class_of(kind, name).__dict__.get("__doc__") or "").split())
         except PluginError:
             continue
-        said = _FIDELITY.search(doc)
-        if said is not None:
-            held = re.findall(r"`([\w-]+)`", said["held"] or "")
-            rows.append(
-                {"kind": kind, "name": name, "fidelity": said["level"], "differs": said["what"] or "", "oracles": held}
-            )
+        _, _, said = doc.partition("Fidelity: ")
+        level = next((level for level in _LEVELS if said.startswith(level)), None)
+        if level is not None:
+            head, _, held = said.partition(". ")[0].partition("; held by ")
+            what = head.removesuffix(".").removesuffix("; no oracle").removeprefix(level)
+            differs = what.removeprefix(" (").removesuffix(")")
+            oracles = re.findall(r"`([\w-]+)`", held)
+            rows.append({"kind": kind, "name": name, "fidelity": level, "differs": differs, "oracles": oracles})
     return rows
 
 

@@ -23,7 +23,7 @@ from .eval import EvalCounts, evaluated, report
 
 __all__ = ["try_file"]
 
-_PLANNERS = ("single", "sample:n=5", "auto")
+_PLANNERS = ("single", "sample:n=5", "route")
 _WITH_TOOLS = "llmcompiler"
 
 
@@ -39,7 +39,7 @@ def try_file(
         typer.Option(
             metavar="NAME[:k=v,…]",
             callback=all_typed,
-            help="Tried in place of one call, a vote and `auto` (with --tools also a plan of calls).",
+            help="Tried in place of one call, a vote and `route` (with --tools also a plan of calls).",
         ),
     ] = None,
     as_json: Json = False,

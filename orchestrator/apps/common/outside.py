@@ -107,14 +107,13 @@ OPTIONS = _by_field(
     {
         "plugin": "allocate groups merge scorer search",
         "plan": "graph",
-        "model": "model",
         "models": "models",
         "tool": "tool",
         "file": "path",
         "free": "apart args ask branch call called calls child_stop claim_from claim_item "
         "claim_separator close counts data dialect earlier echo end error exclude field first fork found function "
-        "give_up goal head header hit id instruction item judge label labels left_out missing name "
-        "none note open pattern probe prompt right scale second separator set state stop strategies tags tail text "
+        "give_up goal head header hit id item judge label labels left_out missing name "
+        "none note open pattern probe right scale second separator set state stop strategies tags tail text "
         "thought trace until value weights why wrong",
     }
 )

@@ -104,6 +104,7 @@ def find(place: Location, run: str) -> RunEntry:
     """Return the run whose id is `run`, else the only run whose id begins with it. Raises `UsageError` if there is none
     or several."""
     found: list[RunEntry] = []
+    run = run.encode(errors="replace").decode()  # half a surrogate is in no id, and no database takes it
     for entry in entries(place, like=run):
         if entry.run == run:
             return entry

@@ -14,8 +14,6 @@ __all__ = ["own_code"]
 
 _NAMED = re.compile(r"(?P<before>^|[=+])(?P<file>(?:(?<=^)[^:=,+]+|[^\s:=,+\[\]\"']+)\.py):(?P<name>\w+)(?=$|[,:+])")
 """`FILE.py:NAME` at the beginning of a text, where the value of an option begins, or as the judge of a task."""
-_MODULE = re.compile(r"(?P<module>\w+):\w+(?!\w*\s*=)")
-"""`MODULE:NAME` at the beginning of a text, which is no option (`sample:n=8`)."""
 
 
 def own_code(text: str) -> str:
@@ -25,8 +23,9 @@ def own_code(text: str) -> str:
     The folder of a file is put at the end of `sys.path`. What a row or a request's body says must not pass here: it
     would run files of this machine. Raises `UsageError` for a file that is not there or cannot be loaded.
     """
-    module = _MODULE.match(text)
-    if module is not None and (file := Path(f"{module['module']}.py")).is_file():
+    module, _, rest = text.partition(":")
+    # `sample:n=8` is a plugin with an option, `mine:Class:n=8` a class
+    if module.isidentifier() and rest.partition(":")[0].isidentifier() and (file := Path(f"{module}.py")).is_file():
         _findable(file.resolve())
     return _NAMED.sub(_imported, text)
 

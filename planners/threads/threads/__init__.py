@@ -141,7 +141,7 @@ class Threads(Planner):
             memo = Memo(notes=notes, after=place.name, before=table.wrong)
             return self._onward(place, memo, brief, (table.right,), place.name, table.wrong)
         opened = bool(memo.after)
-        width = min(self._width, self._left(brief, place))
+        width = min(self._width, self._left(brief))
         items = table.items(text, self._opening(brief, own=True), width, notes, opened)
         after, before = place.name, table.open if table.replaces else ""
         if opened:
@@ -172,7 +172,8 @@ class Threads(Planner):
     def _spawn(self, place: LegPlace, memo: Memo, items: list[Item], brief: Brief) -> Plan:
         """Return threads for a spawn list, their join and, where the join needs no reader, the next leg."""
         table = self.table
-        brief.shared[_SPAWNED + place.spawn] = sum(item.header is not None for item in items)
+        spawned = sum(item.header is not None for item in items)
+        brief.shared[_SPAWNED] = brief.shared.get(_SPAWNED, 0) + spawned
         children: list[Step] = []
         entries: list[JsonValue] = []
         for i, item in enumerate(items, 1):
@@ -295,15 +296,13 @@ class Threads(Planner):
     def _rounds(self) -> int:
         return self.table.rounds if self.rounds is None else self.rounds
 
-    def _left(self, brief: Brief, place: LegPlace) -> int:
-        """Return the threads that the run may still spawn, those of the place itself not counted."""
-        spawned = sum(
-            n for key, n in brief.shared.items() if key.startswith(_SPAWNED) and key != _SPAWNED + place.spawn
-        )
-        return self.most - spawned
+    def _left(self, brief: Brief) -> int:
+        """Return the threads that the run may still spawn. Those of a leg that is tried again count twice: places of
+        two threads have equal names, so that they cannot tell whose they were."""
+        return self.most - brief.shared.get(_SPAWNED, 0)
 
     def _may_spawn(self, place: LegPlace, brief: Brief) -> bool:
-        return place.round <= self._rounds and len(place.path) <= self._nesting and self._left(brief, place) > 0
+        return place.round <= self._rounds and len(place.path) <= self._nesting and self._left(brief) > 0
 
     def _unclosed(self, memo: Memo, text: str) -> int:
         """Return how many paths a thread that nests is in the midst of, where it was stopped at the end of one of them;

@@ -361,8 +361,10 @@ PLANNERS: dict[str, Body] = {
     },
     "planner: within one another": plait(
         planner={
-            "name": "auto",
-            "options": {"options": {name: {"n": 200} for name in ("sample", "adaptive", "deepprune")}},
+            "name": "route",
+            "options": {
+                "into": [{"name": name, "options": {"n": 200}} for name in ("sample", "adaptive", "deepprune")]
+            },
         }
     ),
     "planner: a plan of 4,000 lines is said": says(4_000, "1. do this\\n", model="plait/decompose@q"),

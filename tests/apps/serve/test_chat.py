@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, strategies as st
 
 from plait.apps.serve.errors import ApiError
-from plait.apps.serve.telling import AnswerText, Parts, Thought, gave_nothing, turn_of, was_cut
+from plait.apps.serve.telling import AnswerText, Parts, Thought, gave_nothing
 from plait.core.chat import spoken
 from plait.core.result import Failure
 from plait.runtime.client.answer import Answer
@@ -287,7 +287,7 @@ async def test_structured_answers_have_their_form(serve):
 def test_an_answer_that_is_cut_within_its_thoughts_is_no_error():
     answer = Answer(run="r", status="failed", failure=Failure(kind="CutInThoughts", message="raise thinking_tokens"))
     gave_nothing(answer)
-    assert was_cut(answer) and turn_of(answer).text == ""
+    assert answer.cut and answer.message.text == ""
     with pytest.raises(ApiError):
         gave_nothing(answer.model_copy(update={"failure": Failure(kind="EngineError", message="no memory")}))
 

@@ -29,7 +29,7 @@ FEWEST = 20
 SETTINGS = """
 [serve]
 drain_seconds = 3.0
-planners = ["single", "sample", "adaptive", "auto", "decompose", "deepprune", "llmcompiler", "refine", "skeleton",
+planners = ["single", "sample", "adaptive", "route", "decompose", "deepprune", "llmcompiler", "refine", "skeleton",
             "skeleton-graph", "think-summarize", "threads"]
 """
 INNOCENT = {"model": "q", "messages": [{"role": "user", "content": "hello"}]}
@@ -139,6 +139,7 @@ LATE = frozenset(
         *("messages: 2,000", "messages: 2,000 long ones", "messages: one of 8 MB", "messages: 8 MB that is not ASCII"),
         *("messages: 8 MB of line ends", "messages: 1,990 turns of assistants", "metadata: 16 of 400 kB"),
         *("tools: 1,000", "tools: a description of 7 MB", "stop: 64 of 100 kB", "plan: a text of 7 MB"),
+        "raw: 8 MB of [",
         *("raw: 8 MB of backslashes", "raw: 8 MB that is no UTF-8", "fields: 40,000 that nobody knows"),
         # An answer is checked by a schema, or looked through for an expression, in one piece.
         *("schema: doubling references", "schema: an answer of 1 MB", "schema: anyOf of 300", "schema: 1,000 fields"),

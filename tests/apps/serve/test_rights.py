@@ -142,7 +142,7 @@ async def test_what_a_merge_asks_is_held_too(serve):
                 "steps": [
                     *({"name": name, "op": {"kind": "think", "prompt": name}} for name in "ab"),
                     {"name": "j", "needs": ["a", "b"],
-                     "op": {"kind": "join", "merge": {"name": "synthesis", "options": {"model": "big"}}}},
+                     "op": {"kind": "join", "merge": {"name": "synthesis", "options": {"answer": {"model": "big"}}}}},
                 ],
                 "output": "j",
             }
@@ -300,7 +300,7 @@ _RICH["steps"] += [
     {
         "name": "j",
         "needs": ["a", "b"],
-        "op": {"kind": "join", "merge": {"name": "judged", "options": {"model": "small"}}},
+        "op": {"kind": "join", "merge": {"name": "judged", "options": {"judge": {"model": "small"}}}},
     },
 ]
 _RICH["output"] = "j"

@@ -90,7 +90,10 @@ def test_one_users_message_is_the_same_as_its_text(worker: Seen):
         ({"text": "x", "generation": {"extra_body": {"a": object()}}}, "no JSON value"),
         ({"text": "x", "generation": {"presence_penalty": 9}}, "presence_penalty"),
         ({"text": "x", "generation": {"stop": [""]}}, r"generation\.stop\[0\].* at least 1 character"),
-        ({"text": "x", "planner": "takeover", "generation": {"top_p": 0.5}}, "no option 'top_p' for its answer"),
+        (
+            {"text": "x", "planner": "takeover", "generation": {"max_tokens": 5}},
+            "no option 'max_tokens' for its answer",
+        ),
         ({"text": "x", "tools": [{"name": "a b"}]}, "no name of a function"),
         ({"text": "x", "tools": ["f"]}, "'f'"),
         ({"text": "x", "tools": [{"name": "f"}], "tool_choice": "g"}, "tool_choice='g' is none of"),

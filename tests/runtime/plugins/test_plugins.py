@@ -193,7 +193,7 @@ def test_a_file_may_export_more_than_its_plugin(plugins: Plugins, ours: Path) ->
         ({"answer": {"max_tokens": 0}}, ["option 'answer.max_tokens' should be greater than or equal to 1"]),
         ({"answer": {"template": "{what}"}}, ["answer.template names {what}", "there are: question"]),
         ({"n": "many"}, ["option 'n' should be a valid integer", "'many'"]),
-        ({"n": 0}, ["option 'n' should be greater than or equal to 1", "0"]),
+        ({"n": 0}, ["option 'n' should be greater than 0", "0"]),
         ({"n": None}, ["option 'n'"]),
         ({"n": 0, "x": 1}, ["option 'n'", "no option 'x'"]),
     ],

@@ -15,14 +15,14 @@ from plait.planners.search.tree import Tree
 from plait.planners.tools.react import React
 from plait.runtime.plugins.loader import Plugins
 from plait.tasks.bash_sql import BashSql as Task
-from plait.tasks.bash_sql.problems import KINDS, Generated, drawn
+from plait.tasks.bash_sql.problems import KINDS, SqlProblem, drawn
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools.environments.bash_sql import BashSqlEnvironment
 from plait.workers.tools.environments.code import CodeEnvironment
 
 
-def placed(problem: Generated | dict[str, Any]) -> BashSqlEnvironment:
-    text = problem.text if isinstance(problem, Generated) else json.dumps(problem)
+def placed(problem: SqlProblem | dict[str, Any]) -> BashSqlEnvironment:
+    text = problem.text if isinstance(problem, SqlProblem) else json.dumps(problem)
     return BashSqlEnvironment(text=text, sandbox="process")
 
 
@@ -36,7 +36,7 @@ async def state(place: BashSqlEnvironment) -> tuple[Any, Any]:
     return found["files"], found["tables"]
 
 
-async def solved(problem: Generated) -> bool:
+async def solved(problem: SqlProblem) -> bool:
     place = placed(problem)
     assert not await place.grade("done", problem.wanted), "not before anything was done"
     for name, given in problem.solution:
@@ -45,13 +45,13 @@ async def solved(problem: Generated) -> bool:
 
 
 @pytest.mark.parametrize("problem", drawn(len(KINDS), 3), ids=lambda problem: problem.kind)
-async def test_the_known_solution_of_each_kind_reaches_the_wanted_state(problem: Generated) -> None:
+async def test_the_known_solution_of_each_kind_reaches_the_wanted_state(problem: SqlProblem) -> None:
     assert await solved(problem)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("problem", drawn(60, 0), ids=lambda problem: problem.kind)
-async def test_all_sixty_problems_have_their_solution(problem: Generated) -> None:
+async def test_all_sixty_problems_have_their_solution(problem: SqlProblem) -> None:
     assert await solved(problem)
 
 
@@ -176,8 +176,8 @@ SORT = called("bash", command="sort a.txt > b.txt")
 async def test_planners_work_on_it_and_are_graded_by_state(planner: str) -> None:
     chosen: Any = {
         "react": React(),
-        "tree": Tree(search=Plugin(name="dfs", options={"branch": 3, "back": 1}), tools=True,
-                     step=Prompt(stop=()), until="done", give_up="give up"),
+        "tree": Tree(search=Plugin(name="dfs", options={"branch": 3, "back": 1}),
+                     step=Prompt(stop=(), form="calls"), until="done", give_up="give up"),
         "llmcompiler": "llmcompiler",
     }[planner]  # fmt: skip
     seen = [Reply(text=called("look", command="cat a.txt"), times=1), Reply(text=SORT, times=1), Reply(text="done")]

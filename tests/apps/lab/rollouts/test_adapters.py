@@ -72,7 +72,7 @@ def test_a_record_that_does_not_retokenise_to_itself_is_refused() -> None:
     assert "re-tokenise" in check(unknown)
 
 
-MODEL = Path(__file__).parents[3] / "orchestrator" / "models" / "countdown"
+MODEL = Path(__file__).parents[4] / "orchestrator" / "models" / "countdown"
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tokenizers.models import WordLevel
 from plait.apps.lab.rollouts.store import read_rollouts
 from plait.planners.votes.sample import Sample
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 OLD = ROOT / "tests" / "runtime" / "journal" / "data" / "format-2.plait"
 LETTERS = ["--worker", "tests.apps.lab.rollouts.letters:Letters", "--allow", "tests.apps.lab.rollouts.letters:Letters"]
 
