@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,9 +60,12 @@ def test_signs_that_a_stream_cannot_show_have_stand_ins() -> None:
     assert stream.buffer.getvalue() == b"|- + vote - 2 of 3 .\n"  # type: ignore[attr-defined]
 
 
-def test_a_pipe_gets_whole_ids(plait: Plait, script: Any) -> None:
+def test_a_pipe_gets_whole_ids(plait: Plait, script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(Path.cwd() / "state"))
+    long = plait("run", "a long question\n" * 40, "--script", script("yes"), "--json").json["run"]
     run = plait("run", "hi", "--script", script("yes"), "--json").json["run"]
-    assert run in plait("runs", "list").out
+    _, *rows = plait("runs", "list").out.splitlines()
+    assert [row.split()[0] for row in rows] == [run, long]
 
 
 def test_a_folder_that_is_not_there_is_said_before_an_engine_starts(plait: Plait) -> None:

@@ -270,8 +270,9 @@ _PIPED = 160
 
 def _table(found: list[RunEntry], output: Output) -> None:
     table = Table(box=None, pad_edge=False)
+    piped = not output.people.is_terminal  # a program reads it: ids are whole, and no column is left out
     for name, options in {
-        "run": {"no_wrap": True, "min_width": 8},
+        "run": {"no_wrap": True, "min_width": 32 if piped else 8},
         "when": {"no_wrap": True, "min_width": 16},
         "status": {"no_wrap": True, "min_width": 6},
         "planner": {"no_wrap": True, "overflow": "ellipsis", "max_width": 14},
@@ -286,8 +287,8 @@ def _table(found: list[RunEntry], output: Output) -> None:
             Text(entry.status, style=_STYLES.get(entry.status, "")),
             Text(entry.planner),
             str(entry.tokens) if entry.tokens else "-",
-            Text(entry.text or "-", style="dim"),
+            Text(" ".join(entry.text.split()) or "-", style="dim"),
         )
-    if not output.people.is_terminal:  # a program reads it: ids are whole, and no column is left out
+    if piped:
         output.people.width = max(output.people.width, _PIPED)
     output.people.print(table)
