@@ -298,8 +298,14 @@ def _ours(kind: PluginKind, name: str) -> type:
     raise PluginError(_unknown(kind, name, known.values()))
 
 
+_MOVED = {"auto": "route", "by-complexity": "route:by=features", "portfolio": "route:by=record"}
+"""Names that planners have no longer."""
+
+
 def _unknown(kind: PluginKind, name: str, known: Iterable[str]) -> str:
     there = sorted(known)
+    if kind == "planner" and (now := _MOVED.get(name.replace("_", "-"))):
+        return f"there is no planner {name!r} any more: write {now}"
     near = did_you_mean(name.replace("_", "-"), there)
     if not near:
         others = [other for other in PACKAGES if other != kind and name.replace("_", "-") in _there(other)]

@@ -121,6 +121,7 @@ def test_a_third_partys_plugin(plugins: Plugins, theirs: Path) -> None:
         ("merge", "majorty", ["no merge 'majorty'", "did you mean 'majority'", "plait names"]),
         ("policy", "critical-pat", ["did you mean 'critical-path'", "plait names"]),
         ("policy", "majority", ["no policy 'majority'", "is a merge"]),
+        ("planner", "by_complexity", ["any more", "route:by=features"]),
         ("planner", "zzz", ["no planner 'zzz'", "there are: ", "single"]),
         ("planner", "", ["no planner ''"]),
         ("planner", "../planners/single", ["no planner"]),
