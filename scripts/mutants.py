@@ -3,12 +3,13 @@
     taskset -c 1 python -m scripts.mutants [--count 200] [--seed 1] [--minutes 15] [--out mutants.jsonl]
 
 A mutant is the sources with one change: another comparison, `and` for `or`, plus for minus, a number one larger, a
-condition turned round, a statement left out. A sample is drawn with a seed. Each mutant is written into a copy of the
-checkout, where the tests of its area run: first the files that import its module, then the rest of the folder. It is
-*killed* if one fails or does not end, else it has *survived*. The results are lines of JSON, so a run that is ended
-goes on where it was when it is called again. Whether a survivor is the same program as before, only a person can say:
-write `equivalent` in place of `survived`, and the report counts it apart. The share is of those that are not
-equivalent.
+condition turned round, a statement left out. A sample is drawn with a seed. First the tests run once under coverage,
+folder by folder, and which lines each executes is kept (`scripts.covered`). Then each mutant is written into a copy of
+the checkout, where a new process runs the tests that execute the changed line, the quickest first, until one fails or
+takes five times its time. The mutant is *killed* then, else it has *survived*. The results are lines of JSON, so a run
+that is ended goes on where it was when it is called again. Whether a survivor is the same program as before, only a
+person can say: write `equivalent` in place of `survived`, and the report counts it apart. The share is of those that
+are not equivalent.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import copy
 import json
 import os
 import random
-import re
 import shutil
 import subprocess
 import sys
@@ -28,15 +28,27 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from .covered import Covered, Test, files, limits
 
 ROOT = Path(__file__).resolve().parent.parent
-AREAS = {
-    "orchestrator/machine": ("tests/machine", "tests/property"),
-    "orchestrator/core": ("tests/core",),
-    "planners": ("tests/planners",),
-    "policies": ("tests/policies",),
-}
+AREAS = ("orchestrator/machine", "orchestrator/core", "planners", "policies")
+TESTS = (
+    "tests/core", "tests/machine", "tests/planners", "tests/policies", "tests/property", "tests/runtime", "tests/tasks",
+)  # fmt: skip
+OPTIONS = (
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "scripts.covered",
+    "-m",
+    "not engine and not slow and not gpu",
+    "--tb=no",
+)
+FIRST = 20
+"""How many tests run before the others are even collected: most mutants are killed by one of them."""
 COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
@@ -57,13 +69,16 @@ class Mutant(NamedTuple):
     path: str
     number: int
     """Which of the changes that can be made to the file."""
-    said: str
+    change: str
+    """The line, and a word for what is another there."""
+    lines: frozenset[int] | None
+    """The lines of its statement, `None` outside functions."""
     source: str
 
     @property
     def name(self) -> str:
         """What its result is kept under; it lasts as long as the file does not change."""
-        return f"{self.path}:{self.said}#{self.number}"
+        return f"{self.path}:{self.change}#{self.number}"
 
 
 def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
@@ -104,8 +119,8 @@ def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 def size(path: Path) -> int:
     """Return how many mutants a file has."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    kept = {id(each) for node in ast.walk(tree) for each in _annotations(node)}
-    below = (each for parent in ast.walk(tree) if id(parent) not in kept for each in ast.iter_child_nodes(parent))
+    kept = {id(part) for node in ast.walk(tree) for part in _annotations(node)}
+    below = (child for parent in ast.walk(tree) if id(parent) not in kept for child in ast.iter_child_nodes(parent))
     return sum(1 for node in below if id(node) not in kept for _ in changes(node))
 
 
@@ -113,8 +128,10 @@ def mutants_of(path: Path, wanted: set[int]) -> list[Mutant]:
     """Return the mutants of a file that have these numbers."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     # An annotation changes nothing that runs, and its names and numbers are many.
-    kept = {id(each) for node in ast.walk(tree) for each in _annotations(node)}
-    found: list[Mutant] = []
+    kept = {id(part) for node in ast.walk(tree) for part in _annotations(node)}
+    parents = {child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}
+    name = path.relative_to(ROOT).as_posix()
+    mutants: list[Mutant] = []
     number = -1
     for parent in ast.walk(tree):
         if id(parent) in kept:
@@ -127,12 +144,31 @@ def mutants_of(path: Path, wanted: set[int]) -> list[Mutant]:
                     number += 1
                     if number not in wanted:
                         continue
+                    lines = statement_lines(node, parents)
                     _put(parent, field, at, new)
-                    said = f"{getattr(node, 'lineno', 0)} {word}"
-                    name = path.relative_to(ROOT).as_posix()
-                    found.append(Mutant(name, number, said, ast.unparse(ast.fix_missing_locations(tree))))
+                    source = ast.unparse(ast.fix_missing_locations(tree))
+                    mutants.append(Mutant(name, number, f"{getattr(node, 'lineno', 0)} {word}", lines, source))
                     _put(parent, field, at, node)
-    return found
+    return mutants
+
+
+def statement_lines(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> frozenset[int] | None:
+    """Return the lines of the statement in which a node stands (of a block those of its head), `None` outside
+    functions."""
+    above = [node]
+    while above[-1] in parents:
+        above.append(parents[above[-1]])
+    at = next(at for at, part in enumerate(above) if isinstance(part, ast.stmt))
+    if not any(isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef) for part in above[at + 1 :]):
+        return None
+    # A case's pattern stands below the head of its statement, so the node's own lines count too.
+    return frozenset(_lines(above[at])) | frozenset(_lines(node))
+
+
+def _lines(node: Any) -> range:
+    body = getattr(node, "body", None)
+    last = body[0].lineno - 1 if isinstance(body, list) else node.end_lineno
+    return range(node.lineno, max(last, node.lineno) + 1)
 
 
 def _annotations(node: ast.AST) -> Iterator[ast.AST]:
@@ -160,47 +196,48 @@ def drawn(count: int, seed: int) -> list[Mutant]:
     wanted: dict[Path, set[int]] = collections.defaultdict(set)
     for path, number in chosen:
         wanted[path].add(number)
-    made = {(path, each.number): each for path, those in wanted.items() for each in mutants_of(path, those)}
+    made = {(path, mutant.number): mutant for path, those in wanted.items() for mutant in mutants_of(path, those)}
     return [made[place] for place in chosen]
 
 
-def stages(mutant: Mutant) -> list[list[str]]:
-    """Return the tests of a mutant, those that import its module first."""
-    folders = next(tests for area, tests in AREAS.items() if mutant.path.startswith(f"{area}/"))
-    path = Path(mutant.path)
-    module = path.parent.name if path.stem == "__init__" else path.stem
-    imports = re.compile(rf"^\s*(from|import) .*\b{module}\b", re.MULTILINE)
-    files = [path for folder in folders for path in sorted((ROOT / folder).glob("**/test_*.py"))]
-    near = [str(path.relative_to(ROOT)) for path in files if imports.search(path.read_text(encoding="utf-8"))]
-    return [each for each in (near, [*folders, *(f"--ignore={file}" for file in near)]) if each]
+def run_tests(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run some tests of a checkout, in a process of their own: a mutant must not be imported already."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / "src"), *sys.path[1:]])}
+    environment |= {"PURE_PLAIT": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", *OPTIONS, *words]
+    return subprocess.run(command, check=False, cwd=folder, env=environment, capture_output=True, text=True)
 
 
-def killed_by(mutant: Mutant, copied: Path, seconds: float) -> str | None:
-    """Return what kills a mutant, `None` if nothing does. `seconds`: a test that takes longer hangs, and kills it."""
-    target = copied / mutant.path
+def cover(kept: Path) -> None:
+    """Run the folders of tests that have not run under coverage yet."""
+    kept.mkdir(parents=True, exist_ok=True)
+    for tests in TESTS:
+        if not (kept / f"{tests.replace('/', '-')}.seconds").exists():
+            run = run_tests(ROOT, "--covered", str(kept), tests)
+            sys.stdout.write(f"{tests}: {run.stdout.splitlines()[-1]}\n")
+            sys.stdout.flush()
+
+
+def killed_by(mutant: Mutant, copied: Path, tests: list[Test]) -> str | None:
+    """Return what kills a mutant, `None` if nothing does."""
+    target, chosen = copied / mutant.path, copied / "chosen.json"
     before = target.read_text(encoding="utf-8")
     target.write_text(mutant.source, encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": str(copied / "src"), "PURE_PLAIT": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not engine and not slow and not gpu", "--tb=no"]
-    options += [f"--timeout={seconds}"]
     try:
-        for tests in stages(mutant):
-            command = [sys.executable, "-m", "pytest", *options, *tests]
-            try:
-                done = subprocess.run(
-                    command, check=False, cwd=copied, env=environment, capture_output=True, text=True, timeout=3600
-                )
-            except subprocess.TimeoutExpired:
-                return "it never ends"
-            if done.returncode not in (0, 5):  # 5: no test was chosen
-                lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-                return (lines or [f"exit code {done.returncode}"])[0]
+        for part in (tests[:FIRST], tests[FIRST:]):
+            if not part:
+                break
+            chosen.write_text(json.dumps(limits(part)), encoding="utf-8")
+            run = run_tests(copied, "-x", "--chosen", str(chosen), *files(part))
+            if run.returncode:
+                lines = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+                return (lines or [f"exit code {run.returncode}"])[0]
     finally:
         target.write_text(before, encoding="utf-8")
     return None
 
 
-def report(rows: list[dict[str, str]]) -> str:
+def report(rows: list[dict[str, Any]]) -> str:
     """Return the counts in a line."""
     counts = collections.Counter(row["verdict"] for row in rows)
     live = counts["killed"] + counts["survived"]
@@ -214,11 +251,13 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=15.0, help="begin no other mutant after that")
-    parser.add_argument("--seconds", type=float, default=300.0, help="what one test may take")
+    parser.add_argument("--covered", type=Path, default=Path("build/covered"), help="where what tests execute is kept")
     parser.add_argument("--out", type=Path, default=Path("mutants.jsonl"))
     asked = parser.parse_args()
     rows = [json.loads(line) for line in asked.out.read_text().splitlines()] if asked.out.exists() else []
     there = {row["mutant"] for row in rows}
+    cover(asked.covered.resolve())
+    covered = Covered(asked.covered.resolve())
     with tempfile.TemporaryDirectory() as folder:
         copied = Path(folder) / "plait"
         ignored = shutil.ignore_patterns(".git", ".venv", "build", "__pycache__", "*.so", ".hypothesis")
@@ -230,8 +269,10 @@ def main() -> None:
                 continue
             if time.monotonic() > until:
                 break
-            why = killed_by(mutant, copied, asked.seconds)
-            row = {"mutant": mutant.name, "verdict": "survived" if why is None else "killed", "by": why or ""}
+            tests = covered.tests(mutant.path, mutant.lines)
+            why = killed_by(mutant, copied, tests)
+            verdict = "survived" if why is None else "killed"
+            row = {"mutant": mutant.name, "verdict": verdict, "by": why or "", "tests": len(tests)}
             rows.append(row)
             with asked.out.open("a") as out:
                 out.write(json.dumps(row) + "\n")
