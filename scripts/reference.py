@@ -47,6 +47,14 @@ Not held, since there is no public code for it or none that could be had: SSR, S
 predictor of dynamic speculative planning, ParaThinker's engine. Of the released models' tokenizers only the words that
 training adds are held. EllieSQL's features are of a database's schema, ours of the question's text.
 """
+FIELDS = """# Fields of requests
+
+What becomes of each field that the protocols of OpenAI, vLLM and SGLang have, in bodies that go to
+[`plait serve`](../howto/serve.md). What has no row is ignored, and named in the header `x-plait-ignored` of the
+answer, as is what is ignored below. `strict = true` in `[serve]` refuses both, but for fields that OpenAI has. What is
+passed on reaches the upstream where the tenant's rights (`extra_body`) and the worker allow, and is ignored and named
+elsewhere.
+"""
 LIMITS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}  # fmt: skip
 KINDS = {
     "planner": ("Planners", "planners.md", "Usage and pictures: [planners](../planners.md). `--planner {}`"),
@@ -104,12 +112,26 @@ def pages() -> dict[str, str]:
         "core.md": _names("Core", "`from plait.core import …`: what plugins are written against. Events come "
                           "from `plait.core.events`.", inner, "plait.core"),
         "errors.md": _errors(faults),
+        "fields.md": _fields(),
     }  # fmt: skip
     made |= {file: _plugins(kind, title, intro) for kind, (title, file, intro) in KINDS.items()}
     made["fidelity.md"] = _fidelity()
     listed = "".join(f"- [{text.splitlines()[0].lstrip('# ')}]({name})\n" for name, text in made.items())
     made["README.md"] = f"# Reference\n\nMade from the docstrings by `make docs`.\n\n{listed}"
     return {name: f"{text.rstrip()}\n\n{NOTE}" for name, text in made.items()}
+
+
+def _fields() -> str:
+    """Return the page of what becomes of each field of a request to `plait serve`."""
+    from plait.apps.serve.fields import LEDGER
+
+    said: dict[str, list[str]] = {}
+    for name, row in sorted(LEDGER.items()):
+        endpoint, _, bare = name.rpartition(".")
+        where = f" ({endpoint})" if endpoint else ""
+        said.setdefault(row.fate, []).append(f"| `{bare}`{where} | {_cell(row.note)} |\n")
+    parts = [f"\n## {fate.capitalize()}\n\n| field | |\n|---|---|\n{''.join(rows)}" for fate, rows in said.items()]
+    return FIELDS + "".join(parts)
 
 
 # --- commands and settings ---

@@ -17,7 +17,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, field_validator
 
-from plait.core.errors import ConfigError, EngineError, WorkerLost
+from plait.core.errors import ConfigError, EngineError, Rejected, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
 from plait.core.messages import explain, first_of_each, json_path
@@ -225,7 +225,7 @@ class Scripted(Worker):
         if not isinstance(think, Think):
             return as_failure(EngineError(f"worker {self.name!r} serves think steps, not {think.kind!r} steps"))
         if any(message.images for message in think.messages):
-            return as_failure(EngineError(f"worker {self.name!r} has no model and sees no images: give text alone"))
+            return as_failure(Rejected(f"worker {self.name!r} has no model and sees no images: give text alone"))
         texts = [part.text for part in think.parts if isinstance(part, Text)]
         if len(texts) < len(think.parts):
             said = f"worker {self.name!r} has no tokenizer and cannot read token ids: give the prompt as text"

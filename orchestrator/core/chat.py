@@ -214,7 +214,7 @@ def read_messages(given: object, what: str = "messages") -> tuple[Message, ...]:
     dumped to such (`model_dump`). Fields that are `null` or empty count as left out.
 
     Raises `FieldError` that names the message: one that is no message, calls without results, results without calls,
-    a conversation to which there is nothing to answer.
+    a conversation in which the user says nothing.
     """
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence):
         raise FieldError(f'{what} is no list of messages: write [{{"role": "user", "content": "…"}}]', what)
@@ -306,8 +306,6 @@ def _check_calls(messages: Sequence[Message], what: str) -> None:
     if waiting:
         missing = ", ".join(waiting)
         raise FieldError(f"{what} ends before the result of {missing}: give a `tool` message for each call", what)
-    if messages[-1].role == "assistant":
-        raise FieldError(f"{what} ends with the assistant's message: there is nothing to answer", what)
 
 
 def with_prompt(messages: Sequence[Message], prompt: str) -> tuple[Message, ...]:

@@ -12,7 +12,8 @@
     │   └── TaskError            a request that the task cannot read
     ├── WorldError               the world's side: it was run, and did not work
     │   ├── WorkerError          an engine or tool host that cannot start or broke
-    │   │   ├── EngineError      the model engine: no model, no memory, a rejected request
+    │   │   ├── EngineError      the model engine: no model, no memory
+    │   │   │   ├── Rejected         a request that makes no sense to it, however often it is sent
     │   │   │   └── CutInThoughts    an answer that ended before its first word that is no thought
     │   │   ├── WorkerLost       it went away while it held work
     │   │   │   └── Interrupted  it was our own process that ended, and the run was resumed
@@ -122,9 +123,16 @@ class WorkerError(WorldError):
 
 
 class EngineError(WorkerError):
-    """The model engine: no model, no memory, a rejected request."""
+    """The model engine: no model, no memory."""
 
     code = "engine-error"
+
+
+class Rejected(EngineError):
+    """A request that the engine or server rejects, however often it is sent: a prompt longer than its context, an image
+    for a model that sees none, a field that it does not take."""
+
+    code = "rejected"
 
 
 class CutInThoughts(EngineError):

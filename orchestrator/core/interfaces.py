@@ -359,6 +359,8 @@ class Worker(Protocol):
     may report none before the end; then a budget of tokens reserves all that a job may generate."""
     hints: bool = False
     """Whether its jobs shall come with `Job.hints`."""
+    extra_body: tuple[str, ...] | None = None
+    """Fields of `Think.extra_body` that it takes; `None`: it does not say, as for a server that is asked."""
     prices: Mapping[str, Price] = MappingProxyType({})
     """What its models cost, by name; under no name that of any other."""
     lost: str = ""

@@ -337,7 +337,8 @@ class Think(Frozen):
     chat_template_kwargs: dict[str, JsonValue] = Field(default_factory=dict, exclude_if=lambda each: not each)
     """Values for the model's chat template, such as `{"enable_thinking": false}`."""
     extra_body: dict[str, JsonValue] = Field(default_factory=dict, exclude_if=lambda each: not each)
-    """Further fields of the request to a server, as they are. An engine in this process takes none."""
+    """Further fields of the request to a server, as they are. Of an engine in this process see
+    `Worker.extra_body`."""
 
     if TYPE_CHECKING:  # what the validators take is wider than what the fields hold
 

@@ -16,7 +16,7 @@ from .budget import Budget
 from .chat import Message, read_messages
 from .errors import FieldError, UsageError
 from .form import Form
-from .ops import Function, Plugin
+from .ops import Function, Plugin, StructuredOutput
 from .prompt import Generation
 from .rights import Rights
 from .tools.tool import is_name
@@ -123,8 +123,11 @@ class Request(Frozen):
     messages: tuple[Message, ...] = Field(default=(), exclude_if=lambda messages: not messages)
     """The conversation before `text`, which is its last user's message: a text beside messages is one more message of
     the user's, and of messages alone the last one becomes the text. It stands before the prompts of all steps that
-    are chats and have no messages of their own. Where it ends with results of tools, `text` is the last user's message
-    among them, and a step that asks just that gets the conversation alone."""
+    are chats and have no messages of their own."""
+    asked: bool = Field(default=False, exclude_if=lambda asked: not asked)
+    """Whether `text` stands among `messages`: they end with another's words than the user's, such as results of tools,
+    and `text` is the user's last. A step that asks just that gets the conversation alone. It is set where messages are
+    read."""
     task: _Plugin = Plugin(name="plain")
     """What the text means: how it is put to a model, where the answer stands, whether it is right."""
     planner: _Plugin = Plugin(name="single")
@@ -147,6 +150,11 @@ class Request(Frozen):
     """Of these: `auto`, `none`, `required`, or the name of the one that has to be called."""
     parallel_tool_calls: bool = Field(default=True, exclude_if=lambda each: each)
     """Whether one turn may make several calls."""
+    begin: str = Field(default="", max_length=1_000_000, exclude_if=lambda begin: not begin)
+    """Text that the model's turn begins with in the calls whose text is the answer (`Think.begin`)."""
+    form: StructuredOutput | None = Field(default=None, exclude_if=lambda form: form is None)
+    """What the text of those calls is held to while it is written: an expression, a grammar, one of some texts. For
+    JSON there is `output`."""
     output: Annotated[Form | None, BeforeValidator(_form)] = Field(default=None, exclude_if=lambda form: form is None)
     """The form of the answer, where it is to be typed: a pydantic model, a dataclass, a TypedDict, `list[…]`, or a JSON
     schema."""
@@ -215,6 +223,8 @@ class Request(Frozen):
         kept = {name: getattr(self, name) for name in self.model_fields_set if name not in fields}
         if "messages" in fields and "text" not in fields:
             kept.pop("text", None)  # it was the last of the messages before
+        if "messages" in fields or "text" in fields:
+            kept.pop("asked", None)
         return self.of({**kept, **fields}, hand_over)
 
     @model_validator(mode="before")
@@ -234,8 +244,10 @@ class Request(Frozen):
             raise UsageError(f"a request is a text, and this is a {what}: give a conversation as messages=[…]")
         fields["text"] = writable(text)
         try:
-            if "messages" in fields:
-                fields["text"], fields["messages"] = _conversation(fields["text"], fields["messages"])
+            if fields.get("asked"):
+                fields["messages"] = read_messages(fields.get("messages"))
+            elif "messages" in fields:
+                fields |= _conversation(fields["text"], fields["messages"])
             if limits := {name: fields.pop(name) for name in _LIMITS if name in fields}:
                 whole = _budget(fields.get("budget", Budget()))
                 base = whole.model_dump(exclude_unset=True) if isinstance(whole, Budget) else whole
@@ -245,23 +257,22 @@ class Request(Frozen):
         return fields
 
 
-def _conversation(text: str, messages: object) -> tuple[str, tuple[Message, ...]]:
+def _conversation(text: str, messages: object) -> dict[str, object]:
     """Return the text that is asked and the conversation before it.
 
-    The text is the one given, or the last message if that is the user's. Raises `FieldError` for what is no
-    conversation, and for one that asks nothing.
+    The text is the one given, or the user's last message; where others have spoken after it, it stays in its place
+    (`asked`). Raises `FieldError` for what is no conversation, and for one that asks nothing.
     """
     if text and isinstance(messages, list | tuple):  # a conversation that ended goes on
         messages = [*cast("Iterable[object]", messages), {"role": "user", "content": text}]
     found = read_messages(messages)
     last = found[-1]
-    if last.role == "tool":
-        return next(each.text for each in reversed(found) if each.role == "user"), found
     if last.role != "user":
-        raise FieldError(f"messages ends with the {last.role}'s message: there is nothing to answer", "messages")
+        said = next(each.text for each in reversed(found) if each.role == "user")
+        return {"text": said, "messages": found, "asked": True}
     if not last.text.strip():
         raise FieldError("the last message has no text: say what is asked", "messages")
     if not last.images:
-        return last.text, found[:-1]
+        return {"text": last.text, "messages": found[:-1]}
     images = tuple(part for part in last.parts if part.type == "image_url")
-    return last.text, (*found[:-1], last.model_copy(update={"content": images}))
+    return {"text": last.text, "messages": (*found[:-1], last.model_copy(update={"content": images}))}

@@ -54,7 +54,8 @@ def test_a_conversation_that_was_read_reads_the_same_again(messages: list[Any]) 
     request = Request.of({"messages": messages})
     assert request.text in ("And 3 + 1?", "2 + 2?", "What is it?")
     assert Request.of(json.loads(request.model_dump_json())) == request
-    assert request.updated({"text": request.text}) == request
+    if request.messages[-1].role != "tool":  # there a text is one more message of the user's
+        assert request.updated({"text": request.text}) == request
 
 
 def test_updating_names_what_changes_and_keeps_the_rest_open() -> None:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from plait.core.chat import Message, spoken, user, with_prompt
-from plait.core.errors import EngineError
+from plait.core.errors import EngineError, Rejected
 from plait.core.ops import Function, Text, Think, Tokens
 from plait.core.tools.calls import loads
 
@@ -56,7 +56,7 @@ class Prompter:
         """Do the same, and say whether a conversation that goes on had to be rendered anew. Raises `EngineError` for
         images, and for a conversation or settings that the template does not take."""
         if any(message.images for message in think.messages):
-            raise EngineError("this engine reads no images: give text alone, or use a server whose model sees (http)")
+            raise Rejected("this engine reads no images: give text alone, or use a server whose model sees (http)")
         if think.chat and self.template:
             return self._chat(think)
         if think.chat_template_kwargs or think.reasoning_effort:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from plait.core.errors import EngineError, WorkerLost
+from plait.core.errors import EngineError, Rejected, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import CacheNews, Progress, Worker
 from plait.core.ops import Kind, Think
@@ -27,6 +27,7 @@ from .._shared.options import made, takes
 from .._shared.streams import Inbox, TokenBatch
 from .loading import broken
 from .options import EngineOptions
+from .parameters import EXTRA
 from .pooling import Pooling
 from .process import first_line
 from .requests import EngineOutputs, EngineRequest
@@ -67,6 +68,7 @@ class Engine(Worker):
 
     serves: tuple[Kind, ...] = ("think",)
     reports: int | None = REPORTS
+    extra_body: tuple[str, ...] | None = EXTRA
 
     Options: ClassVar[type[EngineOptions]]
 
@@ -235,7 +237,7 @@ class Engine(Worker):
         except EngineError as error:
             return as_failure(error)
         except Exception as error:  # vLLM's own classes change
-            return as_failure(EngineError(f"the engine rejected the request: {first_line(error)}"))
+            return as_failure(Rejected(f"the engine rejected the request: {first_line(error)}"))
 
     def _main(self, ready: asyncio.Future[Core]) -> None:
         """The engine's thread: build, then step while there is work and sleep while there is none."""

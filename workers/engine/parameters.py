@@ -9,6 +9,7 @@ import inspect
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from plait.core.errors import EngineError
@@ -22,6 +23,10 @@ RELEASE = "0.32"
 """The release of vLLM that has all that is asked for here."""
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """LoRA ranks that vLLM makes room for."""
+
+
+EXTRA = ("min_tokens", "ignore_eos", "bad_words", "stop_token_ids", "allowed_token_ids")
+"""Fields of `Think.extra_body` that are vLLM's own settings of sampling."""
 
 
 class Abilities:
@@ -47,9 +52,11 @@ class Abilities:
         mute: bool = False,
         labels: Sequence[int] = (),
         calls: str = "",
+        extra: Mapping[str, Any] = MappingProxyType({}),
     ) -> Any:
         """Return vLLM's form of sampling settings that are `settled`; `mute`: it need not make text of the
         ids. `labels`: the token ids of the step's labels. `calls`: the form of a turn that must call functions.
+        `extra`: fields of `EXTRA`.
 
         Raises `EngineError` for a setting that this vLLM does not know, and whatever vLLM raises for a value that it
         does not accept.
@@ -100,6 +107,8 @@ class Abilities:
                 fields["structured_outputs"] = forms(**{form.kind: specified(form)})
         if calls and "structural_tag" in _parameters(self._forms or dict):
             fields["structured_outputs"] = self._forms(structural_tag=calls)
+        for name, value in extra.items():
+            fields[name] = [*fields[name], *value] if name == "stop_token_ids" else value
         for name in fields:
             self.need(name, name in self._fields)
         return self._sampling(**fields, **self._own)

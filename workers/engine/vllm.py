@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from plait.core.errors import CutInThoughts, EngineError
+from plait.core.errors import CutInThoughts, EngineError, Rejected
 from plait.core.events import Job
 from plait.core.ops import Think
 from plait.core.result import Failure, Result, as_failure
@@ -29,7 +29,7 @@ from .._shared.streams import Stream, TokenBatch
 from .._shared.thoughts import CLOSE, OPEN, most, rendered, thinks
 from .loading import load, prepare, tokens_input
 from .options import EngineOptions
-from .parameters import Abilities, settled
+from .parameters import EXTRA, Abilities, settled
 from .private import RequestProgress, count_forms, follow_blocks, pack_head, prefill_field, seen
 from .process import first_line
 from .requests import EngineOutputs, EngineRequest, ended, take_up
@@ -155,13 +155,13 @@ class Core:
             self.able.need("labels", self._taps)
         if think.salt:
             self.able.need("cache_salt", self._salted)
-        if think.extra_body:
-            said = ", ".join(think.extra_body)
-            raise EngineError(f"`extra_body` ({said}) goes to a server, and this engine runs in the process itself")
+        if foreign := [name for name in think.extra_body if name not in EXTRA]:
+            said, there = ", ".join(foreign), ", ".join(EXTRA)
+            raise Rejected(f"`extra_body` ({said}) is for a server: this engine, in the process itself, takes {there}")
         think = rendered(think, self.prompter.template)
         prompt, anew = self.prompter.prompt(think)
         if not prompt:
-            raise EngineError("the prompt has no tokens: give it some text")
+            raise Rejected("the prompt has no tokens: give it some text")
         order = EngineRequest(key, Stream(), prompt, sampling, think.stream, priority=job.priority, salt=think.salt)
         order.anew = anew
         # A turn that begins behind its thoughts has none left to think.
@@ -196,7 +196,7 @@ class Core:
             # What a lost attempt has generated fills the context by itself: there is an answer, cut at its length.
             if order.past:
                 return order.result("length", order.past, order.earlier)
-            raise EngineError(
+            raise Rejected(
                 f"the prompt has {len(prompt)} tokens and the model's context holds {self.max_model_len}, output "
                 "included: shorten the prompt, or start the engine with a larger max_model_len if the model allows"
             )
@@ -207,7 +207,8 @@ class Core:
         order.mute = order.mute and self.prompter.decodes_late(order.context)
         limit = min(sampling.max_tokens + order.thoughts - len(order.past), room)
         ids = tuple(order.labels.values())
-        order.params = self.able.params(sampling, stops, limit, order.deltas, order.mute, ids, order.calls)
+        order.params = self.able.params(sampling, stops, limit, order.deltas, order.mute, ids, order.calls,
+                                         think.extra_body)  # fmt: skip
         order.trace = ConfidenceTrace.of(sampling)
         order.attempt, order.reports = job.attempt, job.report
         # Of these a checkpoint is their ids alone: all go out as one batch.
@@ -224,7 +225,7 @@ class Core:
         except Exception as error:  # vLLM's own classes change; nothing has been scheduled yet, so the engine is sound
             if self._without_form(order, news):
                 return
-            refused = EngineError(f"the engine rejected the request: {first_line(error)}")
+            refused = Rejected(f"the engine rejected the request: {first_line(error)}")
             news.append((order.stream, as_failure(refused)))
             return
         order.inner = inner if isinstance(inner, str) else order.key

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from plait.core.errors import EngineError, WorkerLost
+from plait.core.errors import EngineError, Rejected, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import CacheNews, Progress, Worker
 from plait.core.ops import Kind, Think
@@ -27,6 +27,9 @@ from .sender import REPORTS, LiveJob, Sender, log
 from .wire import ServerError
 
 __all__ = ["AnswerLimits", "Http", "Link", "ServerError"]
+
+_REJECTED = (400, 413, 415, 422)
+"""What a server answers to a request that is wrong in itself."""
 
 
 @takes(HttpOptions)
@@ -228,7 +231,10 @@ class Http(Worker):
         if trouble.status == 404:
             gone = server.models and server.model not in server.models
             message = unknown(server.link, server.model, server.models) if gone else message
-        return Failure(kind="EngineError", message=server.link.scrub(message), retryable=trouble.retryable)
+        message = server.link.scrub(message)
+        if trouble.status in _REJECTED and not trouble.retryable:
+            return as_failure(Rejected(message))
+        return Failure(kind="EngineError", message=message, retryable=trouble.retryable)
 
     # --- the server ---
 

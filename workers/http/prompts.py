@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plait.core.errors import EngineError
+from plait.core.errors import EngineError, Rejected
 from plait.core.ops import Text, Think, Tokens
 from plait.core.result import Finish, Result
 
@@ -87,7 +87,7 @@ class Prompts:
                         raise
                     self._ways[key] = ""
         if not self._ways[key] and form.required:
-            raise EngineError(f"{server.link.base_url} takes no form of the kind {form.kind!r}")
+            raise Rejected(f"{server.link.base_url} takes no form of the kind {form.kind!r}")
         return found.get(self._ways[key], {})
 
     async def stripped(self, think: Think, server: ServerFacts, reading: AnswerReading) -> Result:

@@ -33,7 +33,7 @@ from .prompts import Prompts
 from .reading import AnswerReading
 from .thoughts import ServerThoughts
 from .tools import Offers
-from .wire import ServerError, body
+from .wire import ServerError, body, merged
 
 log = logging.getLogger("plait.http")
 
@@ -264,7 +264,8 @@ class Sender:
             dialect, server.model, think, prompt, chat, past=past, priority=live.job.priority, form=form, room=room
         )
         if dialect.ids and think.sampling.stop:
-            fields["stop_token_ids"] = [*think.sampling.stop_ids, *await self._prompts.singles(server, think)]
+            own = fields.get("stop_token_ids", ())
+            fields["stop_token_ids"] = [*own, *await self._prompts.singles(server, think)]
         followed = (
             think.stream
             or live.job.report
@@ -273,7 +274,7 @@ class Sender:
         )
         extra = told(self._kind, live.job, self._options.data_parallel, priority=dialect.extras)
         if dialect.extras or self._kind == "dynamo":
-            fields = {**extra.fields, **fields}
+            fields = merged(extra.fields, fields)
         if live.job.trace:
             extra.headers["traceparent"] = live.job.trace
         whole = not followed and self._limits

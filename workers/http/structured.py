@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from plait.core.errors import EngineError
+from plait.core.errors import Rejected
 from plait.core.ops import Sampling, StructuredOutput, Text, Think
 
 from .._shared.structured import specified
@@ -80,7 +80,7 @@ def _strict(schema: object) -> bool:
 
 async def way(link: Link, dialect: ServerDialect, model: str, kind: str, chat: bool, asked: list[SentRequest]) -> str:
     """Return the name of the way in which a server takes forms of a kind, and add the requests that tried it out to
-    `asked`. Raises `EngineError` if there is none, and `ServerError` when the server cannot be asked."""
+    `asked`. Raises `Rejected` if there is none, and `ServerError` when the server cannot be asked."""
     known = await _fields(link, chat)
     for name, fields in ways(PROBES[kind]).items():
         if known.issuperset(fields):
@@ -105,7 +105,7 @@ async def way(link: Link, dialect: ServerDialect, model: str, kind: str, chat: b
             continue
         if reading.text.strip().startswith("{" if kind == "json" else WORD):
             return name
-    raise EngineError(
+    raise Rejected(
         f"{link.base_url} takes no form of the kind {kind!r} (tried: {', '.join(ways(PROBES[kind]))}): use a server "
         "that does, such as vLLM, or ask for the form in the prompt"
     )

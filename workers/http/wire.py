@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from plait.core.chat import with_prompt
-from plait.core.errors import EngineError
+from plait.core.errors import Rejected
 from plait.core.ops import Think
 from plait.core.planning import fraction
 
@@ -25,6 +25,9 @@ OURS = frozenset(
 )
 """Fields of a request that nobody else may set: the answer could not be read, the budget not be kept, or others be
 read or passed."""
+
+_SHARED = ("vllm_xargs", "nvext", "agent_hints")
+"""Objects that hold hints of the caller's and of ours."""
 
 MOST_LIKELY = 20
 """Likeliest tokens that a server is asked for to find labels among them; OpenAI's and vLLM's default limit."""
@@ -98,7 +101,7 @@ def body(
     earlier request has generated already. `form`: the fields that ask for the step's form. `room`: tokens that the
     model may think beyond `max_tokens`.
 
-    Raises `EngineError` for what this server would silently ignore or surely refuse.
+    Raises `Rejected` for what this server would silently ignore or surely refuse.
     """
     sampling = think.sampling
     fields: dict[str, Any] = {
@@ -171,13 +174,31 @@ def body(
     if dialect.ids:
         fields |= {"return_token_ids": True, "include_stop_str_in_output": sampling.keep_stop}
     if taken := sorted(OURS.intersection(think.extra_body)):
-        raise EngineError(f"`extra_body` may not set {', '.join(taken)}: that is set by the step itself")
-    return fields | dict(form or {}) | think.extra_body
+        raise Rejected(f"`extra_body` may not set {', '.join(taken)}: that is set by the step itself")
+    return merged(fields | dict(form or {}), think.extra_body)
+
+
+def merged(fields: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields with more over them. Hints to a serving stack are objects to which several have something to add,
+    and ids of stop tokens lists.
+
+    >>> merged({"n": 1, "nvext": {"a": 1}}, {"n": 2, "nvext": {"b": 2}})
+    {'n': 2, 'nvext': {'a': 1, 'b': 2}}
+    """
+    out = dict(fields)
+    for name, value in more.items():
+        old = out.get(name)
+        if name in _SHARED and isinstance(old, dict) and isinstance(value, dict):
+            value = merged(old, value)
+        elif name == "stop_token_ids" and isinstance(old, list) and isinstance(value, list):
+            value = [*old, *value]
+        out[name] = value
+    return out
 
 
 def _need(there: bool, option: str) -> None:
     if not there:
-        raise EngineError(f"this server does not take the option {option!r}: do without it, or use a vLLM server")
+        raise Rejected(f"this server does not take the option {option!r}: do without it, or use a vLLM server")
 
 
 def _logprob_fields(dialect: ServerDialect, wanted: int, chat: bool) -> dict[str, Any]:

@@ -104,6 +104,7 @@ class RayWorker(Worker):
         self.cache_tokens: int | None = None
         self.block: int | None = None
         self.reports: int | None = getattr(described, "reports", None)
+        self.extra_body: tuple[str, ...] | None = getattr(described, "extra_body", None)
         self._restarts, self._start_timeout, self._silence = restarts, start_timeout, silence or SILENCE
         self._placement, self._bundle, self._placed = placement, bundle, False
         self._ray: Any = None

@@ -50,8 +50,8 @@ _GENERATION: dict[Check, str] = {
 }
 _TABLE: dict[type[BaseModel], dict[Check, str]] = {
     Request: {
-        "free": "text n tool_choice parallel_tool_calls budget seed session approve metadata",
-        "inside": "messages generation tools output",
+        "free": "text asked n tool_choice parallel_tool_calls begin budget seed session approve metadata",
+        "inside": "messages generation tools form output",
         "plugin": "task policies merge",
         "planner": "planner",
         "model": "model",

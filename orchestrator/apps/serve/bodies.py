@@ -1,7 +1,7 @@
 """The bodies of requests: what OpenAI's clients send, checked, and the `Request` that each makes.
 
-Planner, policies and model stand in the name of a body's model, or in its field `plait`. What cannot be honoured is
-refused by its name.
+Planner, policies and model stand in the name of a body's model, or in its field `plait`. What becomes of each field is
+said in `fields.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr
 
@@ -20,11 +20,10 @@ from ...core.plan import Plan
 from ...core.request import Request
 from ...core.values import Frozen
 from .errors import ApiError, invalid, not_found, unsupported
+from .fields import row_of, shown, tells
+from .forms import FormFields
 
 __all__ = ["PREFIX", "Body", "ChatBody", "ResponseBody", "ServedStrategy", "resolve"]
-
-# Fields of the bodies that are taken and not read change nothing about the answer that a client could rely on.
-
 
 PREFIX = "plait/"
 MESSAGES = 2_000
@@ -62,10 +61,12 @@ class PlaitField(Frozen):
     """Whether the branches are told: as reasoning, with the ids of their steps."""
 
 
-class Body(BaseModel):
-    """What both bodies say. Fields that OpenAI does not have are refused."""
+class Body(FormFields):
+    """What all bodies say. What of them is no field here is passed on, ignored or refused (`fields.py`)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=False)
+    model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=False)
+    endpoint: ClassVar[str] = ""
+    """Whose body it is, in the ledger of fields."""
 
     model: str = Field(min_length=1, max_length=2000)
     stream: bool | None = None
@@ -76,11 +77,20 @@ class Body(BaseModel):
     tool_choice: str | dict[str, JsonValue] | None = None
     parallel_tool_calls: bool | None = None
     plait: PlaitField = PlaitField()
+    stop: str | Annotated[list[str], Field(max_length=STOPS)] | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: Annotated[dict[str, float] | None, Field(max_length=BIASES)] = None
     # Of vLLM and its kin:
     top_k: int | None = Field(default=None, ge=-1)
     min_p: float | None = Field(default=None, ge=0, le=1)
     repetition_penalty: float | None = Field(default=None, gt=0)
     chat_template_kwargs: dict[str, JsonValue] | None = None
+    thinking_token_budget: int | None = Field(default=None, ge=0)
+    include_reasoning: bool = True
+    cache_salt: str | None = Field(default=None, max_length=1000)
+    priority: int | None = None
+    session_id: str | None = Field(default=None, max_length=200)
 
     _size: int = PrivateAttr(0)
 
@@ -93,6 +103,34 @@ class Body(BaseModel):
         """Say how many bytes the body had as it came."""
         self._size = size
 
+    def settle(self, strict: bool) -> None:
+        """Raise `ApiError` for a field that is refused; with `strict` also for one that would be ignored and that
+        OpenAI does not have."""
+        for name, _ in self._told():
+            row = row_of(name, self.endpoint)
+            if row is None:
+                if strict:
+                    raise invalid(f"unknown parameter: {name[:80]!r}", name[:80], "unknown_parameter")
+            elif row.fate == "refused" or (strict and row.fate == "ignored" and name in (self.model_extra or {})):
+                raise unsupported(name, f"`{name}` is not taken here: {row.note}")
+
+    @property
+    def passed(self) -> dict[str, Any]:
+        """Fields for the upstream, as they are."""
+        found = ((name, value, row_of(name, self.endpoint)) for name, value in self._told())
+        return {name: value for name, value, row in found if row is not None and row.fate == "passed on"}
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Names of fields that ask for something and change nothing."""
+        rows = ((name, row_of(name, self.endpoint)) for name, _ in self._told())
+        return shown(name for name, row in rows if row is None or row.fate == "ignored")
+
+    def _told(self) -> list[tuple[str, Any]]:
+        extra = self.model_extra or {}
+        declared = ((name, getattr(self, name)) for name in type(self).model_fields if name in self.model_fields_set)
+        return [(name, value) for name, value in (*declared, *extra.items()) if tells(name, value)]
+
     def _request(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -100,6 +138,7 @@ class Body(BaseModel):
         tools: Iterable[FunctionTool | ResponseTool],
         generation: Mapping[str, object],
         output: dict[str, JsonValue] | None,
+        begin: str = "",
     ) -> Request:
         said, choice = self.plait, self.tool_choice
         named = choice.get("function", choice) if isinstance(choice, dict) else None
@@ -116,15 +155,25 @@ class Body(BaseModel):
                 "budget": said.budget,
                 "seed": self.seed,
                 "metadata": self.metadata,
-                "output": output,
+                "session": self.session_id,
+                "salt": self.cache_salt,
+                "priority": self.priority,
+                "output": output if output is not None else self.output_form,
+                "form": self.text_form,
                 "tools": [tool.model_dump(include={"name", "description", "parameters"}) for tool in tools],
                 "tool_choice": named.get("name") if isinstance(named, dict) else choice,
                 "parallel_tool_calls": self.parallel_tool_calls,
+                "begin": begin,
                 "generation": {
                     name: value
                     for name, value in {
                         **{name: getattr(self, name) for name in sampled},
                         "top_k": self.top_k if self.top_k != -1 else 0,  # vLLM's word for all
+                        "thinking_tokens": self.thinking_token_budget,
+                        "presence_penalty": self.presence_penalty,
+                        "frequency_penalty": self.frequency_penalty,
+                        "logit_bias": self.logit_bias,
+                        "stop": self.stop or None,
                         **generation,
                     }.items()
                     if value is not None
@@ -188,36 +237,35 @@ class StreamOptions(BaseModel):
 class ChatBody(Body):
     """The body of `POST /v1/chat/completions`."""
 
+    endpoint = "chat"
     messages: list[dict[str, Any]] = Field(min_length=1, max_length=MESSAGES)
     """Read by the core (`plait.core.chat`)."""
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     n: int | None = Field(default=None, ge=1, le=128)
-    stop: str | Annotated[list[str], Field(max_length=STOPS)] | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
     tools: Annotated[list[ToolBody] | None, Field(max_length=TOOLS)] = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    logit_bias: Annotated[dict[str, float] | None, Field(max_length=BIASES)] = None
-    modalities: list[str] | None = None
+    reasoning_effort: str | None = None
+    continue_final_message: bool = False
+    add_generation_prompt: bool | None = None
+    # Of OpenAI's, but not read:
+    modalities: JsonValue = None
     audio: JsonValue = None
     prediction: JsonValue = None
     web_search_options: JsonValue = None
     functions: JsonValue = None
     function_call: JsonValue = None
-    user: str | None = None
-    safety_identifier: str | None = None
-    service_tier: str | None = None
-    store: bool | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
+    user: JsonValue = None
+    safety_identifier: JsonValue = None
+    service_tier: JsonValue = None
+    store: JsonValue = None
+    prompt_cache_key: JsonValue = None
+    prompt_cache_retention: JsonValue = None
     prompt_cache_options: JsonValue = None
-    verbosity: str | None = None
     moderation: JsonValue = None
-    reasoning_effort: str | None = None
 
     def check(self) -> None:
         """Raise `ApiError` for what cannot be honoured."""
@@ -225,13 +273,6 @@ class ChatBody(Body):
             raise unsupported("n", "several choices are not streamed: leave `stream` out, or ask for one")
         if self.top_logprobs is not None and not self.logprobs:
             raise invalid("`top_logprobs` goes with `logprobs: true`", "top_logprobs")
-        if self.modalities not in (None, ["text"]) or self.audio is not None:
-            raise unsupported("modalities", "only text is answered: leave `modalities` and `audio` out")
-        if self.functions or self.function_call:
-            raise unsupported("functions", "`functions` is the old form: give `tools` and `tool_choice`")
-        for name in ("prediction", "web_search_options"):
-            if getattr(self, name):
-                raise unsupported(name, f"`{name}` is not supported: leave it out")
         if self.stream_options is not None and not self.stream:
             raise invalid("`stream_options` goes with `stream: true`", "stream_options")
         for place, tool in enumerate(self.tools or ()):
@@ -243,16 +284,24 @@ class ChatBody(Body):
         """Return what it asks for, of a planner and a model that the name of its model stands for."""
         generation = {
             "max_tokens": self.max_completion_tokens or self.max_tokens,
-            "stop": self.stop or None,
-            "presence_penalty": self.presence_penalty,
-            "frequency_penalty": self.frequency_penalty,
-            "logit_bias": self.logit_bias,
             "reasoning_effort": self.reasoning_effort,
             "top_logprobs": self.top_logprobs or 0 if self.logprobs else None,
         }
         tools = [tool.function for tool in self.tools or () if tool.function]
         output = None if self.response_format is None else self.response_format.schema_of
-        return self._request(self.messages, strategy, tools, generation, output)
+        messages, begin = self._begun()
+        return self._request(messages, strategy, tools, generation, output, begin)
+
+    def _begun(self) -> tuple[list[dict[str, Any]], str]:
+        """Return the messages, and the text that the answer goes on from."""
+        if not self.continue_final_message:
+            return self.messages, ""
+        *before, last = self.messages
+        said = last.get("content")
+        if last.get("role") != "assistant" or not isinstance(said, str) or last.get("tool_calls") or not before:
+            raise invalid("`continue_final_message` goes with a last message of the assistant's that is a text",
+                          "continue_final_message")  # fmt: skip
+        return before, said
 
 
 def _check_choice(choice: str | dict[str, JsonValue] | None, names: list[str]) -> None:
@@ -300,6 +349,7 @@ LOGPROBS = "message.output_text.logprobs"
 class ResponseBody(Body):
     """The body of `POST /v1/responses`."""
 
+    endpoint = "responses"
     input: str | Annotated[list[dict[str, Any]], Field(max_length=MESSAGES)] = ""
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
@@ -308,31 +358,29 @@ class ResponseBody(Body):
     store: bool | None = None
     text: TextConfig | None = None
     tools: Annotated[list[ResponseTool] | None, Field(max_length=TOOLS)] = None
-    max_tool_calls: int | None = None
     include: list[str] | None = None
     stream_options: JsonValue = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    reasoning: dict[str, JsonValue] | None = None
+    # Of OpenAI's, but not read:
     conversation: JsonValue = None
     prompt: JsonValue = None
     image: JsonValue = None
-    user: str | None = None
-    safety_identifier: str | None = None
-    service_tier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
+    max_tool_calls: JsonValue = None
+    user: JsonValue = None
+    safety_identifier: JsonValue = None
+    service_tier: JsonValue = None
+    prompt_cache_key: JsonValue = None
+    prompt_cache_retention: JsonValue = None
     prompt_cache_options: JsonValue = None
-    reasoning: dict[str, JsonValue] | None = None
     moderation: JsonValue = None
     context_management: JsonValue = None
     access_programs: JsonValue = None
     background_options: JsonValue = None
-    truncation: str | None = None
+    truncation: JsonValue = None
 
     def check(self) -> None:
         """Raise `ApiError` for what cannot be honoured."""
-        for name in ("conversation", "prompt", "image", "max_tool_calls"):
-            if getattr(self, name) is not None:
-                raise unsupported(name, f"`{name}` is not supported: leave it out")
         if self.background and self.store is False:
             raise invalid("a response in the background has to be stored: leave `store` out", "store")
         for place, tool in enumerate(self.tools or ()):

@@ -116,7 +116,7 @@ def _completion(live: ServedRun, answer: Answer) -> dict[str, Any]:
         message["content"] = turn.text
     else:
         message["tool_calls"] = [call.model_dump(mode="json") for call in turn.tool_calls]
-    if turn.reasoning:
+    if turn.reasoning and live.thoughts:
         message["reasoning_content"] = turn.reasoning
     told = None if live.likeliest is None else {"content": tokens_of(answer), "refusal": None}
     choice = {"index": 0, "message": message, "logprobs": told, "finish_reason": _finish(answer)}
@@ -167,7 +167,8 @@ async def _chunks(live: ServedRun, body: ChatBody) -> AsyncGenerator[bytes, None
     yield chunk({"role": "assistant", "content": "", "refusal": None})
     async for news in tell(live.handle, live.steps):
         if not isinstance(news, Ended):
-            yield _piece(news, chunk)
+            if live.thoughts or not isinstance(news, Thought):
+                yield _piece(news, chunk)
             continue
         try:
             news.check(live.must_call)

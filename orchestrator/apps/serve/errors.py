@@ -9,7 +9,16 @@ from typing import Any
 from pydantic import ValidationError
 from starlette.responses import JSONResponse
 
-from ...core.errors import NotAllowed, NoWorker, Overloaded, PlaitError, UsageError, WorkerLost
+from ...core.errors import (
+    NotAllowed,
+    NoWorker,
+    Overloaded,
+    PlaitError,
+    PlannerError,
+    Rejected,
+    UsageError,
+    WorkerLost,
+)
 from ...core.messages import explain, first_of_each, json_path
 from ...core.result import Failure
 from ...core.values import writable
@@ -61,7 +70,7 @@ class ApiError(Exception):
         return JSONResponse(self.body(), self.status, headers=self.headers)
 
 
-def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+def invalid(message: str, param: str | None = None, code: str = "invalid_value") -> ApiError:
     """Return the refusal of a request that makes no sense."""
     return ApiError(400, message, param=param, code=code)
 
@@ -84,7 +93,13 @@ def of_error(error: Exception) -> ApiError:
         detail = first_of_each(error)[0]
         subject = json_path(detail["loc"]) or "the body"
         known = detail["type"] == "extra_forbidden"
-        code = "unknown_parameter" if known else "missing_required_parameter" if detail["type"] == "missing" else None
+        code = (
+            "unknown_parameter"
+            if known
+            else "missing_required_parameter"
+            if detail["type"] == "missing"
+            else "invalid_value"
+        )
         message = f"unknown parameter: {subject!r}" if known else explain(subject, detail)
         return invalid(message, param=subject, code=code)
     if isinstance(error, NotAllowed):
@@ -94,6 +109,8 @@ def of_error(error: Exception) -> ApiError:
     if isinstance(error, Overloaded):
         headers = {} if error.wait is None else {"retry-after": str(max(1, math.ceil(error.wait)))}
         return ApiError(503, str(error), code=error.code, retry=True, headers=headers)
+    if type(error) is PlannerError and isinstance(error.__cause__, PlaitError | None):  # else a planner broke
+        return invalid(str(error), code=error.code)
     if isinstance(error, PlaitError):
         return of_failure(Failure(kind=type(error).__name__, message=str(error), retryable=error.retryable))
     return ApiError(500, "the server made a mistake; its log says which", code="internal_error", retry=False)
@@ -102,5 +119,5 @@ def of_error(error: Exception) -> ApiError:
 def of_failure(failure: Failure) -> ApiError:
     """Return the answer for a run that ended without a value."""
     again = failure.retryable or failure.lost or failure.kind in _BUSY
-    status = 503 if again else 500
+    status = 503 if again else 400 if failure.kind == Rejected.__name__ else 500
     return ApiError(status, f"{failure.message} ({failure.kind})", code=failure.code, retry=again)

@@ -81,6 +81,7 @@ async def read(request: Request, model: type[B], settings: Settings) -> B:
     found = await apart(len(body), parse, body, model)
     if isinstance(found, Body):
         found.tell_size(len(body))
+        found.settle(settings.strict)
     return found
 
 

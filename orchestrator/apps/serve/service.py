@@ -37,6 +37,7 @@ from ...runtime.plugins.trust import untrusted
 from ..common import outside
 from .bodies import Body, ServedStrategy, resolve
 from .errors import ApiError, invalid
+from .fields import held
 from .http import HostGuard, apart
 from .kept import Responses
 from .metrics import Metrics
@@ -204,6 +205,8 @@ class Service:
             raise ApiError(503, "the server is being stopped: send the request again, to another", retry=True)
         if len(self.live) >= self.settings.runs:
             raise ApiError(429, "the server is full: send the request again later", code="server_busy", retry=True)
+        takes = (getattr(worker, "extra_body", None) for worker in self.workers if "think" in offer(worker).serves)
+        request, unheard = held(request, body.passed, user.rights(request.model), takes)
         request = await apart(body.size, self.allowed, request, body.plait.plan, user)
         with user.admitted(), untrusted():
             live = Live(lenient=True)  # clients send a temperature with everything: they are told that it is ignored
@@ -212,6 +215,7 @@ class Service:
                 handle = await self.orchestrator.submit(request, plan=body.plait.plan, watch=watch, live=live)
                 reserved.handle = handle
         run = ServedRun(handle, user, body.model, body.plait.steps)
+        run.unread, run.thoughts = (*body.unread, *unheard), body.include_reasoning
         self._began(run)
         return run
 

@@ -129,6 +129,9 @@ class Settings(Frozen):
     extra_body: tuple[str, ...] = ("bad_words", "ignore_eos", "min_tokens")
     """Fields of requests to an upstream that plans and prompts of tenants may set by themselves (`extra_body`). Without
     tenants: any, but those that the server sets."""
+    strict: bool = False
+    """Whether a body with a field that would be ignored, and that OpenAI does not have, is refused. By default the
+    answer's header `x-plait-ignored` names it."""
     image_hosts: tuple[str, ...] | None = None
     """Hosts of which the upstream may fetch images, besides those that are sent along (`data:`): names, `*.example.org`
     for all below one, `*` for all but this machine's and private networks'. By default none; without tenants `*`."""

@@ -148,7 +148,8 @@ class User:
         """Raise `ApiError` for a planner that is not allowed here."""
         if planner.name not in self._planners:
             known = ", ".join(self._planners)
-            raise invalid(f"the planner {planner.name!r} is not to be used here; there are: {known}", "model")
+            raise invalid(f"the planner {planner.name!r} is not to be used here; there are: {known}", "model",
+                          "planner_not_found")  # fmt: skip
 
     def rights(self, model: str | None) -> Rights:
         """Return what a run of its may ask for; `model`: the one that the request's name stands for."""
@@ -334,6 +335,10 @@ class ServedRun:
     steps: bool
     """Whether the branches are told."""
     began: float = field(default_factory=time.time)
+    unread: tuple[str, ...] = ()
+    """Fields of the body that nothing here, and no upstream, is told of."""
+    thoughts: bool = True
+    """Whether what the model thought before its answer is told."""
 
     @property
     def must_call(self) -> bool:
@@ -347,5 +352,6 @@ class ServedRun:
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Fields of the body that the planner has no option for, or that its own options overrule."""
-        return tuple(of_the_answer(self.handle.request.generation))
+        """Fields of the body that nobody reads, that the planner has no option for, or that its own options
+        overrule."""
+        return (*self.unread, *of_the_answer(self.handle.request.generation))

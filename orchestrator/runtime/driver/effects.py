@@ -32,21 +32,29 @@ def revised(plan: Plan, brief: Brief) -> Plan:
 _ALL = Rights()
 
 
-def must_call(plan: Plan, request: Request) -> Plan:
-    """Return a run's first plan, in which the calls whose text is the answer must call a function where the request
-    says so: the output itself, or the branches that a join makes it of. Whoever plans more asks more than the question:
-    the functions are then offered alone, and that one was called is checked of the answer."""
-    if request.tool_choice in ("auto", "none"):
+def answering(plan: Plan, request: Request) -> Plan:
+    """Return a run's first plan, in which the calls whose text is the answer have what the request says of it: that
+    they must call a function, how they begin, their form. They are the output itself, or the branches that a join makes
+    it of. Whoever plans more asks more than the question: functions are then offered alone, and that one was called is
+    checked of the answer."""
+    must_call = request.tool_choice not in ("auto", "none")
+    if not (must_call or request.begin or request.form is not None):
         return plan
     output = next((step for step in plan.steps if step.name == plan.output), None)
     asked = () if output is None else output.needs if isinstance(output.op, Join) else (output.name,)
 
     def told(step: Step) -> Step:
         op = step.op
-        if step.name not in asked or step.expands or not isinstance(op, Think) or op.tool_choice != "auto":
+        if step.name not in asked or step.expands or not isinstance(op, Think):
             return step
-        update = {"tools": request.tools, "tool_choice": request.tool_choice}
-        return step.model_copy(update={"op": op.model_copy(update=update)})
+        update: dict[str, object] = {}
+        if must_call and op.tool_choice == "auto":
+            update |= {"tools": request.tools, "tool_choice": request.tool_choice}
+        if request.begin and op.chat and not op.begin:
+            update["begin"] = request.begin
+        if request.form is not None and op.sampling.structured is None:
+            update["sampling"] = op.sampling.model_copy(update={"structured": request.form})
+        return step.model_copy(update={"op": op.model_copy(update=update)}) if update else step
 
     return plan.model_copy(update={"steps": tuple(map(told, plan.steps))})
 
@@ -72,7 +80,7 @@ def with_defaults(plan: Plan, request: Request) -> Plan:
             update |= {"tools": offered, "tool_choice": "auto", "parallel_tool_calls": parallel}
         if request.messages and op.chat and op.after is None and "messages" not in op.model_fields_set:
             update["messages"] = request.messages
-            if request.messages[-1].role == "tool" and op.prompt == (Text(text=request.text),):
+            if request.asked and op.prompt == (Text(text=request.text),):
                 update["prompt"] = ()  # the conversation has it already
         return step.model_copy(update={"op": op.model_copy(update=update)})
 

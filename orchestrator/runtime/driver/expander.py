@@ -19,7 +19,7 @@ from ...core.states import State
 from ...core.view import StepView
 from ...machine import Machine
 from . import forms
-from .effects import demand_size, must_call, sound_plan
+from .effects import answering, demand_size, sound_plan
 from .flows import End, FlowRecord, RunningFlow, again
 
 ENDS = (State.DONE.value, State.FAILED.value, State.CANCELLED.value)
@@ -98,7 +98,7 @@ class Expander:
         self._runs[run] = _Open(planner, brief)
         if brief.request.output is not None:
             plan = forms.with_form(plan, brief.request.output)
-        plan = must_call(self._revise(plan, brief), brief.request)
+        plan = answering(self._revise(plan, brief), brief.request)
         return Submitted(at=at, run=run, request=brief.request, plan=plan)
 
     def heard(self, machine: Machine, at: float) -> list[Event]:

@@ -456,7 +456,7 @@ def test_no_mutant_gets_what_the_tenant_may_not(monkeypatch):
 def test_the_mutants_would_get_it_without_the_table(monkeypatch):
     monkeypatch.setattr(outside, "check", lambda *_: None)
     monkeypatch.setattr(Rights, "hold", lambda *_: None)
-    _, _, passed = tried(1500, 1, monkeypatch)
+    _, _, passed = tried(3000, 1, monkeypatch)
     assert {"model", "body", "template", "url"} <= {each for got, *_ in passed for each in got}
 
 

@@ -167,3 +167,33 @@ def test_a_turn_that_is_added_goes_on_the_conversation():
 def test_wrong_kind_of_text_names_messages(worker: Seen):
     with pytest.raises(UsageError, match="messages="):
         ask(worker, ASKED)  # pyright: ignore[reportArgumentType]
+
+
+CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+TOLD = [{"role": "user", "content": "one"}, {"role": "assistant", "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "a", "content": "it rains"}]  # fmt: skip
+
+
+def test_what_the_user_says_after_a_tool_is_heard(worker: Seen):
+    ask(worker, messages=[*TOLD, {"role": "user", "content": "one"}])
+    ask(worker, "one", messages=TOLD)
+    assert [said(think).count("one") for think in worker.thinks] == [2, 2], "the same words, said again"
+
+
+@pytest.mark.parametrize(
+    "last", [{"role": "assistant", "content": "hm"}, {"role": "system", "content": "hm"}, TOLD[-1]]
+)
+def test_the_model_speaks_after_whoever_spoke_last(worker: Seen, last: dict[str, Any]):
+    ask(worker, messages=[*TOLD[:2], last] if last["role"] == "tool" else [TOLD[0], last])
+    (think,) = worker.thinks
+    assert think.messages[-1].role == last["role"] and not think.prompt
+    assert said(think).count("one") == 1
+
+
+@pytest.mark.parametrize("planner", ["single", "sample:n=2"])
+def test_the_calls_that_answer_begin_and_are_formed_as_asked(worker: Seen, planner: str):
+    form = {"kind": "choice", "spec": ["Rome", "Paris"]}
+    ask(worker, "where?", planner=planner, begin="It is", form=form)
+    for think in worker.thinks:
+        assert think.begin == "It is"
+        assert think.sampling.structured is not None and think.sampling.structured.spec == ["Rome", "Paris"]

@@ -1,0 +1,270 @@
+"""The ledger of fields: what becomes of each field that OpenAI's, vLLM's and SGLang's protocols have.
+
+A field is *honoured* (a body reads it), *passed on* to the upstream as it is, *ignored* and named in the header
+`x-plait-ignored`, or *refused*. `docs/reference/fields.md` is made of this, and a test holds it to the packages, so
+that a field of a new release is not left out. What has no row is ignored and named; `strict = true` in `[serve]`
+refuses it, and what is ignored though OpenAI does not have it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from pydantic import JsonValue
+
+from ...core.request import Request
+from ...core.rights import Rights
+
+__all__ = ["LEDGER", "Fate", "Row", "held", "row_of", "shown", "tells"]
+
+Fate = Literal["honoured", "passed on", "ignored", "refused"]
+
+
+class Row(NamedTuple):
+    """What becomes of a field, and why, or what it is here."""
+
+    fate: Fate
+    note: str = ""
+
+
+_HONOURED = {
+    "plait": "plait's own: planner, policies, budget, a plan, the branches",
+    "model": "also names planner and policies (`plait/sample:n=4@qwen3`), or an alias",
+    "messages": "",
+    "input": "",
+    "instructions": "a system message before the others",
+    "stream": "",
+    "stream_options": "`include_usage`",
+    "temperature": "of the calls that answer",
+    "top_p": "of the calls that answer",
+    "top_k": "",
+    "min_p": "",
+    "seed": "",
+    "n": "",
+    "stop": "",
+    "max_tokens": "of the calls that answer",
+    "max_completion_tokens": "the same as `max_tokens`",
+    "max_output_tokens": "the same as `max_tokens`",
+    "frequency_penalty": "",
+    "presence_penalty": "",
+    "repetition_penalty": "",
+    "logit_bias": "",
+    "logprobs": "where the answer is the text of one model call",
+    "top_logprobs": "with `logprobs`",
+    "response_format": "the answer is held to it, read by it, and repaired once",
+    "text": "`text.format`, as `response_format`",
+    "structured_outputs": "`json` as `response_format`; `regex`, `choice`, `grammar` for the calls that answer",
+    "guided_json": "the same as `structured_outputs.json`",
+    "guided_regex": "the same as `structured_outputs.regex`",
+    "guided_choice": "the same as `structured_outputs.choice`",
+    "guided_grammar": "the same as `structured_outputs.grammar`",
+    "regex": "the same as `structured_outputs.regex`",
+    "ebnf": "the same as `structured_outputs.grammar`",
+    "json_schema": "the same as `structured_outputs.json`",
+    "tools": "functions; the client runs them",
+    "tool_choice": "",
+    "parallel_tool_calls": "",
+    "reasoning": "`reasoning.effort`",
+    "reasoning_effort": "",
+    "thinking_token_budget": "`thinking_tokens` of the calls that answer",
+    "include_reasoning": "",
+    "chat_template_kwargs": "values for the template, not settings of its renderer",
+    "continue_final_message": "the last message of the assistant's is how the answer begins",
+    "add_generation_prompt": "with `continue_final_message`",
+    "metadata": "kept with the run",
+    "session_id": "kept with the run",
+    "cache_salt": "with tenants the server sets it: ignored then",
+    "priority": "of all steps of the run; with tenants ignored",
+    "background": "",
+    "previous_response_id": "",
+    "responses.store": "",
+    "include": "`message.output_text.logprobs`",
+}  # fmt: skip
+_ALL = "of all model calls of the run"
+_PASSED = {
+    "min_tokens": _ALL,
+    "ignore_eos": _ALL,
+    "bad_words": _ALL,
+    "stop_token_ids": _ALL,
+    "stop_regex": _ALL,
+    "allowed_token_ids": _ALL,
+    "include_stop_str_in_output": _ALL,
+    "no_stop_trim": _ALL,
+    "spaces_between_special_tokens": _ALL,
+    "truncate_prompt_tokens": _ALL,
+    "truncation_side": _ALL,
+    "add_special_tokens": _ALL,
+    "repetition_detection": _ALL,
+    "watermark": _ALL,
+    "watermarking": _ALL,
+    "custom_logit_processor": _ALL,
+    "custom_params": _ALL,
+    "documents": "for the chat template",
+    "chat_template": "",
+    "media_io_kwargs": "",
+    "mm_processor_kwargs": "",
+    "images_config": "",
+    "video_config": "",
+    "max_dynamic_patch": "",
+    "min_dynamic_patch": "",
+    "use_audio_in_video": "",
+    "lora_path": "",
+    "extra_key": "of cached prefixes, with SGLang",
+    "task": "",
+    "thinking": "",
+    "verbosity": "",
+    "vllm_xargs": "together with what plait tells the stack",
+    "nvext": "together with what plait tells the stack (NVIDIA Dynamo)",
+    "agent_hints": "",
+}
+_ONE = "about one request to an engine, and a run makes several"
+_NOT_TOLD = "the answer has no place for it"
+_IGNORED = {
+    "user": "who asks is known by the key",
+    "safety_identifier": "who asks is known by the key",
+    "service_tier": "all have the same",
+    "moderation": "nothing is moderated",
+    "prediction": "it changes the speed alone",
+    "prompt_cache_key": "steps go where their prefix is cached",
+    "prompt_cache_options": "steps go where their prefix is cached",
+    "prompt_cache_retention": "the engine decides",
+    "store": "a chat completion is not kept; `plait runs` shows the run",
+    "max_tool_calls": "the server calls no tools for a client",
+    "truncation": "nothing is left out of a conversation",
+    "context_management": "nothing is left out of a conversation",
+    "access_programs": "OpenAI's own",
+    "background_options": "a response in the background is kept as any",
+    "separate_reasoning": "reasoning stands apart always",
+    "stream_reasoning": "reasoning is streamed as it comes",
+    "stream_interval": "text is streamed as it comes",
+    "skip_special_tokens": "workers read what they need, and the answer has none",
+    "length_penalty": "of beam search",
+    "request_id": "the run's id is the answer's",
+    "rid": "the run's id is the answer's",
+    "session_params": _ONE,
+    "kv_transfer_params": _ONE,
+    "ec_transfer_params": _ONE,
+    "bootstrap_host": _ONE,
+    "bootstrap_port": _ONE,
+    "bootstrap_room": _ONE,
+    "data_parallel_rank": "plait places the steps",
+    "routed_dp_rank": "plait places the steps",
+    "disagg_prefill_dp_rank": "plait places the steps",
+    "custom_labels": "of SGLang's metrics",
+    "prompt_logprobs": _NOT_TOLD,
+    "logprob_token_ids": _NOT_TOLD,
+    "sampling_logprobs_mode": _NOT_TOLD,
+    "return_token_ids": _NOT_TOLD,
+    "return_tokens_as_token_ids": _NOT_TOLD,
+    "return_token_offsets": _NOT_TOLD,
+    "return_prompt_text": _NOT_TOLD,
+    "return_prompt_token_ids": _NOT_TOLD,
+    "return_mm_kwargs": _NOT_TOLD,
+    "return_hidden_states": _NOT_TOLD,
+    "return_meta_info": _NOT_TOLD,
+    "return_routed_experts": _NOT_TOLD,
+    "return_sampling_mask": _NOT_TOLD,
+    "return_cached_tokens_details": _NOT_TOLD,
+    "return_spec_tokens_details": _NOT_TOLD,
+    "return_input_ids_in_sglext": _NOT_TOLD,
+    "return_output_ids_in_sglext": _NOT_TOLD,
+    "return_flat_raw_output_top_logprobs": _NOT_TOLD,
+    "return_flat_raw_top_logprobs_b64": _NOT_TOLD,
+    "routed_experts_prompt_start": _NOT_TOLD,
+    "routed_experts_start_len": _NOT_TOLD,
+    "enable_response_messages": _NOT_TOLD,
+}
+_AS_TEXT = "the question is read as text: give it so"
+_REFUSED = {
+    "modalities": "only text is answered: leave `modalities` and `audio` out",
+    "audio": "only text is answered: leave `modalities` and `audio` out",
+    "functions": "this is the old form: give `tools` and `tool_choice`",
+    "function_call": "this is the old form: give `tools` and `tool_choice`",
+    "web_search_options": "the server searches nothing: leave it out",
+    "conversation": "conversations are not kept: give `previous_response_id`",
+    "responses.prompt": "prompts are not kept: give the text itself",
+    "image": "only text is answered: leave it out",
+    "use_beam_search": "ask a planner such as plait/tree for a search",
+    "best_of": "plait/sample:n=… samples and chooses",
+    "echo": "the question is not repeated: leave it out",
+    "suffix": "text is only written on: leave it out",
+    "prompt_embeds": _AS_TEXT,
+    "input_ids": _AS_TEXT,
+    "mm_payload": _AS_TEXT,
+    "previous_input_messages": "give `previous_response_id`, or the messages as `input`",
+}
+_TABLE: Mapping[Fate, Mapping[str, str]] = {
+    "honoured": {**_HONOURED, "prompt": ""},
+    "passed on": _PASSED,
+    "ignored": _IGNORED,
+    "refused": _REFUSED,
+}
+LEDGER: Mapping[str, Row] = {name: Row(fate, note) for fate, notes in _TABLE.items() for name, note in notes.items()}
+"""By name; one that means another thing at one endpoint by `ENDPOINT.name` too."""
+_NEUTRAL: Mapping[str, JsonValue] = {
+    "best_of": 1,
+    "modalities": ["text"],
+    "truncation": "disabled",
+    "length_penalty": 1.0,
+    "service_tier": "auto",
+    "separate_reasoning": True,
+    "stream_reasoning": True,
+    "skip_special_tokens": True,
+}
+"""Values that ask for what happens anyway."""
+_NAME = re.compile(r"[A-Za-z_][\w.-]{0,63}", re.ASCII)
+_SHOWN = 20
+
+
+def row_of(name: str, endpoint: str = "") -> Row | None:
+    """Return what becomes of a field; `None` for one that is not known.
+
+    >>> row_of("store", "responses").fate, row_of("store", "chat").fate, row_of("nonsense")
+    ('honoured', 'ignored', None)
+    """
+    return LEDGER.get(f"{endpoint}.{name}") or LEDGER.get(name)
+
+
+def tells(name: str, value: object) -> bool:
+    """Whether a field asks for something: not where it is empty, or says what is so by default."""
+    return value not in (None, False, [], {}, "", 0) and value != _NEUTRAL.get(name)
+
+
+def shown(names: Iterable[str]) -> tuple[str, ...]:
+    """Return names as a header may hold them: those that are no names, and too many, are counted."""
+    known = [*dict.fromkeys(name for name in names)]
+    kept = [name for name in known if _NAME.fullmatch(name)][:_SHOWN]
+    return (*kept, *([f"{len(known) - len(kept)} more"] if len(kept) < len(known) else ()))
+
+
+def held(
+    request: Request, passed: Mapping[str, Any], rights: Rights, takes: Iterable[Collection[str] | None]
+) -> tuple[Request, tuple[str, ...]]:
+    """Return a request as its sender's rights and the workers have it, and the names of the fields that go unheard.
+
+    Args:
+        request: as the body says it.
+        passed: fields of the body for the upstream.
+        rights: of who asks. The body's fields that they do not allow are left out, as their senders often do not know
+            them; what a plan or an option asks for beside is refused.
+        takes: which of such fields each worker takes; `None`: any.
+    """
+    allowed = [each for each in (rights.extra_body, *takes) if each is not None]
+    sent = {name: value for name, value in passed.items() if all(name in each for each in allowed)}
+    update: dict[str, Any] = {}
+    if sent:
+        own = request.generation
+        update["generation"] = own.model_copy(update={"extra_body": {**sent, **own.extra_body}})
+    unheard = [name for name in passed if name not in sent]
+    if rights.apart:
+        unheard += _left_to_the_server(request, update)
+    return (request.model_copy(update=update) if update else request), tuple(unheard)
+
+
+def _left_to_the_server(request: Request, update: dict[str, Any]) -> Iterator[str]:
+    for name, field, nothing in (("cache_salt", "salt", ""), ("priority", "priority", 0)):
+        if getattr(request, field) != nothing:
+            update[field] = nothing
+            yield name

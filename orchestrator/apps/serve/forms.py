@@ -1,0 +1,88 @@
+"""The fields of a body that hold its answer to a form, as vLLM's and SGLang's clients say them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from ...core.ops import StructuredOutput
+from .errors import invalid
+
+__all__ = ["FormFields"]
+
+_KINDS = ("json", "json_object", "regex", "choice", "grammar")
+
+
+class StructuredOutputs(BaseModel):
+    """`structured_outputs`: one of its fields says the form."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    json_: dict[str, JsonValue] | str | None = Field(default=None, alias="json")
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = Field(default=None, min_length=1)
+    grammar: str | None = None
+
+
+class FormFields(BaseModel):
+    """The fields, of which one may be given."""
+
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, JsonValue] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = Field(default=None, min_length=1)
+    guided_grammar: str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    json_schema: dict[str, JsonValue] | str | None = None
+
+    @property
+    def output_form(self) -> dict[str, JsonValue] | None:
+        """The JSON schema that the answer has to have. Raises `ApiError` for what says none, or several forms."""
+        name, kind, spec = self._form()
+        if kind == "json_object":
+            return {"type": "object"}
+        return _schema(name, spec) if kind == "json" else None
+
+    @property
+    def text_form(self) -> StructuredOutput | None:
+        """Another form that the answer's text is held to. Raises `ApiError`."""
+        _, kind, spec = self._form()
+        return StructuredOutput(kind=cast("Any", kind), spec=spec) if kind in ("regex", "choice", "grammar") else None
+
+    def _form(self) -> tuple[str, str, JsonValue]:
+        """Return the field that says a form, the form's kind and what specifies it; empty texts where none does."""
+        given = self.structured_outputs
+        inner: Mapping[str, Any] = {} if given is None else given.model_dump(by_alias=True, exclude_none=True)
+        said = [(f"structured_outputs.{kind}", kind, inner[kind]) for kind in _KINDS if inner.get(kind)]
+        outer = {
+            "guided_json": "json",
+            "guided_regex": "regex",
+            "guided_choice": "choice",
+            "guided_grammar": "grammar",
+            "regex": "regex",
+            "ebnf": "grammar",
+            "json_schema": "json",
+        }
+        said += [(name, kind, getattr(self, name)) for name, kind in outer.items() if getattr(self, name)]
+        if len(said) > 1:
+            both = " and ".join(name for name, _, _ in said[:2])
+            raise invalid(f"{both} both say the form of the answer: give one", said[1][0])
+        if given is not None and not said:
+            raise invalid(f"`structured_outputs` says none of {', '.join(_KINDS)}", "structured_outputs")
+        return said[0] if said else ("", "", None)
+
+
+def _schema(name: str, spec: JsonValue) -> dict[str, JsonValue]:
+    if isinstance(spec, str):
+        from pydantic_core import from_json
+
+        try:
+            spec = from_json(spec)
+        except ValueError as error:
+            raise invalid(f"{name} is no JSON: {error}", name) from None
+    if not isinstance(spec, dict):
+        raise invalid(f"{name} is no JSON schema", name)
+    return spec
