@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import io
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -25,10 +24,10 @@ from plait.core.ops import Plugin
 from plait.core.request import Request
 from plait.runtime.client.config import Config
 from plait.workers.scripted import Reply, Scripted
-from tests.apps.viewer.chromium import tab
+from tests.apps.viewer.chromium import Tab, tab
 
 IMAGES = Path(__file__).parents[1] / "docs/images"
-SIZE = (1120, 840)
+WIDE, PHONE = (1280, 620), (390, 844)
 COLUMNS = 100
 QUESTION = "A bat and a ball cost $1.10. The bat costs $1 more than the ball. What does the ball cost?"
 RIGHT = "Let the ball cost x. Then the bat costs x + 1, so 2x + 1 = 1.10 and x = 0.05.\nAnswer: 0.05"
@@ -43,34 +42,40 @@ def replies(rate: float) -> list[Reply]:
     ] + [Reply(text=RIGHT, tokens_per_second=rate / 20)]
 
 
-def live_page(path: Path) -> None:
-    """Take the picture of a run under way beside the list of runs."""
-    with tempfile.TemporaryDirectory() as folder, tab() as browser:
-        workers = [Scripted([*replies(400)[:6], *replies(8)])]
-        with local_server(workers=workers, journal=f"{folder}/runs") as url:
-            root = url.removesuffix("/v1")
-
-            def ask(planner: str) -> None:
-                body = {"model": f"plait/{planner}", "messages": [{"role": "user", "content": QUESTION}]}
-                httpx.post(f"{url}/chat/completions", json=body, timeout=60)
-
-            ask("sample:n=7+consensus")
-            behind = threading.Thread(target=ask, args=("sample:n=7",), daemon=True)
-            behind.start()
-            time.sleep(2.5)
-            (row,) = httpx.get(f"{root}/runs").json()["now"]
-            browser.size(*SIZE)
-            browser.send("Page.navigate", url=root)
-            until = time.monotonic() + 30
-            while browser.run("document.documentElement?.dataset.ready || ''") != "yes":
-                assert time.monotonic() < until, browser.problems
-                time.sleep(0.05)
-            time.sleep(1.0)
-            browser.run(f"document.querySelector('[data-run=\"{row['run']}\"] button.open').click()")
-            time.sleep(2.0)
-            browser.picture(path)
+def live_page(folder: Path) -> None:
+    """Take the pictures of the live page: the list of runs, wide and on a phone, and one that was just asked for."""
+    workers = [Scripted([*replies(400)[:6], *replies(8)[:6], *replies(8)])]
+    with tempfile.TemporaryDirectory() as place, tab() as browser, local_server(workers=workers, journal=place) as url:
+        root = url.removesuffix("/v1")
+        body = {"model": "plait/sample:n=7+consensus", "messages": [{"role": "user", "content": QUESTION}]}
+        httpx.post(f"{url}/chat/completions", json=body, timeout=60)
+        browser.size(*WIDE)
+        browser.send("Page.navigate", url=root)
+        _until(browser, "document.documentElement?.dataset.ready === 'yes'")
+        fields = {"question": QUESTION, "planner": "sample", "options": "n=7"}
+        for name, value in fields.items():
+            browser.run(f"document.getElementById('{name}').value = {value!r}")
+            browser.run(f"document.getElementById('{name}').dispatchEvent(new Event('change'))")
+        browser.run("document.getElementById('options').value = 'n=7'")
+        browser.run("document.getElementById('ask').requestSubmit()")
+        _until(browser, "document.querySelector('iframe')?.contentDocument?.documentElement?.dataset.grown === '8'")
+        _until(browser, "/^[2-6].8/.test(document.querySelector('tbody .col-steps')?.textContent)")
+        time.sleep(1.0)
+        browser.picture(folder / "live-run.png")
+        browser.run("document.getElementById('shut').click()")
+        browser.run("scrollTo(0, 0)")
+        browser.picture(folder / "live-page.png")
+        browser.size(*PHONE)
+        browser.picture(folder / "live-page-phone.png")
+        for row in httpx.get(f"{root}/runs").json()["now"]:
             httpx.post(f"{root}/runs/{row['run']}/cancel", json={})
-            behind.join()
+
+
+def _until(browser: Tab, code: str) -> None:
+    until = time.monotonic() + 60
+    while not browser.run(code):
+        assert time.monotonic() < until, (code, browser.problems)
+        time.sleep(0.05)
 
 
 async def _talk(config: Config, lines: list[str], stream: io.StringIO) -> None:
@@ -99,4 +104,4 @@ def conversation(path: Path) -> None:
 
 if __name__ == "__main__":
     conversation(IMAGES / "repl.svg")
-    live_page(IMAGES / "live-page.png")
+    live_page(IMAGES)

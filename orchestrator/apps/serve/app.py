@@ -15,6 +15,8 @@ from starlette.routing import Route
 
 from .chat import ChatCompletions
 from .errors import ApiError, not_found, of_error
+from .http import same_page
+from .new_runs import NewRuns
 from .responses import ResponsesApi
 from .runs import COOKIE, RunsApi
 from .service import Service
@@ -56,9 +58,11 @@ def build(service: Service) -> Starlette:
         ("/{id}/cancel", responses.cancel, "POST"),
     ):
         routes.append(Route(f"/v1/responses{path}", _Endpoint(service, handler, "responses"), methods=[method]))
-    runs = RunsApi(service)
+    runs, new = RunsApi(service), NewRuns(service)
     for path, handler, method in (
         ("/runs", runs.list, "GET"),
+        ("/runs", new.start, "POST"),
+        ("/runs/new", new.choices, "GET"),
         ("/runs/{run}", runs.show, "GET"),
         ("/runs/{run}/data", runs.data, "GET"),
         ("/runs/{run}/page", runs.page, "GET"),
@@ -118,6 +122,8 @@ class _Endpoint:
     def _user(self, request: Request) -> User:
         tenants, said = self._service.tenants, request.headers.get("authorization", "")
         found = tenants.of_session(request.cookies.get(COOKIE, "")) if self._browser and not said else None
+        if found is not None:
+            same_page(request)  # a browser sends the cookie along for pages of other ports too
         return found or tenants.find(said)
 
     def _error(self, error: Exception) -> Response:

@@ -24,7 +24,7 @@ from .bodies import Body
 from .errors import ApiError, invalid, of_error
 from .settings import LOOPBACK, Settings
 
-__all__ = ["EventStream", "HostGuard", "apart", "gone", "read", "sse", "unless_gone"]
+__all__ = ["EventStream", "HostGuard", "apart", "gone", "read", "same_page", "sse", "unless_gone"]
 
 B = TypeVar("B", bound=BaseModel)
 T = TypeVar("T")
@@ -58,12 +58,19 @@ class HostGuard:
                 421, f"this server does not answer for the host {said[:200]!r}: name it in `allowed_hosts`",
                 code="host_not_allowed",
             )  # fmt: skip
-        origin = request.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != said.lower():
-            raise ApiError(403, f"pages of {origin[:200]!r} may not ask this server", code="origin_not_allowed")
+        same_page(request)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if request.method == "POST" and request.url.path != "/login" and kind not in ("", "application/json"):
             raise ApiError(415, "send JSON, with `Content-Type: application/json`", code="not_json")
+
+
+def same_page(request: Request) -> None:
+    """Raise `ApiError` for a request that a page of another host or port has sent."""
+    if request.headers.get("sec-fetch-site") == "same-origin":  # no page can set it; a proxy may have changed the host
+        return
+    origin, host = request.headers.get("origin"), request.headers.get("host", "")
+    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        raise ApiError(403, f"pages of {origin[:200]!r} may not ask this server", code="origin_not_allowed")
 
 
 def _name(address: str) -> str:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from ...core.errors import ConfigError, UsageError
 from ...core.interfaces import PluginRegistry as PluginsLike
-from ...runtime.journal.directory import RunEntry, entries, find
+from ...runtime.journal.directory import RunEntry, find
 from ...runtime.journal.location import Location
 from ...runtime.journal.sessions import place
 from ...runtime.plugins.loader import Plugins
@@ -23,17 +25,15 @@ from ..trace.projection import UNFINISHED
 from ..trace.read import read_trace
 from ..verbs import VERBS, Control, Steerable, Verb
 from ..viewer.page import data_of, live_page, page_headers, runs_page
-from .errors import ApiError, not_found
+from .errors import ApiError, not_found, of_error
 from .http import EventStream, read, sse
+from .listing import JournalRuns, ListQuery, Row, index_row, listed
 from .service import Service
 from .tenants import User
 
 __all__ = ["COOKIE", "RunsApi"]
 
 COOKIE = "plait-session"
-
-_PAST = 200
-"""Past runs in a list."""
 
 
 _STEERING = {name: verb for name, verb in VERBS.items() if verb.of_run and verb.right == "steer"}
@@ -67,6 +67,7 @@ class RunsApi:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._plugins: PluginsLike = Plugins()
+        self._journals = JournalRuns()
 
     def _control(self, user: User, *, look: bool = True) -> Control:
         """Return the runs that a tenant sees (`look`) or steers. Who approves sees what waits for that."""
@@ -93,14 +94,44 @@ class RunsApi:
         return answer
 
     async def list(self, request: Request, user: User) -> Response:
-        """Answer `GET /runs`: those under way, and the newest that are past."""
-        now = self._control(user).list()
-        past = await asyncio.to_thread(self._past, user) if request.query_params.get("past") != "false" else []
-        there = {row["run"] for row in now}
-        process = self._control(user).process()
+        """Answer `GET /runs`: the runs under way and past that a `ListQuery` asks for, and what waits for a person."""
+        try:
+            query = ListQuery.model_validate(dict(request.query_params))
+        except ValidationError as error:
+            raise of_error(error) from None
+        control = self._control(user)
+        now = [self._live_row(row) for row in control.list()]
+        there = {row["run"]: row for row in now}
+        past: list[Row] = []
+        places: dict[str, Location] = {}
+        more = False
+        if query.past:
+            ended = {row["run"]: row for row in self._service.ended.rows(user) if row["run"] not in there}
+            if query.scope == "all":
+                entries, more = await asyncio.to_thread(self._past, user)
+                places = {entry.run: entry.path for entry in entries}
+                past = [index_row(entry) for entry in entries if entry.run not in there and entry.run not in ended]
+            past += ended.values()
+        rows, total = listed([*now, *past], query, lambda row: row["run"] in there)
+        await asyncio.to_thread(self._journals.count_steps, rows, places)
         return JSONResponse(
-            {"now": now, "past": [row for row in past if row["run"] not in there], "workers": process["workers"]}
+            {
+                "now": [row for row in rows if row["run"] in there],
+                "past": [row for row in rows if row["run"] not in there],
+                "order": [row["run"] for row in rows],
+                "total": total,
+                "counts": {"now": len(now), "past": len(past)},
+                "more": more,
+                "questions": [question for row in now for question in row["questions"]],
+                "workers": control.process()["workers"],
+            }
         )
+
+    def _live_row(self, row: Row) -> Row:
+        """Return a row of a run under way with what the list says of every run."""
+        live = self._service.live[row["run"]]
+        created = datetime.fromtimestamp(time.time() - row["seconds"], UTC).isoformat(timespec="milliseconds")
+        return {**row, "created": created, "model": live.handle.request.model or "", "answer": "", "here": True}
 
     async def show(self, request: Request, user: User) -> Response:
         """Answer `GET /runs/ID`."""
@@ -180,18 +211,13 @@ class RunsApi:
             raise not_found("this server writes no journal, so there are no pictures: leave journal=off out")
         return place(config)
 
-    def _past(self, user: User) -> list[dict[str, Any]]:
+    def _past(self, user: User) -> tuple[list[RunEntry], bool]:
+        """Return the runs of the journals that a tenant sees, and whether there are older ones."""
         try:
-            found = self._place()
+            found, more = self._journals.entries(self._place())
         except ApiError:
-            return []
-        rows: list[dict[str, Any]] = []
-        for entry in entries(found):
-            if len(rows) >= _PAST:
-                break
-            if self._service.owns(user, entry.run, entry.share):
-                rows.append(_row(entry))
-        return rows
+            return [], False
+        return [entry for entry in found if self._service.owns(user, entry.run, entry.share)], more
 
     def _entry(self, run: str, user: User, *, approves: bool = False) -> RunEntry:
         if self._service.store is None and not self._service.owns(user, run):
@@ -220,8 +246,9 @@ class RunsApi:
             trace = read_trace(entry.path, self._plugins, entry.run)
         except ConfigError as error:
             raise not_found(str(error)) from None
+        trace.others = ()  # they stand in the list
         data = data_of(trace)
-        if entry.run in self._service.live and UNFINISHED in data["notes"]:
+        if UNFINISHED in data["notes"] and (entry.run in self._service.live or entry.status == "running"):
             data["status"] = "running"
             data["notes"].remove(UNFINISHED)
         return json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode()
@@ -231,16 +258,5 @@ def _blank(entry: RunEntry) -> Trace:
     """Return the trace of a run before its journal is read."""
     clock = Clock(0.0, entry.created.timestamp(), exact=False)
     trace = Trace(run=entry.run, text=entry.text, task="", planner=entry.planner, policies=(), budget="", seed=0,
-                  clocks=(clock,), seconds=0.0, notes=["its journal is being read …"])  # fmt: skip
+                  clocks=(clock,), seconds=0.0, status="loading", notes=["its journal is being read …"])  # fmt: skip
     return trace
-
-
-def _row(entry: RunEntry) -> dict[str, Any]:
-    return {
-        "run": entry.run,
-        "status": entry.status,
-        "created": entry.created.isoformat(),
-        "planner": entry.planner,
-        "tokens": entry.tokens,
-        "text": entry.text,
-    }

@@ -40,6 +40,7 @@ from .errors import ApiError, invalid
 from .fields import held
 from .http import HostGuard, apart
 from .kept import Responses
+from .listing import EndedRuns
 from .metrics import Metrics
 from .settings import Settings
 from .tenants import ServedRun, Tenants, User, used_by
@@ -101,6 +102,7 @@ class Service:
         self.on_taken: Callable[[ServedRun], Awaitable[None]] | None = None
         self._work: set[asyncio.Task[None]] = set()
         self.live: dict[str, ServedRun] = {}
+        self.ended = EndedRuns()
         self._owners: OrderedDict[str, str] = OrderedDict()
         self.ready = False
         self.closing = False
@@ -237,9 +239,9 @@ class Service:
         live = ServedRun(handle, user, "", steps=False)
         self._began(live)
         if self.on_taken is not None:
-            self._behind(self.on_taken(live), "the response of a run that was taken over")
+            self.behind(self.on_taken(live), "the response of a run that was taken over")
 
-    def _behind(self, work: Awaitable[None], what: str) -> None:
+    def behind(self, work: Awaitable[None], what: str) -> None:
         """Do something that nobody waits for."""
         task = asyncio.ensure_future(_logged(work, what))
         self._work.add(task)
@@ -268,11 +270,12 @@ class Service:
         self.live.pop(live.handle.run, None)
         failed = done.cancelled() or done.exception() is not None
         answer = None if failed else done.result()
+        self.ended.add(live, answer)
         live.user.ended(live.handle.run, answer)
         if answer is not None:
             usage = answer.usage
             if self._counters is not None and live.user.limited:
-                self._behind(self._used(live.user, *used_by(answer)), "what a run took")
+                self.behind(self._used(live.user, *used_by(answer)), "what a run took")
             self.metrics.used(live.user.name, usage.completion)
             self.audit.write(
                 tenant=live.user.name, run=live.handle.run, model=live.model[:200],

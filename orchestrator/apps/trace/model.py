@@ -97,7 +97,8 @@ class Trace:
     plait: str = ""
     seconds: float = 0.0
     """From submission to the end, or to the last event that there is."""
-    status: Status | Literal["unfinished"] = "unfinished"
+    status: Status | Literal["unfinished", "loading"] = "unfinished"
+    """`loading`: its journal has not been read yet."""
     answer: str = ""
     verified: bool | None = None
     failure: Failure | None = None

@@ -27,6 +27,7 @@ MOST_TEXT = 20_000
 MOST_TOTAL = 12_000_000
 """Characters of all texts together; beyond that each is cut shorter."""
 _LEAST_TEXT = 400
+_RUNS = ("runs-1-base", "runs-2-ask", "runs-3-list", "runs-4-main")
 _SCRIPTS = ("1-base", "2-plan", "3-engines", "4-prefixes", "5-lists", "6-details", "7-main")
 
 
@@ -42,7 +43,7 @@ def live_page(trace: Trace, url: str) -> str:
 
 def runs_page() -> str:
     """Return the page of a server's runs, which asks it for all that it shows."""
-    style, script = _asset("page.css") + _asset("runs.css"), f'(() => {{\n"use strict";\n{_asset("runs.js")}}})();\n'
+    style, script = _asset("page.css") + _asset("runs.css"), _script(_RUNS)
     parts = {"style_hash": _hash(style), "script_hash": _hash(script), "style": style, "script": script}
     return _filled(_asset("runs.html"), parts)
 

@@ -53,6 +53,8 @@ class RunEntry:
     """The beginning of what was asked."""
     share: str | None = None
     """Whose it is (`Request.share`); `None` in a file, whose index does not say."""
+    ended: str | None = None
+    """When it ended, UTC, ISO 8601; `None` if it has not."""
 
 
 def default_folder() -> Path:
@@ -180,7 +182,7 @@ def _entry(path: Location, line: RunLine, busy: bool, share: str | None = None) 
         created = datetime.fromisoformat(line.created)
     except (TypeError, ValueError):
         raise ConfigError(f"{path} is damaged: its index has no date for run {line.run!r}") from None
-    return RunEntry(line.run, path, created, status, line.planner, line.tokens, line.text, share)
+    return RunEntry(line.run, path, created, status, line.planner, line.tokens, line.text, share, line.ended)
 
 
 def _written(path: Path) -> float:

@@ -74,9 +74,10 @@ async def test_a_run_is_seen_grows_is_filtered_and_cancelled(serve, browser, tmp
             before = await run(browser, facts)
             await until(browser, f"{facts} !== {before!r}")
             await run(browser, _filtered("nobody"))
-            assert await run(browser, "document.querySelectorAll('tbody tr').length") == 0
+            await until(browser, "document.querySelectorAll('tbody tr').length === 0")
+            assert "No run has this" in await run(browser, "document.getElementById('none').textContent")
             await run(browser, _filtered("sample"))
-            assert await run(browser, "document.querySelectorAll('tbody tr').length") == 1
+            await until(browser, "document.querySelectorAll('tbody tr').length === 1")
             await run(browser, f"{row}.querySelector('[data-verb=pause]').click()")
             await until(browser, f"{row}.textContent.includes('paused')")
             await run(browser, f"{row}.querySelector('[data-verb=cancel]').click()")
@@ -84,12 +85,12 @@ async def test_a_run_is_seen_grows_is_filtered_and_cancelled(serve, browser, tmp
             await until(browser, f"{frame}.getElementById('status').textContent === 'cancelled'")
             step = Step(name="b", op=Call(tool="book", args={"city": "Rome"}))
             handle = await plait.submit("ask me", plan=Plan(steps=(step,), output="b"))
-            served.service.live[handle.run] = served.service.live.get(handle.run) or _stranger(served, handle)
+            served.service.live[handle.run] = served.service.live.get(handle.run) or stranger(served, handle)
             await until(browser, "document.querySelector('#asks select') !== null")
             await run(browser, "document.querySelector('#asks select').selectedIndex = 1")
             await run(browser, "document.querySelector('#asks button').click()")
             assert (await handle).answer == "Rome: June"
-            served.service.live.pop(handle.run)
+            served.service.ended.add(served.service.live.pop(handle.run), await handle)
             await until(browser, "document.querySelectorAll('tbody tr').length === 1")
             await run(browser, _filtered(""))
             await until(browser, "document.querySelectorAll('tbody input').length === 2")
@@ -104,7 +105,7 @@ def _filtered(words: str) -> str:
     return f"{{const f = document.getElementById('filter'); f.value = {words!r}; f.dispatchEvent(new Event('input'))}}"
 
 
-def _stranger(served, handle):
+def stranger(served, handle):
     from plait.apps.serve.tenants import ServedRun
 
     return ServedRun(handle, served.service.tenants.everybody, "q", steps=False)

@@ -14,7 +14,7 @@ function grow(data) {
 }
 async function follow(url) {
   let wait = 0;
-  while (D.status === "unfinished" || D.status === "running") {
+  while (["loading", "unfinished", "running"].includes(D.status)) {
     await new Promise((f) => setTimeout(f, wait));
     if (document.hidden) continue;
     const began = performance.now(), answer = await fetch(url).catch(() => null);
