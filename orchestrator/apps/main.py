@@ -35,10 +35,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "model convert": (".models.command", "convert", "Make a model folder of a GGUF file of the Llama family."),
     },
     "Look": {
+        "why": (".commands.why", "why", "Say why a run failed, who said so, and what to do."),
         "runs list": (".commands.runs", "listing", "List the newest runs that were written down."),
         "runs top": (".control.top", "top", "Show all runs under way, live."),
         "runs show": (".commands.runs", "show", "Show a run: its steps and, if it has ended, its answer."),
-        "runs why": (".commands.why", "why", "Say why a run failed, and what to do."),
         "runs watch": (".control.command", "watch", "Follow a run to its end."),
         "runs questions": (".commands.questions", "questions", "List what tools ask people."),
         "runs answer": (".commands.questions", "answer", "Answer what a tool asks."),
@@ -59,7 +59,11 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "runs gc": (".commands.runs", "gc", "Delete journals that nobody works on."),
         "names": (".commands.names", "names", "List planners, policies, merges, tasks and workers."),
         "doctor": (".doctor.command", "doctor", "Check this installation, and say what is wrong and what to do."),
-        "version": (".commands.names", "version", "Print the versions of plait and of the libraries below it."),
+        "doctor versions": (
+            ".commands.names",
+            "version",
+            "Print the versions of plait and of the libraries below it.",
+        ),
     },
     "Measure": {
         "eval": (".commands.eval", "evaluate", "Solve many problems and count how many are right."),
@@ -103,6 +107,7 @@ MOVED = {
     "ctl list": "runs top --once", "ctl events": "runs watch --json", "ctl set": "runs limit` or `plait runs set",
     "ctl": "runs", "top": "runs top", "questions": "runs questions` and `plait runs answer", "view": "runs view",
     "trace": "runs trace", "replay": "runs replay", "tune": "simulate tune", "calibrate": "simulate calibrate",
+    "runs why": "why", "version": "doctor versions",
     "compare": "eval compare", "route fit": "learn route", "route": "learn route", "rollouts": "learn rollouts",
 }  # fmt: skip
 """Names that commands have no longer: such a command is refused, and the new name said."""
@@ -139,7 +144,7 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command that the words name, and the words after it."""
-        if ctx.parent is None and args and args[0] not in self.commands:
+        if ctx.parent is None and args:
             self._refuse_moved(ctx, args)
         name, command, rest = super().resolve_command(ctx, args)
         if (
@@ -151,11 +156,13 @@ class LazyGroup(TyperGroup):
         return name, command.loaded() if isinstance(command, _LazyCommand) else command, rest
 
     def _refuse_moved(self, ctx: Any, args: list[str]) -> None:
-        now = MOVED.get(" ".join(args[:2])) or MOVED.get(args[0])
+        old = next((words for words in (" ".join(args[:2]), args[0]) if words in MOVED), None)
+        if old is None:
+            return
+        now = MOVED[old]
         if now == "runs" and len(args) > 1:
             now = f"runs {args[1]}"
-        if now is not None:
-            ctx.fail(f"`plait {args[0]}` has another name now: `plait {now}`")
+        ctx.fail(f"`plait {old}` has another name now: `plait {now}`")
 
     def load_all(self) -> None:
         """Import every command, for a listing of all their options."""

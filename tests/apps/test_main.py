@@ -53,7 +53,7 @@ def test_a_name_that_a_command_had_is_refused_with_the_new_one(old: str, now: st
     assert done.code == 2 and f"plait {now}" in done.err
     for words in now.replace("` and `plait ", "|").replace("` or `plait ", "|").split("|"):
         first, *rest = words.split()
-        assert first in FAMILIES or f"{first} {rest[0]}" in WORDS
+        assert first in FAMILIES or " ".join([first, *rest[:1]]) in WORDS
     assert "plait runs show" in plait("ctl", "show", "abc").err
 
 

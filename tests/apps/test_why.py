@@ -1,4 +1,4 @@
-"""`plait runs why` names the cause of a run that failed, in the words of whoever said so, and what to do."""
+"""`plait why` names the cause of a run that failed, in the words of whoever said so, and what to do."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ def test_the_cause_is_named_and_what_to_do(fault: str, plait: Plait, monkeypatch
     line, named = FAULTS[fault]
     words = line.split()
     done = plait("run", *([] if "--plan" in words else ["What?"]), *words)
-    if done.code and "plait runs why" not in done.err:  # nothing was run: the command itself names the cause
+    if done.code and "plait why" not in done.err:  # nothing was run: the command itself names the cause
         assert all(piece in done.err for piece in named if not piece.endswith("-error")), done.err
         return
     assert done.code or "partial" in done.out
-    told = plait("runs", "why")
+    told = plait("why")
     assert told.code == 0
     for piece in named:
         assert piece in told.out, told.out
@@ -100,5 +100,5 @@ def test_every_remedy_is_of_a_code_that_there_is() -> None:
 def test_a_run_that_went_well_has_nothing_to_say(plait: Plait, script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(Path.cwd() / "state"))
     run = plait("run", "hi", "--script", script("yes"), "--json").json["run"]
-    assert "no step of it failed" in plait("runs", "why", run).out
-    assert plait("runs", "why").code == 2
+    assert "no step of it failed" in plait("why", run).out
+    assert plait("why").code == 2

@@ -59,18 +59,23 @@ def explain(error: BaseException, model: str) -> str:
     """Say in one sentence why vLLM did not start, and what to do."""
     text = str(error)
     lower = text.lower()
+    own = f"{type(error).__name__}: {first_line(error)}"
     unknown = ("not supported for now", "recognize this architecture", "no model architectures")
     if any(part in lower for part in unknown):
-        return f"vLLM does not know the architecture of {model}: choose a model that it supports, or another vLLM"
+        return (
+            f"vLLM does not know the architecture of {model} ({own}): choose a model that it supports, or another vLLM"
+        )
     if isinstance(error, MemoryError) or "memory" in lower or "kv cache" in lower:
         return (
-            f"too little memory for {model} ({first_line(error)}): set another kv_cache_memory_bytes, a smaller "
+            f"too little memory for {model} ({own}): set another kv_cache_memory_bytes, a smaller "
             "max_model_len or a smaller model"
         )
     if "safetensors" in lower or "model weights" in lower:
-        return f"the weights of {model} cannot be read ({first_line(error)}): download or export the model again"
+        return f"the weights of {model} cannot be read ({own}): download or export the model again"
     if "tokenizer" in lower:
-        return f"the tokenizer of {model} cannot be read ({first_line(error)}): download or export the model again"
+        return f"the tokenizer of {model} cannot be read ({own}): download or export the model again"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     said = next((line for line in lines if "Value error," in line), lines[0] if lines else type(error).__name__)
-    return f"vLLM could not load {model} ({said[:300]}): check the model and the engine's options"
+    return (
+        f"vLLM could not load {model} ({type(error).__name__}: {said[:300]}): check the model and the engine's options"
+    )

@@ -281,9 +281,8 @@ class Link:
         if status in (401, 403):
             missing = f"set the key in the environment variable {self.key_variable}"
             wrong = f"it does not take the key in {self.key_variable}; put the right one there"
-            return ServerError(
-                f"{self.base_url} refused access ({status}): {wrong if self._key else missing}", status=status
-            )
+            remedy = wrong if self._key else missing
+            return ServerError(f"{self.base_url} refused access ({status}), saying {said!r}: {remedy}", status=status)
         if status in RETRYABLE:
             wait = _retry_after(response.headers)
             return ServerError(

@@ -117,8 +117,9 @@ def batch(
             "out": str(out) if finished else None,
             "seconds": round(time.monotonic() - began, 3),
         }
-        for error, row in log.errors.items():
-            output.progress.print(f"row {row}: {error}", style="yellow", markup=False, soft_wrap=True)
+        for error, (row, run) in log.errors.items():
+            more = f" (more: plait why {run})" if run and config.journal != "off" else ""
+            output.progress.print(f"row {row}: {error}{more}", style="yellow", markup=False, soft_wrap=True)
         output.result(summary) if as_json else _show(summary, output)
     if not finished:
         raise typer.Exit(130)

@@ -195,8 +195,8 @@ class Log:
         self._places = array("q", [-1]) * rows
         """Where the outcome of each row begins in the file; -1 for none yet."""
         self.done = self.failed = self.right = 0
-        self.errors: dict[str, int] = {}
-        """The first different errors of rows, each with the number of its first row, from 1."""
+        self.errors: dict[str, tuple[int, str]] = {}
+        """The first different errors of rows, each with the number of its first row, from 1, and that row's run."""
         self._made: Provenance | None = None
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = _locked(path)
@@ -262,7 +262,7 @@ class Log:
             if outcome["status"] in ("failed", "invalid"):
                 self.failed += 1
                 if len(self.errors) < _SHOWN_ERRORS:
-                    self.errors.setdefault(str(outcome.get("error")), outcome["row"] + 1)
+                    self.errors.setdefault(str(outcome.get("error")), (outcome["row"] + 1, outcome.get("run") or ""))
         self._places[outcome["row"]] = place
 
     def _read(self, first: bytes, header: dict[str, Any]) -> None:

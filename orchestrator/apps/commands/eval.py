@@ -82,7 +82,8 @@ class EvalCounts:
         if answer.status == "failed":
             self.failed += 1
             if answer.failure is not None and not self.first_failure:
-                self.first_failure = f"{answer.failure.message} ({answer.failure.kind})"
+                more = f"; more: plait why {answer.run}" if answer.run else ""
+                self.first_failure = f"{answer.failure.message} ({answer.failure.kind}){more}"
         made = answer.provenance
         first = {} if made is None or self.records else {"made_of": made.model_dump(mode="json")}
         self.records[place] = {

@@ -1,4 +1,4 @@
-"""`plait names` and `plait version`: the installed plugins and libraries."""
+"""`plait names` and `plait doctor versions`: the installed plugins and libraries."""
 
 from __future__ import annotations
 

@@ -62,8 +62,8 @@ def run(
             output.result({**answer.summary(), **_spawning(answer, warnings), **said})
         else:
             show(answer, question, request.task, output, verbose and not stream)
-            if answer.status == "failed" and answer.run and config.journal != "off":
-                output.progress.print(Text(f"more: plait runs why {answer.run}", style="dim"), soft_wrap=True)
+            if config.journal != "off":
+                name_why(answer, output)
             if explain:
                 output.people.print(answer.explain(), markup=False, highlight=False, soft_wrap=True)
     code = exit_code(answer)
@@ -153,6 +153,12 @@ def show(answer: Answer, text: str, task: str | Plugin, output: Output, steps: b
             console.print(Text(f"  {step.partition(':')[2]}: {shown}"), no_wrap=True, overflow="ellipsis")
     if steps and (spent := where_time_went(answer)):
         console.print(Text(spent, style="dim"), soft_wrap=True)
+
+
+def name_why(answer: Answer, output: Output) -> None:
+    """Name the command that says more of a failure, of a run that is written down."""
+    if answer.run and answer.status != "cancelled" and answer.failure is not None:
+        output.progress.print(Text(f"more: plait why {answer.run}", style="dim"), soft_wrap=True)
 
 
 def worded(answer: Answer, text: str, task: str | Plugin) -> str:

@@ -32,7 +32,7 @@ from ..common.session import opened_session
 from ..common.tree import StepTree
 from ..control.command import RunUnderWay, find as find_under_way, row_of, steer
 from ..verbs import VERBS
-from .run import exit_code, show as show_answer
+from .run import exit_code, name_why, show as show_answer
 
 __all__ = ["gc", "listing", "resume", "show"]
 
@@ -90,6 +90,7 @@ def show(run: RunUnderWay = "", place: Place = None, allowed: Allow = None, as_j
         request = rebuilt.submitted.request
         if rebuilt.record.finish is not None:
             show_answer(answer, request.text, request.task.name, output, steps=True)
+            name_why(answer, output)
             return
         output.people.print(
             StepTree.of_report(answer.report, title=request.text).renderable(output.people.width), soft_wrap=True
@@ -173,6 +174,7 @@ def resume(
             output.result(answer.summary())
         else:
             show_answer(answer, request.text, request.task.name, output, verbose)
+            name_why(answer, output)
     code = exit_code(answer)
     if code:
         raise typer.Exit(code)

@@ -1,28 +1,31 @@
-"""`plait runs why`: what a run failed of, who said so, what to do, and what this machine looks like now."""
+"""`plait why`: what a run failed of, who said so, what to do, and what this machine looks like now."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
+from ...core.addresses import allow
 from ...core.errors import PlaitError, UsageError, code_of
 from ...core.messages import counted
 from ...core.record import StepRecord
 from ...runtime.client.config import Config
-from ...runtime.journal.directory import entries, find
+from ...runtime.journal.directory import RunEntry, entries, find
+from ...runtime.journal.journal import Journal
 from ...runtime.journal.names import refuse_names
 from ...runtime.journal.resume import rebuild
 from ...runtime.journal.sessions import settings_of
 from ...runtime.plugins.loader import Plugins
 from ..common.journals import Place, place_of
-from ..common.options import Json
+from ..common.options import Allow, Json
 from ..common.output import Output, opened
 from ..doctor.checks import Check, all_checks
 
-__all__ = ["Reason", "reasons", "why"]
+__all__ = ["REMEDIES", "Reason", "reasons", "reasons_of_events", "why"]
 
 _FOLLOWS = ("dependency-failed", "run-failed", "step-failed", "cancelled")
 """Codes of what fails because something else did."""
@@ -44,7 +47,7 @@ REMEDIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "denied": ("a person said no: ask again with other arguments", ()),
     "planner-error": ("try the same with `--planner single`, or another planner", ()),
     "flow-error": ("the planner's code did what a flow cannot do: see the message", ()),
-    "plugin-error": ("correct the name or its options: `plait names NAME --options`", ()),
+    "plugin-error": ("correct the plugin's code, its name or its options: `plait names KIND --options`", ()),
     "plan-error": ("correct the plan: `plait plan --plan FILE` shows what is wrong with it", ()),
     "not-allowed": ("ask the operator for the right, or leave out what is named", ()),
     "interrupted": ("`plait runs resume RUN` goes on with it", ()),
@@ -63,9 +66,9 @@ class Reason:
     message: str
     """In the words of whoever said so: the engine, the server, the tool."""
     steps: tuple[str, ...]
-    remedy: str
     frames: str = ""
     """Where code of the user's raised."""
+    remedy: str = ""
 
 
 def reasons(steps: Sequence[StepRecord]) -> list[Reason]:
@@ -75,7 +78,7 @@ def reasons(steps: Sequence[StepRecord]) -> list[Reason]:
         if step.failure is not None and step.failure.code not in _FOLLOWS:
             found.setdefault((step.failure.code, step.failure.message), []).append(step)
     return [
-        Reason(code, message, tuple(step.name for step in those), REMEDIES.get(code, ("", ()))[0],
+        Reason(code, message, tuple(step.name for step in those),
                next((step.failure.frames for step in those if step.failure and step.failure.frames), ""))
         for (code, message), those in sorted(found.items(), key=lambda item: -len(item[1]))
     ]  # fmt: skip
@@ -86,9 +89,11 @@ def why(
         str, typer.Argument(metavar="[RUN]", help="A run's id; the newest that went wrong if left out.")
     ] = "",
     place: Place = None,
+    allowed: Allow = None,
     as_json: Json = False,
 ) -> None:
     """Say why a run failed: in whose words, what to do, and what of this machine may be the cause. Starts nothing."""
+    allow(*(allowed or ()))
     where = place_of(place)
     if not run:
         bad = ("failed", "partial", "interrupted")
@@ -97,25 +102,56 @@ def why(
             raise UsageError(f"no run in {where} went wrong; name one that `plait runs list` shows")
     with opened(as_json) as output:
         entry = find(where, run)
-        refuse_names(entry.path, entry.run)
-        rebuilt = rebuild(entry.path, entry.run, Plugins())
-        found = reasons(rebuilt.record.steps)
-        finish = rebuilt.record.finish
-        status = finish.status if finish is not None else entry.status
-        failure = finish.failure if finish is not None else None
-        if failure is not None and not found:  # the run itself: a plan that was refused, a planner that raised
-            code = code_of(failure.kind)
-            found = [Reason(code, failure.message, (), REMEDIES.get(code, ("", ()))[0], failure.frames)]
-        checks = list(_checks(found, settings_of(entry)))
+        try:
+            status, found = _replayed(entry)
+            note = ""
+        except PlaitError as error:  # the code that it names is not allowed or not there any more, or acts otherwise
+            status, found = entry.status, reasons_of_events(Journal(entry.path), entry.run)
+            note = f"steps are not named, as the run was not replayed: {error}"
+        settings = settings_of(entry)
+        found = [dataclasses.replace(reason, remedy=_remedy(reason, settings)) for reason in found]
+        checks = list(_checks(found, settings))
         if as_json:
-            told: dict[str, Any] = {"run": entry.run, "status": status, "reasons": [asdict(each) for each in found]}
-            output.result({**told, "checks": [asdict(each) for each in checks]})
+            told: dict[str, Any] = {"run": entry.run, "status": status, "note": note}
+            told["reasons"] = [dataclasses.asdict(reason) for reason in found]
+            output.result({**told, "checks": [dataclasses.asdict(check) for check in checks]})
         else:
-            _show(entry.run, status, found, checks, output)
+            _show(entry.run, status, found, checks, note, output)
 
 
-def _checks(found: Sequence[Reason], settings: Any) -> Iterator[Check]:
-    """Yield the checks of the usual causes that are not well now, on this machine and with the run's settings."""
+def _replayed(entry: RunEntry) -> tuple[str, list[Reason]]:
+    """Return how a run ended and what of, from its replay. Raises `PlaitError` for one that cannot be replayed."""
+    refuse_names(entry.path, entry.run)
+    rebuilt = rebuild(entry.path, entry.run, Plugins())
+    found = reasons(rebuilt.record.steps)
+    finish = rebuilt.record.finish
+    failure = finish.failure if finish is not None else None
+    if failure is not None and not found:  # the run itself: a plan that was refused, a planner that raised
+        found = [Reason(code_of(failure.kind), failure.message, (), failure.frames)]
+    return finish.status if finish is not None else entry.status, found
+
+
+def reasons_of_events(journal: Journal, run: str) -> list[Reason]:
+    """Return what attempts and readers of a run failed of, as its journal says it without a replay."""
+    found: dict[tuple[str, str], Reason] = {}
+    for row in journal.rows_of(run):
+        if row.kind not in ("failed", "expanded"):
+            continue
+        failure = getattr(row.load(), "failure", None)
+        if failure is not None and row.run == run and failure.code not in _FOLLOWS:
+            found.setdefault((failure.code, failure.message), Reason(failure.code, failure.message, (), failure.frames))
+    return list(found.values())
+
+
+def _remedy(reason: Reason, settings: Mapping[str, Any]) -> str:
+    """Return what to do, by the code; for a model behind a server, what to do about that."""
+    if reason.code == "engine-error" and settings.get("base_url"):
+        return f"the server says so: see its own log; `plait doctor --base-url {settings['base_url']}` asks it again"
+    return REMEDIES.get(reason.code, ("", ()))[0]
+
+
+def _checks(found: Sequence[Reason], settings: Mapping[str, Any]) -> Iterator[Check]:
+    """Yield the checks that look at the usual causes, as they are now, on this machine with the run's settings."""
     wanted = {name for reason in found for name in REMEDIES.get(reason.code, ("", ()))[1]}
     if not wanted:
         return
@@ -124,12 +160,12 @@ def _checks(found: Sequence[Reason], settings: Any) -> Iterator[Check]:
         config = Config.load(**kept)
     except PlaitError:
         return
-    yield from (check for check in all_checks(config, quick=True) if check.name in wanted and check.grade != "ok")
+    yield from (check for check in all_checks(config, quick=True) if check.name in wanted)
 
 
-def _show(run: str, status: str, found: Sequence[Reason], checks: Sequence[Check], output: Output) -> None:
+def _show(run: str, status: str, found: Sequence[Reason], checks: Sequence[Check], note: str, output: Output) -> None:
     lines = [f"run {run}: {status}"]
-    if not found:
+    if not found and not note:
         lines.append("no step of it failed" + ("; `plait runs resume` goes on with it" * (status == "interrupted")))
     for reason in found:
         first = ", ".join(reason.steps[:3]) + (", …" if len(reason.steps) > 3 else "")
@@ -138,7 +174,12 @@ def _show(run: str, status: str, found: Sequence[Reason], checks: Sequence[Check
         lines += [f"  at {frame}" for frame in reason.frames.splitlines()]
         if reason.remedy:
             lines.append(f"  → {reason.remedy.replace('RUN', run)}")
-    for check in checks:
-        lines.append(f"{check.grade} {check.name}: {check.found}" + (f" → {check.remedy}" if check.remedy else ""))
+    lines += [note] * bool(note)
+    if checks:
+        well = ", ".join(check.name for check in checks if check.grade == "ok")
+        lines.append("`plait doctor` looks at the usual causes; now it says:")
+        lines += [f"  {check.grade} {check.name}: {check.found} → {check.remedy}" for check in checks
+                  if check.grade != "ok"]  # fmt: skip
+        lines += [f"  ok {well}"] * bool(well)
     for line in lines:
         output.people.print(line, markup=False, highlight=False, soft_wrap=True)

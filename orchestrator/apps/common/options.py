@@ -19,6 +19,7 @@ from ...core.request import Request
 from ...runtime.client.config import Config
 from ...runtime.client.models import BUNDLED, CATALOG
 from ...runtime.plugins.loader import PluginKind, Plugins
+from ...runtime.plugins.own_code import own_code
 from ...runtime.plugins.spec import typed
 from ...runtime.plugins.trust import trust
 
@@ -32,6 +33,7 @@ __all__ = [
     "Planner",
     "Task",
     "Tokens",
+    "all_code",
     "all_typed",
     "common_options",
 ]
@@ -40,6 +42,11 @@ __all__ = [
 def all_typed(given: list[str] | None) -> list[str | None]:
     """Return the texts of an option that may be repeated, as `typed` has each."""
     return [typed(text) for text in given or ()]
+
+
+def all_code(given: list[str] | None) -> list[str]:
+    """Return the addresses that an option names as `FILE.py:NAME` or `pkg.mod:NAME`. Raises `UsageError`."""
+    return [own_code(text) for text in given or ()]
 
 
 def _names(kind: PluginKind) -> Callable[[str], list[str]]:
@@ -109,6 +116,7 @@ Allow = Annotated[
     typer.Option(
         "--allow",
         metavar="FILE.py:NAME",
+        callback=all_code,
         help="Python code that rows, plans and journals may name; repeatable.",
         rich_help_panel=_WHERE,
     ),

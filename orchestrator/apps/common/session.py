@@ -6,13 +6,14 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from ...core.errors import EngineError
 from ...core.interfaces import Worker
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ...runtime.driver.watchers import Watcher
 from ..control.socket import opened
+from ..doctor.checks import model_folder
 from ..verbs import Control
 from .ask import ask_on_terminal
 from .interrupt import Stopper
@@ -54,6 +55,8 @@ async def opened_session(
 
     Raises `Interrupted` when the user gives up before they are ready.
     """
+    if config.worker in _NAMES and (workers is None or workers):
+        _refuse_model(config.model)
     config = config.model_copy(update={"max_waiting": None})  # a command bounds its load itself: what is due can wait
     orchestrator = AsyncOrchestrator(config=config, workers=workers, on_ask=ask_on_terminal)
     if watch is not None:
@@ -68,10 +71,16 @@ async def opened_session(
         await orchestrator.close()
 
 
+def _refuse_model(model: str) -> None:
+    """Raise `EngineError` for a model that `plait doctor` can see is none, before an engine takes its time."""
+    check = model_folder(model)
+    if check.grade == "fail":
+        raise EngineError(f"{check.found}: {check.remedy}")
+
+
 @contextlib.contextmanager
 def _saying(output: Output, config: Config, any_model: bool) -> Iterator[None]:
-    missing = config.worker in _NAMES and not Path(config.model).is_dir()  # then the start fails at once
-    if not any_model or missing or config.worker in _QUICK:
+    if not any_model or config.worker in _QUICK:
         yield
         return
     what = engine_name(config)

@@ -29,6 +29,7 @@ _NEED_MEMORY = 2.0  # GiB for one engine with the bundled model, its Ray actor a
 _WANT_MEMORY = 4.0
 _NEED_DISK = 1.0  # GiB, for Ray's session folder
 _MOST_OF_AN_ANSWER = 1 << 20
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "spiece.model")
 _MEDIA = ("torchvision", "torchaudio", "torchcodec")
 
 Grade = Literal["ok", "warn", "fail"]
@@ -135,15 +136,18 @@ def model_folder(model: str) -> Check:
         if model.count("/") == 1 and not model.startswith((".", "/", "~")):
             hint = "download it once with `hf download`, and give --model its folder, to be independent of the network"
             return Check("model", "warn", f"{model} is no folder here, so it is looked for on a hub", hint)
-        return Check("model", "fail", f"there is nothing at {model}", remedy)
+        return Check("model", "fail", f"there is no model at {model}", remedy)
     if not folder.is_dir():
         return Check("model", "fail", f"{model} is a file", remedy)
     missing = [name for name in ("config.json", "tokenizer_config.json") if not (folder / name).is_file()]
+    missing += ["a tokenizer"] * (not any((folder / name).is_file() for name in _TOKENIZERS))
     weights = [*folder.glob("*.safetensors"), *folder.glob("*.bin")]
-    if missing or not weights:
-        return Check(
-            "model", "fail", f"{model} lacks {', '.join([*missing, *([] if weights else ['weights'])])}", remedy
-        )
+    missing += ["weights"] * (not weights)
+    if missing:
+        return Check("model", "fail", f"{model} lacks {', '.join(missing)}", remedy)
+    if broken := [file.name for file in weights if file.suffix == ".safetensors" and not _is_whole(file)]:
+        again = "download or export it again"
+        return Check("model", "fail", f"{model}: {broken[0]} is cut off or no safetensors file", again)
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         kind = ", ".join(config.get("architectures") or ["of an unknown kind"])
@@ -151,6 +155,21 @@ def model_folder(model: str) -> Check:
         return Check("model", "fail", f"{folder / 'config.json'} cannot be read: {error}", remedy)
     size = sum(file.stat().st_size for file in weights)
     return Check("model", "ok", f"{folder.name}: {kind}, {size / 1e6:.1f} MB of weights")
+
+
+def _is_whole(weights: Path) -> bool:
+    """Whether a safetensors file is as long as its head says."""
+    try:
+        with weights.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            size = os.fstat(file.fileno()).st_size
+            if not 2 <= length <= size - 8:
+                return False
+            head = json.loads(file.read(length))
+        ends = [tensor["data_offsets"][1] for name, tensor in head.items() if name != "__metadata__"]
+        return size == 8 + length + max(ends, default=0)
+    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError):
+        return False
 
 
 def memory_limits() -> tuple[int, int, bool]:

@@ -144,6 +144,7 @@ class _Quiet(uvicorn.Server):
 
 
 def _listening(settings: Settings) -> socket.socket:
+    made = None
     try:
         info = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         made = socket.socket(info[0], info[1])
@@ -152,6 +153,8 @@ def _listening(settings: Settings) -> socket.socket:
         made.listen(2048)
         made.setblocking(False)
     except OSError as error:
+        if made is not None:
+            made.close()
         raise ConfigError(
             f"{settings.host}:{settings.port} cannot be listened at ({error.strerror or error}): choose another with "
             "--host and --port"
