@@ -6,7 +6,7 @@ Turns the events that the driver's watchers see into news, and the records of a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -15,11 +15,11 @@ from pydantic import JsonValue
 from ...core.budget import Budget
 from ...core.causes import Cause
 from ...core.errors import RAISED, TaskError, UsageError
-from ...core.events import Action, Event, Finish, Progressed, Submitted
+from ...core.events import Action, Event, Finish as RunEnd, Progressed, Submitted
 from ...core.plan import Plan
 from ...core.provenance import Provenance
 from ...core.record import StepRecord
-from ...core.result import Result, Token, as_failure
+from ...core.result import Finish, Result, Token, as_failure
 from ...core.task import Task
 from ...core.tools.context import OPERATOR, Answerer, Question
 from ...core.values import split_reasoning
@@ -72,7 +72,7 @@ class Handle:
         watch: bool | Collection[Mode],
         *,
         asker: QuestionQueue,
-        future: asyncio.Future[tuple[Finish, Run | None]] | None = None,
+        future: asyncio.Future[tuple[RunEnd, Run | None]] | None = None,
         nodes: Sequence[Node] = (),
         began: float | None = None,
         ended: float | None = None,
@@ -284,7 +284,7 @@ class Handle:
             if not self._finish.done():
                 self.cancel()
 
-    async def _answer(self, future: asyncio.Future[tuple[Finish, Run | None]]) -> Answer:
+    async def _answer(self, future: asyncio.Future[tuple[RunEnd, Run | None]]) -> Answer:
         record = self._record
         try:
             record.finish, record.records = await future
@@ -400,7 +400,7 @@ def read_answer(run: RunRecord, task: Task, made_of: Callable[[], Provenance] | 
         value=result.value if result is not None else None,
         why=result.why if result is not None else "",
         data=result.data if result is not None else None,
-        finish=result.finish if result is not None else None,
+        finish=_ended_by(result, nodes),
         reasoning=_reasoning(result),
         tokens=_tokens(result, nodes),
         anew=tuple(node.own.anew for node in nodes if node.own is not None and node.own.anew),
@@ -416,8 +416,23 @@ def _tokens(result: Result | None, nodes: Sequence[Node]) -> tuple[Token, ...]:
     """Return the tokens of an output: its step's own, or those of the call whose text a join chose."""
     if result is None or result.tokens:
         return () if result is None else result.tokens
-    own, text = (node.own for node in nodes if node.own is not None), result.text.strip()
-    return next((each.tokens for each in own if each.tokens and each.text.strip() == text), ())
+    return next((each.tokens for each in _calls_that_wrote(result, nodes) if each.tokens), ())
+
+
+def _ended_by(result: Result | None, nodes: Sequence[Node]) -> Finish | None:
+    """Return how the text of an output ended: its step's own, or that of the call whose text a join chose."""
+    if result is None or result.finish != "stop":
+        return None if result is None else result.finish
+    ends = [each.finish for each in _calls_that_wrote(result, nodes)]
+    return "length" if ends and all(end == "length" for end in ends) else "stop"
+
+
+def _calls_that_wrote(result: Result, nodes: Sequence[Node]) -> Iterator[Result]:
+    """Yield what model calls ended in that have written an output's text as it is."""
+    text = result.text.strip()
+    for node in nodes:
+        if node.own is not None and node.step.op.kind == "think" and node.own.text.strip() == text:
+            yield node.own
 
 
 def _reasoning(result: Result | None) -> str:

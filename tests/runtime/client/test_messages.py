@@ -72,6 +72,16 @@ def test_a_conversation_that_ends_with_a_result_is_asked_as_it_is(worker: Seen):
     assert [each.role for each in think.messages] == ["user", "assistant", "tool"]
 
 
+@pytest.mark.parametrize(
+    ("planner", "length", "finish"),
+    [("single", 2, "length"), ("sample:n=3", 2, "length"), ("single", 9, "stop"), ("sample:n=3", 9, "stop")],
+)
+def test_a_text_that_was_cut_says_so_whoever_chose_it(planner: str, length: int, finish: str):
+    worker = Scripted([Reply(text="one two three four")])
+    answer = ask(worker, "count", planner=planner, generation={"max_tokens": length})
+    assert answer.finish == finish and answer.text == ("one two" if length == 2 else "one two three four")
+
+
 def test_one_users_message_is_the_same_as_its_text(worker: Seen):
     ask(worker, messages=[ASKED[1]])
     ask(worker, "The capital of France?")
