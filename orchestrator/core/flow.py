@@ -274,7 +274,8 @@ class Context:
         place = self._next(name or "flow")
         async with self.scope(budget) as inner:
             chosen = tuple(each for each in self._tools if tools is None or each.name in tools)
-            request = self.brief.request.model_copy(update={"text": question, "messages": tuple(messages)})
+            asked = {"text": question, "messages": tuple(messages), "asked": False}
+            request = self.brief.request.model_copy(update=asked)
             task = self.brief.task.model_copy(update={"text": question})
             inner.brief = replace(self.brief, request=request, task=task, tools=chosen)
             inner._inner = Inner(f"{place}.", Plugin.of(flow), None if tools is None else tuple(tools))
@@ -433,7 +434,7 @@ def flow_within(step: Step, brief: Brief) -> tuple[Flow, Brief] | None:
             flow = brief.plugin("planner", Plugin.model_validate(spec))
             assert isinstance(flow, Flow)
             seed = derive(brief.request.seed, "flow", step.name)
-            request = brief.request.model_copy(update={"text": question, "messages": (), "seed": seed})
+            request = brief.request.model_copy(update={"text": question, "messages": (), "asked": False, "seed": seed})
             return flow, replace(brief, request=request, task=brief.task.model_copy(update={"text": question}))
         case _:
             return None

@@ -125,8 +125,7 @@ class React(ReactOptions):
 
     @staticmethod
     def _asked(brief: Brief, question: str) -> str:
-        history = brief.request.messages
-        return "" if history and history[-1].role == "tool" else question
+        return "" if brief.request.asked else question
 
     async def _turn(
         self,
