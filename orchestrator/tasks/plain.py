@@ -48,6 +48,8 @@ _OBJECTS = 200
 class Plain(Task):
     """A question in words, put to the model as a user's message."""
 
+    raw: bool = False
+    """The text is put to the model as it is, without a chat template: it is the beginning of what the model writes."""
     answer: Literal["auto", "boxed", "line", "json", "regex", "function", "text"] = "auto"
     r"""Where the answer stands. `auto`: in the last `\boxed{…}`, or after the last "answer:" (or "answer is") to the
     end of its line where that stands behind it (with a number, if there is no colon) or there is no box, else the whole
@@ -98,8 +100,8 @@ class Plain(Task):
         return self.text
 
     def chat(self) -> bool:
-        """Return `True`: the text is a user's message."""
-        return True
+        """Return whether the text is a user's message."""
+        return not self.raw
 
     def extract(self, text: str) -> JsonValue:
         """Return the answer in a text, or `None`; a block of reasoning before it does not count, unless there is

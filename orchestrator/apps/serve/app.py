@@ -2,29 +2,73 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from ...core.request import Request as Asked
+from ...runtime.client.answer import Answer
+from .about import AboutApi
+from .bodies import Body, ResponseBody, ServedStrategy
 from .chat import ChatCompletions
+from .completions import Completions
 from .errors import ApiError, not_found, of_error
-from .http import same_page
+from .http import EventStream, apart, read, same_page, unless_gone
+from .messages import CountBody, Messages
 from .new_runs import NewRuns
 from .responses import ResponsesApi
 from .runs import COOKIE, RunsApi
 from .service import Service
-from .tenants import User
+from .telling import gave_nothing
+from .tenants import ServedRun, User
 
-__all__ = ["build"]
+__all__ = ["DOORS", "Door", "build"]
 
 log = logging.getLogger("plait.serve")
+
+
+class Door(Protocol):
+    """A form in which a text is asked for and told: a file of its own, and a place in `DOORS`. What it asks for goes
+    one way (`Asking`), whatever its form."""
+
+    path: str
+    name: str
+    """In metrics and in the audit file."""
+    body: type[Any]
+    """What a client sends, a `Body`."""
+
+    def requests(self, body: Any, strategy: ServedStrategy) -> list[Asked]:
+        """Return what is asked, once for each choice. Raises `ApiError`, and what `Request.of` raises."""
+        ...
+
+    def whole(self, lives: Sequence[ServedRun], answers: Sequence[Answer], body: Any) -> dict[str, Any]:
+        """Return the answer to send of runs that are over, each with a value. Raises `ApiError`."""
+        ...
+
+    def events(self, lives: Sequence[ServedRun], body: Any) -> AsyncGenerator[bytes, None]:
+        """Yield the answer to send while it is written, and at its end what went wrong."""
+        ...
+
+    def error(self, error: ApiError) -> dict[str, Any]:
+        """Return an error in this form."""
+        ...
+
+
+_BODIES: dict[str, type[Body]] = {
+    "/v1/responses": ResponseBody,
+    "/v1/responses/input_tokens": ResponseBody,
+    "/v1/messages/count_tokens": CountBody,
+}
+"""What is sent to addresses that are no doors."""
+DOORS: tuple[Door, ...] = (ChatCompletions(), Completions(), Messages())
 
 Handler = Callable[[Request, User], Awaitable[Any]]
 _SECURE = {"x-content-type-options": "nosniff"}
@@ -47,11 +91,23 @@ def build(service: Service) -> Starlette:
         Route("/v1/models", _Endpoint(service, _models(service), "models"), methods=["GET"]),
         Route("/v1/models/{name:path}", _Endpoint(service, _model(service), "models")),
         Route("/metrics", _Endpoint(service, _metrics, "metrics")),
-        Route("/v1/chat/completions", _Endpoint(service, ChatCompletions(service), "chat"), methods=["POST"]),
     ]
+    for door in DOORS:
+        endpoint = _Endpoint(service, Asking(service, door), door.name, form=door.error)
+        routes.append(Route(door.path, endpoint, methods=["POST"]))
+    about = AboutApi(service, routes, {door.path: door.body for door in DOORS} | _BODIES)
+    for path, handler, keys in (
+        ("/health", about.health, False),
+        ("/version", about.version, True),
+        ("/openapi.json", about.openapi, True),
+    ):
+        routes.append(Route(path, _Endpoint(service, handler, "about", keys=keys), methods=["GET"]))
+    counting = _Endpoint(service, about.count_message, "about", form=Messages().error)
+    routes.append(Route("/v1/messages/count_tokens", counting, methods=["POST"]))
     responses = ResponsesApi(service)
     for path, handler, method in (
         ("", responses.create, "POST"),
+        ("/input_tokens", responses.count, "POST"),
         ("/{id}", responses.read, "GET"),
         ("/{id}", responses.delete, "DELETE"),
         ("/{id}/input_items", responses.items, "GET"),
@@ -79,13 +135,67 @@ def build(service: Service) -> Starlette:
     return app
 
 
+class Asking:
+    """The handler of a door: from a body to runs, and from their answers to what is sent."""
+
+    def __init__(self, service: Service, door: Door) -> None:
+        self._service, self._door = service, door
+
+    async def __call__(self, request: Request, user: User) -> Any:
+        """Answer a request."""
+        door = self._door
+        body = await read(request, door.body, self._service.settings)
+        body.check()
+        lives = await self._started(body, user)
+        request.scope["plait.run"], request.scope["plait.ignored"] = lives[0].handle.run, lives[0].ignored
+
+        def give_up() -> None:
+            for live in lives:
+                live.handle.cancel(cause="client-gone")
+
+        if body.stream:
+            return EventStream(door.events(lives, body), give_up)
+        answers = await unless_gone(request.receive, asyncio.gather(*(live.handle.finished for live in lives)), give_up)
+        if answers is None:
+            return Response(status_code=499)
+        for live, answer in zip(lives, answers, strict=True):
+            if answer.value is None or live.must_call:
+                gave_nothing(answer, live.must_call)
+        return JSONResponse(door.whole(lives, answers, body), headers={"x-request-id": lives[0].handle.run})
+
+    async def _started(self, body: Any, user: User) -> list[ServedRun]:
+        """Start a run for each choice. Raises `ApiError`, and then none is left."""
+        service, lives = self._service, list[ServedRun]()
+        asked = await apart(body.size, self._door.requests, body, service.strategy(body.model, user))
+        # Without a seed of the client's the choices differ too: else all would be the same.
+        first = body.seed if body.seed is not None else 1
+        try:
+            for place, each in enumerate(asked):
+                await service.counted(user)
+                own = each.model_copy(update={"seed": first + place}) if len(asked) > 1 else each
+                lives.append(await service.submit(own, body, user, watch=bool(body.stream)))
+        except BaseException:
+            for live in lives:
+                live.handle.cancel("another choice of the request was refused")
+            raise
+        return lives
+
+
 class _Endpoint:
-    """An ASGI app around a handler: finds the tenant, answers errors in OpenAI's form."""
+    """An ASGI app around a handler: finds the tenant, answers errors in its `form`, which is OpenAI's by default."""
 
     def __init__(
-        self, service: Service, handler: Handler, name: str, *, keys: bool = True, browser: bool = False
+        self,
+        service: Service,
+        handler: Handler,
+        name: str,
+        *,
+        keys: bool = True,
+        browser: bool = False,
+        form: Callable[[ApiError], dict[str, Any]] = ApiError.body,
     ) -> None:
         self._service, self._handler, self._name, self._keys = service, handler, name, keys
+        self._form = form
         self._browser = browser
         """Whether the cookie of a browser that has logged in stands for a key."""
 
@@ -120,7 +230,10 @@ class _Endpoint:
             self._service.answered(self._name, request, user, status, time.perf_counter() - began)
 
     def _user(self, request: Request) -> User:
-        tenants, said = self._service.tenants, request.headers.get("authorization", "")
+        tenants, headers = self._service.tenants, request.headers
+        said = headers.get("authorization", "")
+        if not said and (key := headers.get("x-api-key", "")):  # as Anthropic's clients say it
+            said = f"Bearer {key}"
         found = tenants.of_session(request.cookies.get(COOKIE, "")) if self._browser and not said else None
         if found is not None:
             same_page(request)  # a browser sends the cookie along for pages of other ports too
@@ -130,7 +243,7 @@ class _Endpoint:
         said = of_error(error)
         if said.status == 500 and said.code == "internal_error":
             log.error("a request met with a mistake of ours", exc_info=error)
-        return said.response()
+        return JSONResponse(self._form(said), said.status, headers=said.headers)
 
 
 async def _healthz(_: Request) -> Response:

@@ -269,8 +269,6 @@ class ChatBody(Body):
 
     def check(self) -> None:
         """Raise `ApiError` for what cannot be honoured."""
-        if self.n not in (None, 1) and self.stream:
-            raise unsupported("n", "several choices are not streamed: leave `stream` out, or ask for one")
         if self.top_logprobs is not None and not self.logprobs:
             raise invalid("`top_logprobs` goes with `logprobs: true`", "top_logprobs")
         if self.stream_options is not None and not self.stream:

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ...core.errors import PlaitError
+from .about import input_tokens
 from .assembly import Assembly
 from .bodies import MESSAGES, ResponseBody
 from .errors import invalid
@@ -62,6 +63,14 @@ class ResponsesApi:
                 _followed(kept, 0), lambda: None if kept.background else live.handle.cancel(cause="client-gone")
             )
         return JSONResponse(kept.response)
+
+    async def count(self, request: Request, user: User) -> Response:
+        """Answer `POST /v1/responses/input_tokens`."""
+        body = await read(request, ResponseBody, self._service.settings)
+        body.check()
+        conversation, _ = await self._conversation(body, user)
+        asked = await apart(body.size, body.request, conversation, self._service.strategy(body.model, user))
+        return JSONResponse({"object": "response.input_tokens", **await input_tokens(self._service, asked, user)})
 
     async def read(self, request: Request, user: User) -> Response | EventStream:
         """Answer `GET /v1/responses/ID`; with `stream=true` follow it, from `starting_after` on."""

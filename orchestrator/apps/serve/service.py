@@ -22,7 +22,9 @@ from ...core.interfaces import Worker, offer
 from ...core.ops import Plugin
 from ...core.plan import Plan
 from ...core.request import Request
+from ...core.result import Usage
 from ...core.weights import cost_of
+from ...runtime.client.answer import Answer
 from ...runtime.client.briefing import Live
 from ...runtime.client.client import AsyncOrchestrator, Handle
 from ...runtime.client.pricing import table
@@ -43,15 +45,16 @@ from .kept import Responses
 from .listing import EndedRuns
 from .metrics import Metrics
 from .settings import Settings
+from .telling import step_of, written
 from .tenants import ServedRun, Tenants, User, used_by
 
-__all__ = ["Service"]
+__all__ = ["Service", "said_of", "used"]
 
 log = logging.getLogger("plait.serve")
 
 _OWNERS = 10_000
 """Runs of which is remembered whose they are."""
-_AUDITED = ("chat", "responses", "runs")
+_NOT_AUDITED = ("models", "metrics", "page", "login", "about", "readyz")
 
 
 class Audit:
@@ -133,7 +136,7 @@ class Service:
         who = user.name if user is not None else ""
         said = {"tenant": who, "endpoint": endpoint, "run": run, "status": status, "seconds": round(seconds, 4)}
         log.info("%s %s", request.method, request.url.path, extra=said)
-        if endpoint in _AUDITED:
+        if endpoint not in _NOT_AUDITED:
             client = request.client.host if request.client is not None else ""
             self.audit.write(**said, method=request.method, path=request.url.path[:200], client=client)
 
@@ -292,6 +295,27 @@ class Service:
             await asyncio.wait(waiting, timeout=self.settings.drain_seconds)
         for live in list(self.live.values()):
             live.handle.cancel("the server was stopped", cause="closed")
+
+
+def said_of(live: ServedRun, answer: Answer) -> dict[str, Any]:
+    """Return the field `plait` of an answer: what other forms have no place for."""
+    said: dict[str, Any] = {
+        "run": answer.run,
+        "status": answer.status,
+        "answer": answer.answer,
+        "verified": answer.verified,
+        "why": answer.why,
+        "critical_path_tokens": answer.critical_path_tokens,
+        "seconds": round(answer.seconds, 4),
+    }
+    if live.steps:
+        said["steps"] = [{**step_of(step), "text": written(step)} for step in answer.trace if step.kind != "join"]
+    return said
+
+
+def used(answers: Sequence[Answer]) -> Usage:
+    """Return what several runs used together."""
+    return sum((answer.usage for answer in answers), Usage())
 
 
 def _named_in(settings: Settings) -> list[Plugin]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from ...core.values import as_text
 from ...runtime.client.answer import Answer, AnswerNews, StepNews, TextNews
 from ...runtime.client.handle import Handle
 from .errors import ApiError, of_failure, unsupported
+from .tenants import ServedRun
 
 __all__ = [
     "AnswerText",
@@ -24,6 +26,7 @@ __all__ = [
     "Thought",
     "Told",
     "tell",
+    "tell_each",
 ]
 _THINK, _THOUGHT = "<think>", "</think>"
 
@@ -89,14 +92,15 @@ class Ended:
 Told = AnswerText | Thought | StepBegan | StepSaid | StepEnded | Ended
 
 
-async def tell(handle: Handle, steps: bool) -> AsyncGenerator[Told, None]:
+async def tell(handle: Handle, steps: bool, raw: bool = False) -> AsyncGenerator[Told, None]:
     """Yield what happens in a run, the end last; with `steps` also of its branches.
 
     The answer's text is told while it is written where the plan's output is one call of the model; else in one piece.
-    A call that is tried again is not told further: the rest comes with the end. Calls of functions are no text.
+    A call that is tried again is not told further: the rest comes with the end. Calls of functions are no text, and
+    thoughts are apart, unless the text is wanted `raw`.
     """
     answers, told = _answering(handle), ""
-    parts = Parts()
+    parts = RawText() if raw else Parts()
     open_steps: set[str] = set()
     async for news in handle.news(None if steps else ("text", "answer")):
         match news:
@@ -123,6 +127,36 @@ async def tell(handle: Handle, steps: bool) -> AsyncGenerator[Told, None]:
                 yield Ended(answer, again)
             case _:
                 pass
+
+
+async def tell_each(lives: Sequence[ServedRun], raw: bool = False) -> AsyncGenerator[tuple[int, Told], None]:
+    """Yield what happens in several runs as it comes, each piece with the place of its run."""
+    if len(lives) == 1:
+        async for news in tell(lives[0].handle, lives[0].steps, raw):
+            yield 0, news
+        return
+    waiting: asyncio.Queue[tuple[int, Told] | None] = asyncio.Queue(len(lives))  # runs keep the client's pace
+
+    async def follow(place: int, live: ServedRun) -> None:
+        async for news in tell(live.handle, live.steps, raw):
+            await waiting.put((place, news))
+
+    async def all_of_them() -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for place, live in enumerate(lives):
+                    group.create_task(follow(place, live))
+        finally:
+            await waiting.put(None)
+
+    following = asyncio.ensure_future(all_of_them())
+    try:
+        while (item := await waiting.get()) is not None:
+            yield item
+        await following  # raises what broke down
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
 
 
 class Parts:
@@ -172,6 +206,18 @@ class Parts:
         found = self.feed(rest, last=True)
         more = content[len(self._told) :] if content.startswith(self._told) else ""
         return found + ([AnswerText(more)] if more else [])
+
+
+class RawText:
+    """Tells a text as it is, in the way of `Parts`."""
+
+    def feed(self, text: str) -> list[AnswerText]:
+        """Take a piece, and return it."""
+        return [AnswerText(text)] if text else []
+
+    def close(self, rest: str, _: str) -> list[AnswerText]:
+        """Take the last of the text, and return it."""
+        return self.feed(rest)
 
 
 def _overlap(text: str, tag: str) -> int:

@@ -123,7 +123,6 @@ _ASK = {"model": "q", "messages": [{"role": "user", "content": "x"}]}
         ({"model": "q"}, "missing_required_parameter", "messages"),
         ({"model": "q", "messages": [{"role": "king", "content": "x"}]}, "usage-error", "messages[0]"),
         ({"model": "q", "messages": [{"role": "user", "content": ""}]}, "usage-error", "messages"),
-        ({**_ASK, "n": 3, "stream": True}, "unsupported_parameter", "n"),
         ({**_ASK, "temperature": 9}, "invalid_value", "temperature"),
         ({**_ASK, "model": "plait/nobody"}, "planner_not_found", "model"),
         ({**_ASK, "model": "plait/sample:n=x"}, "plugin-error", None),

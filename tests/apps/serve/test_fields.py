@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import ipaddress
 import ssl
@@ -10,6 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
+
+from plait.workers.scripted import Reply
 
 openai: Any = pytest.importorskip("openai")
 ASK: Any = [{"role": "user", "content": "?"}]
@@ -52,10 +55,41 @@ async def test_several_choices_are_several_calls(serve: Any, monkeypatch: Any) -
         one = await client.chat.completions.create(model="plait/single", messages=ASK)
         assert said.usage.completion_tokens == 3 * one.usage.completion_tokens
         assert len(seeds) == 4 and len(set(seeds[:3])) == 3, "each choice is another sample"
-        for wrong in ({"model": "plait/sample:n=2"}, {"stream": True}):
-            with pytest.raises(openai.BadRequestError) as refused:
-                await client.chat.completions.create(**{"model": "plait/single", "messages": ASK, "n": 2, **wrong})
-            assert refused.value.param == "n"
+
+
+async def test_several_choices_of_any_planner(serve: Any) -> None:
+    async with serve("one two") as served:
+        said = await served.client().chat.completions.create(model="plait/sample:n=2", messages=ASK, n=3)
+        assert [choice.message.content for choice in said.choices] == ["one two"] * 3
+        assert said.usage.completion_tokens == 3 * 2 * 2, "three votes of two calls of two tokens"
+
+
+async def test_several_choices_are_streamed_side_by_side(serve: Any) -> None:
+    async with serve(Reply(text="one two three", tokens_per_second=100)) as served:
+        stream = await served.client().chat.completions.create(
+            model="q", messages=ASK, n=3, stream=True, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in stream]
+        texts, order = ["", "", ""], list[int]()
+        for choice in (choice for chunk in chunks for choice in chunk.choices if choice.delta.content):
+            texts[choice.index] += choice.delta.content
+            order.append(choice.index)
+        assert texts == ["one two three"] * 3
+        assert order != sorted(order), "a choice waits for no other"
+        ends = [choice.finish_reason for chunk in chunks for choice in chunk.choices if choice.finish_reason]
+        assert ends == ["stop"] * 3 and chunks[-1].usage.completion_tokens == 9
+
+
+async def test_a_choice_that_fails_ends_the_stream_and_the_others(serve: Any) -> None:
+    replies = (Reply(text="no memory", finish="error", times=1), Reply(text="word " * 500, tokens_per_second=50))
+    async with serve(*replies) as served:
+        stream = await served.client().chat.completions.create(model="q", messages=ASK, n=3, stream=True)
+        with pytest.raises(openai.APIError, match="no memory"):
+            async for _ in stream:
+                pass
+        while served.service.live:
+            await asyncio.sleep(0.005)
+        assert served.worker.counts["generated"] < 500
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
