@@ -37,7 +37,7 @@ log = logging.getLogger("plait.serve")
 
 class Door(Protocol):
     """A form in which a text is asked for and told: a file of its own, and a place in `DOORS`. What it asks for goes
-    one way (`Asking`), whatever its form."""
+    one way (`DoorHandler`), whatever its form."""
 
     path: str
     name: str
@@ -45,15 +45,15 @@ class Door(Protocol):
     body: type[Any]
     """What a client sends, a `Body`."""
 
-    def requests(self, body: Any, strategy: ServedStrategy) -> list[Asked]:
+    def requests(self, body: Any, strategy: ServedStrategy, /) -> list[Asked]:
         """Return what is asked, once for each choice. Raises `ApiError`, and what `Request.of` raises."""
         ...
 
-    def whole(self, lives: Sequence[ServedRun], answers: Sequence[Answer], body: Any) -> dict[str, Any]:
+    def whole(self, lives: Sequence[ServedRun], answers: Sequence[Answer], body: Any, /) -> dict[str, Any]:
         """Return the answer to send of runs that are over, each with a value. Raises `ApiError`."""
         ...
 
-    def events(self, lives: Sequence[ServedRun], body: Any) -> AsyncGenerator[bytes, None]:
+    def events(self, lives: Sequence[ServedRun], body: Any, /) -> AsyncGenerator[bytes, None]:
         """Yield the answer to send while it is written, and at its end what went wrong."""
         ...
 
@@ -93,7 +93,7 @@ def build(service: Service) -> Starlette:
         Route("/metrics", _Endpoint(service, _metrics, "metrics")),
     ]
     for door in DOORS:
-        endpoint = _Endpoint(service, Asking(service, door), door.name, form=door.error)
+        endpoint = _Endpoint(service, DoorHandler(service, door), door.name, form=door.error)
         routes.append(Route(door.path, endpoint, methods=["POST"]))
     about = AboutApi(service, routes, {door.path: door.body for door in DOORS} | _BODIES)
     for path, handler, keys in (
@@ -135,7 +135,7 @@ def build(service: Service) -> Starlette:
     return app
 
 
-class Asking:
+class DoorHandler:
     """The handler of a door: from a body to runs, and from their answers to what is sent."""
 
     def __init__(self, service: Service, door: Door) -> None:

@@ -9,7 +9,7 @@ from pydantic import Field, JsonValue
 
 from ...core.request import Request
 from ...runtime.client.answer import Answer
-from .bodies import BIASES, STOPS, Body, ServedStrategy, StreamOptions
+from .bodies import Body, ServedStrategy, StreamOptions
 from .chat import chat_usage
 from .errors import ApiError, invalid, unsupported
 from .http import sse
@@ -28,18 +28,15 @@ _TOKENS = 16
 class CompletionBody(Body):
     """The body."""
 
+    endpoint = "completions"
     prompt: str | Annotated[list[str], Field(min_length=1, max_length=_CHOICES)] | list[int] | list[list[int]]
     max_tokens: int | None = Field(default=None, ge=1)
     n: int | None = Field(default=None, ge=1, le=_CHOICES)
     best_of: int | None = None
     echo: bool | None = None
-    suffix: str | None = None
-    stop: str | Annotated[list[str], Field(max_length=STOPS)] | None = None
+    suffix: JsonValue = None
     stream_options: StreamOptions | None = None
     logprobs: int | None = Field(default=None, ge=0, le=20)
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    logit_bias: Annotated[dict[str, float] | None, Field(max_length=BIASES)] = None
     user: JsonValue = None
 
     def check(self) -> None:
@@ -52,8 +49,6 @@ class CompletionBody(Body):
             raise invalid(f"that is more than {_CHOICES} choices: ask for fewer, or send several requests", "n")
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise unsupported("best_of", "`best_of` is not supported: ask plait/sample:n=…,merge=best-of for the best")
-        if self.suffix:
-            raise unsupported("suffix", "`suffix` is not supported: leave it out")
         if self.echo and self.logprobs is not None:
             raise unsupported("logprobs", "the log-probabilities of a prompt are not known: leave `echo` out")
         if self.tool_choice is not None or self.parallel_tool_calls is not None:
@@ -71,10 +66,6 @@ class CompletionBody(Body):
         """Return what is asked about one prompt."""
         generation = {
             "max_tokens": self.max_tokens or _TOKENS,
-            "stop": self.stop or None,
-            "presence_penalty": self.presence_penalty,
-            "frequency_penalty": self.frequency_penalty,
-            "logit_bias": self.logit_bias,
             "top_logprobs": self.logprobs,
         }
         task = self.plait.task or {"name": "plain", "options": {"raw": True}}

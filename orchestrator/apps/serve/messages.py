@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -66,6 +66,7 @@ class OutputConfig(BaseModel):
 class CountBody(Body):
     """The body of `POST /v1/messages/count_tokens`, and most of that of a message."""
 
+    endpoint = "messages"
     messages: list[dict[str, Any]] = Field(min_length=1, max_length=MESSAGES)
     """Read by `conversation_of`."""
     system: str | list[dict[str, Any]] | None = None
@@ -87,9 +88,6 @@ class CountBody(Body):
 
     def check(self) -> None:
         """Raise `ApiError` for what cannot be honoured."""
-        for name in ("container", "mcp_servers"):
-            if getattr(self, name):
-                raise unsupported(name, f"`{name}` is not supported: leave it out")
         for place, tool in enumerate(self.tools or ()):
             if tool.type not in (None, "custom"):
                 raise unsupported(f"tools[{place}].type", f"the tool {tool.type!r} is not run here: describe it as one "
@@ -126,9 +124,9 @@ class CountBody(Body):
         if last["role"] == "assistant" and not last["tool_calls"]:  # its turn is to be gone on from
             messages, begin = messages[:-1], last["content"]
         output = None if config.format is None else config.format.schema_
-        asked = self._request(messages, strategy, tools, generation, output)
+        asked = self._request(messages, strategy, tools, generation, output, begin)
         choice = self.tool_choice if isinstance(self.tool_choice, dict) else {}
-        more: dict[str, object] = {"begin": begin or None}
+        more: dict[str, object] = {}
         more["tool_choice"] = {"any": "required", "none": "none"}.get(str(choice.get("type")))
         more["parallel_tool_calls"] = False if choice.get("disable_parallel_tool_use") is True else None
         return asked.updated({name: value for name, value in more.items() if value is not None})
@@ -137,7 +135,11 @@ class CountBody(Body):
 class MessagesBody(CountBody):
     """The body of `POST /v1/messages`."""
 
-    max_tokens: int | None = Field(ge=1)
+    def check(self) -> None:
+        """Raise `ApiError` for what cannot be honoured."""
+        if self.max_tokens is None:
+            raise invalid("`max_tokens` is missing", "max_tokens", "missing_required_parameter")
+        super().check()
 
 
 class Messages:
@@ -152,7 +154,7 @@ class Messages:
     def whole(self, lives: Sequence[ServedRun], answers: Sequence[Answer], _: MessagesBody) -> dict[str, Any]:
         """Return the message of a run that is over."""
         live, answer = lives[0], answers[0]
-        message = {**_message(live), "content": list(blocks_of(answer.message)), "stop_reason": _stop(answer)}
+        message = {**_message(live), "content": list(_blocks(live, answer)), "stop_reason": _stop(answer)}
         return {**message, "usage": _usage(answer), "plait": said_of(live, answer)}
 
     async def events(self, lives: Sequence[ServedRun], _: MessagesBody) -> AsyncGenerator[bytes, None]:
@@ -163,7 +165,7 @@ class Messages:
         writing = _Writing()
         async for _place, news in tell_each(lives):
             if not isinstance(news, Ended):
-                for event in writing.take(news):
+                for event in writing.take(news) if live.thoughts or not isinstance(news, Thought) else ():
                     yield event
                 continue
             answer = news.answer
@@ -172,7 +174,7 @@ class Messages:
             except ApiError as error:
                 yield _event("error", error=self.error(error)["error"])
                 return
-            for event in writing.end(answer):
+            for event in writing.end(answer, _blocks(live, answer)):
                 yield event
             delta = {"stop_reason": _stop(answer), "stop_sequence": None}
             yield _event("message_delta", delta=delta, usage=_usage(answer), plait=said_of(live, answer))
@@ -214,9 +216,9 @@ class _Writing:
             case _:
                 raise AssertionError(news)
 
-    def end(self, answer: Answer) -> Iterator[bytes]:
-        """Yield the rest: what has not been told while it was written."""
-        for block in blocks_of(answer.message):
+    def end(self, answer: Answer, blocks: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+        """Yield the rest of an answer's blocks: what has not been told while it was written."""
+        for block in blocks:
             kind = block["type"]
             if kind in self._types:
                 continue
@@ -266,6 +268,11 @@ def _message(live: ServedRun) -> dict[str, Any]:
     name = f"msg_{live.handle.run}"
     return {"id": name, "type": "message", "role": "assistant", "model": live.model, "stop_reason": None,
             "stop_sequence": None}  # fmt: skip
+
+
+def _blocks(live: ServedRun, answer: Answer) -> Iterator[dict[str, Any]]:
+    turn = answer.message
+    return blocks_of(turn if live.thoughts else turn.model_copy(update={"reasoning": ""}))
 
 
 def _stop(answer: Answer) -> str:
