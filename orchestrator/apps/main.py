@@ -111,6 +111,12 @@ MOVED = {
     "compare": "eval compare", "route fit": "learn route", "route": "learn route", "rollouts": "learn rollouts",
 }  # fmt: skip
 """Names that commands have no longer: such a command is refused, and the new name said."""
+RARE = (
+    "allow", "budget", "cache", "config", "dialect", "engines", "gpus", "journal", "mcp", "seed", "telemetry",
+    "tensor_parallel", "thinking", "tool_actors", "top_p",
+)  # fmt: skip
+"""Options that `--help` leaves out and `--help-all` has: settings that most people never change."""
+_ALL = "plait.help-all"
 _FREE = ("job submit", "job manifest")
 """Commands whose arguments are another command's words."""
 
@@ -127,13 +133,63 @@ class _LazyCommand(TyperCommand):
         single = _new_app()
         free = {"allow_extra_args": True, "ignore_unknown_options": True} if self._words in _FREE else None
         function = getattr(importlib.import_module(self._module, __package__), self._attribute)
-        single.command(self.name, context_settings=free)(cancellable(function))
+        single.command(self.name, cls=_Command, context_settings=free)(cancellable(function))
         command = typer.main.get_command(single)
         command.name = self.name
         more = [words for group in COMMANDS.values() for words in group if words.startswith(f"{self._words} ")]
         if more:
             command.epilog = f"See also: {', '.join(f'plait {words}' for words in more)}."
         return command
+
+
+class _Command(TyperCommand):
+    """A command whose `--help` has the options that most people want, and `--help-all` the rest."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, `--help-all` among them if it says more."""
+        params = super().get_params(ctx)
+        if any(map(_is_rare, params)):
+            params.append(_help_all())
+        return params
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, without the rare options unless all were asked for."""
+        hidden = [param for param in self.params if _is_rare(param) and not ctx.meta.get(_ALL)]
+        for param in hidden:
+            param.hidden = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            for param in hidden:
+                param.hidden = False
+
+
+def _is_rare(param: Any) -> bool:
+    """Whether an option is rarely needed; one of a command's own, such as `plait simulate --engines`, is not."""
+    return param.name in RARE and getattr(param, "rich_help_panel", None) in ("Model and workers", "How it is solved")
+
+
+def _show_all(ctx: typer.Context, wanted: bool) -> None:
+    if wanted:
+        ctx.meta[_ALL] = True
+        typer.echo(ctx.get_help())
+        raise typer.Exit
+
+
+def _help_all() -> Any:
+    """Return the option `--help-all`, made as Typer makes its options."""
+    app = typer.Typer(add_completion=False)
+
+    @app.command()
+    def all_(
+        help_all: Annotated[
+            bool,
+            typer.Option("--help-all", is_eager=True, expose_value=False, callback=_show_all,
+                         help="Show this message with the options that are rarely needed."),
+        ] = False,
+    ) -> None: ...  # fmt: skip
+
+    return typer.main.get_command(app).params[0]
 
 
 class LazyGroup(TyperGroup):

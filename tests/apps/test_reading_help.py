@@ -71,3 +71,58 @@ def test_a_pipe_gets_whole_ids(plait: Plait, script: Any, monkeypatch: pytest.Mo
 def test_a_folder_that_is_not_there_is_said_before_an_engine_starts(plait: Plait) -> None:
     done = plait("run", "hi", "--worker", "engine", "--model", "/no/such/folder")
     assert done.code == 1 and "there is no model at /no/such/folder" in done.err and "starting" not in done.err
+
+
+def test_help_has_what_most_people_want_and_help_all_the_rest(plait: Plait) -> None:
+    short, whole = plait("run", "--help").out, plait("run", "--help-all").out
+    shown = [line for line in short.splitlines() if line.startswith("│ --")]
+    assert len(shown) <= 24
+    for option in ("--planner", "--model", "--tools", "--temperature", "--help-all"):
+        assert option in short and option in whole
+    for option in ("--gpus", "--cache", "--otel", "--config", "--budget"):
+        assert option not in short and option in whole
+    assert plait("run", "hi", "--script", "none.json", "--cache", "on").code == 2, "hidden, and still an option"
+
+
+def test_options_of_a_command_s_own_are_in_its_help(plait: Plait) -> None:
+    assert "--engines" in plait("simulate", "--help").out
+    assert "--help-all" not in plait("runs", "list", "--help").out
+
+
+@pytest.mark.parametrize("command", ["runs view", "runs trace", "runs replay", "runs list", "why", "names"])
+def test_options_of_models_stand_only_where_a_model_is_used(command: str, plait: Plait) -> None:
+    said = plait(*command.split(), "--help").out
+    assert not [option for option in ("--model", "--worker", "--base-url", "--script") if option in said]
+
+
+def test_a_run_of_any_journal_can_be_drawn(plait: Plait, script: Any) -> None:
+    run = plait("run", "hi", "--script", script("yes"), "--journal", "mine.plait", "--json").json["run"]
+    for command in ("view", "trace"):
+        assert plait("runs", command, run[:8], "--from", "mine.plait", "--json").json["run"] == run
+    assert plait("runs", "view", run, "--from", "nothing.plait").code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("eval mine.csv", "plait eval plain --problems mine.csv"),
+        ("eval none.csv", "there is no file none.csv"),
+        ("run hi --task gsm8k", "FILE.py:Class"),
+        ("run hi --worker htpp", "did you mean 'http'"),
+        ("run hi --model coutdown --worker engine", "did you mean 'countdown'"),
+        ("runs list --status faild", "did you mean 'failed'"),
+        ("run hi --planner smple --script s.json", "did you mean 'sample'"),
+        ("run hi --temprature 0.7", "--temperature"),
+    ],
+)
+def test_a_word_that_is_wrong_is_answered_with_the_right_one_and_nothing_starts(
+    words: str, said: str, plait: Plait
+) -> None:
+    Path("mine.csv").write_text("question,answer\n6 times 7?,42\n")
+    Path("s.json").write_text('{"replies": [{"text": "yes"}]}')
+    done = plait(*words.split())
+    assert done.code in (1, 2) and said in done.err and "starting" not in done.err, done.err
+
+
+def test_what_a_model_says_loses_nothing_to_markup(plait: Plait, script: Any) -> None:
+    assert "[bold]42[/bold] [/]" in plait("run", "[red]hi", "--script", script("[bold]42[/bold] [/]"), "-v").out

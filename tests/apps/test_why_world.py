@@ -287,4 +287,4 @@ def test_an_actor_that_is_killed(process: Any, plait: Plait, tmp_path: Path) -> 
     _, err = running.communicate(timeout=300)
     assert running.returncode == 1 and "more: plait why" in err, err
     out = plait("why", err.partition("more: plait why ")[2].split()[0]).out
-    assert "worker-lost" in out, out
+    assert "1 step (a): the same prompt or call was running each time that its worker died" in out, out

@@ -59,7 +59,9 @@ def explain(error: BaseException, model: str) -> str:
     """Say in one sentence why vLLM did not start, and what to do."""
     text = str(error)
     lower = text.lower()
-    own = f"{type(error).__name__}: {first_line(error)}"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = next((line for line in lines if "Value error," in line), lines[0] if lines else "")[:300]
+    own = f"{type(error).__name__}: {said}" if said else type(error).__name__
     unknown = ("not supported for now", "recognize this architecture", "no model architectures")
     if any(part in lower for part in unknown):
         return (
@@ -74,8 +76,4 @@ def explain(error: BaseException, model: str) -> str:
         return f"the weights of {model} cannot be read ({own}): download or export the model again"
     if "tokenizer" in lower:
         return f"the tokenizer of {model} cannot be read ({own}): download or export the model again"
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = next((line for line in lines if "Value error," in line), lines[0] if lines else type(error).__name__)
-    return (
-        f"vLLM could not load {model} ({type(error).__name__}: {said[:300]}): check the model and the engine's options"
-    )
+    return f"vLLM could not load {model} ({own}): check the model and the engine's options"

@@ -193,6 +193,8 @@ def evaluate(
         config = config.model_copy(update={"whole": 0})  # every token counts here, those of stopped answers too
     given: Sequence[CountdownProblem | DatasetQuestion]
     if Path(task).suffix.lower() in (".csv", ".jsonl", ".parquet"):
+        if not Path(task).is_file():
+            raise UsageError(f"there is no file {task}")
         raise UsageError(
             f"{task} is a file, not a task: plait try {task}, or plait eval plain --problems {task} --text FIELD "
             "--want FIELD"

@@ -8,11 +8,13 @@ from typing import Annotated
 
 import typer
 
+from ...core.addresses import allow
 from ...core.messages import counted
+from ...runtime.client.config import Config
 from ...runtime.journal.names import refuse_names
 from ...runtime.journal.replay import ReplayReport, replay as replayed
 from ...runtime.plugins.loader import Plugins
-from ..common.options import Common, Json, common_options
+from ..common.options import Allow, Json
 from ..common.output import opened
 
 __all__ = ["replay"]
@@ -20,20 +22,18 @@ __all__ = ["replay"]
 _SHOWN = 600
 
 
-@common_options
 def replay(
     file: Annotated[Path, typer.Argument(help="A journal, as `--journal` writes it.")],
     until: Annotated[int | None, typer.Option(min=1, help="Only up to this event.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Test the machine's invariants after each event.")] = False,
+    allowed: Allow = None,
     as_json: Json = False,
-    *,
-    common: Common,
 ) -> None:
     """Feed a journal's events to a new machine and compare what it does; exit code 1 if that differs.
 
-    No worker is started, whatever the options and the configuration name.
+    No worker is started.
     """
-    common.load()
+    allow(*Config.load().allow, *(allowed or ()))
     refuse_names(file)
     with opened(as_json) as output:
         report = replayed(file, Plugins(), until=until, check=check)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.table import Table
@@ -14,12 +14,12 @@ from rich.text import Text
 from ...core.addresses import allow
 from ...core.errors import UsageError
 from ...core.events import Finish
-from ...core.messages import counted
+from ...core.messages import counted, did_you_mean
 from ...core.result import Usage
 from ...runtime.client.answer import Answer
 from ...runtime.client.client import read_answer
 from ...runtime.client.config import Config
-from ...runtime.journal.directory import RunEntry, entries, find, sweep
+from ...runtime.journal.directory import RunEntry, RunStatus, entries, find, sweep
 from ...runtime.journal.names import refuse_names
 from ...runtime.journal.resume import Rebuilt, rebuild
 from ...runtime.journal.sessions import settings_of
@@ -40,6 +40,7 @@ _REACHING = ("worker", "tools", "mcp", "base_url", "api_key_env")
 """Settings of a run that choose code to run, or where prompts and keys are sent."""
 _OF_THE_REQUEST = ("planner", "policies", "merge", "n", "tokens", "seconds")
 """Settings that a run has in its own request."""
+_STATUSES: tuple[str, ...] = get_args(RunStatus)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _STYLES = {"done": "green", "partial": "yellow", "failed": "red", "cancelled": "yellow", "interrupted": "magenta"}
 
@@ -51,6 +52,9 @@ def listing(
     as_json: Json = False,
 ) -> None:
     """List the newest runs: id, when, how they ended, planner, tokens, what was asked."""
+    if status not in (None, *_STATUSES):
+        near = did_you_mean(status, _STATUSES)
+        raise UsageError(f"no run has the status {status!r}{near}: there are {', '.join(_STATUSES)}")
     where = place_of(place)
     with opened(as_json) as output:
         found: list[RunEntry] = []

@@ -29,10 +29,10 @@ def place_of(given: str | None) -> Location:
     return found
 
 
-def journal_of(run: str, config: Config, only: str | None = None) -> tuple[Location, str | None]:
+def journal_of(run: str, where: Location, only: str | None = None) -> tuple[Location, str | None]:
     """Return a journal, and which run of it is meant (`None`: the last).
 
-    `run` is a file, or the id of a run (or how it begins) in the folder of journals; empty, the newest run there.
+    `run` is a file, or the id of a run (or how it begins) in the journals at `where`; empty, the newest run there.
     Raises `UsageError` if there is none.
     """
     path = Path(run).expanduser()
@@ -40,7 +40,6 @@ def journal_of(run: str, config: Config, only: str | None = None) -> tuple[Locat
         return path, only
     if only is not None:
         raise UsageError(f"--run {only} chooses a run of a journal, but {run or 'nothing'} is no file")
-    where = place(config)
     if not run:
         newest = next(entries(where), None)
         if newest is None:

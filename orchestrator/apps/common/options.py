@@ -17,7 +17,7 @@ from ...core.addresses import allow
 from ...core.ops import Thinking
 from ...core.request import Request
 from ...runtime.client.config import Config
-from ...runtime.client.models import BUNDLED, CATALOG
+from ...runtime.client.models import named
 from ...runtime.plugins.loader import PluginKind, Plugins
 from ...runtime.plugins.own_code import own_code
 from ...runtime.plugins.spec import typed
@@ -59,8 +59,7 @@ def _names(kind: PluginKind) -> Callable[[str], list[str]]:
 
 
 def _models(incomplete: str) -> list[str]:
-    bundled = [path.name for path in BUNDLED.iterdir() if path.is_dir()]
-    return sorted(name for name in (*bundled, *CATALOG) if name.startswith(incomplete))
+    return [name for name in named() if name.startswith(incomplete)]
 
 
 _WHERE = "Model and workers"

@@ -12,6 +12,7 @@ from ...core.interfaces import Worker
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ...runtime.driver.watchers import Watcher
+from ...runtime.plugins.loader import Plugins
 from ..control.socket import opened
 from ..doctor.checks import model_folder
 from ..verbs import Control
@@ -55,6 +56,8 @@ async def opened_session(
 
     Raises `Interrupted` when the user gives up before they are ready.
     """
+    if not workers and config.worker not in _NAMES:
+        Plugins().class_of("worker", config.worker)  # refuses a name that is none, before anything is said to start
     if config.worker in _NAMES and (workers is None or workers):
         _refuse_model(config.model)
     config = config.model_copy(update={"max_waiting": None})  # a command bounds its load itself: what is due can wait

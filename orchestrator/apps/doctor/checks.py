@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ...core.messages import did_you_mean
 from ...core.processor import float_type
 from ...runtime.client.config import Config
+from ...runtime.client.models import named
 from .packages import version_of
 from .ray_auth import ask_entry
 
@@ -136,7 +138,7 @@ def model_folder(model: str) -> Check:
         if model.count("/") == 1 and not model.startswith((".", "/", "~")):
             hint = "download it once with `hf download`, and give --model its folder, to be independent of the network"
             return Check("model", "warn", f"{model} is no folder here, so it is looked for on a hub", hint)
-        return Check("model", "fail", f"there is no model at {model}", remedy)
+        return Check("model", "fail", f"there is no model at {model}{did_you_mean(model, named())}", remedy)
     if not folder.is_dir():
         return Check("model", "fail", f"{model} is a file", remedy)
     missing = [name for name in ("config.json", "tokenizer_config.json") if not (folder / name).is_file()]

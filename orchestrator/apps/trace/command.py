@@ -19,8 +19,8 @@ from ...runtime.journal.replay import history
 from ...runtime.plugins.loader import Plugins
 from ...runtime.runlog import AttemptRecord
 from ..common.files import write_private
-from ..common.journals import journal_of
-from ..common.options import Common, Json, common_options
+from ..common.journals import Place, journal_of, place_of
+from ..common.options import Json
 from ..common.output import opened
 from .atif import atif
 from .chrome import chrome_events
@@ -39,7 +39,6 @@ _LEFT_OUT = ("op", "deltas", "counts", "result", "run")
 """Of an attempt: what the trace does not write, or writes in another form."""
 
 
-@common_options
 def trace(
     run: Annotated[
         str, typer.Argument(metavar="RUN", help="A run's id, or a journal (its last run); the newest run if left out.")
@@ -66,9 +65,8 @@ def trace(
         bool, typer.Option("--content", help="Prompts, texts and arguments too (otel; json has them always).")
     ] = False,
     redact: Annotated[bool, typer.Option("--redact", help="No texts, arguments or token ids (atif).")] = False,
+    place: Place = None,
     as_json: Json = False,
-    *,
-    common: Common,
 ) -> None:
     """Write a run as a Chrome trace, as OpenTelemetry spans (one JSON object a line), as plain JSON, as an ATIF
     trajectory, or as the rows of an agentic Mooncake trace."""
@@ -78,7 +76,7 @@ def trace(
         raise UsageError("--ray goes with --format chrome: Ray's timeline is in that format")
     if send and (form != "otel" or out is not None):
         raise UsageError("--send goes with --format otel and without --out: spans are sent or written")
-    journal, found = journal_of(run, common.load(), only)
+    journal, found = journal_of(run, place_of(place), only)
     with opened(as_json) as output:
         made = read_trace(journal, Plugins(), found)
         ending = {"otel": ".otel.jsonl", "json": ".json", "mooncake": ".mooncake.jsonl"}.get(form, f".{form}.json")

@@ -13,8 +13,8 @@ import typer
 from ...core.messages import counted
 from ...runtime.plugins.loader import Plugins
 from ..common.files import write_private
-from ..common.journals import journal_of
-from ..common.options import Common, Json, common_options
+from ..common.journals import Place, journal_of, place_of
+from ..common.options import Json
 from ..common.output import opened
 from ..trace.read import default_name, read_trace
 from .page import page
@@ -22,7 +22,6 @@ from .page import page
 __all__ = ["view"]
 
 
-@common_options
 def view(
     run: Annotated[
         str, typer.Argument(metavar="RUN", help="A run's id, or a journal (its last run); the newest run if left out.")
@@ -32,15 +31,14 @@ def view(
     open_it: Annotated[
         bool | None, typer.Option("--open/--no-open", help="Show it in a browser; by default if there is a display.")
     ] = None,
+    place: Place = None,
     as_json: Json = False,
-    *,
-    common: Common,
 ) -> None:
     """Write the pictures of a run into one HTML file: plan, engines, prefix tree, votes, and a slider through time.
 
     The file needs no server and loads nothing. It holds the run's prompts and texts.
     """
-    journal, found = journal_of(run, common.load(), only)
+    journal, found = journal_of(run, place_of(place), only)
     with opened(as_json) as output:
         trace = read_trace(journal, Plugins(), found)
         path = (out or default_name(trace, ".html")).expanduser()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...core.errors import ConfigError
 
-__all__ = ["BUNDLED", "CATALOG", "CHAT", "Entry", "cache", "fetched", "folder_of"]
+__all__ = ["BUNDLED", "CATALOG", "CHAT", "Entry", "cache", "fetched", "folder_of", "named"]
 
 BUNDLED = Path(__file__).parents[2] / "models"
 CHAT = "smollm2"
@@ -42,6 +42,11 @@ CATALOG = {
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     )
 }
+
+
+def named() -> list[str]:
+    """Return the names that a model may be given by: those that come with plait, and those that can be fetched."""
+    return sorted([*(path.name for path in BUNDLED.iterdir() if path.is_dir()), *CATALOG])
 
 
 def cache() -> Path:

@@ -56,10 +56,10 @@ def _recorded(repl: Repl, turn: ReplTurn) -> tuple[Location, str]:
     """Return the journal that holds a turn's run. Raises `UsageError`."""
     if repl.session.config.journal == "off":
         raise UsageError("nothing of this session is written down (journal=off): start it with --journal FILE")
-    place = repl.session.config.journal
-    if isinstance(place, Path) and place.is_file():
-        return place, turn.run
-    path, run = journal_of(turn.run, repl.session.config)
+    journal = repl.session.config.journal
+    if isinstance(journal, Path) and journal.is_file():
+        return journal, turn.run
+    path, run = journal_of(turn.run, place(repl.session.config))
     return path, run or turn.run
 
 
