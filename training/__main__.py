@@ -10,12 +10,19 @@ import argparse
 import importlib
 import random
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .trades import TRADES
 
+if TYPE_CHECKING:
+    from . import compare
+
+Page = Callable[[Sequence["compare.Pair"], Sequence[dict[str, Any]], str, Path], Path]
+"""Writes the page of a comparison, the facts of both models and the command into a folder."""
 COMMANDS = ("all", "train", "export", "evaluate", "check", "cards", "compare", "reproduce", "agree")
 
 
@@ -38,7 +45,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", type=Path, default=None, help="exported model; the bundled one of that size")
     parser.add_argument("--other", type=Path, default=None, help="compare: the model beside it; FOLDER/model")
     parser.add_argument("--engine", action="store_true", help="compare: on the engine, too")
-    parser.add_argument("--out", type=Path, default=None, help="compare: where the page goes; FOLDER")
+    parser.add_argument("--out", type=Path, default=None, help="retraining's page, by `python -m experiments`; FOLDER")
     parser.add_argument(
         "--size", choices=["tiny", "draft", "small", "large"], default="small",
         help="0.1 and 0.4 (tiny and draft, of tables only), 1.1 or 3.2 million parameters",
@@ -101,7 +108,7 @@ def check_cards(count: int, seed: int) -> int:
     return int(worse > 0)
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, write: Page | None = None) -> int:
     """Run the command; 0 when all went well."""
     options = parse(arguments)
     torch.set_num_threads(options.threads)
@@ -159,21 +166,25 @@ def main(arguments: list[str] | None = None) -> int:
         if not options.quick:
             evaluate.update_card(rows, options.model / "README.md")
     if options.command in ("compare", "reproduce"):
-        compare_models(options, device)
+        compare_models(options, device, write)
     return 0
 
 
-def compare_models(options: argparse.Namespace, device: torch.device) -> None:
-    """Compare two exported models and write the page."""
+def compare_models(options: argparse.Namespace, device: torch.device, write: Page | None) -> None:
+    """Compare two exported models, and write the page or print what came of it."""
     from . import compare
 
     folders = (options.model, options.other)
     kept = compare.Kept(options.folder / "compared.json")
     pairs = compare.compare(folders, options.problems, kept, device, options.engine)
+    if write is None:
+        claims, rows, _ = compare.findings(pairs)
+        print("\n".join([*claims, *(" | ".join(row) for row in rows)]))
+        return
     flags = [f"--size {options.size}"] * (options.size != "small") + ["--compile"] * options.compile
     flags += ["--engine"] * options.engine + [f"--problems {options.problems}", f"--out {options.out}"]
-    command = f"python -m training {options.command} {' '.join(flags)}"
-    page = compare.write(pairs, [compare.facts_of(folder) for folder in folders], command, options.out)
+    command = f"python -m experiments retraining {' '.join(flags)}"
+    page = write(pairs, [compare.facts_of(folder) for folder in folders], command, options.out)
     print(page.read_text(encoding="utf-8"))
 
 

@@ -154,41 +154,6 @@ def findings(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], dict[st
     return [claim], rows, figures
 
 
-def write(pairs: Sequence[Pair], facts: Sequence[dict[str, Any]], command: str, out: Path) -> Path:
-    """Write `data/retraining.json` and the page made of it into a folder; return the page."""
-    from experiments._tools.base import Table
-    from experiments._tools.machine import machine
-    from experiments._tools.page import contents, put
-
-    claims, rows, figures = findings(pairs)
-    columns = ("mode", "n", *NAMES, "retrained − shipped", "within the shipped one's interval")
-    note = (
-        "Solved, checked by exact arithmetic; 95 % Wilson intervals. Both models had the same problems, so their "
-        "difference is paired by problem; its interval is that of Bonett and Price (2012)."
-    )
-    names = ("steps", "tokens", "seconds", "seed")
-    runs = [
-        [name, *(f"{each[key]:,}" if key in each else "" for key in names)]
-        for name, each in zip(NAMES, facts, strict=True)
-    ]
-    times = "Seconds are wall-clock, with whatever else the machine did meanwhile, and with pauses."
-    tables = [Table("Solved", columns, rows, note), Table("Training", ("model", *names), runs, times)]
-    page = contents(
-        name="retraining",
-        title="Retraining from scratch",
-        question="Does the committed command make a model as good as the shipped one?",
-        command=command,
-        machine=[machine()],
-        about="Held-out problems: no model was trained on their numbers, with any target.",
-        claims=claims,
-        tables=tables,
-        plots=[],
-        theirs="",
-        figures={"modes": figures, "training": dict(zip(NAMES, facts, strict=True))},
-    )
-    return put(page, out)
-
-
 def facts_of(folder: Path) -> dict[str, Any]:
     """Return what an exported model says of its training."""
     path = folder / "training.json"

@@ -21,7 +21,7 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -136,6 +136,8 @@ class Run(NamedTuple):
 
 Runs = dict[tuple[str, str, int], Run]
 """By weights, way and number of the problem."""
+Page = Callable[[Sequence[Path], Runs, str, str, Path], Path]
+"""Writes the page of runs of two models, what was trained and the command into a folder."""
 
 
 def kept_runs(path: Path) -> Runs:
@@ -223,24 +225,6 @@ def findings(folders: Sequence[Path], runs: Runs) -> tuple[list[str], list[list[
     return claims, rows, figures
 
 
-def write(folders: Sequence[Path], runs: Runs, about: str, command: str, out: Path) -> Path:
-    """Write `data/shortest.json` and the page made of it into a folder; return the page."""
-    from experiments._tools.base import Table
-    from experiments._tools.machine import machine
-    from experiments._tools.page import contents, put
-
-    claims, rows, figures = findings(folders, runs)
-    columns = ("way", "model", "n", "solved (95 % interval)", "total tokens", "critical path", "threads")
-    note = "Means over problems. Tokens are those generated, in threads that were stopped early too."
-    page = contents(
-        name="shortest", title="Retrained on its own shortest threads",
-        question="Does supervised training on a model's own verified shortest runs make it cheaper at equal accuracy?",
-        command=command, machine=[machine()], about=about, claims=claims,
-        tables=[Table("Held-out problems, on the engine", columns, rows, note)], plots=[], theirs="", figures=figures,
-    )  # fmt: skip
-    return put(page, out)
-
-
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m training.shortest")
@@ -260,9 +244,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command."""
+def main(arguments: list[str] | None = None, write: Page | None = None) -> None:
+    """Run the command. `write` makes the page of what was evaluated, for `--out`."""
     options = parse(arguments)
+    if options.command == "evaluate" and options.out is not None and write is None:
+        raise SystemExit("the page is written by `python -m experiments shortest evaluate --out FOLDER`")
     torch.set_num_threads(1)
     folder: Path = options.folder
     if options.command == "problems":
@@ -278,8 +264,8 @@ def main(arguments: list[str] | None = None) -> None:
         runs = asyncio.run(evaluate(folders, options.problems, folder / "runs.jsonl", options.seconds))
         claims, rows, _ = findings(folders, runs)
         print("\n".join([*claims, *(" | ".join(row) for row in rows)]))
-        if options.out is not None:
-            command = f"python -m training.shortest evaluate --problems {options.problems}"
+        if options.out is not None and write is not None:
+            command = f"python -m experiments shortest evaluate --problems {options.problems}"
             print(write(folders, runs, options.about, command, options.out))
 
 

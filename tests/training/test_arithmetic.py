@@ -62,7 +62,7 @@ def test_the_voters_err_as_often_as_they_should() -> None:
         for _ in range(400):
             words = draw_sum(rng)
             text = attempt(rng, words, skill)
-            task = Sums(text=" ".join(words), level=level)
+            task = Sums(text=" ".join(words), skill=level)
             right += task.verify(task.extract(text))
         shares.append(right / 400)
     assert shares == sorted(shares) and shares[0] < 0.55 and shares[-1] > 0.75

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from experiments._tools.page import render
+from experiments.retraining.run import write
 from training import compare
 from training.__main__ import main, parse
-from training.compare import Kept, Pair, findings, on_engine, paired, weights_of, write
+from training.compare import Kept, Pair, findings, on_engine, paired, weights_of
 from training.evaluate import held_out
 from training.export import export, load
 from training.model import Llama, ModelConfig
@@ -81,7 +82,7 @@ def test_one_command_compares_and_goes_on_where_it_was(
     monkeypatch.setattr(compare, "MODES", direct)
     words = ["compare", "--model", str(one), "--other", str(two), "--folder", str(tmp_path / "f"), "--problems", "4"]
     words += ["--threads", "1"]
-    assert main([*words, "--device", "cpu", "--out", str(tmp_path / "out")]) == 0
+    assert main([*words, "--device", "cpu", "--out", str(tmp_path / "out")], write) == 0
     said = json.loads((tmp_path / "out" / "data" / "retraining.json").read_text())
     page = (tmp_path / "out" / "README.md").read_text()
     assert page == render(said)
@@ -96,7 +97,7 @@ def test_one_command_compares_and_goes_on_where_it_was(
     monkeypatch.setattr(compare, "MODES", dict.fromkeys(direct, forbidden))
     asked = []
     monkeypatch.setattr(compare, "on_engine", lambda folder, planner, count: asked.append(planner) or [True] * count)
-    assert main([*words, "--device", "cpu", "--out", str(tmp_path / "out"), "--engine"]) == 0
+    assert main([*words, "--device", "cpu", "--out", str(tmp_path / "out"), "--engine"], write) == 0
     assert asked == [planner for planner in compare.ENGINE.values() for _ in range(2)]
     assert "on the engine" in (tmp_path / "out" / "README.md").read_text()
 
@@ -146,7 +147,7 @@ def test_what_is_trained_again_does_not_go_over_the_shipped_model() -> None:
 def test_one_command_trains_again_and_compares(tmp_path: Path) -> None:
     before = (BUNDLED / "model.safetensors").read_bytes()
     words = ["reproduce", "--steps", "2", "--problems", "2", "--folder", str(tmp_path), "--device", "cpu"]
-    assert main([*words, "--threads", "1"]) == 0
+    assert main([*words, "--threads", "1"], write) == 0
     said = json.loads((tmp_path / "retraining.json").read_text())
     assert said["figures"]["training"]["retrained"]["steps"] == 2
     assert said["figures"]["training"]["shipped"]["steps"] == 16_000

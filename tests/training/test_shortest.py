@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from experiments.shortest.run import write
 from plait.apps.lab.rollouts.record import Record, WeightsSegment
 from training import export, shortest
 from training.compare import weights_of
@@ -90,5 +91,5 @@ def test_two_models_are_compared_on_the_problems_that_both_ran(start: Path, tmp_
     assert figures[WAY]["total"] == pytest.approx((0.8, 0.8, 0.8))
     assert "0.80" in claims[0] and "paired over 30 problems" in claims[0]
     assert [row[4] for row in table] == ["100", "80"]
-    page = shortest.write(folders, shortest.kept_runs(path), "About.", "command", tmp_path / "page")
+    page = write(folders, shortest.kept_runs(path), "About.", "command", tmp_path / "page")
     assert "0.80" in page.read_text()

@@ -13,6 +13,7 @@ import json
 import os
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -20,13 +21,16 @@ import torch
 from .. import export
 from ..trades import TRADES
 from ..train import stopping
-from . import evaluate, five, page, warmup
+from . import evaluate, five, warmup
 from .threads import play, records
 from .trainer import Loss, advantages, shuffled, update
 
 START = Path("build/training/five-start")
 FOLDER = Path("build/training/five-grpo")
-COMMAND = "python -m training.grpo start && python -m training.grpo train && python -m training.grpo evaluate"
+COMMAND = "python -m training.grpo start && python -m training.grpo train && python -m experiments grpo evaluate"
+
+Page = Callable[[evaluate.Pair, Path, str, Path], Path]
+"""Writes the page of a pair, its curve and the command into a folder."""
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -108,9 +112,11 @@ def train(options: argparse.Namespace) -> None:
                 break
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command."""
+def main(arguments: list[str] | None = None, write: Page | None = None) -> None:
+    """Run the command. `write` makes the page of what was evaluated, for `--out`."""
     options = parse(arguments)
+    if options.out is not None and write is None:
+        raise SystemExit("the page is written by `python -m experiments grpo evaluate --out FOLDER`")
     torch.set_num_threads(1)
     if options.command == "start":
         print(warmup.run(options.folder or START, options.steps or 320, options.seed))
@@ -121,8 +127,8 @@ def main(arguments: list[str] | None = None) -> None:
         pair = evaluate.compare(export.load(options.start), export.load(folder / "model"), options.problems or 1000)
         (folder / "evaluation.json").write_text(json.dumps(dataclasses.asdict(pair), indent=1) + "\n")
         print(evaluate.table(pair))
-        if options.out is not None:
-            print(page.write(pair, folder / "curve.jsonl", COMMAND, options.out))
+        if options.out is not None and write is not None:
+            print(write(pair, folder / "curve.jsonl", COMMAND, options.out))
 
 
 if __name__ == "__main__":
