@@ -35,10 +35,10 @@ class Actions(Task):
     def extract(self, text: str) -> JsonValue:
         """Return `{"calls": [{"name": …, "arguments": {…}}, …]}`, `{"answer": …}` or `None`."""
         calls = wanted(f"{text}\n", self.dialect, 1, self.functions)
-        if any(each.wrong for each in calls):
+        if any(call.wrong for call in calls):
             return None
         if calls:
-            return {"calls": [{"name": each.name, "arguments": dict(each.arguments)} for each in calls]}
+            return {"calls": [{"name": call.name, "arguments": dict(call.arguments)} for call in calls]}
         answer = self.inner.extract(text)
         return None if answer is None else {"answer": answer}
 
@@ -46,8 +46,8 @@ class Actions(Task):
         """Return the canonical form of what `extract` returned, as far as `by` looks at it."""
         match answer:
             case {"calls": list() as calls}:
-                said = [self._call(each) for each in calls]
-                return json.dumps(sorted(said) if self.by == "multiset" else said)
+                actions = [self._call(call) for call in calls]
+                return json.dumps(sorted(actions) if self.by == "multiset" else actions)
             case {"answer": own}:
                 return f"answer {self.inner.key(own)}"
             case _:
@@ -57,7 +57,7 @@ class Actions(Task):
         """Return the names of the tools that an action calls, in order; that of an answer for one that calls none."""
         match answer:
             case {"calls": list() as calls}:
-                return json.dumps([each["name"] for each in calls if isinstance(each, dict)])
+                return json.dumps([call["name"] for call in calls if isinstance(call, dict)])
             case _:
                 return "answer"
 
@@ -67,10 +67,10 @@ class Actions(Task):
         assert isinstance(name, str) and isinstance(arguments, dict)
         if self.by == "name":
             return name
-        schema = next((each.parameters for each in self.functions if each.name == name), None)
+        schema = next((function.parameters for function in self.functions if function.name == name), None)
         return f"{name} {canonical_text(arguments, schema, self._left_out(name))}"
 
     def _left_out(self, tool: str) -> Sequence[str]:
         """Return the arguments that do not count: given as `argument` for all tools, or as `tool.argument`."""
-        own = [each.removeprefix(f"{tool}.") for each in self.exclude if each.startswith(f"{tool}.")]
+        own = [name.removeprefix(f"{tool}.") for name in self.exclude if name.startswith(f"{tool}.")]
         return [*self.exclude, *own]

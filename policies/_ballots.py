@@ -159,7 +159,7 @@ def count(
     votes: dict[str, int] = {}
     if weights or any(branch.merged_into is not None for branch in branches):
         roll = read(branches, task, weights)
-        return {each.first.key: each.votes for each in classes(roll.ballots)}, roll.pending
+        return {group.first.key: group.votes for group in classes(roll.ballots)}, roll.pending
     done = State.DONE
     for branch in branches:
         if branch.state is not done:
@@ -316,25 +316,25 @@ def _stood_for(branches: Sequence[Branch]) -> dict[str, int]:
 def classes(ballots: Sequence[Ballot], weight: Callable[[Ballot], float] | None = None) -> list[Class]:
     """Return the answers in the order of their first voters. A ballot's weight (1 by default) counts once for every
     branch that it stands for."""
-    found: dict[str, Class] = {}
+    groups: dict[str, Class] = {}
     for ballot in ballots:
-        each = found.get(ballot.key)
-        if each is None:
-            each = found[ballot.key] = Class(ballot)
-        each.ballots.append(ballot)
-        each.votes += ballot.count
-        each.weight += ballot.count * (1.0 if weight is None else weight(ballot))
-    return list(found.values())
+        group = groups.get(ballot.key)
+        if group is None:
+            group = groups[ballot.key] = Class(ballot)
+        group.ballots.append(ballot)
+        group.votes += ballot.count
+        group.weight += ballot.count * (1.0 if weight is None else weight(ballot))
+    return list(groups.values())
 
 
 def most(counted: Sequence[Class]) -> tuple[Class, str]:
     """Return the class with the most votes, and how a tie was settled: by the sum of the voters' mean
     log-probabilities, if every voter of the tied classes has one, else by order."""
-    top = max(each.votes for each in counted)
-    tied = [each for each in counted if each.votes == top]
+    top = max(group.votes for group in counted)
+    tied = [group for group in counted if group.votes == top]
     if len(tied) == 1:
         return tied[0], ""
-    scores = [_logprob(each) for each in tied]
+    scores = [_logprob(group) for group in tied]
     known = [score for score in scores if score is not None]
     if len(known) < len(tied):
         return tied[0], f", a tie of {len(tied)} settled by order"
@@ -342,20 +342,20 @@ def most(counted: Sequence[Class]) -> tuple[Class, str]:
     return best, f", a tie of {len(tied)} settled by log-probability"
 
 
-def _logprob(each: Class) -> float | None:
+def _logprob(group: Class) -> float | None:
     """Return the sum of the voters' mean log-probabilities, if all have one."""
-    known = [ballot.count * ballot.result.logprob for ballot in each.ballots if ballot.result.logprob is not None]
-    return math.fsum(known) if len(known) == len(each.ballots) else None
+    known = [ballot.count * ballot.result.logprob for ballot in group.ballots if ballot.result.logprob is not None]
+    return math.fsum(known) if len(known) == len(group.ballots) else None
 
 
 def lead(votes: Iterable[int]) -> tuple[int, int]:
     """Return the highest and the second highest of some counts; 0 where there is none."""
     top = second = 0
-    for each in votes:
-        if each > top:
-            top, second = each, top
-        elif each > second:
-            second = each
+    for vote in votes:
+        if vote > top:
+            top, second = vote, top
+        elif vote > second:
+            second = vote
     return top, second
 
 
@@ -368,17 +368,17 @@ def weighted(roll: Roll, weight: Callable[[Ballot], float], what: str, left_out:
     counted = classes(roll.ballots, weight)
     if not counted:
         return nobody(roll, left_out)
-    best = min(counted, key=lambda each: (-each.weight, -each.votes, each.first.place))
-    others = [each for each in counted if each is not best]
-    second = max((each.weight for each in others), default=0.0)
-    total = math.fsum(each.weight for each in counted)
+    best = min(counted, key=lambda group: (-group.weight, -group.votes, group.first.place))
+    others = [group for group in counted if group is not best]
+    second = max((group.weight for group in others), default=0.0)
+    total = math.fsum(group.weight for group in counted)
     why = f"{what} {_figure(best.weight)} of {_figure(total)}, margin {_figure(best.weight - second)}"
     why += f"; {best.votes} of {roll.votes} votes in {_count(len(counted), 'answer')}"
-    tied = sum(each.weight == best.weight for each in counted)
+    tied = sum(group.weight == best.weight for group in counted)
     if tied > 1:
-        more = sum(each.weight == best.weight and each.votes == best.votes for each in counted)
+        more = sum(group.weight == best.weight and group.votes == best.votes for group in counted)
         why += f", a tie of {tied} settled by {'order' if more > 1 else 'votes'}"
-    most = max(others, key=lambda each: each.votes, default=None)
+    most = max(others, key=lambda group: group.votes, default=None)
     if most is not None and most.votes > best.votes:
         why += f", against the majority of {most.votes}"
     return verdict(best, why, roll, left_out)
@@ -386,8 +386,8 @@ def weighted(roll: Roll, weight: Callable[[Ballot], float], what: str, left_out:
 
 def verdict(best: Class, why: str, roll: Roll, left_out: Sequence[str] = ()) -> Verdict:
     """Return a class's answer as a verdict; `why` ends with the branches that did not vote."""
-    said = "; ".join([why, *left_out, *absent(roll)])
-    return Verdict(value=best.first.answer, why=said, winner=best.first.branch.name, extracted=True)
+    why_all = "; ".join([why, *left_out, *absent(roll)])
+    return Verdict(value=best.first.answer, why=why_all, winner=best.first.branch.name, extracted=True)
 
 
 def nobody(roll: Roll, left_out: Sequence[str] = ()) -> Verdict:
@@ -397,13 +397,13 @@ def nobody(roll: Roll, left_out: Sequence[str] = ()) -> Verdict:
 
 def absent(roll: Roll) -> list[str]:
     """Return remarks on the branches that did not vote."""
-    said = [f"no answer in {names(roll.silent)}"] if roll.silent else []
+    reasons = [f"no answer in {names(roll.silent)}"] if roll.silent else []
     if roll.missing:
-        said.append(f"not counted: {names(roll.missing)}")
+        reasons.append(f"not counted: {names(roll.missing)}")
     merged = sum(ballot.count - 1 for ballot in roll.ballots)
     if merged:
-        said.append(f"{merged} given up as redundant, counted with those like them")
-    return said
+        reasons.append(f"{merged} given up as redundant, counted with those like them")
+    return reasons
 
 
 def without(roll: Roll, keep: Callable[[Ballot], bool]) -> tuple[Roll, list[str]]:
@@ -420,7 +420,7 @@ def measured(
 
     Raises `PluginError` if there are ballots and none has the figure.
     """
-    figures = {ballot.place: found for ballot in roll.ballots if (found := value(ballot.result)) is not None}
+    figures = {ballot.place: number for ballot in roll.ballots if (number := value(ballot.result)) is not None}
     if roll.ballots and not figures:
         raise PluginError(f"no branch says its {what}: {remedy}")
     kept, out = without(roll, lambda ballot: ballot.place in figures)
@@ -431,16 +431,16 @@ def signal(result: Result, by: Signal) -> float | None:
     """Return a signal of confidence in nats, if the result has it: higher is surer, so entropy is negated."""
     if by == "logprob":
         return result.logprob
-    said = result.signals
-    if said is None:
+    signals = result.signals
+    if signals is None:
         return None
     match by:
         case "mean":
-            return said.confidence
+            return signals.confidence
         case "entropy":
-            return -said.entropy
+            return -signals.entropy
         case "tail" | "bottom" | "lowest" | "certainty":
-            return getattr(said, by)
+            return getattr(signals, by)
 
 
 def clipped(figures: dict[int, float], cap: float | None) -> dict[int, float]:

@@ -54,5 +54,5 @@ class AnswerPosterior:
         none = self._wrong - sum(self.votes.values()) * spread
         logs = {key: none + more + self.votes[key] * spread for key, more in self._own.items()}
         top = max([*logs.values(), none])
-        total = math.fsum(math.exp(each - top) for each in [*logs.values(), none])
-        return {key: math.exp(each - top) / total for key, each in logs.items()}
+        total = math.fsum(math.exp(log - top) for log in [*logs.values(), none])
+        return {key: math.exp(log - top) / total for key, log in logs.items()}

@@ -69,13 +69,13 @@ def cluster(items: Sequence[T], threshold: float, like: Callable[[T, T], float])
     """Return for each item the place of its cluster's first item. Greedy, in the order given: an item joins the most
     similar cluster by `like` (the earliest of equals) if that reaches `threshold`."""
     heads: list[int] = []
-    found: list[int] = []
+    likest: list[int] = []
     for place, item in enumerate(items):
         likeness = {head: like(item, items[head]) for head in heads}
         best = max(heads, key=lambda head: (likeness[head], -head), default=None)
         if best is not None and likeness[best] >= threshold:
-            found.append(best)
+            likest.append(best)
         else:
             heads.append(place)
-            found.append(place)
-    return found
+            likest.append(place)
+    return likest

@@ -66,7 +66,7 @@ class Poll:
         """Return the key of each branch's answer in the join's order, `None` where there is none (yet). A branch that
         was given up in favour of another one has that one's answer."""
         by_step = {branch.step: branch for branch in self.branches}
-        found: list[str | None] = []
+        answers: list[str | None] = []
         for branch in self.branches:
             at: Branch | None = branch
             for _ in self.branches:
@@ -74,8 +74,8 @@ class Poll:
                     break
                 at = by_step.get(at.merged_into)
             claim = claim_of(at, self.task) if at is not None else None
-            found.append(None if claim is None else claim[1])
-        return found
+            answers.append(None if claim is None else claim[1])
+        return answers
 
 
 class StopRule(Policy):

@@ -198,6 +198,20 @@ def test_a_public_class_name_occurs_once() -> None:
     assert not twice, twice
 
 
+NAMED_ROOMS = (
+    "orchestrator/machine", "planners/_shared", "planners/agents", "planners/effort", "planners/split",
+    "planners/threads", "planners/votes", "policies",
+)  # fmt: skip
+"""Rooms in which a name says what it holds: a step, a vote, a reason. The list grows."""
+
+
+@over(sources(*NAMED_ROOMS))
+def test_a_local_name_says_what_it_holds(path: str) -> None:
+    for node in ast.walk(tree(path)):
+        bound = node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else ""
+        assert bound not in ("each", "found", "said"), f"{path}:{node.lineno}: call {bound!r} what it is"
+
+
 IRREGULAR = frozenset(
     "Begun Bound Brought Caught Chosen Cut Done Drawn Fallen Felt Found Given Gone Grown Heard Held Kept Known Left "
     "Lost Made Meant Met Paid Put Ran Read Said Seen Sent Set Shown Sold Spoken Taken Told Tried Written".split()

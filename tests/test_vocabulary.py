@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import collections
+import inspect
 import types
 import typing
 from collections.abc import Iterator
-from typing import Any, Literal, get_args
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
 
 import pytest
 
 from plait.core import vocabulary
 from plait.core.described import fields_of
-from plait.core.errors import FieldError
+from plait.core.errors import FieldError, PluginError
+from plait.core.ops import Plugin
 from plait.core.prompt import Prompt
 from plait.planners.agents.debate import Debate
 from plait.runtime.plugins.loader import PluginKind, Plugins
+from plait.runtime.plugins.renamed import RENAMED
 
 WORDS = {
     "allocate": "Allocate", "arithmetic": "Arithmetic", "by": "By", "conclude": "Conclude", "confidence": "Confidence",
@@ -32,6 +37,8 @@ TYPES = {
     ("planner", "threads", "dialect"): "may be a table of one's own",
 }
 """Options with another type than their word, with the reason. It only gets shorter."""
+WORKERS = {"kv_events": "an engine here tells of its cache or not, of a server it is the address where it tells"}
+"""Options of workers that may have several types, with the reason. It only gets shorter."""
 MOST_NAMES = 89
 """Names of options over all planners, each field of a prompt counted once. It only gets smaller."""
 
@@ -52,10 +59,10 @@ def plain(annotation: Any) -> frozenset[object]:
     if origin is typing.Annotated:
         return plain(get_args(annotation)[0])
     if origin is Literal:
-        return frozenset(type(each) for each in get_args(annotation)) - {type(None)}
+        return frozenset(type(value) for value in get_args(annotation)) - {type(None)}
     if origin in (typing.Union, types.UnionType):
         return frozenset[object]().union(*map(plain, get_args(annotation))) - {type(None)}
-    return frozenset([annotation]) - {type(None)}
+    return frozenset([str if annotation is Path else annotation]) - {type(None)}
 
 
 def meaning(description: str | None) -> str:
@@ -66,8 +73,8 @@ def meaning(description: str | None) -> str:
 def shared(word: str) -> tuple[frozenset[object], str]:
     """Return type and meaning of a word."""
     alias = getattr(vocabulary, WORDS[word])
-    said = next(each.description for each in get_args(alias)[1:] if getattr(each, "description", None))
-    return plain(alias), meaning(said)
+    sentence = next(part.description for part in get_args(alias)[1:] if getattr(part, "description", None))
+    return plain(alias), meaning(sentence)
 
 
 def test_there_are_few_names() -> None:
@@ -75,15 +82,59 @@ def test_there_are_few_names() -> None:
     assert len(names | set(Prompt.model_fields)) <= MOST_NAMES, sorted(names)
 
 
-@pytest.mark.parametrize(("kind", "name"), [each for each in plugins() if each[0] == "planner"])
+@pytest.mark.parametrize(("kind", "name"), list(plugins()))
 def test_a_word_has_one_type_and_one_meaning(kind: PluginKind, name: str) -> None:
     for option, info in fields(kind, name).items():
         if option not in WORDS:
             continue
-        type_, said = shared(option)
+        type_, sentence = shared(option)
         assert (plain(info.annotation) == type_) != ((kind, name, option) in TYPES), f"{name}:{option}: {info}"
         words = " ".join((info.description or "").split())
-        assert words.startswith(said), f"the docstring of {name}:{option} begins with {said!r}"
+        assert words.startswith(sentence), f"the docstring of {name}:{option} begins with {sentence!r}"
+
+
+def test_what_several_plugins_have_is_one_thing() -> None:
+    """A name that is no word of planners: one type, and the first clause of the docstring says the same everywhere.
+    What a call of a planner asks is the planner's to say; that it is a `Prompt` is not."""
+    options: dict[str, dict[str, tuple[frozenset[object], str]]] = collections.defaultdict(dict)
+    for kind, name in plugins():
+        for option, info in fields(kind, name).items():
+            if option not in WORDS:
+                calls = info.annotation is Prompt
+                options[option][f"{kind} {name}"] = (plain(info.annotation), "" if calls else meaning(info.description))
+    assert {option: uses for option, uses in options.items() if len(set(uses.values())) > 1} == {}
+
+
+def test_options_of_workers_have_one_type() -> None:
+    types: dict[str, dict[str, frozenset[object]]] = collections.defaultdict(dict)
+    for name in Plugins().names("worker"):
+        made = Plugins().class_of("worker", name)
+        hints = typing.get_type_hints(made.__init__)
+        for option, parameter in inspect.signature(made).parameters.items():
+            types[option][name] = plain(hints.get(option, parameter.annotation))
+    for option in types.keys() & Prompt.model_fields.keys():
+        types[option]["a prompt"] = plain(Prompt.model_fields[option].annotation)
+    for option in types.keys() & WORDS.keys():
+        types[option]["a planner"] = shared(option)[0]
+    differ = {option: uses for option, uses in types.items() if len(set(uses.values())) > 1}
+    assert differ.keys() == WORKERS.keys(), differ
+
+
+@pytest.mark.parametrize(
+    ("plugin", "old", "new"), [(plugin, *names) for plugin, table in RENAMED.items() for names in table.items()]
+)
+def test_an_old_name_is_refused_with_what_to_write(plugin: str, old: str, new: str) -> None:
+    kind, name = plugin.split()
+    made = Plugins().class_of(cast(PluginKind, kind), name)
+    assert new in (inspect.signature(made).parameters if kind == "worker" else made.model_fields)
+    with pytest.raises(PluginError, match=f"no option {old!r} any more; write {new}"):
+        _made(cast(PluginKind, kind), Plugin(name=name, options={old: 1}))
+
+
+def _made(kind: PluginKind, spec: Plugin) -> object:
+    if kind == "task":
+        return Plugins().task(spec, "1")
+    return Plugins().worker(spec.name, **spec.options) if kind == "worker" else Plugins().made(kind, spec)
 
 
 def test_a_bound_of_a_planner_stands_beside_that_of_the_word() -> None:
@@ -93,7 +144,7 @@ def test_a_bound_of_a_planner_stands_beside_that_of_the_word() -> None:
         Debate(n=0)
 
 
-@pytest.mark.parametrize(("kind", "name"), [each for each in plugins() if each[0] == "planner"])
+@pytest.mark.parametrize(("kind", "name"), [plugin for plugin in plugins() if plugin[0] == "planner"])
 def test_a_prompt_says_which_call_it_is(kind: PluginKind, name: str) -> None:
     for option, info in fields(kind, name).items():
         if isinstance(info.default, Prompt):

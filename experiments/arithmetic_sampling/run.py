@@ -87,7 +87,7 @@ def _drawn(level: int, text: str, votes: Sequence[Vote], seed: int) -> list[Draw
     from plait.workers.engine.distribution import chosen
     from training.arithmetic.vocab import END, ID, WORDS
 
-    task = Plugins().task(Plugin(name="sums", options={"level": level}), text)
+    task = Plugins().task(Plugin(name="sums", options={"skill": level}), text)
     prompt = [ID[word] for word in task.render().split()]
     lines = [_Line.of(vote, i, level, text, seed) for vote in votes for i in range(1, vote.size + 1)]
     model, known = _model(), dict[tuple[int, ...], Any]()
@@ -172,7 +172,7 @@ def page_of(drawn: Sequence[Drawn], command: str) -> str:
     ]  # fmt: skip
     for size in SIZES:
         found = [
-            [_measured(votes, size, codes, plugins.task(Plugin(name="sums", options={"level": level}), text).verify)
+            [_measured(votes, size, codes, plugins.task(Plugin(name="sums", options={"skill": level}), text).verify)
              for codes in (False, True)]
             for (level, text), votes in whole.items()
         ]  # fmt: skip

@@ -88,7 +88,7 @@ def bounds(
 ) -> Iterator[tuple[str, Rows]]:
     """Yield the rows of each bound, with its name."""
     plugins = Plugins()
-    tasks = [plugins.task(Plugin(name="sums", options={"level": each["level"]}), each["text"]) for each in drawn]
+    tasks = [plugins.task(Plugin(name="sums", options={"skill": each["level"]}), each["text"]) for each in drawn]
     for width in WIDTHS:
         told = [moments(each, width) for each in drawn]
         flight = "one at a time" if width == 1 else f"{width} in flight"

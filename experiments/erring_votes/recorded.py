@@ -57,7 +57,7 @@ def replay(setting: Setting, drawn: Drawn, traces: Sequence[Trace] = ()) -> Row:
     """Run one setting over the recorded samples of a sum; `traces` for those that look at unfinished samples."""
     request = Request(
         text=drawn["text"],
-        task=Plugin(name="sums", options={"level": drawn["level"]}),
+        task=Plugin(name="sums", options={"skill": drawn["level"]}),
         planner=_planner(setting),
         policies=tuple(map(Plugin.of, setting.policies)),
     )

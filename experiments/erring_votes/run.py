@@ -108,7 +108,7 @@ def _voters(drawn: Sequence[Drawn], full: Rows, by_level: Mapping[int, Places]) 
         silent: list[float] = []
         for place in at:
             each = drawn[place]
-            task = plugins.task(Plugin(name="sums", options={"level": level}), each["text"])
+            task = plugins.task(Plugin(name="sums", options={"skill": level}), each["text"])
             single.append(float(np.mean([task.verify(sample["answer"]) is True for sample in each["samples"]])))
             silent.append(float(np.mean([sample["answer"] is None for sample in each["samples"]])))
         right, total, serial = (mean(full[at, column]) for column in range(3))

@@ -79,7 +79,7 @@ def _traced(drawn: Sequence[Drawn]) -> Iterator[Traced]:
             yield from (each[: len(row)] for each, row in zip(told, rows, strict=True))
 
     for each in drawn:
-        task = plugins.task(Plugin(name="sums", options={"level": each["level"]}), each["text"])
+        task = plugins.task(Plugin(name="sums", options={"skill": each["level"]}), each["text"])
         prompt = [ID[word] for word in task.render().split()]
         words = [[ID[word] for word in sample["text"].split()] for sample in each["samples"]]
         whole = scores([[*prompt, *line] for line in words])

@@ -53,8 +53,8 @@ def _stop(key: str, label: str, *policies: str, live: int = 0) -> Rule:
 def combination(width: int, sure: float, floor: float | None, futility: bool) -> Rule:
     """Return the stop rules that make the best combination: one vote that the model was sure of, else votes that
     agree, else giving up; with `width` branches in flight."""
-    policies = [f"adaptive-consistency:confidence={sure:g}", f"waves:width={width}"]
-    policies += [f"confident:floor={floor:g}"] if floor is not None else []
+    policies = [f"adaptive-consistency:confidence={sure:g}", f"waves:n={width}"]
+    policies += [f"confident:threshold={floor:g}"] if floor is not None else []
     policies += ["futility"] if futility else []
     label = "one sure vote, or " if floor is not None else ""
     label += f"agreement ({sure:g})" + (", or futility" if futility else "")
@@ -76,7 +76,7 @@ GRID = {width: tuple(combination(width, *each) for each in product(SURE, FLOORS,
 RULES: tuple[Rule, ...] = (
     Rule("majority", "majority, all samples"),
     Rule("lossless", "majority, lossless stop", early=True),
-    Rule("lossless-waves", "majority, lossless stop, waves of 8", early=True, policies=("waves:width=8",)),
+    Rule("lossless-waves", "majority, lossless stop, waves of 8", early=True, policies=("waves:n=8",)),
     Rule("short", "majority, branches of 256 tokens at most", tokens=256),
     Rule("mean", "weighted by mean confidence", "weighted:by=mean"),
     Rule("tail", "weighted by tail confidence", "weighted:by=tail"),
@@ -88,23 +88,23 @@ RULES: tuple[Rule, ...] = (
     Rule("shortest", "shortest majority", "shortest-majority"),
     Rule("best", "best single sample, by log-probability", "best-scored"),
     _stop("ac", "Adaptive-Consistency, all at once", "adaptive-consistency"),
-    _stop("ac-waves", "Adaptive-Consistency, waves of 4", "adaptive-consistency", "waves:width=4", live=100),
-    _stop("ac-serial", "Adaptive-Consistency, one at a time", "adaptive-consistency", "waves:width=1"),
+    _stop("ac-waves", "Adaptive-Consistency, waves of 4", "adaptive-consistency", "waves:n=4", live=100),
+    _stop("ac-serial", "Adaptive-Consistency, one at a time", "adaptive-consistency", "waves:n=1"),
     _stop("ac-two", "Adaptive-Consistency at 0.8 (two votes), waves of 4", "adaptive-consistency:confidence=0.8",
-          "waves:width=4"),
-    _stop("esc", "ESC, windows of 5", "esc:window=5", "waves:width=5"),
-    _stop("esc-8", "ESC, windows of 8", "esc:window=8", "waves:width=8"),
-    _stop("entropy-stop", "semantic entropy, waves of 8", "semantic-entropy", "waves:width=8"),
+          "waves:n=4"),
+    _stop("esc", "ESC, windows of 5", "esc:window=5", "waves:n=5"),
+    _stop("esc-8", "ESC, windows of 8", "esc:window=8", "waves:n=8"),
+    _stop("entropy-stop", "semantic entropy, waves of 8", "semantic-entropy", "waves:n=8"),
     _stop("secretary", "semantic entropy without a threshold, windows of 8", "semantic-entropy:rule=secretary",
-          "waves:width=8"),
-    _stop("saturation", "saturation (TTSPM), waves of 4", "saturation", "waves:width=4"),
+          "waves:n=8"),
+    _stop("saturation", "saturation (TTSPM), waves of 4", "saturation", "waves:n=4"),
     Rule("deepconf-consensus", "DeepConf consensus, waves of 8", "weighted:by=lowest",
-         policies=("deepconf-consensus", "waves:width=8")),
+         policies=("deepconf-consensus", "waves:n=8")),
     _stop("first", "First-Finish, all at once", "first-finish"),
-    _stop("first-waves", "First-Finish, waves of 4", "first-finish", "waves:width=4"),
-    _stop("first-two", "First-Finish of two votes, waves of 4", "first-finish:votes=2", "waves:width=4"),
-    _stop("confident", "one sure vote (floor -0.015), waves of 4", "confident:floor=-0.015", "waves:width=4"),
-    _stop("futility", "lossless stop, or futility, waves of 4", "consensus", "futility", "waves:width=4"),
+    _stop("first-waves", "First-Finish, waves of 4", "first-finish", "waves:n=4"),
+    _stop("first-two", "First-Finish of two votes, waves of 4", "first-finish:votes=2", "waves:n=4"),
+    _stop("confident", "one sure vote (floor -0.015), waves of 4", "confident:threshold=-0.015", "waves:n=4"),
+    _stop("futility", "lossless stop, or futility, waves of 4", "consensus", "futility", "waves:n=4"),
     Rule("allocation", "allocation N*, 3 probes", allocate="by-saturation:evidence=share", live=100),
     combination(4, 0.8, -0.02, True)._replace(key="best-waves", live=200),
     combination(1, 0.8, -0.015, True)._replace(key="best-serial"),

@@ -36,7 +36,7 @@ _PROBED = "probe.max_tokens=1,probe.template=<hit>"
 
 
 def _online(eta: int) -> Setting:
-    policies = (f"deepconf:eta={eta},warmup={WARM}", f"deepconf-consensus:warmup={WARM}")
+    policies = (f"deepconf:eta={eta},warmup={WARM}", f"deepconf-consensus:min_votes={WARM}")
     return Setting(f"weighted:by=lowest,eta={eta},warmup={WARM}", policies, planner=f"sample:{SURE}")
 
 
@@ -109,7 +109,7 @@ async def collect(count: int, seed: int, kept: Path) -> None:
 
 async def _vote(orchestrator: AsyncOrchestrator, engine: Engine, text: str, level: int, way: str, seed: int) -> Row:
     setting, before, began = WAYS[way], engine.stats(), time.perf_counter()
-    task = Plugin(name="sums", options={"level": level})
+    task = Plugin(name="sums", options={"skill": level})
     policies = [Plugin.of(each) for each in setting.policies]
     answer = await orchestrator.run(text, task=task, planner=planner_of(setting), policies=policies, seed=seed)
     spent = time.perf_counter() - began

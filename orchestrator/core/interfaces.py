@@ -279,8 +279,8 @@ class Allocator(Merge):
 
     most: int = Field(default=32, ge=1, le=MOST_STEPS)
     """Most branches in all, the probes included."""
-    tokens: int | None = Field(default=None, ge=0)
-    """Most tokens of all branches together, those of the probes included; a branch is reckoned to cost what a probe
+    most_tokens: int | None = Field(default=None, ge=0)
+    """Most tokens of all branches together: those of the probes count; a branch is reckoned to cost what a probe
     does."""
     vote: bool = False
     """The answers are voted on: no verifier chooses one of them (`Merge.verifies`)."""
@@ -292,11 +292,11 @@ class Allocator(Merge):
     def affordable(self, probes: Sequence[Branch]) -> int:
         """Return how many more branches the limits allow."""
         room = max(0, self.most - len(probes))
-        if self.tokens is None:
+        if self.most_tokens is None:
             return room
         used = sum(probe.tokens for probe in probes)
         each = max(1, -(-used // max(1, sum(probe.tokens > 0 for probe in probes))))
-        return min(room, max(0, self.tokens - used) // each)
+        return min(room, max(0, self.most_tokens - used) // each)
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the allocation as a value."""

@@ -59,7 +59,7 @@ def _think(node: Node, op: Think, tokens: int) -> Think:
     if op.messages:
         update["messages"] = _messages(op, values)
     if node.after is not None and op.chat:
-        earlier = conversation(node.after, node.after_own).said
+        earlier = conversation(node.after, node.after_own).messages
         messages = (*earlier, *_messages(op, values))
         context = tuple(_context(node.after, node.after_own))
         update |= {"messages": messages, "heard": len(earlier), "context": context}
@@ -105,9 +105,9 @@ def conversation(step: Node, own: bool) -> TalkHistory:
     for last, first in reversed(turns):
         assert last.own is not None and first.step.op.kind == "think"
         asked = _asked(first)
-        calls = talk.calls + sum(len(each.tool_calls) for each in asked)
-        said = spoken(first.step.op.begin + last.own.line, 1 + calls)
-        talk = last.talk = TalkHistory(talk.said.then((*asked, said)), calls + len(said.tool_calls))
+        calls = talk.calls + sum(len(message.tool_calls) for message in asked)
+        turn = spoken(first.step.op.begin + last.own.line, 1 + calls)
+        talk = last.talk = TalkHistory(talk.messages.then((*asked, turn)), calls + len(turn.tool_calls))
     return talk
 
 
@@ -139,8 +139,8 @@ def prompt(node: Node) -> Series[Text | Tokens]:
         at = context_step(at.after, at.after_own) if at.after is not None else None
         if at is not None and _has_ids(at):  # what came before is in its ids
             break
-    for each in reversed(chain):
-        each.sent = _prompt(each)
+    for step in reversed(chain):
+        step.sent = _prompt(step)
     assert node.sent is not None
     return node.sent
 
@@ -196,11 +196,11 @@ def prior(node: Node) -> str:
     result = context_step(node.after, node.after_own).own
     assert result is not None
     cut = result.text.rfind(op.before) if op.before else -1
-    said = [result.prior, result.text if cut < 0 else result.text[:cut]]
+    pieces = [result.prior, result.text if cut < 0 else result.text[:cut]]
     if op.prompt:
         values = _values(node)
-        said += (as_text(values[part.step]) if isinstance(part, Ref) else part.text for part in op.prompt)
-    return "".join(said)
+        pieces += (as_text(values[part.step]) if isinstance(part, Ref) else part.text for part in op.prompt)
+    return "".join(pieces)
 
 
 def written(node: Node) -> tuple[Text | Tokens, ...]:
@@ -222,8 +222,8 @@ def written(node: Node) -> tuple[Text | Tokens, ...]:
     (context, *put), text = tuple(prompt(last)) or (Text(text=""),), prior(last)[len(first.prior) :]
     if context.kind == "text":
         return (Text(text=text),)
-    said = "".join(part.text for part in put)
-    return (Tokens(ids=context.ids[start:], text=text[: len(text) - len(said)]), *put)
+    added = "".join(part.text for part in put)
+    return (Tokens(ids=context.ids[start:], text=text[: len(text) - len(added)]), *put)
 
 
 def context_step(step: Node, own: bool) -> Node:

@@ -139,35 +139,38 @@ def admit(account: Account | None, ask: Ask, now: float, *, decided: bool = Fals
         return Grant(ask.tokens) if ask.tokens else CALL
     granted, short, thoughts = ask.tokens, "", ask.thoughts
     hold: Account | None = None
-    for each in account.chain():
-        limit = each.budget
-        if each.deadline is not None and now >= each.deadline:
-            return Refusal(f"{each.owner}: all {limit.seconds:g} seconds are used up; raise `seconds`")
-        if limit.attempts is not None and each.attempts >= limit.attempts:
-            return Refusal(f"{each.owner}: all {limit.attempts} attempts are used up; raise `attempts`")
-        if limit.cost is not None and each.cost >= limit.cost:
-            return Refusal(f"{each.owner}: {each.cost:g} of a cost of {limit.cost:g} is spent; raise `cost`")
-        if limit.width is not None and each.running >= limit.width:
-            hold = hold or each
+    for payer in account.chain():
+        limit = payer.budget
+        if payer.deadline is not None and now >= payer.deadline:
+            return Refusal(f"{payer.owner}: all {limit.seconds:g} seconds are used up; raise `seconds`")
+        if limit.attempts is not None and payer.attempts >= limit.attempts:
+            return Refusal(f"{payer.owner}: all {limit.attempts} attempts are used up; raise `attempts`")
+        if limit.cost is not None and payer.cost >= limit.cost:
+            return Refusal(f"{payer.owner}: {payer.cost:g} of a cost of {limit.cost:g} is spent; raise `cost`")
+        if limit.width is not None and payer.running >= limit.width:
+            hold = hold or payer
         if not ask.tokens:
             continue
         if thoughts and limit.thinking_tokens is not None:
-            spare = limit.thinking_tokens - each.thoughts - each.reserved_thoughts
-            if spare < thoughts and each.reserved_thoughts and not decided:
-                hold = hold or each
+            spare = limit.thinking_tokens - payer.thoughts - payer.reserved_thoughts
+            if spare < thoughts and payer.reserved_thoughts and not decided:
+                hold = hold or payer
             thoughts = min(thoughts, max(0, spare))
         full = limit.strict or not ask.counted
-        for one in _limits(each, ask.price):
+        for one in _limits(payer, ask.price):
             left = one.most - one.used - (one.reserved if full else 0)
             room = left if full else left - one.reserved
             prompt = one.each_prompt * ask.prompt
             wanted = prompt + one.each_token * (ask.tokens if full else ask.likely)
-            if room < wanted and _may_give_back(each, one, full, ask.counted) and not (decided and not full):
-                hold = hold or each
+            if room < wanted and _may_give_back(payer, one, full, ask.counted) and not (decided and not full):
+                hold = hold or payer
             elif left - prompt < one.each_token or left < prompt:
-                return Refusal(_used_up(each, one, ask, left))
+                return Refusal(_used_up(payer, one, ask, left))
             elif one.each_token and (fits := int((left - prompt) / one.each_token)) < granted:
-                granted, short = fits, f"{each.owner}: `{one.name}` left {fits} tokens to generate; raise `{one.name}`"
+                granted, short = (
+                    fits,
+                    f"{payer.owner}: `{one.name}` left {fits} tokens to generate; raise `{one.name}`",
+                )
     if hold:
         return Wait(hold)
     if thoughts is None:
@@ -184,10 +187,10 @@ def far_off(account: Account, tokens: int, price: Price | None) -> bool:
     """Whether an attempt that may generate so many tokens can be charged whole, as if it generated all of them: no
     limit is near, and half of what is left is still there when all that runs is counted so. Such an attempt need not
     report how far it is, which costs a server a line for every token."""
-    for each in account.chain():
-        if each.budget.strict or (each.budget.cost is not None and price is None):
+    for payer in account.chain():
+        if payer.budget.strict or (payer.budget.cost is not None and price is None):
             return False
-        for one in _limits(each, price):
+        for one in _limits(payer, price):
             needs, left = one.each_token * tokens, one.most - one.used
             if FAR * needs > left or one.reserved + needs > left / 2:
                 return False
@@ -210,12 +213,12 @@ def _used_up(account: Account, limit: _Limit, ask: Ask, left: float) -> str:
     prompt, left = f"a prompt of {about}{ask.prompt} tokens", max(0, left)
     if limit.name == "cost":
         needed = limit.each_prompt * ask.prompt + limit.each_token
-        said = f"{prompt} and one more cost {needed:g}, and {left:g} of {limit.most:g} is left"
+        problem = f"{prompt} and one more cost {needed:g}, and {left:g} of {limit.most:g} is left"
     elif limit.name == "total_tokens":
-        said = f"{prompt} and an answer do not fit into the {left:g} that are left of {limit.most:g}"
+        problem = f"{prompt} and an answer do not fit into the {left:g} that are left of {limit.most:g}"
     else:
-        said = f"{prompt} does not fit into the {left:g} that are left of {limit.most:g}"
-    return f"{account.owner}: {said}; {raised}"
+        problem = f"{prompt} does not fit into the {left:g} that are left of {limit.most:g}"
+    return f"{account.owner}: {problem}; {raised}"
 
 
 def _held(account: Account, attempt: Attempt) -> int:
@@ -233,17 +236,17 @@ def reserve(account: Account, attempt: Attempt) -> None:
     """Charge the start of an attempt: its prompt, and what it is likely to generate."""
     price = attempt.price
     attempt.cost = price.input * attempt.prompt / MILLION if price is not None else 0.0
-    for each in account.chain():
-        held = _held(each, attempt)
-        each.reserved += held
-        each.reserved_thoughts += attempt.thoughts
-        each.reserved_cost += held * _rate(price)
-        each.prompt += attempt.prompt
-        each.cost += attempt.cost
-        each.estimates += attempt.estimated
-        each.counted |= attempt.counted
-        each.attempts += 1
-        each.running += 1
+    for payer in account.chain():
+        held = _held(payer, attempt)
+        payer.reserved += held
+        payer.reserved_thoughts += attempt.thoughts
+        payer.reserved_cost += held * _rate(price)
+        payer.prompt += attempt.prompt
+        payer.cost += attempt.cost
+        payer.estimates += attempt.estimated
+        payer.counted |= attempt.counted
+        payer.attempts += 1
+        payer.running += 1
 
 
 def take_in(account: Account, attempt: Attempt) -> None:
@@ -264,17 +267,17 @@ def told(account: Account, attempt: Attempt, tokens: int, now: float) -> Account
         attempt.cost += tokens * _rate(price) + (now - attempt.priced_until) * price.hour / 3600
         attempt.priced_until = now
     reached: Account | None = None
-    for each in account.chain():
-        held = _held(each, attempt)
+    for payer in account.chain():
+        held = _held(payer, attempt)
         attempt.tokens += tokens
-        less = held - _held(each, attempt)
+        less = held - _held(payer, attempt)
         attempt.tokens -= tokens
-        each.reserved -= less
-        each.reserved_cost -= less * _rate(price)
-        each.tokens += tokens
-        each.cost += attempt.cost - before
-        if reached is None and any(one.used >= one.most and one.each_token for one in _limits(each, price)):
-            reached = each
+        payer.reserved -= less
+        payer.reserved_cost -= less * _rate(price)
+        payer.tokens += tokens
+        payer.cost += attempt.cost - before
+        if reached is None and any(one.used >= one.most and one.each_token for one in _limits(payer, price)):
+            reached = payer
     attempt.tokens += tokens
     return reached
 
@@ -308,20 +311,20 @@ def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage 
         if usage.uncounted_prompt and prompt < attempt.prompt:  # what was reserved for it stays so
             cost += (attempt.prompt - prompt) * (price.input if price is not None else 0.0) / MILLION
             prompt = attempt.prompt
-    for each in account.chain():
-        held = _held(each, attempt)
-        each.reserved -= held
-        each.reserved_thoughts -= attempt.thoughts
-        each.thoughts += attempt.thoughts if usage is None else usage.thoughts
-        each.tokens += more
-        each.overrun += max(0, tokens - attempt.reserved)
-        each.prompt += prompt - attempt.prompt
-        each.cost += cost - attempt.cost
-        each.estimates -= attempt.estimated
-        each.running -= 1
-        each.reserved_cost = each.reserved_cost - held * _rate(price) if each.running else 0.0
-        if each.held.heaps:
-            holders.append(each)
+    for payer in account.chain():
+        held = _held(payer, attempt)
+        payer.reserved -= held
+        payer.reserved_thoughts -= attempt.thoughts
+        payer.thoughts += attempt.thoughts if usage is None else usage.thoughts
+        payer.tokens += more
+        payer.overrun += max(0, tokens - attempt.reserved)
+        payer.prompt += prompt - attempt.prompt
+        payer.cost += cost - attempt.cost
+        payer.estimates -= attempt.estimated
+        payer.running -= 1
+        payer.reserved_cost = payer.reserved_cost - held * _rate(price) if payer.running else 0.0
+        if payer.held.heaps:
+            holders.append(payer)
     return holders
 
 
@@ -350,29 +353,29 @@ def enter(account: Account | None, nodes: Sequence[Node], level: int, waited: Fl
     owner_step = nodes[0].scope.owner if nodes else None
     of_flow = owner_step is not None and is_root(owner_step.step)
     entered: list[tuple[Account, dict[Node, int], dict[Node, int]]] = []
-    for each in account.chain():
-        limit, owner = each.budget, each.owner
-        if limit.steps is not None and each.steps + len(nodes) > limit.steps:
-            return f"{owner}: {each.steps} + {len(nodes)} steps exceed a limit of {limit.steps}; raise `steps`"
-        if limit.depth is not None and level - each.level > limit.depth:
+    for payer in account.chain():
+        limit, owner = payer.budget, payer.owner
+        if limit.steps is not None and payer.steps + len(nodes) > limit.steps:
+            return f"{owner}: {payer.steps} + {len(nodes)} steps exceed a limit of {limit.steps}; raise `steps`"
+        if limit.depth is not None and level - payer.level > limit.depth:
             return (
-                f"{owner}: an expansion of depth {level - each.level} exceeds a limit of {limit.depth}; raise `depth`"
+                f"{owner}: an expansion of depth {level - payer.level} exceeds a limit of {limit.depth}; raise `depth`"
             )
         if limit.turns is not None:
             turns: dict[Node, int] = {}
             before: dict[Node, int] = {}
             for node in nodes:
-                if waited is not None and (calls := waited.of(node, each)):
+                if waited is not None and (calls := waited.of(node, payer)):
                     before[node] = calls
-                turns[node] = _turns(node, ChainMap(turns, each.turns), before.get(node, 0))
+                turns[node] = _turns(node, ChainMap(turns, payer.turns), before.get(node, 0))
                 if turns[node] > limit.turns and not of_flow:
-                    return _too_many_turns(each, node, turns[node])
-            entered.append((each, turns, before))
-    for each in account.chain():
-        each.steps += len(nodes)
-    for each, turns, before in entered:
-        each.turns.update(turns)
-        each.waited.update(before)
+                    return _too_many_turns(payer, node, turns[node])
+            entered.append((payer, turns, before))
+    for payer in account.chain():
+        payer.steps += len(nodes)
+    for payer, turns, before in entered:
+        payer.turns.update(turns)
+        payer.waited.update(before)
     return None
 
 
@@ -380,40 +383,40 @@ def _turns(node: Node, known: Mapping[Node, int], waited: int) -> int:
     """Return the most model calls along any chain that leads to a step, that one included, as far as they are known.
     `waited`: those that a flow had waited for."""
     most = waited + (known.get(node.scope.owner, 0) if node.scope.owner is not None else 0)
-    for each in node.deps:
-        most = max(most, known.get(each, 0))
-        while each.inner is not None and each.inner.output is not None:
-            each = each.inner.output  # its value is that of the steps that it expanded into
-            most = max(most, known.get(each, 0))
+    for dep in node.deps:
+        most = max(most, known.get(dep, 0))
+        while dep.inner is not None and dep.inner.output is not None:
+            dep = dep.inner.output  # its value is that of the steps that it expanded into
+            most = max(most, known.get(dep, 0))
     return most + (node.step.op.kind == "think")
 
 
 def _too_many_turns(account: Account, node: Node, turns: int) -> str:
-    said = f"{node.id} would be turn {turns}, and {account.budget.turns} are the most"
-    return f"{account.owner}: {said}; raise `turns`"
+    problem = f"{node.id} would be turn {turns}, and {account.budget.turns} are the most"
+    return f"{account.owner}: {problem}; raise `turns`"
 
 
 def too_late(node: Node) -> str | None:
     """Return a message if a think step would be a turn too many: the steps that it needs may have come to more turns,
     by expanding, than were known when it entered the plan."""
-    for each in node.account.chain() if node.account is not None else ():
-        if each.budget.turns is not None:
-            each.turns[node] = turns = _turns(node, each.turns, each.waited.get(node, 0))
-            if turns > each.budget.turns:
-                return _too_many_turns(each, node, turns)
+    for payer in node.account.chain() if node.account is not None else ():
+        if payer.budget.turns is not None:
+            payer.turns[node] = turns = _turns(node, payer.turns, payer.waited.get(node, 0))
+            if turns > payer.budget.turns:
+                return _too_many_turns(payer, node, turns)
     return None
 
 
 def covers(account: Account, inner: Account | None) -> bool:
     """Return whether `inner` is `account` or an account inside it."""
-    return inner is not None and any(each is account for each in inner.chain())
+    return inner is not None and any(payer is account for payer in inner.chain())
 
 
 def seconds_left(account: Account | None, now: float) -> float | None:
     """Return the time until the nearest deadline, or `None` if there is none."""
     if account is None:
         return None
-    deadlines = [each.deadline for each in account.chain() if each.deadline is not None]
+    deadlines = [payer.deadline for payer in account.chain() if payer.deadline is not None]
     return max(0.0, min(deadlines) - now) if deadlines else None
 
 
@@ -433,9 +436,9 @@ def prompt_size(node: Node, worker: WorkerState, known: int, *, ask: bool) -> Pr
     operation, of which the worker is to count it first."""
     op = resolve(node, 1)
     assert op.kind == "think"
-    found = node.run.prompts.get(_key(op))
-    if found is not None:
-        return PromptSize(found + known)
+    size = node.run.prompts.get(_key(op))
+    if size is not None:
+        return PromptSize(size + known)
     parts = _parts(op)
     if not op.chat and all(part.kind == "tokens" and part.within is None for part in parts):
         return PromptSize(sum(_length(part, 0) for part in parts) + known)

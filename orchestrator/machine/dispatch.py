@@ -245,7 +245,7 @@ class Dispatcher:
 
     def _force(self) -> bool:
         """Let a step of each run start whose policies hold all that there is to do; return whether there was one."""
-        found = False
+        forced = False
         for run in list(self.holding.values()):
             if run.live or run.paused or (run.forced is not None and run.forced.state is READY):
                 continue
@@ -257,8 +257,8 @@ class Dispatcher:
                 continue
             run.forced, node.blocked = node, None
             self._queue.push(node)
-            found = True
-        return found
+            forced = True
+        return forced
 
     # -- hedges --------------------------------------------------------------------------------------------------------
 

@@ -218,12 +218,12 @@ class DecodeSpeed:
         itself included."""
         if tokens < _LEAST:
             return
-        each = seconds / tokens
+        each_token = seconds / tokens
         self.n = self.n * _KEEP + 1.0
         self.beside = self.beside * _KEEP + beside
-        self.seconds = self.seconds * _KEEP + each
+        self.seconds = self.seconds * _KEEP + each_token
         self.square = self.square * _KEEP + beside * beside
-        self.product = self.product * _KEEP + beside * each
+        self.product = self.product * _KEEP + beside * each_token
 
     def at(self, attempts: int) -> float | None:
         """Return the seconds that a token is expected to take with so many attempts; `None` before any has ended.

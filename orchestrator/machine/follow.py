@@ -50,7 +50,7 @@ def orders_of(actions: Sequence[Action], refused: Sequence[tuple[int, RefuseOrde
         if isinstance(action, Dispatch):
             job = action.job
             orders.append(SendOrder(job.step, action.worker, job.attempt, job.priority, action.reason))
-    return orders + [each for _, each in waiting]
+    return orders + [order for _, order in waiting]
 
 
 def take_over(into: Records, timers: Timers, other: Records, its_timers: Timers, run: Run, at: float) -> list[Node]:

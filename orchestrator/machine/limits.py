@@ -79,9 +79,9 @@ class LimitEnforcer:
             if account.deadline is not None:
                 self._slots.timers.add(account.deadline, "seconds", (account, run))
         for node in run.nodes:
-            for each in node.account.chain() if node.account is not None else ():
-                each.lengths |= budget.tokens is not None
-                each.thinking |= budget.thinking_tokens is not None
+            for payer in node.account.chain() if node.account is not None else ():
+                payer.lengths |= budget.tokens is not None
+                payer.thinking |= budget.thinking_tokens is not None
         if budgets.reached(account):
             self.cut(account)
         for lane in list(account.held.heaps):

@@ -222,8 +222,8 @@ class Machine:
 
     def reviewed(self, attempt: int) -> bool | None:
         """Return whether policies or budgets look at each piece of news of an attempt; `None` for one that is over."""
-        found = self.attempts.get(attempt)
-        return None if found is None else found.counted or bool(found.node.run.reviewers)
+        live = self.attempts.get(attempt)
+        return None if live is None else live.counted or bool(live.node.run.reviewers)
 
     def asks(self, node: Node, worker: WorkerState) -> budgets.Ask:
         """Return what an attempt at a step on a worker would ask of its budgets."""
@@ -232,10 +232,10 @@ class Machine:
     def reach(self, attempt: int) -> int:
         """Return how many steps the end of an attempt's step concerns: those that need it, or the branches of a join
         that waits for it alone. 0 for an attempt that is over."""
-        found = self.attempts.get(attempt)
-        if found is None:
+        live = self.attempts.get(attempt)
+        if live is None:
             return 0
-        most = len(readers := found.node.dependants)
+        most = len(readers := live.node.dependants)
         if most < 16:
             for reader in readers:
                 if reader.pending == 1 and len(reader.deps) > most:
@@ -244,7 +244,7 @@ class Machine:
 
     def finished(self, run: str) -> Run | None:
         """Return the records of a run that finished in the last `handle`."""
-        return next((each for each in self.retired if each.id == run), None)
+        return next((ended for ended in self.retired if ended.id == run), None)
 
     def follow(self, event: Event, orders: Sequence[Order]) -> list[Action]:
         """Take an event as `handle` does, but send out what `orders` say in place of what this machine would choose.
@@ -430,7 +430,7 @@ class Machine:
             self._records.lost = f"{event.worker} went away{because}"
         message = f"worker {event.worker} went away while it ran this step{because}"
         lost = [attempt for attempt in self.attempts.values() if attempt.worker.name == event.worker]
-        live = [each for each in lost if each.state == "live"]
+        live = [attempt for attempt in lost if attempt.state == "live"]
         for attempt in lost:
             self._slots.over(attempt, None, dead=True)
         self._steps.lose_worker(live, event.worker, message)

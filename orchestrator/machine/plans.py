@@ -49,8 +49,8 @@ class Plans:
         records, timers = self._records, self._slots.timers
         owner = scope.owner
         added = insert(plan, scope, account, records.now, self._plugins.merge, waited, refused or ())
-        for each in added.accounts:
-            self.arm_deadline(each, scope.run)
+        for opened in added.accounts:
+            self.arm_deadline(opened, scope.run)
         before = 0
         if owner is not None:
             generated = owner.attempt.generated if owner.attempt else 0
@@ -263,19 +263,19 @@ def _resolve(node: Node, local: dict[str, Node]) -> bool:
 
 def _lookup(name: str, node: Node, local: dict[str, Node]) -> tuple[Node, bool]:
     """Return the step that a name means for a node, and whether it is an expander around it."""
-    found = local.get(name)
+    target = local.get(name)
     scope: Scope | None = node.scope
     owner: Node | None = None
-    while found is None and scope is not None:
-        found, owner, scope = scope.names.get(name), scope.owner, scope.parent
-        if found is None and owner is not None and owner.step.name == name:
+    while target is None and scope is not None:
+        target, owner, scope = scope.names.get(name), scope.owner, scope.parent
+        if target is None and owner is not None and owner.step.name == name:
             return owner, True
-    if found is None:
+    if target is None:
         names = sorted([*local, *node.scope.names])
         raise PlanError(f"{node.id} refers to {name!r}, which is no step it can see; there are {', '.join(names[:12])}")
-    if found is node:
+    if target is node:
         raise PlanError(f"{node.id} refers to itself")
-    return found, _is_around(found, node)
+    return target, _is_around(target, node)
 
 
 def _is_around(step: Node, node: Node) -> bool:
@@ -320,7 +320,7 @@ def _cycle(nodes: list[Node], missing: list[int]) -> list[str]:
     while node not in path:
         path.append(node)
         node = next(dep for dep in node.deps if dep in stuck)
-    return [each.step.name for each in [*path[path.index(node) :], node]]
+    return [waiting.step.name for waiting in [*path[path.index(node) :], node]]
 
 
 def _refuse_outer_cycles(nodes: Iterable[Node], scope: Scope) -> None:
@@ -348,10 +348,10 @@ def _waits_for(start: Node, targets: set[str], seen: set[str]) -> bool:
         more = [dep for dep in node.deps if not dep.ended]
         if node.inner is not None:
             more.extend(name for name in node.inner.names.values() if not name.ended)
-        for each in more:
-            if each.id not in seen:
-                seen.add(each.id)
-                todo.append(each)
+        for before in more:
+            if before.id not in seen:
+                seen.add(before.id)
+                todo.append(before)
     return False
 
 
@@ -362,9 +362,9 @@ def _open_step_accounts(nodes: Iterable[Node], group: Account | None, now: float
             continue
         node.account = account = open_account(node.step.budget, node.id, group, now, node.scope.level)
         if account is not None:
-            for each in account.chain():
-                if each.deadline is not None:
-                    each.timed.append(node)
+            for payer in account.chain():
+                if payer.deadline is not None:
+                    payer.timed.append(node)
             if account is not group:
                 accounts.append(account)
     return accounts

@@ -121,7 +121,7 @@ def context_of(node: Node) -> tuple[Hashable, bytes]:
             if isinstance(part, Text):
                 parts.append(part.text.encode(errors="replace"))
             else:
-                parts += (each.to_bytes(4, "little", signed=True) for each in part.ids)
+                parts += (token.to_bytes(4, "little", signed=True) for token in part.ids)
         tools = tuple(tool.name for tool in op.tools)
         group.content = (op.model, op.salt, op.chat, tools), b"".join(parts)
     return group.content

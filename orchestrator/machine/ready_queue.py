@@ -183,7 +183,7 @@ class ReadyQueue:
             for worker in self.workers.values()
             if worker is not beside and worker.free > 0 and worker.in_lane(lane)
         )
-        return min(free, key=lambda each: (each.running, each.name), default=None)
+        return min(free, key=lambda worker: (worker.running, worker.name), default=None)
 
     def serving(self, lane: str) -> int:
         """Return how many workers that are up serve a lane."""
@@ -271,11 +271,11 @@ class ReadyQueue:
         """Return what the share that goes first has been served, of those that wait for the workers of a lane; if none
         waits, what the last one had been that did."""
         counters: list[float] = []
-        for each in self._busy.values():
-            if each.call is lane.call and (each is lane or any(pool in lane.pools for pool in each.pools)):
-                first = self._top(each)
+        for busy in self._busy.values():
+            if busy.call is lane.call and (busy is lane or any(pool in lane.pools for pool in busy.pools)):
+                first = self._top(busy)
                 if first is not None:
-                    counters.append(each.tally(first).counter)
+                    counters.append(busy.tally(first).counter)
         return min(counters, default=max([pool.last[lane.call] for pool in lane.pools], default=0.0))
 
     def _top(self, lane: _Lane) -> Share | None:

@@ -232,7 +232,9 @@ class Node:
 
     def shift(self, seconds: float) -> None:
         """Move the times of its story."""
-        self._moves = tuple(cast("float", each) + seconds if i % 3 == 0 else each for i, each in enumerate(self._moves))
+        self._moves = tuple(
+            cast("float", number) + seconds if i % 3 == 0 else number for i, number in enumerate(self._moves)
+        )
 
 
 @dataclass(frozen=True, slots=True)

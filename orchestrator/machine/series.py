@@ -41,6 +41,6 @@ class Series(Generic[T]):
 class TalkHistory(NamedTuple):
     """A conversation up to the end of a turn."""
 
-    said: Series[Message]
+    messages: Series[Message]
     calls: int
     """Calls of tools in it."""

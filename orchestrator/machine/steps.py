@@ -60,7 +60,8 @@ class Steps:
 
     def ready(self, node: Node) -> None:
         """A step's needs are met: rank it and queue it for a slot."""
-        if (heavy := charge_references(node)) is not None:
+        # A step without needs puts nothing together.
+        if node.deps and (heavy := charge_references(node)) is not None:
             self.fail(node, heavy)
             return
         before = node.path_before
@@ -161,7 +162,7 @@ class Steps:
     def lose_worker(self, live: Sequence[Attempt], worker: str, message: str) -> None:
         """Go on after a worker went away that ran these attempts. Where just one of their steps has lost another worker
         before, it may be what ends them: as often as `Retries.deaths` allows, and no more."""
-        again = [each.node for each in live if each.node.lost_on and each.node.lost_on[-1] != worker]
+        again = [attempt.node for attempt in live if attempt.node.lost_on and attempt.node.lost_on[-1] != worker]
         for attempt in live:
             node = attempt.node
             if node.state is not RUNNING:  # it ended as part of another that was lost
@@ -169,8 +170,8 @@ class Steps:
             before = node.lost_on
             node.lost_on = before if before and before[-1] == worker else (*before, worker)
             if again == [node] and len(node.lost_on) >= node.run.request.retries.deaths:
-                said = f"{message}, as {before[-1]} had before: it is not run again, for it may be what ends workers"
-                self.retry_or_fail(attempt, as_failure(EngineError(said)))
+                problem = f"{message}, as {before[-1]} had before: it is not run again, for it may be what ends workers"
+                self.retry_or_fail(attempt, as_failure(EngineError(problem)))
             else:
                 self.retry_or_fail(attempt, as_failure(WorkerLost(message)))
 
@@ -185,24 +186,24 @@ class Steps:
     def _tell(self, node: Node) -> None:
         """Tell everyone concerned that a step has ended."""
         run, scope, done = node.run, node.scope, node.state is DONE
-        for each in node.dependants:
-            if each.ended or each.released:
+        for reader in node.dependants:
+            if reader.ended or reader.released:
                 continue  # a released join has its verdict, and what its branches do is of no account
-            each.pending -= 1
-            if each.merge is not None:
-                if each.untallied is not None:
-                    each.untallied.append(node)
+            reader.pending -= 1
+            if reader.merge is not None:
+                if reader.untallied is not None:
+                    reader.untallied.append(node)
                 if done:
-                    each.branches_done += 1
-                    if each.waits_for_all and each.pending:
+                    reader.branches_done += 1
+                    if reader.waits_for_all and reader.pending:
                         continue  # nothing can come of it before the last branch, unless one fails
                 elif node.state is FAILED:
-                    each.branches_failed += 1
-                self.judge(each, arrived=done)
+                    reader.branches_failed += 1
+                self.judge(reader, arrived=done)
             elif not done:
-                self.end_like(each, node)
-            elif each.pending == 0:
-                self.ready(each)
+                self.end_like(reader, node)
+            elif reader.pending == 0:
+                self.ready(reader)
         if not node.released:  # else it let go of them when it had its verdict
             for dep in node.deps:
                 if not dep.ended:
@@ -214,8 +215,8 @@ class Steps:
         if run.held.heaps:
             self._slots.stirred[run.id] = run
         if node.inner is not None:
-            for each in node.inner.names.values():
-                self.cancel(each, "owner-ended", node.id)
+            for step in node.inner.names.values():
+                self.cancel(step, "owner-ended", node.id)
         if scope.output is node and not scope.open:  # a patch to come may name another output
             self.output_ended(scope, node)
 
@@ -324,8 +325,8 @@ def _cause_of(failure: Failure) -> Cause:
 
 def raised(plugin: Policy | Merge | None, error: BaseException) -> Failure:
     """Return the failure of a step or run whose plugin raised."""
-    said = writable(f"{type(plugin).__name__} raised {type(error).__name__}: {error}")
-    return Failure(kind=PluginError.__name__, message=said, frames=frames_of(error))
+    problem = writable(f"{type(plugin).__name__} raised {type(error).__name__}: {error}")
+    return Failure(kind=PluginError.__name__, message=problem, frames=frames_of(error))
 
 
 def _is_flow(node: Node) -> bool:
@@ -416,7 +417,7 @@ def conclude(node: Node) -> Result:
         prior=_prior(verdict, branches),
     )
     node.weight = weight
-    value = json_value(verdict.value, known={each: found.levels for each, found in known.items()})
+    value = json_value(verdict.value, known={same: weighed.levels for same, weighed in known.items()})
     return result.model_copy(update={"value": value})
 
 

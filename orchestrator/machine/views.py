@@ -240,9 +240,9 @@ def tally_of(join: Node) -> Tally | None:
 
 def _keeps_tally(merge: Merge) -> bool:
     """Whether a merge's tally, if it has one, says what its `decided` says: a subclass may have another `decided`."""
-    for each in type(merge).__mro__:
-        if "tally" in vars(each) or "decided" in vars(each):
-            return "tally" in vars(each)
+    for base in type(merge).__mro__:
+        if "tally" in vars(base) or "decided" in vars(base):
+            return "tally" in vars(base)
     return False
 
 
@@ -251,8 +251,8 @@ def branch_of(node: Node) -> Branch:
     attempt, own, name = node.attempt, node.own, node.step.name
     if attempt is None:
         tokens = own.length if own is not None else 0
-        said = written(node) if node.inner is not None and node.ended else ()
-        return Branch(name, node.id, node.state, node.result, node.failure, tokens, (), node.merged_into, written=said)
+        line = written(node) if node.inner is not None and node.ended else ()
+        return Branch(name, node.id, node.state, node.result, node.failure, tokens, (), node.merged_into, written=line)
     before = prior(node) if node.after is not None else ""
     tokens, pieces = attempt.generated, attempt.text
     return Branch(name, node.id, node.state, node.result, node.failure, tokens, pieces, node.merged_into, before)
@@ -328,8 +328,8 @@ class MachineView:
 
     def expected_tokens(self, step: AnyStep, share: float = QUANTILE) -> float:
         node = self._records.nodes.get(step.id)
-        found = [] if node is None else self._records.ended.samples(node.template_keys, node.run.lengths)
-        return expected_tokens(step.max_tokens, found, known=step.tokens, share=share)
+        lengths = [] if node is None else self._records.ended.samples(node.template_keys, node.run.lengths)
+        return expected_tokens(step.max_tokens, lengths, known=step.tokens, share=share)
 
     @property
     def attempts(self) -> int:

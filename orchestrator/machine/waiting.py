@@ -203,17 +203,17 @@ class Waiting:
         """Return the choice of the order whose turn comes first, if it comes before `due` (a priority and a ticket)."""
         best: _Choice | None = None
         for order in list(self.orders):
-            found = self._of_order(order, room)
-            if found is not None:
-                turn = (found.due.priority, found.due.turn)
+            choice = self._of_order(order, room)
+            if choice is not None:
+                turn = (choice.due.priority, choice.due.turn)
                 if due is None or turn < due:
-                    due, best = turn, found
+                    due, best = turn, choice
         return best
 
     def _of_order(self, order: Rankers, room: Room) -> _Choice | None:
         """Return the step that may start first among the steps of one order, over the lanes given."""
         lanes = self.orders[order]
-        found: _Choice | None = None
+        choice: _Choice | None = None
         for lane, queue in list(lanes.items()):
             node = queue.first()
             if node is None:
@@ -222,16 +222,16 @@ class Waiting:
             if lane not in room:
                 continue
             worker, due = room[lane], queue.earliest()
-            if found is None:
-                found = _Choice(node, worker, queue, due, queue)
+            if choice is None:
+                choice = _Choice(node, worker, queue, due, queue)
                 continue
-            if queued(node) < queued(found.node):
-                found = found._replace(node=node, worker=worker, queue=queue)
-            if (due.priority, due.turn) < (found.due.priority, found.due.turn):
-                found = found._replace(due=due, due_in=queue)
+            if queued(node) < queued(choice.node):
+                choice = choice._replace(node=node, worker=worker, queue=queue)
+            if (due.priority, due.turn) < (choice.due.priority, choice.due.turn):
+                choice = choice._replace(due=due, due_in=queue)
         if not lanes:
             del self.orders[order]
-        return found
+        return choice
 
     def nodes(self) -> list[tuple[str, list[Node]]]:
         """Return lanes with their steps, those included that are over."""

@@ -43,15 +43,13 @@ def charge_join(node: Node) -> Failure | None:
 
 def charge_references(node: Node) -> Failure | None:
     """Count what is about to be put into a step's operation; return why that is too much, if it is."""
-    if not node.deps:
-        return None
     weights = {dep.step.name: weight_of(dep).bytes for dep in node.deps if dep.result is not None}
     return _charge(node, sum(times * weights.get(name, 0) for name, times in mentions(node.step).items()))
 
 
-def _charge(node: Node, found: int) -> Failure | None:
+def _charge(node: Node, weight: int) -> Failure | None:
     run = node.run
-    run.put += found
+    run.put += weight
     if run.put <= most_of(run):
         return None
     return as_failure(

@@ -48,7 +48,7 @@ class Bfcl(Task):
     """
 
     set: str = "simple_python"
-    """The category that questions are drawn from: `simple_python`, `multiple`, `parallel`, `parallel_multiple`,
+    """The set that questions are drawn from: a category, `simple_python`, `multiple`, `parallel`, `parallel_multiple`,
     `irrelevance`, `simple_java`, `simple_javascript`, or `live_simple` and its like."""
     listed: bool = True
     """List the functions in the question; needless for planners that tell of their tools themselves."""

@@ -50,7 +50,7 @@ class Plain(Task):
 
     raw: bool = False
     """The text is put to the model as it is, without a chat template: it is the beginning of what the model writes."""
-    answer: Literal["auto", "boxed", "line", "json", "regex", "function", "text"] = "auto"
+    where: Literal["auto", "boxed", "line", "json", "regex", "function", "text"] = "auto"
     r"""Where the answer stands. `auto`: in the last `\boxed{…}`, or after the last "answer:" (or "answer is") to the
     end of its line where that stands behind it (with a number, if there is no colon) or there is no box, else the whole
     text. `boxed` and `line`: only there; a text without it has no answer and does not
@@ -68,8 +68,8 @@ class Plain(Task):
     """For `regex`: its group `answer`, else its first group, else the whole match. In the syntax of RE2, which
     has no lookaround and no back-references."""
     function: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
-    """For `function`: `pkg.mod:fn` of a text, returning any JSON value or `None` for no answer. Quick and pure: it is
-    asked inside the machine, and again in a replay."""
+    """A function, `pkg.mod:fn`, for `where=function`: of a text, returning any JSON value or `None` for no answer.
+    Quick and pure: it is asked inside the machine, and again in a replay."""
     tolerance: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
     """For `number`: answers are rounded to a multiple of this. Two answers that are closer than that can still round to
     different multiples: "closer than" would not be an equality (a near b and b near c do not make a near c)."""
@@ -85,9 +85,9 @@ class Plain(Task):
 
     @model_validator(mode="after")
     def _complete(self) -> Plain:
-        if self.answer == "regex" and self.pattern is None:
+        if self.where == "regex" and self.pattern is None:
             raise TaskError("task 'plain': answer=\"regex\" needs a `pattern`")
-        if self.answer == "function":
+        if self.where == "function":
             if self.function is None:
                 raise TaskError("task 'plain': answer=\"function\" needs a `function`, as pkg.mod:fn")
             function(self.function)
@@ -105,9 +105,9 @@ class Plain(Task):
 
     def extract(self, text: str) -> JsonValue:
         """Return the answer in a text, or `None`; a block of reasoning before it does not count, unless there is
-        nothing else. With `answer=auto` extracting again changes nothing."""
+        nothing else. With `where=auto` extracting again changes nothing."""
         text = split_reasoning(text)[1] or text
-        match self.answer:
+        match self.where:
             case "auto":
                 return _auto(text)
             case "boxed":

@@ -35,7 +35,7 @@ class ReasoningGym(Task):
     """
 
     set: str = "gsm_symbolic"
-    """The family that problems are drawn from."""
+    """The set that questions are drawn from: a family."""
     _problem: GymProblem = PrivateAttr()
 
     def model_post_init(self, context: object, /) -> None:

@@ -28,7 +28,7 @@ class Sums(Task):
     An answer is a number.
     """
 
-    level: int = Field(default=2, ge=1, le=4)
+    skill: int = Field(default=2, ge=1, le=4)
     """Skill of the voter: 1 is wrong most often, 4 most seldom."""
 
     _words: tuple[str, ...] = PrivateAttr()
@@ -46,7 +46,7 @@ class Sums(Task):
 
     def render(self, style: Style = "serial", width: int = 8) -> str:
         """Return the prompt in the bundled model's words."""
-        return f"<sum> {self.level} {' '.join(self._words)} <go>"
+        return f"<sum> {self.skill} {' '.join(self._words)} <go>"
 
     def extract(self, text: str) -> JsonValue:
         """Return the number after `<hit>`; a text that was cut off before it has none. A number alone is one as well:

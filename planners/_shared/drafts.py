@@ -41,12 +41,12 @@ class Draft:
 
 def drafts_of(result: Result) -> list[Draft]:
     """Return the drafts in a join's value, in the join's order."""
-    found: list[Draft] = []
+    drafts: list[Draft] = []
     for record in result.value if isinstance(result.value, list) else ():
         match record:
             case {"name": str(name), "text": str(text), "done": bool(done), "tokens": int(tokens), **rest}:
                 key, verified, logprob = rest.get("key"), rest.get("verified"), rest.get("logprob")
-                found.append(
+                drafts.append(
                     Draft(
                         name,
                         text,
@@ -60,7 +60,7 @@ def drafts_of(result: Result) -> list[Draft]:
                 )
             case _:
                 pass
-    return found
+    return drafts
 
 
 def verified(drafts: Sequence[Draft]) -> Draft | None:

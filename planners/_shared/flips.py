@@ -48,8 +48,8 @@ def right(answer: JsonValue, task: Task) -> bool | None:
 
 def agreed(answers: Sequence[JsonValue], task: Task) -> bool:
     """Whether all agents have the same answer."""
-    keys = [key(each, task) for each in answers]
-    return keys[0] is not None and all(each == keys[0] for each in keys)
+    keys = [key(answer, task) for answer in answers]
+    return keys[0] is not None and all(other == keys[0] for other in keys)
 
 
 def table(flips: Sequence[Flips]) -> str:

@@ -25,7 +25,7 @@ def read_object(text: str) -> JsonValue:
     text says is never evaluated; nesting deeper than a few dozen levels is no object.
     """
     text = visible(text[:MAX_CHARS])
-    fenced = [found[1] for found in _FENCE.finditer(text) if "{" in found[1]]
+    fenced = [block[1] for block in _FENCE.finditer(text) if "{" in block[1]]
     for candidate in (*fenced, text):
         start, end = candidate.find("{"), candidate.rfind("}")
         if start < 0:

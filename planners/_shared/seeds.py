@@ -23,4 +23,4 @@ def _spread(n: int) -> tuple[int, ...]:
     """Return 0 … n - 1 in the order of van der Corput's sequence, which turns a number's bits round."""
     bits = (n - 1).bit_length()
     turned = (int(f"{i:0{bits}b}"[::-1], 2) if bits else 0 for i in range(1 << bits))
-    return tuple(each for each in turned if each < n)
+    return tuple(place for place in turned if place < n)

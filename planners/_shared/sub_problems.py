@@ -51,13 +51,13 @@ class GraphText:
     def feed(self, delta: str) -> list[Part]:
         """Return the sub-problems whose lines are complete now."""
         *lines, rest = delta.split("\n")
-        found: list[Part] = []
+        parts: list[Part] = []
         for line in lines:
-            found += self._line("".join((*self._rest, line)))
+            parts += self._line("".join((*self._rest, line)))
             self._rest.clear()
         if rest:
             self._rest.append(rest)
-        return found
+        return parts
 
     def close(self, cut: bool = False) -> Sequence[Part]:
         """Return the sub-problem of the last line; one that a limit has cut off is left out."""
@@ -73,37 +73,37 @@ class GraphText:
         if "<think>" in line or "</think>" in line or self._thinking:
             self._thinking = "</think>" not in line
             line = "" if self._thinking else line.rpartition("</think>")[2]
-        found = _NUMBERED.fullmatch(line[:MAX_LINE].strip())
-        if found is None:
+        heading = _NUMBERED.fullmatch(line[:MAX_LINE].strip())
+        if heading is None:
             return ()
-        number = int(found[1])
+        number = int(heading[1])
         if number in self.parts or number < 1:
             if len(self.repairs) < MAX_REPAIRS:
                 self.repairs.append(f"a second line with the number {number} is left out")
             return ()
         if len(self.parts) >= self.most:
-            said = f"sub-problems after the first {self.most} are left out"
-            if said not in self.repairs:
-                self.repairs.append(said)
+            warning = f"sub-problems after the first {self.most} are left out"
+            if warning not in self.repairs:
+                self.repairs.append(warning)
             return ()
-        part = self._part(number, found[2])
+        part = self._part(number, heading[2])
         if not part.text:
             return ()
         self.parts[number] = part
         return (part,)
 
     def _part(self, number: int, rest: str) -> Part:
-        said: list[str] = []
+        notes: list[str] = []
 
         def take(group: re.Match[str]) -> str:
             inside = (group[1] if group[1] is not None else group[2]).lower()
             if _MENTION.search(inside) is None:
                 return group[0]
-            said.append(inside)
+            notes.append(inside)
             return " "
 
         text = " ".join(_GROUP.sub(take, rest).split()).strip("*_ -–—:|")
-        inside = "; ".join(said)
+        inside = "; ".join(notes)
         level = _DIFFICULTY.search(inside)
         difficulty = HARDEST
         if level is not None:
@@ -111,8 +111,8 @@ class GraphText:
             difficulty = given if 1 <= given <= HARDEST else HARDEST
         if level is None or difficulty != (_WORDS.get(level[1]) or int(level[1])):
             self.repairs.append(f"sub-problem {number} has no difficulty from 1 to 5: it counts as {HARDEST}")
-        wanted = [int(each) for found in _NEEDS.finditer(inside) for each in re.findall(r"\d+", found[1])]
-        needs = tuple(dict.fromkeys(each for each in wanted if each in self.parts))
-        for each in dict.fromkeys(each for each in wanted if each not in self.parts):
-            self.repairs.append(f"sub-problem {number} needs {each}, which does not come before it")
+        wanted = [int(digits) for need in _NEEDS.finditer(inside) for digits in re.findall(r"\d+", need[1])]
+        needs = tuple(dict.fromkeys(need for need in wanted if need in self.parts))
+        for later in dict.fromkeys(need for need in wanted if need not in self.parts):
+            self.repairs.append(f"sub-problem {number} needs {later}, which does not come before it")
         return Part(number, text, difficulty, needs)

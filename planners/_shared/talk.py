@@ -89,7 +89,7 @@ class Talk:
         """Ask for the turn after `done`."""
         ctx = ctx or self.ctx
         if not self.functions:
-            return self._goes_on("".join(each.text for each in done), prompt, ctx, asked)
+            return self._goes_on("".join(turn.text for turn in done), prompt, ctx, asked)
         last = len(done) + 1 >= self.options.rounds
         messages, pieces = self.messages(done), LAST if last and done else ""
         if not done and messages[-1].role == "user":
@@ -116,44 +116,44 @@ class Talk:
             return Turn(line.text, ended=ended)
         if len(done) + 1 >= self.options.rounds:
             return Turn(line.text)
-        first = self._first + sum(len(each.calls) for each in done)
-        found = wanted(f"{line.text}\n", self.options.dialect, first, self.functions)
+        first = self._first + sum(len(turn.calls) for turn in done)
+        written = wanted(f"{line.text}\n", self.options.dialect, first, self.functions)
         misread = 0
         calls: list[CallRequest] = []
-        for each in found:
-            misread += not each.id
-            calls.append(each if each.id else replace(each, name=f"unread-{misread}"))
+        for call in written:
+            misread += not call.id
+            calls.append(call if call.id else replace(call, name=f"unread-{misread}"))
         return Turn(line.text, tuple(calls))
 
     def same(self, one: Turn, other: Turn) -> bool:
         """Whether two turns do the same: equal calls in order, or the same text where neither calls anything."""
         if not one.calls and not other.calls and self.functions:
             return True  # both answer, and whose answer counts is known
-        if not one.calls or not other.calls or any(each.wrong for each in (*one.calls, *other.calls)):
+        if not one.calls or not other.calls or any(call.wrong for call in (*one.calls, *other.calls)):
             return one.text == other.text and one.ended == other.ended
         return list(map(self._key, one.calls)) == list(map(self._key, other.calls))
 
     def free(self, turn: Turn) -> bool:
         """Whether the calls of a turn may be made and then thrown away: their tools change nothing and ask nobody."""
-        known = {each.name: each for each in self.ctx.brief.tools}
-        specs = [known.get(each.name) for each in turn.calls]
+        known = {tool.name: tool for tool in self.ctx.brief.tools}
+        specs = [known.get(call.name) for call in turn.calls]
         return all(spec is not None and not spec.side_effects and not spec.approve for spec in specs)
 
     async def observed(self, turn: Turn, ctx: Context | None = None) -> Turn:
         """Make the calls of a turn, and return it with their results. A call that changes nothing is made once, until
         one is made that may change something."""
         ctx = ctx or self.ctx
-        run = [each for each in turn.calls if each.id and each.name not in self.hidden][: self.options.most]
+        run = [call for call in turn.calls if call.id and call.name not in self.hidden][: self.options.most]
         free = self.free(turn)
         if not free:
             self._made.clear()
         made = self._made if free else {}
-        asked = {self._key(each) if free else each.id: each for each in run}
+        asked = {self._key(call) if free else call.id: call for call in run}
         used = await self._call(ctx, made, asked)
         if not free:
             self._made.clear()
-        known = {key: _said(each) for key, each in used.items()}
-        results = [self._result(each, known.get(self._key(each) if free else each.id), run) for each in turn.calls]
+        known = {key: _said(result) for key, result in used.items()}
+        results = [self._result(call, known.get(self._key(call) if free else call.id), run) for call in turn.calls]
         return replace(turn, results=tuple(results))
 
     async def _call(
@@ -162,10 +162,10 @@ class Talk:
         """Return calls that have ended: those that are made or under way, and new ones. A call of another line that
         failed, or was given up with that line, is made again."""
         own = {key for key in asked if key not in made or (made[key].ended and not made[key].done)}
-        made |= {key: ctx.call(each.name, **each.arguments) for key, each in asked.items() if key in own}
+        made |= {key: ctx.call(call.name, **call.arguments) for key, call in asked.items() if key in own}
         used = {key: made[key] for key in asked}
         await ctx.gather(*used.values(), return_exceptions=True)
-        failed = {key: each for key, each in asked.items() if key not in own and not used[key].done}
+        failed = {key: call for key, call in asked.items() if key not in own and not used[key].done}
         return used | (await self._call(ctx, made, failed) if failed else {})
 
     def _result(self, call: CallRequest, text: str | None, run: Sequence[CallRequest]) -> str:
@@ -187,7 +187,7 @@ class Talk:
         return f"{call.name} {self._canonical(call)}"
 
     def _canonical(self, call: CallRequest) -> str:
-        schema = next((each.parameters for each in self.functions if each.name == call.name), None)
+        schema = next((function.parameters for function in self.functions if function.name == call.name), None)
         return canonical_text(call.arguments, schema)
 
     # -- as messages ---------------------------------------------------------------------------------------------------
@@ -195,11 +195,11 @@ class Talk:
     def messages(self, done: Sequence[Turn]) -> list[Message]:
         """Return the conversation so far."""
         history = list(self.ctx.brief.request.messages)
-        said = [self.options.opening] if self.options.opening else []
+        system = [self.options.opening] if self.options.opening else []
         if history and history[0].role in ("system", "developer"):
-            said.append(history.pop(0).text)
-        said.append(instructions(self.functions, self.options.dialect))
-        messages = [Message(role="system", content="\n\n".join(said)), *history]
+            system.append(history.pop(0).text)
+        system.append(instructions(self.functions, self.options.dialect))
+        messages = [Message(role="system", content="\n\n".join(system)), *history]
         if not history or history[-1].role != "tool":
             messages.append(Message(role="user", content=self.question))
         first = self._first
@@ -211,7 +211,7 @@ class Talk:
     @property
     def _first(self) -> int:
         """Number of the first call."""
-        return 1 + sum(len(each.tool_calls) for each in self.ctx.brief.request.messages)
+        return 1 + sum(len(message.tool_calls) for message in self.ctx.brief.request.messages)
 
     def _told(self, turn: Turn, first: int) -> list[Message]:
         pairs = list(zip(turn.calls, turn.results, strict=True))
@@ -221,18 +221,18 @@ class Talk:
             text = (
                 turn.text
                 if whole
-                else "".join(f"Action: {each.name}({self._canonical(each)})\n" for each in turn.calls)
+                else "".join(f"Action: {call.name}({self._canonical(call)})\n" for call in turn.calls)
             )
             observed = "\n".join(f"Observation of {call.name} ({call.id}): {result}" for call, result in pairs)
             return [Message(role="assistant", content=text), Message(role="user", content=observed)]
-        said = spoken(turn.text, first)
+        message = spoken(turn.text, first)
         if not (self.thoughts or misread):
             made = [
-                each.model_copy(update={"function": FunctionCall(name=call.name, arguments=self._canonical(call))})
-                for each, call in zip(said.tool_calls, turn.calls, strict=True)
+                written.model_copy(update={"function": FunctionCall(name=call.name, arguments=self._canonical(call))})
+                for written, call in zip(message.tool_calls, turn.calls, strict=True)
             ]
-            said = Message(role="assistant", content="", tool_calls=tuple(made))
-        messages = [said]
+            message = Message(role="assistant", content="", tool_calls=tuple(made))
+        messages = [message]
         messages += [
             Message(role="tool", tool_call_id=call.id, name=call.name, content=result)
             for call, result in pairs

@@ -44,7 +44,8 @@ def listed(functions: Sequence[Function | ToolSpec]) -> str:
     """Return functions as JSON, a line each."""
     return "\n".join(
         json.dumps(
-            {"name": each.name, "description": each.description, "parameters": each.parameters}, ensure_ascii=False
+            {"name": function.name, "description": function.description, "parameters": function.parameters},
+            ensure_ascii=False,
         )
-        for each in functions
+        for function in functions
     )

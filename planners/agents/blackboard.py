@@ -70,9 +70,9 @@ class Blackboard(Flow):
             if ended < 0:
                 continue
             await ctx.gather(*rows[ended])
-            found = next((step for step in rows[ended] if _ENDS.search(step.text)), None)
-            if found is not None:
-                return ctx.answer(found, f"found by {found.step.label}", name="answer")
+            last = next((step for step in rows[ended] if _ENDS.search(step.text)), None)
+            if last is not None:
+                return ctx.answer(last, f"found by {last.step.label}", name="answer")
         pieces = [*start, *_log(rows), *self.answer.parts("Write the line `answer: …` now.")]
         return ctx.think(pieces, self.answer, name="finish", label="finish")
 
@@ -81,10 +81,10 @@ class Blackboard(Flow):
         number, me = len(rows) + 1, f"worker-{worker + 1}"
         known = rows[: max(0, len(rows) - self.depth)]
         own = [(place, rows[place - 1][worker]) for place in range(len(known) + 1, number)]
-        said = [each for place, step in own for each in (f"**{me} [{place}]:** ", step, "\n\n")]
-        refused = "".join(f"(Refused: {each})\n\n" for each in _refused(known, worker))
+        pieces = [piece for place, step in own for piece in (f"**{me} [{place}]:** ", step, "\n\n")]
+        refused = "".join(f"(Refused: {reason})\n\n" for reason in _refused(known, worker))
         return ctx.think(
-            [*start, *_log(known), *said, f"{refused}**{me} [{number}]:**"],
+            [*start, *_log(known), *pieces, f"{refused}**{me} [{number}]:**"],
             self.step,
             name=f"{me}-{number}",
             label=f"{me}, step {number}",
@@ -95,10 +95,10 @@ class Blackboard(Flow):
 def _log(rows: Sequence[Sequence[Line]]) -> list[str | Line]:
     """Return the log: all steps in the order of rounds and workers."""
     return [
-        each
+        piece
         for number, row in enumerate(rows, 1)
         for worker, step in enumerate(row, 1)
-        for each in (f"**worker-{worker} [{number}]:** ", step, "\n\n")
+        for piece in (f"**worker-{worker} [{number}]:** ", step, "\n\n")
     ]
 
 
@@ -107,9 +107,9 @@ def _refused(rows: Sequence[Sequence[Line]], worker: int) -> list[str]:
     owners: dict[str, int] = {}
     refused: list[str] = []
     for row in rows:
-        for each, step in enumerate(row):
-            for claim in filter(None, (said.strip(" \t.") for said in _CLAIM.findall(step.text))):
-                owner = owners.setdefault(claim.casefold(), each)
-                if owner != each == worker:
+        for place, step in enumerate(row):
+            for claim in filter(None, (claimed.strip(" \t.") for claimed in _CLAIM.findall(step.text))):
+                owner = owners.setdefault(claim.casefold(), place)
+                if owner != place == worker:
                     refused.append(f"{claim} is taken by worker-{owner + 1}")
     return refused

@@ -63,18 +63,18 @@ class Debate(Flow):
         asks = self.answer.parts("{question}", question=question)
         lines = await self._round(ctx, [self._ask(ctx, None, asks, i, 1) for i in range(self.n)], [])
         for number in range(2, self.rounds + 1):
-            before = [task.extract(each.line) if each is not None else None for each in lines]
+            before = [task.extract(line.line) if line is not None else None for line in lines]
             if agreed(before, task):
                 break
             asked = [
-                None if each is None else self._ask(ctx, each, self._seen(lines, i), i, number)
-                for i, each in enumerate(lines)
+                None if line is None else self._ask(ctx, line, self._seen(lines, i), i, number)
+                for i, line in enumerate(lines)
             ]
             lines = await self._round(ctx, asked, lines)
-            flips.append(Flips.of(number, before, [task.extract(each.line) if each else None for each in lines], task))
+            flips.append(Flips.of(number, before, [task.extract(line.line) if line else None for line in lines], task))
             if not flips[-1].changed:
                 break
-        voting = [each for each in lines if each is not None]
+        voting = [line for line in lines if line is not None]
         vote = ctx.join(voting, self.merge, tolerate="best-effort", name="vote")
         return ctx.answer(vote, table(flips), name="answer")
 
@@ -91,22 +91,22 @@ class Debate(Flow):
     @staticmethod
     async def _round(ctx: Context, asked: Sequence[Line | None], before: Sequence[Line | None]) -> list[Line | None]:
         """Wait for a round; who failed keeps what it had said before."""
-        await ctx.gather(*(each for each in asked if each is not None), return_exceptions=True)
+        await ctx.gather(*(answer for answer in asked if answer is not None), return_exceptions=True)
         lines: list[Line | None] = []
-        for place, each in enumerate(asked):
-            done = each is not None and each.done
-            lines.append(each if done else before[place] if before else None)
+        for place, answer in enumerate(asked):
+            done = answer is not None and answer.done
+            lines.append(answer if done else before[place] if before else None)
         if not any(lines):
-            error = next(each.error for each in asked if each is not None)
+            error = next(answer.error for answer in asked if answer is not None)
             raise error if isinstance(error, StepFailed) else PlannerError("no agent has answered")
         return lines
 
     def _seen(self, lines: Sequence[Line | None], agent: int) -> tuple[Part, ...]:
         """Return the message that shows an agent what the others said."""
         others = [lines[(agent + step) % len(lines)] for step in range(1, len(lines))]
-        shown = [visible(each.text).strip() for each in others[: self.shown] if each is not None]
+        shown = [visible(line.text).strip() for line in others[: self.shown] if line is not None]
         answers, arguments = (
-            "\n\n".join(f"One agent: {each}" for each in texts) for texts in (shown, map(_without_claim, shown))
+            "\n\n".join(f"One agent: {text}" for text in texts) for texts in (shown, map(_without_claim, shown))
         )
         return self.turn.parts(_SEEN, answers=answers, arguments=arguments)
 

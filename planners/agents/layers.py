@@ -57,16 +57,16 @@ class Layers(Flow):
         task, flips = ctx.brief.task, list[Flips]()
         lines: list[Line] = []
         for layer in range(1, self.rounds):
-            before = [task.extract(each.line) for each in lines]
+            before = [task.extract(line.line) for line in lines]
             asked = [self._ask(ctx, question, lines, layer, i) for i in range(self.n)]
             ended = await ctx.gather(*asked, return_exceptions=True)
-            done = [each for each in asked if each.done]
+            done = [answer for answer in asked if answer.done]
             if not done:
-                raise next(each for each in ended if isinstance(each, BaseException))
+                raise next(error for error in ended if isinstance(error, BaseException))
             if layer > 1 and len(done) == len(before):
-                flips.append(Flips.of(layer, before, [task.extract(each.line) for each in done], task))
+                flips.append(Flips.of(layer, before, [task.extract(answer.line) for answer in done], task))
             lines = done
-            if agreed([task.extract(each.line) for each in lines], task):
+            if agreed([task.extract(line.line) for line in lines], task):
                 return ctx.answer(lines[0], f"all {len(lines)} of layer {layer} agree; {table(flips)}", name="answer")
         last = await self._ask(ctx, question, lines, self.rounds, 0, last=True)
         return ctx.answer(last, f"aggregated of {len(lines)}; {table(flips)}", name="answer")
@@ -75,7 +75,7 @@ class Layers(Flow):
         self, ctx: Context, question: str, read: Sequence[Line], layer: int, place: int, last: bool = False
     ) -> Line:
         history = list(ctx.brief.request.messages)
-        shown = [visible(each.text).strip() for each in read]
+        shown = [visible(line.text).strip() for line in read]
         ctx.random.shuffle(shown)
         answers = "\n".join(f"{number}. {text}" for number, text in enumerate(shown, 1))
         chat = ctx.brief.task.chat()

@@ -82,7 +82,7 @@ class Scale(Flow):
     @field_validator("records")
     @classmethod
     def _pairs(cls, records: Records) -> Records:
-        if any(len(each) != 2 for each in records):
+        if any(len(record) != 2 for record in records):
             raise ValueError("a record is a difficulty in [0, 1], and 1 where the easy way was right, else 0")
         return records
 
@@ -92,7 +92,7 @@ class Scale(Flow):
         if not parts:
             return ctx.answer(await self._hard(ctx, question, "answer"), "no outline could be read: one hard step")
         tally = StepCounts(
-            isotonic([(each[0], each[1]) for each in self.records]) if len(self.records) >= LEAST else []
+            isotonic([(record[0], record[1]) for record in self.records]) if len(self.records) >= LEAST else []
         )
         done: dict[int, Promise[list[StepHandle[object]]]] = {}
         for part in parts.values():
@@ -114,21 +114,21 @@ class Scale(Flow):
                 text.feed(line.text)
                 text.close(cut=line.result.finish == "length")
                 if len(text.parts) >= 2:
-                    said = "\n".join(f"{number}. {part.text}" for number, part in text.parts.items())
-                    read.setdefault(said, text.parts)
-        found = list(read)
-        if len(found) < 2:
-            return read[found[0]] if found else {}
-        numbers = [str(place) for place in range(1, len(found) + 1)]
-        plans = "\n\n".join(f"Plan {number}\n{said}" for number, said in zip(numbers, found, strict=True))
+                    outline = "\n".join(f"{number}. {part.text}" for number, part in text.parts.items())
+                    read.setdefault(outline, text.parts)
+        outlines = list(read)
+        if len(outlines) < 2:
+            return read[outlines[0]] if outlines else {}
+        numbers = [str(place) for place in range(1, len(outlines) + 1)]
+        plans = "\n\n".join(f"Plan {number}\n{outline}" for number, outline in zip(numbers, outlines, strict=True))
         pieces = self.probe.parts(_PICK, question=question, plans=plans)
         pick = ctx.think(pieces, self.probe, labels=numbers, label="which plan?")
         try:
             chances = (await pick).labels
         except StepFailed:
             chances = {}
-        best = max(numbers, key=lambda each: (chances.get(each, -math.inf), -int(each)))
-        return read[found[int(best) - 1]]
+        best = max(numbers, key=lambda number: (chances.get(number, -math.inf), -int(number)))
+        return read[outlines[int(best) - 1]]
 
     async def _step(
         self,
@@ -215,7 +215,7 @@ def isotonic(records: Sequence[tuple[float, float]]) -> Fit:
     [(0.1, 1.0, 1), (0.2, 0.5, 2), (0.9, 0.0, 1)]
     """
     pools: list[tuple[float, float, int]] = []
-    for difficulty, right in sorted(records, key=lambda each: (each[0], each[1])):
+    for difficulty, right in sorted(records, key=lambda record: (record[0], record[1])):
         total, count, left = float(right), 1, difficulty
         if pools and pools[-1][0] == left:  # equal difficulties have one value
             _, more, others = pools.pop()

@@ -69,7 +69,7 @@ class Speculate(ToolTurns):
                 done[-1] = await talk.observed(done[-1])
             windows.append(min(pace.window(self.depth, self.price), self.rounds - len(done)))
             done += await self._round(ctx, talk, pace, done, windows[-1])
-        text = "".join(each.text for each in done) if not talk.functions else done[-1].text
+        text = "".join(line.text for line in done) if not talk.functions else done[-1].text
         why = f"{len(done)} steps in {len(windows)} rounds of {', '.join(map(str, windows))}; {pace}"
         counts: dict[str, JsonValue] = {"drafted": pace.compared, "rejected": pace.compared - pace.agreed}
         return ctx.answer(text, why, data=counts, name="answer")

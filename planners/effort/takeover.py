@@ -64,9 +64,9 @@ class Takeover(Flow):
         texts = await ctx.gather(
             *(self._chain(ctx, relay, tally, number) for number in range(1, self.n + 1)), return_exceptions=True
         )
-        chains = [each for each in texts if isinstance(each, StepHandle)]
+        chains = [chain for chain in texts if isinstance(chain, StepHandle)]
         if not chains:
-            raise next((each for each in texts if isinstance(each, BaseException)), PlannerError("no chain ended"))
+            raise next((error for error in texts if isinstance(error, BaseException)), PlannerError("no chain ended"))
         if len(chains) == 1:
             return ctx.answer(chains[0], str(tally), data=tally.data(), name="answer")
         vote = ctx.join(chains, self.merge, name="vote", label=f"{self.merge.name} of {len(chains)}")
@@ -136,8 +136,9 @@ class SegmentCounts:
     def __str__(self) -> str:
         if not self.drafted:
             return "the target wrote all"
-        said = f"{sum(self.taken)} of {self.drafted} drafted segments taken over ({sum(self.taken) / self.drafted:.0%})"
-        return said + (f", {self.unknown} of unknown score" if self.unknown else "")
+        taken = sum(self.taken)
+        share = f"{taken} of {self.drafted} drafted segments taken over ({taken / self.drafted:.0%})"
+        return share + (f", {self.unknown} of unknown score" if self.unknown else "")
 
 
 def p_value(score: float, calibration: Sequence[float]) -> float:
@@ -147,4 +148,4 @@ def p_value(score: float, calibration: Sequence[float]) -> float:
     >>> p_value(0.2, [0.1, 0.5, 0.9])
     0.5
     """
-    return (1 + sum(each <= score for each in calibration)) / (len(calibration) + 1)
+    return (1 + sum(other <= score for other in calibration)) / (len(calibration) + 1)

@@ -60,16 +60,16 @@ class Adaptive(Flow):
         vote = not (isinstance(merge, Merge) and merge.verifies)
         options: dict[str, JsonValue] = {"most": self.most, "vote": vote, **self.allocate.options}
         if ctx.brief.request.budget.tokens is not None:
-            options.setdefault("tokens", ctx.brief.request.budget.tokens)
+            options.setdefault("most_tokens", ctx.brief.request.budget.tokens)
         name = self.allocate.name
         allocate = Plugin(name=name, options=options)
         for number in range(1, self.rounds + 1):
             step = "allocation" if number == 1 else f"allocation-{number}"
-            said = await ctx.join(samples, allocate, tolerate="any-end", name=step, label=name)
+            verdict = await ctx.join(samples, allocate, tolerate="any-end", name=step, label=name)
             if all(map(_cut, samples)):  # more of the same would be too: the vote says which limit to raise
                 break
             try:
-                allocation = Allocation.model_validate(said.value)
+                allocation = Allocation.model_validate(verdict.value)
             except ValidationError:
                 raise PlannerError(f"{name!r} gave no allocation: `allocate` must name an Allocator") from None
             more = enumerate(allocation.branches, len(samples) + 1)
@@ -81,8 +81,8 @@ class Adaptive(Flow):
 
     def _sample(self, ctx: Context, index: int, share: BranchSpec) -> Line:
         temperature = self.answer.temperature if share.temperature is None else share.temperature
-        said = {"temperature": temperature, "model": share.model or self.answer.model}
-        prompt = self.answer.model_copy(update=said)
+        sampling = {"temperature": temperature, "model": share.model or self.answer.model}
+        prompt = self.answer.model_copy(update=sampling)
         pieces = [*prompt.parts("{question}", question=ctx.brief.task.render(self.style, self.width))]
         if share.strategy:
             pieces.append(Text(text=f"\n\n{share.strategy}"))

@@ -71,7 +71,7 @@ class DeepPrune(Planner):
             pairs.append({"trace": begin, "probe": probe})
         needs = tuple(step.name for step in steps)
         if probed:
-            join = Join(merge=Plugin(name="distinct", options={"pairs": pairs}), tolerate="best-effort")
+            join = Join(merge=Plugin(name="distinct", options={"beginnings": pairs}), tolerate="best-effort")
             steps.append(Step(name="clusters", op=join, needs=needs, expands=True, label="which go on"))
             return Plan(steps=tuple(steps), output="clusters")
         join = Join(merge=self.groups, tolerate="best-effort")

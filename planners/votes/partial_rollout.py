@@ -82,18 +82,18 @@ class PartialRollout(ToolTurns):
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Let lines of work go on side by side, and choose among their reports."""
-        hidden = frozenset(each.name for each in ctx.brief.tools if each.side_effects or each.approve)
+        hidden = frozenset(tool.name for tool in ctx.brief.tools if tool.side_effects or tool.approve)
         if len(hidden) == len(ctx.brief.tools):
             why = "all its tools change the world" if hidden else "there is none"
             raise PlannerError(f"partial-rollout explores with tools, and {why}: take `react` or `sample`")
         talk = Talk(ctx, question, self, hidden=hidden)
         branching = [self._family(ctx, talk) for _ in range(self.warmup)]
         ended = await ctx.gather(*branching, self._lines(ctx, talk, [()] * self.fresh))
-        reports = [each for group in ended for each in group]
-        good = [each for each in reports if isinstance(each, Line)]
+        reports = [report for group in ended for report in group]
+        good = [report for report in reports if isinstance(report, Line)]
         if not good:
-            raise next(each for each in reports if not isinstance(each, Line))
-        told = "\n\n".join(f"Report {n}:\n{visible(each.text).strip()}" for n, each in enumerate(good, 1))
+            raise next(report for report in reports if not isinstance(report, Line))
+        told = "\n\n".join(f"Report {n}:\n{visible(report.text).strip()}" for n, report in enumerate(good, 1))
         pieces = self.answer.parts(_INTEGRATE, question=question, count=str(len(good)), reports=told)
         answer = ctx.think(pieces, self.answer, name="integrate", label="answer of the reports")
         await answer

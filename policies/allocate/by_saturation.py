@@ -33,9 +33,9 @@ class BySaturation(Allocator):
 
     N* is for ceiling * (1 - (1-p)^N), with p the mean of the posterior Beta(1 + successes, 1 + failures); a probe
     without an answer failed. `evidence=share` is the paper's own reading, N* with the share of the first answer as p.
-    `most` and `tokens` cap the number.
+    `most` and `most_tokens` cap the number.
 
-    Branches take `temperatures` and `strategies` in turn. `models` are listed from weak to strong, and the model at
+    Branches take `temperatures` and `wordings` in turn. `models` are listed from weak to strong, and the model at
     place 1 - p of the list is asked: the stronger one the worse the probes did.
 
     Fidelity: variant (the request's own rate, for votes the rule of another paper); no oracle.
@@ -46,16 +46,18 @@ class BySaturation(Allocator):
     ceiling: float = Field(default=1.0, gt=0.0, le=1.0)
     """F_max: the share of problems that any number of branches would solve."""
     evidence: Literal["auto", "agreement", "share", "verifier"] = "auto"
-    """`auto`: `verifier` where the task's verifier judged a probe and the answers are not voted on, else
-    `agreement`."""
+    """What counts as a success. `auto`: `verifier` where the task's verifier judged a probe and the answers are not
+    voted on, else `agreement`."""
     confidence: float = Field(default=0.9, gt=0.5, lt=1.0)
-    """Probability at which the first answer's lead is clear, for `agreement`: 3 votes to none have 0.9375."""
+    """Probability at which something counts as sure: the first answer's lead, for `agreement`: 3 votes to none have
+    0.9375."""
     temperatures: tuple[float, ...] = ()
     """Of the further branches, in turn; the planner's own by default."""
-    strategies: tuple[str, ...] = ()
+    wordings: tuple[str, ...] = ()
     """Words for the prompts of the further branches, in turn; none by default."""
     models: tuple[str, ...] = ()
-    """Models for the further branches, from the one for easy questions to the one for hard ones."""
+    """Names of the models of the branches, in turn: of the further ones, from the one for easy questions to the one for
+    hard ones."""
 
     def allocate(self, probes: Sequence[Branch], task: Task) -> Allocation:
         """Return the further branches; `why` has the estimate, N* and what capped it."""
@@ -65,16 +67,16 @@ class BySaturation(Allocator):
         wanted = max(0, needed - len(probes))
         allowed = self.affordable(probes)
         count = min(wanted, allowed)
-        said = "are needed for a clear lead" if how == "agree" else "saturate"
+        reason = "are needed for a clear lead" if how == "agree" else "saturate"
         shown = "share the first answer" if how == "share" else how
-        why = f"{good} of {good + bad} probes {shown}, p = {p:.3g}: {needed} branches {said}, {count} more"
+        why = f"{good} of {good + bad} probes {shown}, p = {p:.3g}: {needed} branches {reason}, {count} more"
         if count < wanted:
             why += f" ({wanted} wanted)"
         model = self.models[min(int((1.0 - p) * len(self.models)), len(self.models) - 1)] if self.models else None
         branches = [
             BranchSpec(
                 temperature=self.temperatures[i % len(self.temperatures)] if self.temperatures else None,
-                strategy=self.strategies[i % len(self.strategies)] if self.strategies else "",
+                strategy=self.wordings[i % len(self.wordings)] if self.wordings else "",
                 model=model,
             )
             for i in range(count)

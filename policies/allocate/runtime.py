@@ -15,25 +15,25 @@ __all__ = ["Runtime"]
 
 
 class Runtime(Allocator):
-    """The most branches of which `share` have ended within `latency` seconds, with probability `quantile`: order
+    """The most branches of which `done_share` have ended within `within` seconds, with probability `confidence`: order
     statistics of the probes' lengths (arXiv 2403.08790) at the pace of an engine that decodes all of them together, a
-    step of n sequences taking `fixed + each * n` seconds. `plait simulate calibrate` fits both. `most` and `tokens`
-    cap the number.
+    step of n sequences taking `fixed + per_sequence * n` seconds. `plait simulate calibrate` fits both. `most` and
+    `most_tokens` cap the number.
 
     Without a probe that ended nothing is predicted, and no branch follows.
 
     Fidelity: variant (the empirical distribution, not a fitted family); no oracle.
     """
 
-    latency: float = Field(default=10.0, gt=0.0)
+    within: float = Field(default=10.0, gt=0.0)
     """Seconds that the further branches may take."""
-    share: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Of the branches that must have ended by then; less is enough for a vote that may end early."""
-    quantile: float = Field(default=0.9, gt=0.0, lt=1.0)
-    """Probability with which they have."""
+    done_share: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Share of the branches that must have ended by then; less is enough for a vote that may end early."""
+    confidence: float = Field(default=0.9, gt=0.0, lt=1.0)
+    """Probability at which something counts as sure: that they have."""
     fixed: float = Field(default=0.0025, gt=0.0)
     """Seconds of a decoding step, however many sequences …"""
-    each: float = Field(default=0.0002, ge=0.0)
+    per_sequence: float = Field(default=0.0002, ge=0.0)
     """… and more for each sequence."""
 
     def allocate(self, probes: Sequence[Branch], task: Task) -> Allocation:
@@ -42,15 +42,15 @@ class Runtime(Allocator):
         if not lengths:
             return Allocation(why="no probe has ended: nothing can be predicted")
         fits = n_for(
-            self.latency,
+            self.within,
             Branches(lengths),
-            lambda sequences: self.fixed + self.each * sequences,
-            share=self.share,
-            quantile=self.quantile,
+            lambda sequences: self.fixed + self.per_sequence * sequences,
+            share=self.done_share,
+            quantile=self.confidence,
             most=self.most,
         )
         count = min(fits, self.affordable(probes))
-        why = f"{fits} branches end within {self.latency:g} s, by the lengths of {len(lengths)} probes"
+        why = f"{fits} branches end within {self.within:g} s, by the lengths of {len(lengths)} probes"
         if count < fits:
             why += f"; the limits allow {count}"
         return Allocation(branches=(BranchSpec(),) * count, why=why)

@@ -23,7 +23,7 @@ class Asking(WithPrompts, Merge):
     """Most characters of one result that a model is shown: the last ones of a branch's text, where the answer
     stands."""
 
-    def shown(self, text: str) -> str:
+    def excerpt(self, text: str) -> str:
         """Return a text as the model is shown it."""
         text, most = text.strip(), self.observation_chars
         return text if len(text) <= most else f"[…] {text[-most:]}"
@@ -31,7 +31,8 @@ class Asking(WithPrompts, Merge):
 
 def texts(branches: Sequence[Branch]) -> list[Branch]:
     """Return the branches that are done and have any text."""
-    return [each for each in branches if each.done and each.result and each.result.value is not None and each.text]
+    done = [branch for branch in branches if branch.done and branch.text]
+    return [branch for branch in done if branch.result and branch.result.value is not None]
 
 
 def silent(branches: Sequence[Branch]) -> str:

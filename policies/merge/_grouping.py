@@ -31,7 +31,7 @@ SAME_BY_COSINE = 0.9
 class Groups(Frozen):
     """Groups of branches (by name) so far."""
 
-    found: tuple[tuple[str, ...], ...] = ()
+    whole: tuple[tuple[str, ...], ...] = ()
     """Whole groups; the first member represents the group."""
     open: tuple[str, ...] = ()
     """Branches in no group yet; the first represents the next group."""
@@ -52,7 +52,7 @@ class Groups(Frozen):
         """Return the groups with each first of `open` that has nothing to compare with as a group of its own."""
         groups = self
         while groups.open and not groups.others:
-            update = {"found": (*groups.found, groups.open[:1]), "open": groups.open[1:]}
+            update = {"whole": (*groups.whole, groups.open[:1]), "open": groups.open[1:]}
             groups = groups.model_copy(update=update)
         return groups
 
@@ -72,7 +72,7 @@ class Grouping(Asking):
     """Says of two texts whether they come to the same. Its template has `{question}`, `{a}` and `{b}`. `form=choice`:
     an engine that can allows nothing but "yes" or "no". With `logprobs` the probability of the word counts, in place of
     the word alone: of a model that answers with one token."""
-    groups: Groups | None = None
+    grouped: Groups | None = None
     """The groups so far; set by the merge itself."""
 
     def comparisons(self, groups: Groups, shown: Mapping[str, str], template: str, task: Task) -> list[Step]:
@@ -81,33 +81,33 @@ class Grouping(Asking):
         form = _WORDS if self.judge.form == "choice" else self.judge.form
         steps: list[Step] = []
         for i, other in enumerate(groups.others, 1):
-            name = fresh(f"same-{len(groups.found) + 1}-{i}", shown)
+            name = fresh(f"same-{len(groups.whole) + 1}-{i}", shown)
             # the first text comes first, so that the calls of a round share their prefix
-            two = {"a": self.shown(shown[head]), "b": self.shown(shown[other])}
+            two = {"a": self.excerpt(shown[head]), "b": self.excerpt(shown[other])}
             pieces = self.judge.text(template, question=task.render(), **two)
             steps.append(ask_model(task, name, pieces, self.judge, label=f"{head} and {other}", form=form))
         return steps
 
     def heard(self, groups: Groups, by_name: Mapping[str, Branch]) -> Groups:
         """Return the groups after a round."""
-        said = [self.likeness(by_name.get(call)) for call in groups.calls]
+        likenesses = [self.likeness(by_name.get(call)) for call in groups.calls]
         least = self.threshold or SAME_BY_MODEL
-        scores = zip(groups.others, said, strict=True)
+        scores = zip(groups.others, likenesses, strict=True)
         same = [other for other, score in scores if score is not None and score >= least]
         left = tuple(other for other in groups.open[1:] if other not in same)
-        found = (*groups.found, (groups.open[0], *same))
-        silent = groups.silent + said.count(None)
-        return Groups(found=found, open=left, silent=silent, apart=groups.apart).settled()
+        groups_now = (*groups.whole, (groups.open[0], *same))
+        silent = groups.silent + likenesses.count(None)
+        return Groups(whole=groups_now, open=left, silent=silent, apart=groups.apart).settled()
 
     def likeness(self, call: Branch | None) -> float | None:
         """Return the probability that two are the same, as a call says; `None` if it says nothing."""
-        said = _WORD.findall(call.text) if call is not None and call.done else []
-        if not said or call is None or call.result is None:
+        words = _WORD.findall(call.text) if call is not None and call.done else []
+        if not words or call is None or call.result is None:
             return None
         sure = (
             math.exp(min(0.0, call.result.logprob)) if self.judge.logprobs and call.result.logprob is not None else 1.0
         )
-        return sure if said[-1].lower() == "yes" else 1.0 - sure
+        return sure if words[-1].lower() == "yes" else 1.0 - sure
 
     def by_embedding(self, names: Sequence[str], value: JsonValue, apart: Collection[str] = ()) -> Groups | None:
         """Return the groups by the vectors of `names`, in order: each name joins the most similar group before it, but
@@ -120,10 +120,10 @@ class Grouping(Asking):
         def like(a: tuple[str, list[float]], b: tuple[str, list[float]]) -> float:
             return -1.0 if a[0] in apart and b[0] in apart else cosine(a[1], b[1])
 
-        found: dict[int, list[str]] = {}
+        members: dict[int, list[str]] = {}
         for name, head in zip(names, cluster(given, self.threshold or SAME_BY_COSINE, like), strict=True):
-            found.setdefault(head, []).append(name)
-        return Groups(found=tuple(map(tuple, found.values())))
+            members.setdefault(head, []).append(name)
+        return Groups(whole=tuple(map(tuple, members.values())))
 
 
 def vectors_of(value: JsonValue, n: int) -> list[list[float]] | None:
@@ -134,7 +134,7 @@ def vectors_of(value: JsonValue, n: int) -> list[list[float]] | None:
     for row in value:
         if not isinstance(row, list) or not row or (vectors and len(row) != len(vectors[0])):
             return None
-        numbers = [float(each) for each in row if isinstance(each, int | float) and not isinstance(each, bool)]
+        numbers = [float(number) for number in row if isinstance(number, int | float) and not isinstance(number, bool)]
         if len(numbers) != len(row) or not all(map(math.isfinite, numbers)):
             return None
         vectors.append(numbers)

@@ -52,51 +52,51 @@ class Alike(Grouping):
     """
 
     ask: Literal["embedding", "model"] = "model"
-    """The judge: an embedding or a model."""
+    """What judges: an embedding or a model."""
     tool: str = Field(default="embed", min_length=1)
-    """Name of the tool that makes vectors of texts: it takes `texts` and returns a list of numbers for each."""
+    """Name of the tool: it makes vectors of texts, takes `texts` and returns a list of numbers for each."""
     called: str | None = None
-    """Step with the vectors; set by the merge itself."""
+    """Step that judged; set by the merge itself."""
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the representatives, or the calls as more plan; `why` says how many clusters there are."""
         by_name = {branch.name: branch for branch in branches}
-        calls = {self.called, *(self.groups.calls if self.groups is not None else ())}
+        calls = {self.called, *(self.grouped.calls if self.grouped is not None else ())}
         traces = [branch for branch in branches if branch.name not in calls and branch.done and branch.result]
         ended = {trace.name for trace in traces if trace.result and trace.result.finish != "length"}
         counts, mute = _by_answer(traces, ended, task)
         # ended beginnings come first: a beginning like one of them need not go on
         names = sorted(counts, key=lambda name: name not in ended)
-        alone = Groups(found=tuple((name,) for name in names))
+        alone = Groups(whole=tuple((name,) for name in names))
         note = ""
-        if self.called is None and self.groups is None:
+        if self.called is None and self.grouped is None:
             begun = Groups(open=tuple(names), apart=tuple(name for name in names if name in ended)).settled()
             if begun.open:
                 why = f"{len(names)} of {len(traces)} beginnings to compare"
                 ask = self._round(begun, by_name, task) if self.ask == "model" else self._vectors(names, by_name)
                 return Verdict(value=None, why=why, patch=ask)
             groups = begun
-        elif self.groups is not None:
-            groups = self.heard(self.groups, by_name)
+        elif self.grouped is not None:
+            groups = self.heard(self.grouped, by_name)
             if groups.open:
-                why = f"{len(groups.found)} clusters, {len(groups.open)} beginnings to compare"
+                why = f"{len(groups.whole)} clusters, {len(groups.open)} beginnings to compare"
                 return Verdict(value=None, why=why, patch=self._round(groups, by_name, task))
             note = f"; {groups.silent} comparisons came to nothing and count as no" if groups.silent else ""
         else:
             asked = by_name.get(self.called or "")
             value = asked.result.value if asked is not None and asked.result is not None else None
-            found = self.by_embedding(names, value, ended)
-            groups, note = (found, "") if found else (alone, f"; {self.tool} gave no vectors, so nothing is alike")
-        found = [*groups.found, *((name,) for name in mute)]
+            near = self.by_embedding(names, value, ended)
+            groups, note = (near, "") if near else (alone, f"; {self.tool} gave no vectors, so nothing is alike")
+        clusters = [*groups.whole, *((name,) for name in mute)]
         heads: list[JsonValue] = []
-        for members in found:
+        for members in clusters:
             count = sum(counts.get(name, 1) for name in members)
             heads.append({"trace": members[0], "count": count, "done": members[0] in ended})
         return Verdict(value=heads, why=f"{len(heads)} clusters of {len(traces)} beginnings{note}")
 
     def _vectors(self, names: Sequence[str], by_name: dict[str, Branch]) -> Plan:
         name = fresh("vectors", by_name)
-        texts: list[JsonValue] = [self.shown(by_name[each].line) for each in names]
+        texts: list[JsonValue] = [self.excerpt(by_name[name].line) for name in names]
         call = Step(name=name, op=Call(tool=self.tool, args={"texts": texts}), label=self.tool)
         return self._then((call,), list(by_name), {"called": name})
 
@@ -104,8 +104,8 @@ class Alike(Grouping):
         texts = {name: branch.line for name, branch in by_name.items()}
         steps = self.comparisons(groups, texts, _COMPARE, task)
         asking = groups.model_copy(update={"calls": tuple(step.name for step in steps)})
-        traces = [name for name in by_name if self.groups is None or name not in self.groups.calls]
-        return self._then(steps, traces, {"groups": asking})
+        traces = [name for name in by_name if self.grouped is None or name not in self.grouped.calls]
+        return self._then(steps, traces, {"grouped": asking})
 
     def _then(self, steps: Sequence[Step], traces: Sequence[str], update: dict[str, object]) -> Plan:
         """Return the calls and the join that reads them."""

@@ -55,7 +55,7 @@ class BestOf(Merge):
         if first is not None:
             return Verdict(value=first[1], why=f"verified; {counts}", winner=first[0].name, extracted=True)
         if unsure:
-            branch, answer, votes = max(unsure.values(), key=lambda each: each[2])
+            branch, answer, votes = max(unsure.values(), key=lambda entry: entry[2])
             why = f"not verified, {votes} of {total} votes; {counts}"
             return Verdict(value=answer, why=why, winner=branch.name, extracted=True)
         return Verdict(value=None, why=f"no answer that could be right; {counts}")

@@ -24,37 +24,37 @@ Scorer = Callable[[str, str], float]
 class BestScored(Merge):
     """Best-of-n by a scorer: no votes, one winner.
 
-    By default the branch whose tokens had the highest mean log-probability (`logprobs=1` of the planner). `scorer` is a
-    function of the question and a branch's text, `pkg.mod:fn`, that returns a number; it runs inside the machine, so it
-    must be quick, and a function of its arguments alone. Branches without a score (or whose score is no finite number)
-    are left out, and where none has one the join fails. Equal scores go to the earliest branch in the join's order.
-    """
+    By default the branch whose tokens had the highest mean log-probability (`logprobs=1` of the planner). `function` is
+    a function of the question and a branch's text, `pkg.mod:fn`, that returns a number; it runs inside the machine, so
+    it must be quick, and a function of its arguments alone. Branches without a score (or whose score is no finite
+    number) are left out, and where none has one the join fails. Equal scores go to the earliest branch in the join's
+    order."""
 
     by: Signal = "logprob"
-    """Which signal; of `entropy` the lowest is best, of all others the highest."""
-    scorer: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
-    """A function to use in its place."""
+    """What decides: a signal; of `entropy` the lowest is best, of all others the highest."""
+    function: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
+    """A function, `pkg.mod:fn`, to use in its place."""
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` has the score, the runner-up's and who was left out."""
         roll = read(branches, task)
         if not roll.ballots:
             return nobody(roll)
-        scorer = load(self.scorer) if self.scorer is not None else None
+        scorer = load(self.function) if self.function is not None else None
         scores: dict[int, float] = {}
         for ballot in roll.ballots:
-            found = scorer(task.text, ballot.result.line) if scorer is not None else signal(ballot.result, self.by)
-            if found is not None and math.isfinite(found):
-                scores[ballot.place] = float(found)
+            number = scorer(task.text, ballot.result.line) if scorer is not None else signal(ballot.result, self.by)
+            if number is not None and math.isfinite(number):
+                scores[ballot.place] = float(number)
         if not scores:
-            what = self.scorer or self.by
+            what = self.function or self.by
             raise PluginError(
                 f"no branch has a score by {what}: ask for signals with logprobs in the planner's options"
             )
         roll, out = without(roll, lambda ballot: ballot.place in scores)
         best = min(roll.ballots, key=lambda ballot: (-scores[ballot.place], ballot.place))
         others = [scores[ballot.place] for ballot in roll.ballots if ballot is not best]
-        why = f"{self.scorer or self.by} {scores[best.place]:.4g}, best of {len(roll.ballots)}"
+        why = f"{self.function or self.by} {scores[best.place]:.4g}, best of {len(roll.ballots)}"
         why += f", margin {scores[best.place] - max(others):.4g}" if others else ""
         return verdict(Class(best), why, roll, [f"no score for {', '.join(out)}"] if out else [])
 

@@ -21,7 +21,7 @@ class Constant(Merge):
     why: str = ""
     """How it came about, for people."""
     data: JsonValue = None
-    """The same for programs."""
+    """What a planner tells programs."""
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the value."""

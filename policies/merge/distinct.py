@@ -49,14 +49,14 @@ class Distinct(Merge):
     Fidelity: variant (as `redundant`); no oracle.
     """
 
-    pairs: tuple[Pair, ...] = ()
+    beginnings: tuple[Pair, ...] = ()
     """The beginnings, in order."""
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the representatives; `why` says how many clusters there are."""
         by_name = {branch.name: branch for branch in branches}
         clusters: dict[str, list[tuple[str, bool]]] = {}
-        for pair in self.pairs:
+        for pair in self.beginnings:
             trace, probe = by_name.get(pair.trace), by_name.get(pair.probe)
             if trace is None or trace.result is None:
                 continue
@@ -64,12 +64,12 @@ class Distinct(Merge):
             key = f"!{pair.trace}"
             if ended and (claim := claim_of(trace, task)) is not None:
                 key = f"={claim[1]}"
-            elif not ended and (said := _said(probe, task)) is not None:
-                key = f"={said}"
+            elif not ended and (answer := _said(probe, task)) is not None:
+                key = f"={answer}"
             clusters.setdefault(key, []).append((pair.trace, ended))
         heads: list[JsonValue] = []
         for members in clusters.values():
-            name, ended = next((each for each in members if each[1]), members[0])
+            name, ended = next((member for member in members if member[1]), members[0])
             heads.append({"trace": name, "count": len(members), "done": ended})
         total = sum(len(members) for members in clusters.values())
         return Verdict(value=heads, why=f"{len(heads)} clusters of {total} beginnings")

@@ -56,13 +56,14 @@ class Equivalent(Grouping):
     votes: ClassVar[bool] = True
 
     ask: Literal["tool", "embedding", "model"] = "tool"
-    """The judge."""
+    """What judges."""
     tool: str | None = Field(default=None, min_length=1)
-    """Name of the tool; `math_equal` (of `ask=tool`) or `embed` (of `ask=embedding`) if left out."""
-    most: int = Field(default=16, ge=2)
-    """Most different answers that a model is asked about: those with most votes. The others keep to themselves."""
+    """Name of the tool: `math_equal` (of `ask=tool`) or `embed` (of `ask=embedding`) if left out."""
+    shown: int = Field(default=16, ge=2)
+    """How many of what there is a model is shown, the nearest or best: answers, those with most votes. The others keep
+    to themselves."""
     called: str | None = None
-    """Step with the classes or vectors; set by the merge itself."""
+    """Step that judged; set by the merge itself."""
 
     def tally(self, task: Task) -> OpenTally:
         """Return an empty tally for the rules that stop votes."""
@@ -71,7 +72,7 @@ class Equivalent(Grouping):
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict, or the calls as more plan."""
         by_name = {branch.name: branch for branch in branches}
-        calls = {self.called, *(self.groups.calls if self.groups is not None else ())}
+        calls = {self.called, *(self.grouped.calls if self.grouped is not None else ())}
         roll = read([branch for branch in branches if branch.name not in calls], task)
         counted = classes(roll.ballots)
         if not counted:
@@ -79,7 +80,7 @@ class Equivalent(Grouping):
         why = f"{len(counted)} different answers of {roll.votes} votes"
         if len(counted) == 1:
             return verdict(counted[0], why, roll)
-        ranked = sorted(counted, key=lambda each: (-each.votes, each.first.place))
+        ranked = sorted(counted, key=lambda group: (-group.votes, group.first.place))
         if self.ask == "model":
             return self._by_model(ranked, roll, by_name, why, task)
         if self.called is None:
@@ -87,7 +88,7 @@ class Equivalent(Grouping):
         asked = by_name.get(self.called)
         value = asked.result.value if asked is not None and asked.result is not None else None
         if self.ask == "embedding":
-            groups = self.by_embedding([each.first.branch.name for each in ranked], value)
+            groups = self.by_embedding([group.first.branch.name for group in ranked], value)
             return self._counted(roll, counted, _of_groups(groups, counted) if groups is not None else None)
         return self._counted(roll, counted, _heads(value, len(counted)))
 
@@ -98,7 +99,7 @@ class Equivalent(Grouping):
     def _call(self, counted: Sequence[Class], branches: Sequence[Branch], why: str) -> Verdict:
         names = [branch.name for branch in branches]
         name = fresh("equivalence", names)
-        answers: list[JsonValue] = [as_text(each.first.answer) for each in counted]
+        answers: list[JsonValue] = [as_text(group.first.answer) for group in counted]
         args: dict[str, JsonValue] = {"texts" if self.ask == "embedding" else "answers": answers}
         call = Step(name=name, op=Call(tool=self._tool, args=args), label=self._tool)
         return Verdict(value=None, why=why, patch=self._then((call,), names, {"called": name}))
@@ -106,21 +107,21 @@ class Equivalent(Grouping):
     def _by_model(
         self, ranked: Sequence[Class], roll: Roll, by_name: dict[str, Branch], why: str, task: Task
     ) -> Verdict:
-        texts = {each.first.branch.name: as_text(each.first.answer) for each in ranked}
-        if self.groups is None:
-            alone = tuple((name,) for name in tuple(texts)[self.most :])
-            groups = Groups(found=alone, open=tuple(texts)[: self.most]).settled()
+        texts = {group.first.branch.name: as_text(group.first.answer) for group in ranked}
+        if self.grouped is None:
+            alone = tuple((name,) for name in tuple(texts)[self.shown :])
+            groups = Groups(whole=alone, open=tuple(texts)[: self.shown]).settled()
         else:
-            groups = self.heard(self.groups, by_name)
+            groups = self.heard(self.grouped, by_name)
         if groups.open:
             taken = dict.fromkeys(by_name, "") | texts
             steps = self.comparisons(groups, taken, _COMPARE, task)
             asking = groups.model_copy(update={"calls": tuple(step.name for step in steps)})
-            voters = [name for name in by_name if self.groups is None or name not in self.groups.calls]
-            return Verdict(value=None, why=why, patch=self._then(steps, voters, {"groups": asking}))
+            voters = [name for name in by_name if self.grouped is None or name not in self.grouped.calls]
+            return Verdict(value=None, why=why, patch=self._then(steps, voters, {"grouped": asking}))
         note = [f"{groups.silent} comparisons came to nothing and count as no"] if groups.silent else []
-        if len(ranked) > self.most:
-            note.append(f"{len(ranked) - self.most} of the answers were not compared")
+        if len(ranked) > self.shown:
+            note.append(f"{len(ranked) - self.shown} of the answers were not compared")
         counted = classes(roll.ballots)
         return self._counted(roll, counted, _of_groups(groups, counted), note)
 
@@ -140,11 +141,11 @@ class Equivalent(Grouping):
             what = "classes" if self.ask == "tool" else "vectors"
             note = [*note, f"{self._tool} gave no {what}, so the task's own equality counts"]
             heads = range(len(given))
-        head_of = {each.first.key: given[head].first.key for each, head in zip(given, heads, strict=True)}
+        head_of = {group.first.key: given[head].first.key for group, head in zip(given, heads, strict=True)}
         merged = [Ballot(b.place, b.branch, b.answer, head_of[b.key], b.count) for b in roll.ballots]
         counted = classes(merged)
-        top, second = lead(each.votes for each in counted)
-        best = next(each for each in counted if each.votes == top)
+        top, second = lead(group.votes for group in counted)
+        best = next(group for group in counted if group.votes == top)
         tie = ", a tie settled by order" if top == second else ""
         why = f"{top} of {roll.votes} votes, margin {top - second}{tie}; {len(given)} answers in {len(counted)} classes"
         return verdict(best, why, roll, note)
@@ -152,9 +153,9 @@ class Equivalent(Grouping):
 
 def _of_groups(groups: Groups, counted: Sequence[Class]) -> list[int]:
     """Return for each answer the place of its group's first answer."""
-    places = {each.first.branch.name: i for i, each in enumerate(counted)}
+    places = {group.first.branch.name: i for i, group in enumerate(counted)}
     heads = [0] * len(counted)
-    for members in groups.found:
+    for members in groups.whole:
         for name in members:
             heads[places[name]] = places[members[0]]
     return heads
@@ -164,6 +165,6 @@ def _heads(value: JsonValue, n: int) -> list[int] | None:
     """Return classes if they are well formed: for each answer an earlier one, or itself, that heads its class."""
     if not isinstance(value, list) or len(value) != n:
         return None
-    heads = [each for each in value if isinstance(each, int) and not isinstance(each, bool)]
+    heads = [index for index in value if isinstance(index, int) and not isinstance(index, bool)]
     right = len(heads) == n and all(0 <= head <= i and heads[head] == head for i, head in enumerate(heads))
     return heads if right else None

@@ -43,19 +43,19 @@ class FinishMarker(Merge):
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the answer, or the wish for another plan."""
-        branch = next((each for each in branches if each.result is not None), None)
+        branch = next((branch for branch in branches if branch.result is not None), None)
         if branch is None or branch.result is None:
             return Verdict(value=None, why="there is no text to read")
         text = without_thoughts(branch.result.text)
-        kind, said, thought = _as_object(text) or _as_words(text)
+        kind, response, thought = _as_object(text) or _as_words(text)
         if kind == "replan" and self.replan:
-            return Verdict(value={"replan": said, "thought": thought}, why="asked for another plan")
+            return Verdict(value={"replan": response, "thought": thought}, why="asked for another plan")
         why = {
             "finish": "finished",
             "replan": "asked for another plan, but none is left",
             "none": "no action: the whole text is the answer",
         }[kind]
-        return Verdict(value=said, why=why, winner=branch.name)
+        return Verdict(value=response, why=why, winner=branch.name)
 
 
 def _as_words(text: str) -> tuple[str, str, str]:
@@ -66,19 +66,19 @@ def _as_words(text: str) -> tuple[str, str, str]:
     if action is None:
         return "none", text.strip(), ""
     thought = _THOUGHT.search(text, 0, action.start())
-    said = text[action.end() :]
+    rest = text[action.end() :]
     if action[2]:
-        said = _inside(said)
-    return action[1].lower(), _unquoted(said.strip()), thought[1].strip() if thought else ""
+        rest = _inside(rest)
+    return action[1].lower(), _unquoted(rest.strip()), thought[1].strip() if thought else ""
 
 
 def _inside(text: str) -> str:
     """Return the text up to the parenthesis that closes one before it: balanced, or at least at a line's end."""
     depth = 1
-    for found in _MARK.finditer(text):
-        depth += 1 if found[0] == "(" else -1
-        if depth <= 0 and _LINE_END.match(text, found.end()):
-            return text[: found.start()]
+    for mark in _MARK.finditer(text):
+        depth += 1 if mark[0] == "(" else -1
+        if depth <= 0 and _LINE_END.match(text, mark.end()):
+            return text[: mark.start()]
     text = text.rstrip()
     return text.removesuffix(")") if depth <= 0 else text
 
@@ -100,11 +100,11 @@ def _as_object(text: str) -> tuple[str, str, str] | None:
     except (ValueError, RecursionError):
         return None
     match read:
-        case {"action": {"response": str() as said}, **rest}:
+        case {"action": {"response": str() as response}, **rest}:
             kind = "finish"
-        case {"action": {"feedback": str() as said}, **rest}:
+        case {"action": {"feedback": str() as response}, **rest}:
             kind = "replan"
         case _:
             return None
     thought = rest.get("thought")
-    return kind, said, thought if isinstance(thought, str) else ""
+    return kind, response, thought if isinstance(thought, str) else ""

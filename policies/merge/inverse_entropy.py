@@ -43,7 +43,7 @@ class InverseEntropy(Merge):
         """Return the verdict; `why` has weights, margin, votes and who was left out."""
         remedy = "ask for it with logprobs=20 in the planner's options"
         roll, entropy, left_out = measured(
-            read(branches, task), lambda each: each.signals.entropy if each.signals else None, "entropy", remedy
+            read(branches, task), lambda result: result.signals.entropy if result.signals else None, "entropy", remedy
         )
         weights = {place: 1.0 / max(nats / math.log(2.0), self.floor) for place, nats in entropy.items()}
         weights = clipped(weights, self.cap)

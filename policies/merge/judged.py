@@ -59,7 +59,7 @@ class Judged(Asking):
     """The highest mark."""
     judge: Annotated[Prompt, Uses("question", "answer", "best")] = Prompt(max_tokens=512, temperature=0.0)
     """Marks an answer. Its template has `{question}`, `{answer}`, and `{best}`, the highest mark."""
-    entries: tuple[CandidateMark, ...] = ()
+    marks: tuple[CandidateMark, ...] = ()
     """What has been marked; set by the merge itself."""
     left_out: tuple[str, ...] = ()
     """Who did not vote, and why; set by the merge itself."""
@@ -70,38 +70,38 @@ class Judged(Asking):
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the answer with the best mark, or the calls as more plan; `why` has the marks."""
-        if self.entries:
+        if self.marks:
             return self._best({branch.name: branch for branch in branches}, task)
         roll = read(branches, task)
-        counted = sorted(classes(roll.ballots), key=lambda each: (-each.votes, each.first.place))
+        counted = sorted(classes(roll.ballots), key=lambda group: (-group.votes, group.first.place))
         if not counted:
             return nobody(roll)
         why = f"{len(counted)} different answers of {roll.votes} votes"
         if len(counted) == 1:
             only = counted[0].first
-            said = "; ".join([f"nothing to mark: {why}", *absent(roll)])
-            return Verdict(value=only.answer, why=said, winner=only.branch.name, extracted=True)
-        names = [each.first.branch.name for each in counted]
+            nothing = "; ".join([f"nothing to mark: {why}", *absent(roll)])
+            return Verdict(value=only.answer, why=nothing, winner=only.branch.name, extracted=True)
+        names = [group.first.branch.name for group in counted]
         calls: list[Step] = []
         entries: list[CandidateMark] = []
-        for i, each in enumerate(counted, 1):
-            text = self.shown(each.first.branch.line)
+        for i, group in enumerate(counted, 1):
+            text = self.excerpt(group.first.branch.line)
             pieces = self.judge.text(_MARK, question=task.render(), answer=text, best=str(self.best))
-            label = f"mark {each.first.branch.name}"
+            label = f"mark {group.first.branch.name}"
             calls.append(ask_model(task, fresh(f"mark-{i}", names), pieces, self.judge, label=label))
-            entries.append(CandidateMark(branch=each.first.branch.name, call=calls[-1].name, votes=each.votes))
-        update = {"entries": tuple(entries), "left_out": tuple(absent(roll))}
+            entries.append(CandidateMark(branch=group.first.branch.name, call=calls[-1].name, votes=group.votes))
+        update = {"marks": tuple(entries), "left_out": tuple(absent(roll))}
         options: dict[str, JsonValue] = self.model_copy(update=update).model_dump(mode="json")
         op = Join(merge=Plugin(name="judged", options=options), tolerate="any-end")
         end = Step(name=fresh("marks", names), op=op, needs=(*(call.name for call in calls), *names), label="marks")
         return Verdict(value=None, why=why, patch=Plan(steps=(*calls, end), output=end.name))
 
     def _best(self, by_name: dict[str, Branch], task: Task) -> Verdict:
-        marks = [self._mark(by_name.get(entry.call)) for entry in self.entries]
-        at = max(range(len(marks)), key=lambda i: (-1.0 if marks[i] is None else marks[i], self.entries[i].votes, -i))
-        best = self.entries[at]
+        marks = [self._mark(by_name.get(entry.call)) for entry in self.marks]
+        at = max(range(len(marks)), key=lambda i: (-1.0 if marks[i] is None else marks[i], self.marks[i].votes, -i))
+        best = self.marks[at]
         claim = claim_of(by_name[best.branch], task)
-        shown = ", ".join(f"{entry.branch} {_shown(mark)}" for entry, mark in zip(self.entries, marks, strict=True))
+        shown = ", ".join(f"{entry.branch} {_shown(mark)}" for entry, mark in zip(self.marks, marks, strict=True))
         why = f"marked {_shown(marks[at])} of {self.best} ({shown}); {best.votes} votes"
         others = [mark for i, mark in enumerate(marks) if i != at and mark is not None]
         mark = marks[at]
@@ -112,8 +112,8 @@ class Judged(Asking):
 
     def _mark(self, call: Branch | None) -> float | None:
         text = call.text if call is not None and call.done else ""
-        found = _NUMBER.findall(re.sub(rf"(?<!\s)\s*+(?:/|out of|of)\s*+{self.best}\b", "", text))
-        mark = float(found[-1]) if found else -1.0
+        numbers = _NUMBER.findall(re.sub(rf"(?<!\s)\s*+(?:/|out of|of)\s*+{self.best}\b", "", text))
+        mark = float(numbers[-1]) if numbers else -1.0
         return mark if 0.0 <= mark <= self.best else None
 
 

@@ -39,7 +39,7 @@ class Majority(Merge):
         if not counted:
             return nobody(roll)
         best, how = most(counted)
-        second = max((each.votes for each in counted if each is not best), default=0)
+        second = max((group.votes for group in counted if group is not best), default=0)
         return verdict(best, f"{best.votes} of {roll.votes} votes, margin {best.votes - second}{how}", roll)
 
     def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:

@@ -52,13 +52,13 @@ class MapReduce(Asking):
             only = parts[0] if parts else None
             value: JsonValue = only.result.value if only and only.result else None
             return Verdict(value=value, why=f"reduced in {self.level} levels; {why}")
-        names = [each.name for each in parts]
+        names = [part.name for part in parts]
         groups = math.ceil(len(parts) / self.fan_in)
         size = math.ceil(len(parts) / groups)  # even groups: none with a single text where it can be helped
         calls: list[Step] = []
         for i in range(groups):
             group = parts[i * size : (i + 1) * size]
-            written = "\n\n".join(f"Part {j}:\n{self.shown(each.text)}" for j, each in enumerate(group, 1))
+            written = "\n\n".join(f"Part {j}:\n{self.excerpt(part.text)}" for j, part in enumerate(group, 1))
             pieces = self.summary.text(_COMBINE, question=task.render(), parts=written)
             name = fresh(f"reduce-{i + 1}", names)
             calls.append(ask_model(task, name, pieces, self.summary, label=f"reduce {len(group)}"))

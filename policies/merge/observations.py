@@ -17,19 +17,19 @@ class Observations(Merge):
     """Return {"text": …, "results": {step: {"value": …} or {"error": …}}}, in the order of the branches, whatever the
     order in which they ended. A call that failed is an observation; use it in a join that tolerates failures."""
 
-    text: str = ""
+    written: str = ""
     """What the model wrote."""
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the record."""
-        results: dict[str, JsonValue] = {each.name: _result(each) for each in branches}
-        failed = sum(each.result is None for each in branches)
+        results: dict[str, JsonValue] = {branch.name: _result(branch) for branch in branches}
+        failed = sum(branch.result is None for branch in branches)
         why = f"{len(branches)} calls" + (f", {failed} of them failed" if failed else "")
-        return Verdict(value={"text": self.text, "results": results}, why=why)
+        return Verdict(value={"text": self.written, "results": results}, why=why)
 
 
 def _result(branch: Branch) -> JsonValue:
     if branch.result is not None:
         return {"value": branch.result.value}
-    said = branch.failure.message if branch.failure is not None else f"the call is {branch.state.value}"
-    return {"error": said}
+    problem = branch.failure.message if branch.failure is not None else f"the call is {branch.state.value}"
+    return {"error": problem}

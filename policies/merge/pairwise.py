@@ -81,15 +81,15 @@ class Pairwise(Asking):
             why = f"round {self.played}: {len(left)} left"
         else:
             roll = read(branches, task)
-            counted = sorted(classes(roll.ballots), key=lambda each: (-each.votes, each.first.place))
+            counted = sorted(classes(roll.ballots), key=lambda group: (-group.votes, group.first.place))
             if not counted:
                 return nobody(roll)
-            left = [each.first.branch.name for each in counted]
+            left = [group.first.branch.name for group in counted]
             why = "; ".join([f"{len(left)} different answers of {roll.votes} votes", *absent(roll)])
         if len(left) == 1:
             claim = claim_of(by_name[left[0]], task)
-            said = f"won all of {self.played} rounds; {self.counts}" if self.played else f"nothing to compare: {why}"
-            return Verdict(value=claim[0] if claim else None, why=said, winner=left[0], extracted=True)
+            reason = f"won all of {self.played} rounds; {self.counts}" if self.played else f"nothing to compare: {why}"
+            return Verdict(value=claim[0] if claim else None, why=reason, winner=left[0], extracted=True)
         return Verdict(value=None, why=why, patch=self._round(left, by_name, task, self.counts or why))
 
     def _round(self, left: Sequence[str], by_name: dict[str, Branch], task: Task, counts: str) -> Plan:
@@ -105,7 +105,7 @@ class Pairwise(Asking):
             names = [fresh(f"match-{i + 1}{way}", by_name) for way in "ab"]
             form = _LETTERS if self.judge.form == "choice" else self.judge.form
             for name, (a, b) in zip(names, (pair, pair[::-1]), strict=True):
-                shown = {"a": self.shown(a.line), "b": self.shown(b.line)}
+                shown = {"a": self.excerpt(a.line), "b": self.excerpt(b.line)}
                 pieces = self.judge.text(_COMPARE, question=task.render(), **shown)
                 label = f"{a.name} or {b.name}"
                 calls.append(ask_model(task, name, pieces, self.judge, label=label, form=form))
@@ -120,11 +120,11 @@ class Pairwise(Asking):
 
     @staticmethod
     def _winner(match: Match, by_name: dict[str, Branch]) -> str:
-        said = [_choice(by_name.get(call)) for call in match.calls]
-        return match.second if match.second is not None and said == ["B", "A"] else match.first
+        choices = [_choice(by_name.get(call)) for call in match.calls]
+        return match.second if match.second is not None and choices == ["B", "A"] else match.first
 
 
 def _choice(call: Branch | None) -> str | None:
     """Return the last A or B that a model wrote by itself."""
-    found = _LETTER.findall(call.text) if call is not None and call.done else []
-    return found[-1] if found else None
+    letters = _LETTER.findall(call.text) if call is not None and call.done else []
+    return letters[-1] if letters else None

@@ -21,8 +21,8 @@ class Posterior(Merge):
     """The choice of Confidence-Guided Early Stopping (arXiv 2511.02603): the answer of the highest posterior.
 
     A vote of confidence c has the likelihood c if its answer is right, and (1 - c) / (K - 1) if another of K answers
-    is; c = exp(`by` / `temperature`), by default the geometric mean of the tokens' probabilities (`logprobs=1` of the
-    planner). So many unsure votes can outweigh a sure one, and one sure vote many unsure ones: as good as the model
+    is; c = exp(`by` / `vote_temperature`), by default the geometric mean of the tokens' probabilities (`logprobs=1` of
+    the planner). So many unsure votes can outweigh a sure one, and one sure vote many unsure ones: as good as the model
     knows when it is right. Goes with the stop rule `cges:lead=false`. Ties go to the answer with more votes, then to
     the one whose first voter comes earliest.
 
@@ -32,9 +32,9 @@ class Posterior(Merge):
     votes: ClassVar[bool] = True
 
     by: Signal = "logprob"
-    """Which signal, in nats; only one that is never positive is a log-probability."""
-    temperature: float = Field(default=1.0, gt=0.0)
-    """Of the confidence: below 1 it makes votes less sure."""
+    """What decides: a signal, in nats; only one that is never positive is a log-probability."""
+    vote_temperature: float = Field(default=1.0, gt=0.0)
+    """Temperature of the votes' confidence: below 1 it makes them less sure."""
 
     def tally(self, task: Task) -> OpenTally:
         """Return an empty tally for the rules that stop votes."""
@@ -47,9 +47,9 @@ class Posterior(Merge):
             return nobody(roll)
         chances, first = Chances(), dict[str, Class]()
         for ballot in roll.ballots:
-            chances.add(ballot.key, sureness(ballot.result, self.by, self.temperature), ballot.count)
+            chances.add(ballot.key, sureness(ballot.result, self.by, self.vote_temperature), ballot.count)
             first.setdefault(ballot.key, Class(ballot))
-        found = chances.chances()
-        best = min(first, key=lambda key: (-found[key], -chances.votes[key], first[key].first.place))
-        why = f"posterior {found[best]:.4g}, {chances.votes[best]} of {roll.votes} votes"
+        posterior = chances.chances()
+        best = min(first, key=lambda key: (-posterior[key], -chances.votes[key], first[key].first.place))
+        why = f"posterior {posterior[best]:.4g}, {chances.votes[best]} of {roll.votes} votes"
         return verdict(first[best], why, roll, absent(roll))

@@ -34,17 +34,17 @@ class Scratchpad(Merge):
     error, that of a task that was not run the reason. Use it in a join that tolerates failures.
     """
 
-    entries: tuple[ScratchpadAction, ...] = ()
+    actions: tuple[ScratchpadAction, ...] = ()
     """The actions. Empty: one for each branch, in the join's order, under its name."""
     earlier: str | None = None
     """Branch whose text comes first, as it is: an earlier scratchpad."""
-    limit: int | None = Field(default=None, ge=1)
-    """Most characters of one observation; the rest is left out."""
+    observation_chars: int | None = Field(default=None, ge=1)
+    """Most characters of one result that a model is shown: an observation; the rest is left out."""
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the text; `why` counts what became of the actions."""
         by_name = {branch.name: branch for branch in branches}
-        entries = self.entries or tuple(
+        entries = self.actions or tuple(
             ScratchpadAction(text=branch.name, branch=branch.name) for branch in branches if branch.name != self.earlier
         )
         earlier = by_name.get(self.earlier) if self.earlier is not None else None
@@ -63,8 +63,8 @@ class Scratchpad(Merge):
             return f"not run: {entry.error or 'it was no part of the plan'}"
         if branch.result is not None:
             text = branch.result.text
-            if self.limit is not None and len(text) > self.limit:
-                return f"{text[: self.limit]}… ({len(text) - self.limit} more characters)"
+            if self.observation_chars is not None and len(text) > self.observation_chars:
+                return f"{text[: self.observation_chars]}… ({len(text) - self.observation_chars} more characters)"
             return text
         if branch.failure is None:
             return f"none: the task was {'stopped' if branch.state.ended else 'not done in time'}"

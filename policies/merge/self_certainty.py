@@ -40,7 +40,7 @@ class SelfCertainty(Merge):
         remedy = "ask for the whole vocabulary with logprobs=-1 in the planner's options"
         roll, certain, left_out = measured(
             read(branches, task),
-            lambda each: each.signals.certainty if each.signals else None,
+            lambda result: result.signals.certainty if result.signals else None,
             "self-certainty",
             remedy,
         )

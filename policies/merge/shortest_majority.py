@@ -39,15 +39,15 @@ class ShortestMajority(Merge):
         counted = classes(roll.ballots)
         if not counted:
             return nobody(roll, left_out)
-        for each in counted:
-            each.weight = each.votes / math.log(max(_length(each), math.e))
-        best = min(counted, key=lambda each: (-each.weight, -each.votes, each.first.place))
-        second = max((each.weight for each in counted if each is not best), default=0.0)
+        for group in counted:
+            group.weight = group.votes / math.log(max(_length(group), math.e))
+        best = min(counted, key=lambda group: (-group.weight, -group.votes, group.first.place))
+        second = max((group.weight for group in counted if group is not best), default=0.0)
         why = f"{best.votes} of {roll.votes} votes, mean length {_length(best):.4g} tokens"
         why += f", score {best.weight:.4g}, margin {best.weight - second:.4g}"
         return verdict(best, why, roll, left_out)
 
 
-def _length(each: Class) -> float:
+def _length(group: Class) -> float:
     """Return the mean length of an answer's traces in tokens; those given up in favour of them have none."""
-    return math.fsum(ballot.result.length for ballot in each.ballots) / len(each.ballots)
+    return math.fsum(ballot.result.length for ballot in group.ballots) / len(group.ballots)

@@ -44,18 +44,18 @@ class Splice(Merge):
     from `hit` if its thread reached the goal, else from `none`.
     """
 
-    entries: tuple[SplicePlace, ...] = ()
+    places: tuple[SplicePlace, ...] = ()
     """The places in order. Empty: one for each branch, in the join's order."""
     head: str = ""
-    """Before the first entry."""
+    """Text before the first part."""
     hit: str = "{text}"
     """Entry of a thread that reached the goal."""
     none: str = ""
     """Entry of any other thread: it found nothing, failed, was stopped, or its claim proved wrong."""
     separator: str = ""
-    """Between entries."""
+    """Between the branches' texts in the answer."""
     tail: str = ""
-    """After the last entry."""
+    """Text after the last part."""
     goal: str | None = None
     """Regular expression that matches in the text of a thread that reached the goal; its group `answer` is the result.
     Without it every thread that ends in a value counts as successful, and all are waited for."""
@@ -77,7 +77,7 @@ class Splice(Merge):
     """The value is a list of pieces: text, and the threads' outputs with their token ids (`{"ids": […], "text": …}`),
     which the parent then reads exactly as they were generated. Not with `words` or `{answer}`."""
     most_tokens: int | None = None
-    """With `carry`: most tokens of all threads together; the longest ones lose their ends. Without token ids a word
+    """Most tokens of all branches together: with `carry` the longest ones lose their ends. Without token ids a word
     counts as a token."""
     claim_from: str = ""
     """With `claim_item`: only the part of a thread's `answer` after the last occurrence of this text counts."""
@@ -97,7 +97,7 @@ class Splice(Merge):
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the block; `winner` is the first thread that reached the goal."""
         by_name = {branch.name: branch for branch in branches}
-        entries = self.entries or tuple(SplicePlace(branch=branch.name) for branch in branches)
+        entries = self.places or tuple(SplicePlace(branch=branch.name) for branch in branches)
         written: list[tuple[list[Piece], str | None]] = []
         hits: list[str] = []
         wrong = 0
@@ -137,7 +137,7 @@ class Splice(Merge):
             return True
         if self.goal is None:
             return False
-        items = {entry.branch: entry for entry in self.entries}
+        items = {entry.branch: entry for entry in self.places}
         return any(
             self._hit(items.get(branch.name, SplicePlace(branch=branch.name)), number, branch, task)[0] is not None
             for number, branch in enumerate(branches, 1)
@@ -151,17 +151,17 @@ class Splice(Merge):
             return None, None, False
         fields = {"item": entry.item, "answer": "", "number": str(number), "index": str(number - 1)}
         if self.goal is None:
-            said = self._written(branch, most)
+            pieces = self._written(branch, most)
             if not self.carry:
-                text = _fill(self.hit, {**fields, "text": "".join(map(_text, said))})
+                text = _fill(self.hit, {**fields, "text": "".join(map(_text, pieces))})
                 return [text], text, False
             before, _, after = self.hit.partition("{text}")
-            return [_fill(before, fields), *said, _fill(after, fields)], "", False
+            return [_fill(before, fields), *pieces, _fill(after, fields)], "", False
         text = "".join(map(_text, self._written(branch)))
-        found = expression(self.goal).search(text)
-        if found is None:
+        goal = expression(self.goal).search(text)
+        if goal is None:
             return None, None, False
-        fields["answer"] = (found.named.get("answer") or "").strip()
+        fields["answer"] = (goal.named.get("answer") or "").strip()
         written = _fill(self.hit, {**fields, "text": text})
         claim = self._claim(fields["answer"]) if self.claim_item else written
         if self.check:
@@ -184,7 +184,8 @@ class Splice(Merge):
         if not self.carry:
             return [" ".join(branch.text.split()) if self.words else branch.text]
         if branch.written:
-            return [each.text if isinstance(each, Text) else _piece(each.ids, each.text) for each in branch.written]
+            pieces = branch.written
+            return [piece.text if isinstance(piece, Text) else _piece(piece.ids, piece.text) for piece in pieces]
         ids = branch.result.token_ids if branch.result is not None else ()
         return [_piece(ids, branch.text)] if ids else [branch.text]
 
@@ -193,7 +194,7 @@ class Splice(Merge):
         ones leave of `most_tokens`. `None`: no limit."""
         if self.most_tokens is None or not self.carry:
             return None
-        lengths = sorted(sum(map(_length, self._said(each))) for each in branches if each.done or each.written)
+        lengths = sorted(sum(map(_length, self._said(branch))) for branch in branches if branch.done or branch.written)
         left = self.most_tokens
         for number, length in enumerate(lengths):
             if length * (len(lengths) - number) > left:
@@ -204,7 +205,7 @@ class Splice(Merge):
     def _claim(self, answer: str) -> str:
         start = answer.rfind(self.claim_from) if self.claim_from else 0
         steps = expression(self.claim_item).finditer(answer[max(0, start) :])
-        return self.claim_separator.join(each.text for each in steps)
+        return self.claim_separator.join(step.text for step in steps)
 
 
 def _piece(ids: tuple[int, ...], text: str) -> Piece:
@@ -244,7 +245,7 @@ def _without_eos(pieces: list[Piece], end: str) -> list[Piece]:
         return pieces
     last = pieces[-1]
     text = _text(last)
-    mark = next((each for each in _EOS if each != end and text.endswith(each)), None)
+    mark = next((mark_ for mark_ in _EOS if mark_ != end and text.endswith(mark_)), None)
     if mark is None:
         return pieces
     bare = text.removesuffix(mark)
@@ -267,4 +268,4 @@ def _merged(pieces: Sequence[Piece]) -> list[Piece]:
 
 def _fill(template: str, fields: dict[str, str]) -> str:
     """Put fields into a template; braces around anything else stay as they are."""
-    return _FIELD.sub(lambda found: fields.get(found[1], ""), template)
+    return _FIELD.sub(lambda field: fields.get(field[1], ""), template)

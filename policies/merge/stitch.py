@@ -46,23 +46,23 @@ class Stitch(Merge):
     to be put around it keeps its value as it is. When no part is left the value is `null`.
     """
 
-    entries: tuple[StitchPart, ...] = ()
+    parts: tuple[StitchPart, ...] = ()
     """The parts in order. Empty: one for each branch, in the join's order."""
     head: str = ""
-    """Before the first part."""
+    """Text before the first part."""
     separator: str = "\n\n"
-    """Between parts."""
+    """Between the branches' texts in the answer."""
     tail: str = ""
-    """After the last part."""
+    """Text after the last part."""
     note: str = ""
     """Start of `why`: a planner's words for people."""
     data: JsonValue = None
-    """What a planner tells programs beside them."""
+    """What a planner tells programs."""
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the text; `why` has the note, how many parts there are, and who is missing."""
         by_name = {branch.name: branch for branch in branches}
-        entries = self.entries or tuple(StitchPart(branch=branch.name) for branch in branches)
+        entries = self.parts or tuple(StitchPart(branch=branch.name) for branch in branches)
         if len(entries) == 1 and entries[0] == StitchPart(branch=entries[0].branch) and not (self.head or self.tail):
             return self._alone(by_name.get(entries[0].branch))
         parts: list[str] = []
@@ -86,9 +86,9 @@ class Stitch(Merge):
 
     def _alone(self, branch: Branch | None) -> Verdict:
         if branch is None or branch.result is None:
-            said = f"missing: {branch.name if branch else 'the only branch'} {_reason(branch)}"
-            return Verdict(value=None, why=f"{self.note}; {said}" if self.note else said, data=self.data)
-        why = "; ".join(each for each in (self.note, branch.result.why) if each)
+            problem = f"missing: {branch.name if branch else 'the only branch'} {_reason(branch)}"
+            return Verdict(value=None, why=f"{self.note}; {problem}" if self.note else problem, data=self.data)
+        why = "; ".join(reason for reason in (self.note, branch.result.why) if reason)
         data = branch.result.data if self.data is None else self.data
         return Verdict(value=branch.result.value, why=why, data=data, winner=branch.name)
 

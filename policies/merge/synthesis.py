@@ -49,9 +49,9 @@ class Synthesis(Asking):
             only = drafts[0] if drafts else None
             value: JsonValue = only.result.value if only and only.result else None
             return Verdict(value=value, why=f"nothing to synthesise: {why}", winner=only.name if only else None)
-        names = [each.name for each in drafts]
+        names = [draft.name for draft in drafts]
         ask, end = fresh("synthesis-call", names), fresh("synthesis-answer", names)
-        written = "\n\n".join(f"Draft {i}:\n{self.shown(each.line)}" for i, each in enumerate(drafts, 1))
+        written = "\n\n".join(f"Draft {i}:\n{self.excerpt(draft.line)}" for i, draft in enumerate(drafts, 1))
         pieces = self.answer.text(_WEIGH, question=task.render(), count=str(len(drafts)), drafts=written)
         call = ask_model(task, ask, pieces, self.answer, label=f"synthesis of {len(drafts)}")
         op = Join(merge=Plugin(name="synthesis-or-vote", options={"note": why}), tolerate="any-end")

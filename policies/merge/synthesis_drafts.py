@@ -31,7 +31,7 @@ class SynthesisDrafts(Merge):
     partial: bool = False
     """Keep what the others have written so far when `enough` are done. Only of steps that stream."""
     settle: bool = False
-    """A branch whose answer the task's verifier finds right is enough by itself."""
+    """What the task's verifier finds right ends the run: one such branch is enough by itself."""
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the records; `why` counts them."""

@@ -42,7 +42,7 @@ class SynthesisOrVote(Merge):
             _, count, first = votes.get(task.key(claim), (right, 0, branch))
             votes[task.key(claim)] = (right, count + 1, first)
         what = "found wrong" if truth is False else _state(lead)
-        best = max(votes.values(), key=lambda each: each[:2], default=None)
+        best = max(votes.values(), key=lambda vote: vote[:2], default=None)
         if best is None or (truth is False and best[0] < 1):
             if lead.result is None:
                 return Verdict(value=None, why=self._why(f"the synthesis {what}, and no draft has an answer"))
@@ -62,8 +62,8 @@ class SynthesisOrVote(Merge):
         assert branch.result is not None
         return Verdict(value=branch.result.value, why=self._why(why), winner=branch.name)
 
-    def _why(self, said: str) -> str:
-        return f"{self.note}; {said}" if self.note else said
+    def _why(self, reason: str) -> str:
+        return f"{self.note}; {reason}" if self.note else reason
 
 
 def _answer(branch: Branch, task: Task) -> JsonValue:

@@ -46,36 +46,37 @@ class ToolMajority(Merge):
     votes: ClassVar[bool] = True
 
     by: By = "hierarchical"
-    """What has to be equal. `name`: the names of the tools, in order. `arguments`: these and their arguments.
-    `hierarchical`: first a vote over the names, then over the arguments among those who won. `multiset`: names and
-    arguments, in any order."""
+    """What decides: what has to be equal. `name`: the names of the tools, in order. `arguments`: these and their
+    arguments. `hierarchical`: first a vote over the names, then over the arguments among those who won. `multiset`:
+    names and arguments, in any order."""
     exclude: tuple[str, ...] = ()
     """Arguments that do not count, of all tools (`comment`) or of one (`search.reason`): those of the first voter are
     taken."""
     tools: tuple[Function, ...] = ()
     """The tools, for their schemas."""
     dialect: Dialect = "native"
-    """How calls are written: tags of native calls, or lines `Action: …`."""
-    value: Literal["action", "text"] = "action"
+    """How the model writes what it wants done: tags of native calls, or lines `Action: …`."""
+    gives: Literal["action", "text"] = "action"
     """What the join's value is: `{"calls": [{"name", "arguments"}, …]}` or the answer; or the text of the turn."""
 
     @model_validator(mode="after")
     def _makes_sense(self) -> ToolMajority:
         if self.exclude and self.by == "name":
             raise ValueError("`exclude` leaves arguments out, and a vote by name looks at none: leave one of them out")
-        fields = {each.name: each.parameters.get("properties") for each in self.tools}
-        known = {name for each in fields.values() if isinstance(each, dict) for name in each}
-        for each in self.exclude if self.tools else ():
-            tool, dot, argument = each.rpartition(".")
+        fields = {tool.name: tool.parameters.get("properties") for tool in self.tools}
+        known = {name for properties in fields.values() if isinstance(properties, dict) for name in properties}
+        for name in self.exclude if self.tools else ():
+            tool, dot, argument = name.rpartition(".")
             of_tool = fields.get(tool)
-            if not (each in known or (dot and isinstance(of_tool, dict) and argument in of_tool)):
-                raise ValueError(f"no tool has an argument {each!r:.80}, which `exclude` names")
+            if not (name in known or (dot and isinstance(of_tool, dict) and argument in of_tool)):
+                raise ValueError(f"no tool has an argument {name!r:.80}, which `exclude` names")
         return self
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` has the counts, the margin and who did not vote. Raises `PluginError` for branches
         that are no turns of a model."""
-        odd = next((each.name for each in branches if each.result and not isinstance(each.result.value, str)), None)
+        values = ((branch.name, branch.result.value) for branch in branches if branch.result)
+        odd = next((name for name, value in values if not isinstance(value, str)), None)
         if odd is not None:
             raise PluginError(
                 f"tool-majority votes over turns of a model, and the value of {odd} is no text: join turns"
@@ -84,18 +85,18 @@ class ToolMajority(Merge):
         roll = read(branches, actions)
         if not roll.ballots:
             return nobody(roll)
-        ballots, said = roll.ballots, ""
+        ballots, prefix = roll.ballots, ""
         if self.by == "hierarchical":
             named = _by_names(ballots, actions)
             best, how = most(named)
-            second = lead(each.votes for each in named if each is not best)[0]
-            said = f"names {best.votes} of {roll.votes} votes, margin {best.votes - second}{how}; "
+            second = lead(group.votes for group in named if group is not best)[0]
+            prefix = f"names {best.votes} of {roll.votes} votes, margin {best.votes - second}{how}; "
             ballots = best.ballots
         counted = classes(ballots)
         best, how = most(counted)
-        votes = sum(each.count for each in ballots)
-        second = lead(each.votes for each in counted if each is not best)[0]
-        why = f"{said}{_told(best.first.answer)}: {best.votes} of {votes} votes, margin {best.votes - second}{how}"
+        votes = sum(ballot.count for ballot in ballots)
+        second = lead(group.votes for group in counted if group is not best)[0]
+        why = f"{prefix}{_told(best.first.answer)}: {best.votes} of {votes} votes, margin {best.votes - second}{how}"
         value = self._value(best.first)
         return Verdict(
             value=value, why="; ".join([why, *absent(roll)]), winner=best.first.branch.name, extracted=value is not None
@@ -112,22 +113,22 @@ class ToolMajority(Merge):
         ballots = roll.ballots
         if self.by == "hierarchical":
             named = _by_names(ballots, actions)
-            top, second = lead(each.votes for each in named)
+            top, second = lead(group.votes for group in named)
             if top - second <= out:
                 return False
-            ballots = max(named, key=lambda each: each.votes).ballots
+            ballots = max(named, key=lambda group: group.votes).ballots
         counted = classes(ballots)
-        top, second = lead(each.votes for each in counted)
+        top, second = lead(group.votes for group in counted)
         if top - second <= out:
             return False
         if self.by != "name" and not self.exclude:
             return True
-        first = max(counted, key=lambda each: each.votes).first
-        return all(each.state.ended for each in branches[: first.place])
+        first = max(counted, key=lambda group: group.votes).first
+        return all(branch.state.ended for branch in branches[: first.place])
 
     def reads(self, task: Task) -> Actions:
         """Return the task by which the branches' answers are read: to say what to do next."""
-        known = next((each for each in self._read if each.inner is task), None)
+        known = next((reading for reading in self._read if reading.inner is task), None)
         if known is None:
             known = Actions(
                 text=task.text, inner=task, by=self.by, exclude=self.exclude, functions=self.tools, dialect=self.dialect
@@ -140,7 +141,7 @@ class ToolMajority(Merge):
         return deque(maxlen=_KEPT)
 
     def _value(self, ballot: Ballot) -> JsonValue:
-        if self.value == "text":
+        if self.gives == "text":
             return ballot.result.text
         answer = ballot.answer
         return answer["answer"] if isinstance(answer, dict) and "answer" in answer else answer
@@ -148,17 +149,17 @@ class ToolMajority(Merge):
 
 def _by_names(ballots: Sequence[Ballot], actions: Actions) -> list[Class]:
     """Return the ballots in classes of those that call the same tools."""
-    found: dict[str, Class] = {}
-    for each in ballots:
-        named = found.setdefault(actions.names(each.answer), Class(each))
-        named.ballots.append(each)
-        named.votes += each.count
-    return list(found.values())
+    groups: dict[str, Class] = {}
+    for ballot in ballots:
+        named = groups.setdefault(actions.names(ballot.answer), Class(ballot))
+        named.ballots.append(ballot)
+        named.votes += ballot.count
+    return list(groups.values())
 
 
 def _told(answer: JsonValue) -> str:
     match answer:
         case {"calls": list() as calls}:
-            return ", ".join(str(each["name"]) for each in calls if isinstance(each, dict))
+            return ", ".join(str(call["name"]) for call in calls if isinstance(call, dict))
         case _:
             return "answer"

@@ -39,12 +39,13 @@ class Weighted(Merge):
     votes: ClassVar[bool] = True
 
     by: By = "tail"
-    """Which statistic weighs: the mean, that of the last window (`tail`), of the lowest tenth of the windows (`bottom`)
-    or of the lowest window."""
+    """What decides: the statistic that weighs, the mean, that of the last window (`tail`), of the lowest tenth of the
+    windows (`bottom`) or of the lowest window."""
     eta: float = Field(default=100.0, gt=0.0, le=100.0)
-    """How many per cent of the voters to keep; the paper uses 10 and 90."""
+    """Per cent of the branches to keep; the paper uses 10 and 90."""
     warmup: int = Field(default=0, ge=0)
-    """Branches whose lowest-group scores set the threshold; 0: all voters, by their own scores."""
+    """Branches that run to their ends first: their lowest-group scores set the threshold; 0: all voters, by their own
+    scores."""
     cap: float | None = Field(default=4.0, ge=1.0)
     """Most (and one over it: least) that a weight may be of the voters' median weight."""
 
@@ -55,7 +56,8 @@ class Weighted(Merge):
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` has weights, margin, votes and who was left out."""
         remedy = "ask for it with logprobs=20 (and a window) in the planner's options"
-        roll, scores, left_out = measured(read(branches, task), lambda each: score(each, self.by), "confidence", remedy)
+        roll = read(branches, task)
+        roll, scores, left_out = measured(roll, lambda result: score(result, self.by), "confidence", remedy)
         roll, filtered = self._filtered(roll, scores, branches)
         weights = clipped({ballot.place: scores[ballot.place] for ballot in roll.ballots}, self.cap)
         what = f"{self.by} confidence"
@@ -67,7 +69,7 @@ class Weighted(Merge):
         floor = None
         if self.warmup:
             floor = threshold(branches, self.warmup, self.eta)
-            scores = {each.place: score(each.result, "lowest") or 0.0 for each in roll.ballots}
+            scores = {ballot.place: score(ballot.result, "lowest") or 0.0 for ballot in roll.ballots}
         if floor is None:
             floor = percentile(list(scores.values()), 100.0 - self.eta)
         kept, out = without(roll, lambda ballot: scores[ballot.place] >= floor)
@@ -95,5 +97,5 @@ def score(result: Result, by: By) -> float | None:
 def threshold(branches: Sequence[Branch], warmup: int, eta: float) -> float | None:
     """Return the percentile 100 - `eta` of the lowest-group scores of the first `warmup` branches, `None` if none of
     them has one."""
-    found = [each.result.signals.lowest for each in branches[:warmup] if each.result and each.result.signals]
-    return percentile(found, 100.0 - eta) if found else None
+    lowest = [branch.result.signals.lowest for branch in branches[:warmup] if branch.result and branch.result.signals]
+    return percentile(lowest, 100.0 - eta) if lowest else None

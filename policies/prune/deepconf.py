@@ -54,10 +54,10 @@ class DeepConf(Policy):
     """
 
     warmup: int = Field(default=16, ge=1)
-    """Branches that set the threshold (N_init)."""
+    """Branches that run to their ends first: they set the threshold (N_init)."""
     eta: float = Field(default=90.0, gt=0.0, lt=100.0)
-    """The threshold is the percentile 100 - eta."""
-    wait: bool = True
+    """Per cent of the branches to keep: the threshold is the percentile 100 - eta."""
+    hold: bool = True
     """Let no other branch start before the warm-up is over, as in the paper. Off: they start when there is room, and
     are measured by the threshold once it is known."""
 
@@ -65,7 +65,7 @@ class DeepConf(Policy):
 
     def place(self, step: StepView, view: View) -> Hold | None:
         """Hold a branch that is not of the warm-up until the warm-up is over."""
-        if not self.wait:
+        if not self.hold:
             return None
         for join in votes_of(step):
             known = self._known(join, view)
@@ -127,8 +127,8 @@ class DeepConf(Policy):
 
     def _floor(self, warm: Sequence[StepView]) -> float | None:
         results = [step.result for step in warm if step.result is not None]
-        found = [result.signals.lowest for result in results if result.signals is not None]
+        lowest = [result.signals.lowest for result in results if result.signals is not None]
         # Without signals the policy would look as if it worked and stop nothing.
-        if results and not found:
+        if results and not lowest:
             raise PluginError("no branch says its confidence: set logprobs=20 and a window in the planner")
-        return percentile(found, 100.0 - self.eta) if found else None
+        return percentile(lowest, 100.0 - self.eta) if lowest else None

@@ -33,7 +33,7 @@ class Redundant(Policy):
     most similar one reaches `threshold`, the branch is given up and its vote goes to that one; else it runs on. A
     cluster keeps its count as weight, so pruning does not shift the vote towards rare answers.
 
-    Differs from the paper, whose trained judge says how likely two traces come to the same answer: here `judge`
+    Differs from the paper, whose trained judge says how likely two traces come to the same answer: here `by`
     compares their first steps in the task's canonical form. A policy is pure, so a judge behind a wire (an embedding
     server, a model) belongs to the planner `deepprune`. Measure a judge with `plait.policies._similarity.auroc` first
     (the paper: 0.71 for its own on unseen models, 0.66 for an untrained model, 0.58 for sentence embeddings). A branch
@@ -50,13 +50,14 @@ class Redundant(Policy):
     tokens: int = Field(default=500, ge=1)
     """Tokens at which to compare a branch that has fewer steps by then."""
     threshold: float = Field(default=0.8, gt=0.0, le=1.0)
-    """Least similarity at which a branch is given up."""
-    judge: str = Field(default="steps", pattern=r"^(steps|ngrams|[\w.]+:\w+)$")
-    """`steps`: the Jaccard similarity of the sets of steps. `ngrams`: the cosine of the counts of three characters in a
-    row. `pkg.mod:fn`: the cosine of what your function makes of a text, a list of numbers of one length; it runs inside
-    the machine, so it must be quick (a table of word vectors, not a network), and a function of its argument alone."""
+    """The score from which on something counts: the similarity at which a branch is given up."""
+    by: str = Field(default="steps", pattern=r"^(steps|ngrams|[\w.]+:\w+)$")
+    """What decides. `steps`: the Jaccard similarity of the sets of steps. `ngrams`: the cosine of the counts of three
+    characters in a row. `pkg.mod:fn`: the cosine of what your function makes of a text, a list of numbers of one
+    length; it runs inside the machine, so it must be quick (a table of word vectors, not a network), and a function of
+    its argument alone."""
 
-    @field_validator("judge")
+    @field_validator("by")
     @classmethod
     def _there(cls, value: str) -> str:
         if ":" in value:
@@ -104,15 +105,15 @@ class Redundant(Policy):
             # Its beginning is not whole yet: it will be compared with this one when it is.
             if other.state is State.RUNNING and not self._reached(task, text, other.tokens):
                 continue
-            found = self._alike(mine, task.steps(text)[: self.steps])
-            if found > similarity:
-                best, similarity = other, found
+            like = self._alike(mine, task.steps(text)[: self.steps])
+            if like > similarity:
+                best, similarity = other, like
         if best is not None and similarity >= self.threshold:
             why = f"{joins[0].plan.name}: {similarity:.2g} like {best.plan.name}, which its vote goes with"
             yield Stop(subject.id, why, merged_into=best.id)
 
     def _alike(self, a: Beginning, b: Beginning) -> float:
-        match self.judge:
+        match self.by:
             case "steps":
                 return jaccard(a, b)
             case "ngrams":
@@ -135,11 +136,11 @@ def _grams(text: str) -> Mapping[str, int]:
 @functools.lru_cache(maxsize=1024)
 def _embedded(path: str, text: str) -> tuple[float, ...]:
     """Return what a function of the user's makes of a text. Raises `PluginError`."""
-    said = _embedding(path)(text)
+    vector = _embedding(path)(text)
     try:
-        return tuple(map(float, said))
+        return tuple(map(float, vector))
     except (TypeError, ValueError):
-        raise PluginError(f"judge={path} must return a list of numbers, not a {type(said).__name__}") from None
+        raise PluginError(f"judge={path} must return a list of numbers, not a {type(vector).__name__}") from None
 
 
 def _embedding(path: str) -> Callable[[str], Sequence[float]]:

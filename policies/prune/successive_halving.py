@@ -21,7 +21,7 @@ class SuccessiveHalving(Policy):
     """Successive halving (Karnin et al., 2013; Jamieson and Talwalkar, arXiv 1502.07943), tokens being the resource.
 
     Rung k is at `first` * `factor`^k tokens, and is reached when all running branches of a vote are that long. Of n
-    branches the ceil(n / factor^(k+1)) with the highest sliding confidence then stay, at least `least`; finished
+    branches the ceil(n / factor^(k+1)) with the highest sliding confidence then stay, at least `stay`; finished
     branches stay and count. Branches that have not started take part from the next rung on. Ties go by the join's
     order. Needs `logprobs=20` and a `window` of the planner; a branch without confidence ranks last.
 
@@ -32,7 +32,7 @@ class SuccessiveHalving(Policy):
     """Tokens at the first rung."""
     factor: float = Field(default=2.0, gt=1.0)
     """How much longer each rung is, and how many fewer stay."""
-    least: int = Field(default=1, ge=1)
+    stay: int = Field(default=1, ge=1)
     """Branches that always stay."""
 
     def review(self, event: Event, view: View) -> Sequence[Stop]:
@@ -65,7 +65,7 @@ class SuccessiveHalving(Policy):
             return []
         done = sum(step.state is State.DONE for step in branches)
         # Those that are done stay anyway, and take of the places.
-        keep = max(math.ceil(len(branches) / self.factor ** (rung + 1)), self.least) - done
+        keep = max(math.ceil(len(branches) / self.factor ** (rung + 1)), self.stay) - done
         order = {step.id: at for at, step in enumerate(branches)}
         ranked = sorted(running, key=lambda step: (-(step.group or -math.inf), order[step.id]))
         why = f"{join.plan.name}: not among the {max(keep, 0)} surest of {len(running)} at {running[0].tokens} tokens"

@@ -26,9 +26,9 @@ class Affinity(Policy):
     there is the load guard that the router lacks by default.
     """
 
-    share: float = Field(default=0.5, gt=0, le=1)
+    cached_share: float = Field(default=0.5, gt=0, le=1)
     """A cached beginning counts when it is at least this share of the prompt …"""
-    least: int = Field(default=64, ge=1)
+    cached_tokens: int = Field(default=64, ge=1)
     """… and so many tokens."""
     overload: float = Field(default=2.0, ge=1.0)
     """The worker is overloaded when it runs more than this times as many attempts as the least loaded one …"""
@@ -38,9 +38,9 @@ class Affinity(Policy):
     the least loaded one and its context is read again."""
     wait: bool = True
     """A step whose worker has no free slot and is not overloaded waits for it. Off: it goes to the least loaded one."""
-    read: int = Field(default=150, ge=0)
-    """Prompt tokens that an engine reads in about the time that a step of decoding takes. For what another run has left
-    in a cache a step waits only if reading it again would take longer than it takes until a slot is free."""
+    read: float = Field(default=150.0, ge=0)
+    """Prompt tokens that a worker reads in the time that it decodes one token of each sequence. For what another run
+    has left in a cache a step waits only if reading it again would take longer than it takes until a slot is free."""
 
     def place(self, step: StepView, view: View) -> Place | Hold | None:
         """Return the worker where the context is cached, or `None` if there is none to prefer."""
@@ -77,7 +77,7 @@ class Affinity(Policy):
             return view.worker(step.home), True
         sent = step.siblings.sent
         most = max(cached.values(), default=0)
-        if most >= max(self.least, self.share * step.prompt_tokens):
+        if most >= max(self.cached_tokens, self.cached_share * step.prompt_tokens):
             holders = (view.worker(name) for name, tokens in cached.items() if tokens >= _AS_GOOD * most)
             there = [worker for worker in holders if worker is not None and worker.could_take(step)]
             if there:

@@ -22,4 +22,4 @@ class BreadthFirst(Policy):
         """Return the step's place among the needs of a join that reads it, the first if there are several."""
         name = step.plan.name
         needs = [join.plan.needs for join in step.consumers if join.kind == "join"]
-        return (float(min((each.index(name) for each in needs if name in each), default=-1)),)
+        return (float(min((names.index(name) for names in needs if name in names), default=-1)),)

@@ -41,7 +41,7 @@ class Deadline(Policy):
     late: float = Field(default=3600.0, ge=0)
     """Seconds by which a run is put back that cannot make it any more."""
     quantile: float = Field(default=0.5, gt=0, lt=1)
-    """Of the lengths of steps like those on the way: what they are expected to generate."""
+    """Which quantile counts: of the lengths of like steps, for what those on the way are expected to generate."""
 
     def rank(self, step: StepView, view: View) -> tuple[float, ...]:
         """Return the latest time at which the step should begin. It is the same order as that by slack, since time
@@ -51,9 +51,9 @@ class Deadline(Policy):
             deadline = view.submitted(step.run) + self.seconds
         tokens = self.tokens_ahead(step, view)
         paces = [
-            (pace, each.pace(1) or pace)
-            for each in view.workers
-            if each.could_take(step) and (pace := each.pace(max(1, each.running))) is not None
+            (pace, worker.pace(1) or pace)
+            for worker in view.workers
+            if worker.could_take(step) and (pace := worker.pace(max(1, worker.running))) is not None
         ]
         usual = fmean(pace for pace, _ in paces) if paces else 0.0
         alone = min((pace for _, pace in paces), default=0.0)

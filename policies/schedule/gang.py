@@ -30,11 +30,11 @@ class Gang(Policy):
     """Tokens a second that a worker decodes at most, all sequences together."""
     half: float = Field(default=13.0, ge=0)
     """Sequences with which it decodes half of that."""
-    share: float = Field(default=0.5, gt=0, le=1)
+    expected: float = Field(default=0.5, gt=0, le=1)
     """Share of its `max_tokens` that a step is expected to generate, until siblings have ended."""
     spare: float = Field(default=0.05, ge=0)
     """Of all k that are this close to the quickest (a share of its time) the smallest is taken: it reads less."""
-    lead: bool = False
+    leader: bool = False
     """Siblings wait for the first token of their worker's leader. For engines that would read the prefix once for each
     sibling; vLLM shares it within a step."""
 
@@ -62,7 +62,7 @@ class Gang(Policy):
             return Hold(f"the {len(chosen)} workers of its siblings are full", behind=_name(step)) if chosen else None
         live = siblings.live
         best = min(free, key=lambda worker: live.get(worker.name, 0))
-        if self.lead and self._leads(step, best.name):
+        if self.leader and self._leads(step, best.name):
             return Hold(f"waits for the first token of its leader on {best.name}", behind=_name(step))
         return Place(best.name, f"{siblings.sent[best.name]} of {len(siblings)} siblings went there")
 
@@ -83,7 +83,7 @@ class Gang(Policy):
         n, most = len(siblings), view.serving(step)
         # The siblings that have ended tell more than a share of the limit; the latest ones suffice.
         finished = [ended.tokens for ended in siblings.finished[-32:]]
-        length = sum(finished) / len(finished) if finished else self.share * step.max_tokens
+        length = sum(finished) / len(finished) if finished else self.expected * step.max_tokens
         prefix = step.shared_tokens / self.prefill_rate
         own = max(0, step.prompt_tokens - step.shared_tokens) / self.prefill_rate
         live = sum(siblings.live.values())
@@ -101,8 +101,8 @@ class Gang(Policy):
 
     def _leads(self, step: StepView, worker: str) -> bool:
         """Whether all siblings on a worker have yet to send their first token."""
-        there = [each for each in step.siblings if each.ran_on == worker]
-        return all(each.worker == worker and not each.tokens for each in there)
+        there = [sibling for sibling in step.siblings if sibling.ran_on == worker]
+        return all(attempt.worker == worker and not attempt.tokens for attempt in there)
 
 
 def _name(step: StepView) -> str:

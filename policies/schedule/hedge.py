@@ -33,10 +33,10 @@ class HedgeStragglers(Policy):
     """
 
     quantile: float = Field(default=0.95, gt=0, le=1)
-    """Quantile of the times of like steps that is the measure."""
-    factor: float = Field(default=1.0, gt=0)
+    """Which quantile counts: of the times of like steps."""
+    stretch: float = Field(default=1.0, gt=0)
     """A straggler has run longer than this times that."""
-    least: int = Field(default=4, ge=1)
+    min_ended: int = Field(default=4, ge=1)
     """Like steps that must have ended before their times count."""
     slow: float = Field(default=0.6, gt=0)
     """A straggler that reports its tokens makes fewer a second than this share of the median."""
@@ -72,7 +72,7 @@ class HedgeStragglers(Policy):
             like = (op.kind, name, step.max_tokens, step.after is None, worker)
             if like not in measures:
                 # Its own worker is left out: where all steps are slow, none would look slow.
-                measures[like] = self._measure([each for each in view.peers(step) if each.worker != worker])
+                measures[like] = self._measure([peer for peer in view.peers(step) if peer.worker != worker])
             why = self._late(step, view.now - started, measures[like])
             if why:
                 late.append((step, worker, why))
@@ -93,11 +93,11 @@ class HedgeStragglers(Policy):
 
     def _measure(self, ended: Sequence[AttemptEnd]) -> tuple[float, float] | None:
         """Return the seconds after which a step is long, and the tokens a second below which it is slow."""
-        if len(ended) < self.least:
+        if len(ended) < self.min_ended:
             return None
-        times = [each.seconds for each in ended]
-        speeds = [each.tokens / each.seconds for each in ended if each.seconds > 0]
-        return self.factor * quantile(times, self.quantile), self.slow * quantile(speeds or [0.0], 0.5)
+        times = [attempt.seconds for attempt in ended]
+        speeds = [attempt.tokens / attempt.seconds for attempt in ended if attempt.seconds > 0]
+        return self.stretch * quantile(times, self.quantile), self.slow * quantile(speeds or [0.0], 0.5)
 
     def _hedge(self, step: StepView, view: View, why: str, share: Mapping[str, float]) -> Hedge | None:
         assert step.worker is not None
@@ -106,14 +106,14 @@ class HedgeStragglers(Policy):
         for name in step.siblings.sent:
             worker = view.worker(name)
             if worker is not None and name != step.worker and self._helps(worker, step, share, most):
-                said = self._saves(step, worker, view)
-                if said is not None:
-                    return Hedge(step.id, f"{why}; {name} has the prefix{said}", name)
+                saving = self._saves(step, worker, view)
+                if saving is not None:
+                    return Hedge(step.id, f"{why}; {name} has the prefix{saving}", name)
         idlest = view.idlest(step)
         if idlest is None or idlest.name == step.worker or not self._helps(idlest, step, share, most):
             return None
-        said = self._saves(step, idlest, view)
-        return None if said is None else Hedge(step.id, f"{why}{said}", idlest.name)
+        saving = self._saves(step, idlest, view)
+        return None if saving is None else Hedge(step.id, f"{why}{saving}", idlest.name)
 
     def _helps(self, worker: WorkerView, step: StepView, share: Mapping[str, float], most: float) -> bool:
         if not worker.takes(step):

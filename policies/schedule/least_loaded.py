@@ -23,5 +23,5 @@ class LeastLoaded(Policy):
         if self.choices and len(workers) > self.choices:
             stride = len(workers) // self.choices
             workers = [workers[(view.attempts + i * stride) % len(workers)] for i in range(self.choices)]
-        best = min((each for each in workers if each.takes(step)), key=lambda each: each.load, default=None)
+        best = min((worker for worker in workers if worker.takes(step)), key=lambda worker: worker.load, default=None)
         return Place(best.name, f"{best.load} tokens outstanding there") if best is not None else None

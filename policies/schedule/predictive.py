@@ -27,7 +27,7 @@ class Predictive(Policy):
     """
 
     quantile: float = Field(default=QUANTILE, gt=0, lt=1)
-    """Of the lengths of steps like it: what a step is expected to generate."""
+    """Which quantile counts: of the lengths of like steps, for what a step is expected to generate."""
     read: float = Field(default=150.0, gt=0)
     """Prompt tokens that a worker reads in the time that it decodes one token of each sequence."""
     choices: int = Field(default=0, ge=0)

@@ -14,7 +14,7 @@ class Random(Policy):
     """What a balancer does that spreads requests blindly. The same step and seed always give the same choice."""
 
     seed: int = 0
-    """Another seed, another spread."""
+    """Another seed, another choice."""
 
     def place(self, step: StepView, view: View) -> Place | None:
         """Return the worker that a hash of the step's id gives; as long as that one has no room, draw again."""

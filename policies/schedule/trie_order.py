@@ -43,8 +43,8 @@ class TrieOrder(Policy):
             chain.append(before)
         root = chain[-1]
         key: list[float] = [-_ratio(root), *self._path(root)]
-        for each in reversed(chain[:-1]):
-            key += [-_ratio(each), *self._path(each)]
+        for link in reversed(chain[:-1]):
+            key += [-_ratio(link), *self._path(link)]
         return tuple(key)
 
     def place(self, step: StepView, view: View) -> Place | Hold | None:
@@ -92,7 +92,7 @@ class TrieOrder(Policy):
 
 
 def _bytes(ids: tuple[int, ...]) -> bytes:
-    return b"".join(each.to_bytes(8, "big") for each in ids)
+    return b"".join(token.to_bytes(8, "big") for token in ids)
 
 
 def _ratio(step: StepView) -> float:

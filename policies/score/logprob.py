@@ -12,18 +12,18 @@ __all__ = ["Logprob"]
 
 
 class Logprob(Scorer):
-    """The mean probability of a step's tokens, `e^(mean log-probability)`; no further call. With `along="path"` that of
+    """The mean probability of a step's tokens, `e^(mean log-probability)`; no further call. With `over="path"` that of
     all tokens from the root on. Steps that were proposed in a list have none."""
 
     logprobs: ClassVar[bool] = True
 
-    along: Literal["step", "path"] = "step"
+    over: Literal["step", "path"] = "step"
     """What is averaged over."""
 
     async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return the mean probability."""
-        nodes = [node] if self.along == "step" else node.path()[1:]
-        known = [(each.tokens, each.line.logprob) for each in nodes if each.line is not None]
+        nodes = [node] if self.over == "step" else node.path()[1:]
+        known = [(node.tokens, node.line.logprob) for node in nodes if node.line is not None]
         pairs = [(tokens, mean) for tokens, mean in known if mean is not None and tokens]
         total = sum(tokens for tokens, _ in pairs)
         return math.exp(sum(tokens * mean for tokens, mean in pairs) / total) if total else None

@@ -51,9 +51,9 @@ class Model(WithPrompts, Scorer):
             line = node.line.think([node.seen + ask], self.judge, labels=self.labels, label="score")
         else:
             line = ctx.think([question, node.text + ask], self.judge, labels=self.labels, label="score")
-        said = (await line).labels
+        labels = (await line).labels
         last = len(self.labels) - 1
         values = self.values or tuple(i / last for i in range(last + 1))
-        shares = [math.exp(said[each]) if each in said else 0.0 for each in self.labels]
+        shares = [math.exp(labels[label]) if label in labels else 0.0 for label in self.labels]
         total = sum(shares)
         return sum(share * value for share, value in zip(shares, values, strict=True)) / total if total else None

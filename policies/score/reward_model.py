@@ -18,8 +18,8 @@ class RewardModel(ToolScorer):
     `prm-rlhflow`, `prm-skywork`.
     """
 
-    name: str = "reward"
-    """The tool's name."""
+    tool: str = "reward"
+    """Name of the tool."""
     question: bool = True
     """Give it the request as `question`, too."""
     answers_only: bool = False

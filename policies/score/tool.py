@@ -14,8 +14,8 @@ class ToolScorer(Scorer):
     """Calls a tool with `text` (the path's text) and what `args` has besides. It returns a number in [0, 1], a boolean,
     or `{"passed": …, "total": …}`."""
 
-    name: str
-    """The tool's name."""
+    tool: str
+    """Name of the tool."""
     args: dict[str, JsonValue] = {}
     """More arguments."""
     question: bool = False
@@ -24,7 +24,7 @@ class ToolScorer(Scorer):
     async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return the tool's number."""
         more: dict[str, object] = {"question": question} if self.question else {}
-        call = ctx.call(self.name, text=node.text, **self.args, **more)
+        call = ctx.call(self.tool, text=node.text, **self.args, **more)
         match await call:
             case bool() | int() | float() as number:
                 return float(number)

@@ -74,18 +74,18 @@ def by_program(
         for i, path in enumerate(paths)
         if len(path) > 1 or path[0] in at
     }
-    entries = [(row, *each) for row, pair in enumerate(needs.items()) for each in zip(pair, (1.0, -1.0), strict=True)]
+    entries = [(row, *entry) for row, pair in enumerate(needs.items()) for entry in zip(pair, (1.0, -1.0), strict=True)]
     first = len(needs)
     entries += [(first + j, n + m + j, 1.0) for j in range(k)]  # a cluster needs a leaf
     entries += [(first + kinds[kind], i, -1.0) for i, kind in enumerate(clusters)]
     entries += [(first + k, i, -1.0) for i in range(n)]  # at least one leaf
     rows, columns, values = zip(*entries, strict=True)
     matrix: Any = sparse.csr_array((values, (rows, columns)), shape=(first + k + 1, n + m + k))
-    found = solver.milp(
+    solution = solver.milp(
         c=-np.array(gain),
         constraints=solver.LinearConstraint(matrix, ub=np.array([0.0] * (first + k) + [-1.0])),
         integrality=np.ones(n + m + k),
         bounds=solver.Bounds(0, 1),
         options={"time_limit": 5.0},
     )
-    return None if found.x is None else [i for i in range(n) if found.x[i] > 0.5]
+    return None if solution.x is None else [i for i in range(n) if solution.x[i] > 0.5]

@@ -46,20 +46,20 @@ class RankedFrontier(Frontier):
     def take(self) -> SearchNode | None:
         """Return the node with the smallest rank, and offer its next child unless it has all."""
         waiting: list[tuple[Key, Key, int, SearchNode]] = []
-        found: SearchNode | None = None
-        while self._queue and found is None:
+        best: SearchNode | None = None
+        while self._queue and best is None:
             entry = heapq.heappop(self._queue)
             if entry[-1].outcome != "open":
                 continue
             if self.waits(entry[-1]):
                 waiting.append(entry)
             else:
-                found = entry[-1]
+                best = entry[-1]
         for entry in waiting:
             heapq.heappush(self._queue, entry)
-        if found is not None:
-            self.taken(found)
-        return found
+        if best is not None:
+            self.taken(best)
+        return best
 
     def taken(self, node: SearchNode) -> None:
         """Take note that a node gets its next child now; it is not among its children yet."""

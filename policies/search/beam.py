@@ -28,7 +28,7 @@ class Beam(Search):
     keep: int = Field(default=4, ge=1, le=10_000)
     """Nodes of a depth that go on."""
     branch: int = Field(default=4, ge=1, le=1_000)
-    """Children of each of them."""
+    """Children of a node."""
     barrier: bool = True
     """Wait for the whole depth."""
 

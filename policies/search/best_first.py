@@ -39,5 +39,5 @@ class _Best(RankedFrontier):
     def rank(self, node: SearchNode, child: int) -> Key:
         if self._along == "last":
             return (-self.tree.prior(node), child)
-        scores = [self.tree.prior(each) for each in node.path()[1:]] or [0.5]
+        scores = [self.tree.prior(step) for step in node.path()[1:]] or [0.5]
         return (-(min(scores) if self._along == "min" else sum(scores) / len(scores)), child)

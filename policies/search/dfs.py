@@ -51,7 +51,7 @@ class _Deepest(RankedFrontier):
         super().__init__(tree, options.branch)
 
     def rank(self, node: SearchNode, child: int) -> Key:
-        return (-node.depth, *(each.index for each in node.path()), child)
+        return (-node.depth, *(step.index for step in node.path()), child)
 
     def take(self) -> SearchNode | None:
         return None if len(self.tree.pending) >= self._options.parallel else super().take()
@@ -70,10 +70,10 @@ class _Deepest(RankedFrontier):
             above = above.parent if above is not None else None
 
     def say(self, node: SearchNode) -> str:
-        tried = [each for each in node.children[:-1] if each.step.strip()]
+        tried = [child for child in node.children[:-1] if child.step.strip()]
         if not tried or not self._options.diverse:
             return ""
-        listed = "".join(f"- {each.step.strip()}{_short(each.seen)}\n" for each in tried)
+        listed = "".join(f"- {child.step.strip()}{_short(child.seen)}\n" for child in tried)
         return f"\nThis was tried here before:\n{listed}Do something else now.\n"
 
 

@@ -22,7 +22,7 @@ class Dvts(Search):
     subtrees: int = Field(default=4, ge=1, le=1_000)
     """Independent searches."""
     branch: int = Field(default=4, ge=1, le=1_000)
-    """Children of which the best is kept."""
+    """Children of a node; the best of them is kept."""
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the subtrees of one run."""
@@ -52,9 +52,9 @@ class _Subtrees(Frontier):
         if len(came) < self._branch:
             return
         del self._came[subtree]
-        going = sorted((each for each in came if each.outcome == "open"), key=self._worth)
-        for each in going[1:]:
-            each.outcome = "pruned"
+        going = sorted((node for node in came if node.outcome == "open"), key=self._worth)
+        for beaten in going[1:]:
+            beaten.outcome = "pruned"
         self._ready.extend(going[:1] * self._branch)
 
     def _worth(self, node: SearchNode) -> tuple[float, str, str]:

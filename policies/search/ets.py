@@ -26,40 +26,40 @@ class Ets(Stride):
     Differs: a node costs its tokens, not 1; it prunes when memory is short, not once a depth. Exact by a recursion on
     the tree without `diversity`; with it by `scipy.optimize.milp`, and without scipy as if it were 0.
 
-    `style=paper` is the authors' code: depth by depth, O_i are REBASE's whole shares, nodes cost 1, and those that are
-    kept share the whole width again; only its clusters are equal last steps, where theirs embeds them.
+    `variant=paper` is the authors' code: depth by depth, O_i are REBASE's whole shares, nodes cost 1, and those that
+    are kept share the whole width again; only its clusters are equal last steps, where theirs embeds them.
 
-    Fidelity: variant (by default, exact with `style=paper`); held by `ets-paper`.
+    Fidelity: variant (by default, exact with `variant=paper`); held by `ets-paper`.
     """
 
-    style: Literal["stream", "paper"] = "stream"
-    """`paper`: as the authors have it. Then `budget` is the width (16), and the defaults are theirs."""
+    variant: Literal["stream", "paper"] = "stream"
+    """`paper`: as the authors have it. Then `per_depth` is the width (16), and the defaults are theirs."""
     limit: int = Field(default=2048, ge=1, le=10_000)
     """Tokens of live paths above which it prunes, the prompt's apart. What is worth its tokens stays, even if that is
-    more: `balance` says how much they weigh. Without meaning in `style=paper`, which prunes each depth."""
+    more: `balance` says how much they weigh. Without meaning in `variant=paper`, which prunes each depth."""
     balance: float | None = Field(default=None, ge=0)
-    """Weight of the cost (lambda_b): 0.25, in `style=paper` 1."""
+    """Weight of the cost (lambda_b): 0.25, in `variant=paper` 1."""
     diversity: float | None = Field(default=None, ge=0)
-    """Weight of clusters, equal last steps being one (lambda_d): 0, in `style=paper` 1.5, which is for width 16."""
+    """Weight of clusters, equal last steps being one (lambda_d): 0, in `variant=paper` 1.5, which is for width 16."""
     cost: Literal["tokens", "nodes"] | None = None
-    """What a node costs: its tokens, in `style=paper` 1 (`nodes`)."""
+    """What a node costs: its tokens, in `variant=paper` 1 (`nodes`)."""
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the queue and pruning of one run."""
-        return _Paper(tree, self) if self.style == "paper" else _Pruning(tree, self)
+        return _Paper(tree, self) if self.variant == "paper" else _Pruning(tree, self)
 
     def kept(self, tree: SearchTree, leaves: Sequence[SearchNode], weights: Sequence[float]) -> list[int]:
         """Return the places of the leaves that are worth the cost of their paths."""
-        paper = self.style == "paper"
+        paper = self.variant == "paper"
         balance = self.balance if self.balance is not None else 1.0 if paper else 0.25
         diversity = self.diversity if self.diversity is not None else 1.5 if paper else 0.0
         by_tokens = self.cost == "tokens" or (self.cost is None and not paper)
         path_of = [leaf.path() for leaf in leaves]
-        numbers = {each: i for i, each in enumerate(dict.fromkeys(node for path in path_of for node in path))}
-        paths = [[numbers[each] for each in path] for path in path_of]
+        numbers = {node: i for i, node in enumerate(dict.fromkeys(node for path in path_of for node in path))}
+        paths = [[numbers[node] for node in path] for path in path_of]
         own = {i: float(node.tokens if by_tokens else 1) for node, i in numbers.items()}
         scale = balance / (sum(own.values()) or 1.0)
-        cost = {i: each * scale for i, each in own.items()}
+        cost = {i: tokens * scale for i, tokens in own.items()}
         steps = list(dict.fromkeys(leaf.step.strip() for leaf in leaves))
         if diversity and not (paper and len(steps) < 2):  # theirs leaves the term out where all steps are equal
             kept = by_program(weights, paths, cost, [steps.index(leaf.step.strip()) for leaf in leaves], diversity)
@@ -71,10 +71,10 @@ class Ets(Stride):
 class _Paper(BalancedRounds):
     def __init__(self, tree: SearchTree, options: Ets) -> None:
         self._ets = options
-        super().__init__(tree, options.budget or 16, options.temperature)
+        super().__init__(tree, options.per_depth or 16, options.reward_temperature)
 
     def chosen(self, ranked: list[SearchNode], left: int) -> list[SearchNode]:
-        counts = shares([self.tree.prior(node) for node in ranked], left, self._ets.temperature)
+        counts = shares([self.tree.prior(node) for node in ranked], left, self._ets.reward_temperature)
         total = sum(counts)
         if len(ranked) < 2 or not total:
             return ranked
@@ -102,11 +102,11 @@ class _Pruning(Strides):
             self._bound = max(self._options.limit, self._most * 9 // 8)
 
     def _prune(self) -> None:
-        leaves = [each for each in self.tree.nodes if each.outcome == "open" and each not in self.tree.pending]
+        leaves = [node for node in self.tree.nodes if node.outcome == "open" and node not in self.tree.pending]
         if len(leaves) < 2:
             return
         best = max(self.tree.prior(leaf) for leaf in leaves)
-        weights = [math.exp((self.tree.prior(leaf) - best) / self._options.temperature) for leaf in leaves]
+        weights = [math.exp((self.tree.prior(leaf) - best) / self._options.reward_temperature) for leaf in leaves]
         total = sum(weights)
         kept = self._options.kept(self.tree, leaves, [weight / total for weight in weights])
         gone = {*leaves} - {leaves[i] for i in kept}

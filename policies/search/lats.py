@@ -54,13 +54,13 @@ class _Reflecting(Visits):
         asked = self._lats.summary
         pieces = [question, "\n", node.text, asked.text(_REFLECT)]
         try:
-            said = await ctx.think(pieces, asked, name=f"{node.name}-reflection", label="reflection")
+            reflection = await ctx.think(pieces, asked, name=f"{node.name}-reflection", label="reflection")
         except StepFailed:
             return
-        if said.text.strip():
-            self._said[said.text.strip()] = None
+        if reflection.text.strip():
+            self._said[reflection.text.strip()] = None
 
     def say(self, node: SearchNode) -> str:
         if not self._said:
             return ""
-        return "\nLearned from earlier attempts:\n" + "".join(f"- {each}\n" for each in self._said)
+        return "\nLearned from earlier attempts:\n" + "".join(f"- {reflection}\n" for reflection in self._said)

@@ -14,7 +14,7 @@ __all__ = ["Mcts", "Visits"]
 
 class Mcts(Search):
     """Goes down from the root by `Q + explore · P · sqrt(N) / (1 + n)` (PUCT) and adds a child where a node has fewer
-    than `ceil(widen · N^alpha)` (progressive widening); a node's score is its value, and goes back up the path.
+    than `ceil(widen · N^growth)` (progressive widening); a node's score is its value, and goes back up the path.
 
     With `rollout` each new child goes on for so many steps at once, as in LATS; these nodes are kept. Where every node
     has a score it is better to choose anew after each step.
@@ -29,7 +29,7 @@ class Mcts(Search):
     """Weight of what was visited little (c)."""
     widen: float = Field(default=2.0, gt=0)
     """Children at the first visit (k)."""
-    alpha: float = Field(default=0.25, ge=0, le=1)
+    growth: float = Field(default=0.25, ge=0, le=1)
     """How children grow with visits."""
     rollout: int = Field(default=0, ge=0)
     """Further steps that a new node goes on for."""
@@ -52,9 +52,9 @@ class Visits(Frontier):
     def ended(self, node: SearchNode) -> None:
         """Send a value up the path: the score of an open node or an answer, 0 of a dead end."""
         value = self.tree.prior(node) if node.outcome in ("open", "answer", "merged") else 0.0
-        for each in node.path():
-            each.visits += 1
-            each.value += value
+        for above in node.path():
+            above.visits += 1
+            above.value += value
         left = self._left.pop((node.parent, node.index), self._options.rollout)
         if node.outcome == "open" and left:
             self._rolling.append((node, left - 1))
@@ -68,8 +68,8 @@ class Visits(Frontier):
                 return node
         flying: dict[SearchNode, int] = {}
         for node in self.tree.pending:
-            for each in node.path():
-                flying[each] = flying.get(each, 0) + 1
+            for above in node.path():
+                flying[above] = flying.get(above, 0) + 1
         return self._down(self.tree.root, flying)
 
     def _down(self, node: SearchNode, flying: dict[SearchNode, int]) -> SearchNode | None:
@@ -92,7 +92,7 @@ class Visits(Frontier):
                 return None
 
     def _wide(self, visits: float) -> int:
-        return math.ceil(self._options.widen * max(visits, 1.0) ** self._options.alpha)
+        return math.ceil(self._options.widen * max(visits, 1.0) ** self._options.growth)
 
     def _waits(self, node: SearchNode) -> bool:
         """Whether children of a node are in flight, so that it need not grow wider yet."""
@@ -102,13 +102,13 @@ class Visits(Frontier):
         self, node: SearchNode, visits: float, flying: dict[SearchNode, int], dead: set[SearchNode]
     ) -> SearchNode | None:
         open_ = [
-            each
-            for each in node.children
-            if each.outcome == "open" and each not in self.tree.pending and each not in dead
+            child
+            for child in node.children
+            if child.outcome == "open" and child not in self.tree.pending and child not in dead
         ]
         if not open_:
             return None
-        total = sum(self.tree.prior(each) for each in open_) or 1.0
+        total = sum(self.tree.prior(node) for node in open_) or 1.0
 
         def puct(child: SearchNode) -> float:
             n = child.visits + flying.get(child, 0)

@@ -33,8 +33,8 @@ class Particle(Search):
     """Lines at a time."""
     iterations: int = Field(default=1, ge=1)
     """Passes from the root."""
-    temperature: float = Field(default=1.0, gt=0)
-    """Of the softmax: small favours the best."""
+    reward_temperature: float = Field(default=1.0, gt=0)
+    """Temperature of the scores: small favours the best."""
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the particles of one run."""
@@ -85,7 +85,7 @@ class _Particles(Rounds):
     def _drawn(self, nodes: list[SearchNode], count: int) -> list[SearchNode]:
         """Draw nodes with replacement, by systematic resampling: the number of each differs from its expectation by
         less than one."""
-        weights = odds([self.tree.prior(node) for node in nodes], self._options.temperature)
+        weights = odds([self.tree.prior(node) for node in nodes], self._options.reward_temperature)
         step = sum(weights) / count
         at = self.tree.random.random() * step
         drawn: list[SearchNode] = []
@@ -106,5 +106,5 @@ def odds(scores: list[float], temperature: float = 1.0) -> list[float]:
     """
     clipped = [min(max(score, _LEAST), 1 - _LEAST) for score in scores]
     logits = [math.log(score / (1 - score)) / temperature for score in clipped]
-    weights = [math.exp(each - max(logits)) for each in logits]
-    return [each / sum(weights) for each in weights]
+    weights = [math.exp(logit - max(logits)) for logit in logits]
+    return [weight / sum(weights) for weight in weights]

@@ -22,14 +22,14 @@ class Rebase(Search):
     Fidelity: variant (no share is rounded up beyond the width); held by `rebase-shares`.
     """
 
-    budget: int = Field(default=16, ge=1, le=10_000)
-    """Children of a depth (W)."""
-    temperature: float = Field(default=0.2, gt=0)
-    """How much the score counts (T_R): small favours the best."""
+    per_depth: int = Field(default=16, ge=1, le=10_000)
+    """Children of a depth: W."""
+    reward_temperature: float = Field(default=0.2, gt=0)
+    """Temperature of the scores: T_R, small favours the best."""
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the rounds of one run."""
-        return BalancedRounds(tree, self.budget, self.temperature)
+        return BalancedRounds(tree, self.per_depth, self.reward_temperature)
 
 
 class BalancedRounds(Rounds):

@@ -1,4 +1,4 @@
-"""Search `stride`: children in proportion to e^(score/temperature), without waiting for a depth to be whole."""
+"""Search `stride`: children in proportion to e^(score/reward_temperature), without waiting for a depth to be whole."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _LEAST = -600.0
 class Stride(Search):
     """REBASE's shares of children (arXiv 2408.00724) by stride scheduling (Waldspurger and Weihl, 1995).
 
-    Child j of node v, from 0, has the rank `(j + 1) · W / w_v`, with `w_v = e^(score / temperature)` and `W` the sum of
-    w over the nodes of v's depth. So the n-th child of a depth has a rank of about n. The smallest rank starts first,
-    whatever its depth: all depths get about as many children. A node in flight counts in W with the mean w of its
-    depth; an answer keeps its share, which nobody uses. A node that is scored late catches up.
+    Child j of node v, from 0, has the rank `(j + 1) · W / w_v`, with `w_v = e^(score / reward_temperature)` and `W` the
+    sum of w over the nodes of v's depth. So the n-th child of a depth has a rank of about n. The smallest rank starts
+    first, whatever its depth: all depths get about as many children. A node in flight counts in W with the mean w of
+    its depth; an answer keeps its share, which nobody uses. A node that is scored late catches up.
 
-    With `budget`, a child starts as soon as its rank is within it even if all nodes in flight score 1: what is certain
-    does not wait. So the shares are those of `rebase` without its wait for a whole depth. Example: scores .9, .8, .5
-    and .2 with 64 children get 36, 22, 5 and 1.
+    With `per_depth`, a child starts as soon as its rank is within it even if all nodes in flight score 1: what is
+    certain does not wait. So the shares are those of `rebase` without its wait for a whole depth. Example: scores .9,
+    .8, .5 and .2 with 64 children get 36, 22, 5 and 1.
 
     Fidelity: variant (the same shares without a barrier); no oracle.
     """
 
-    budget: int | None = Field(default=None, ge=1, le=10_000)
-    """Most children of a depth, as in `rebase`; by default the planner's number of nodes is the only limit."""
-    temperature: float = Field(default=0.2, gt=0)
-    """How much the score counts (T_R): small favours the best."""
+    per_depth: int | None = Field(default=None, ge=1, le=10_000)
+    """Children of a depth: as in `rebase`; by default the planner's number of nodes is the only limit."""
+    reward_temperature: float = Field(default=0.2, gt=0)
+    """Temperature of the scores: T_R, small favours the best."""
     branch: int | None = Field(default=None, ge=1, le=1_000)
-    """Most children of a node; no limit by default."""
+    """Children of a node: no limit by default."""
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return a queue by stride."""
@@ -75,9 +75,9 @@ class Strides(Frontier):
         while len(self._depths) <= node.depth:
             self._depths.append(_Depth())
         depth = self._depths[node.depth]
-        depth.weights[node] = math.exp(max(_LEAST, (self.tree.prior(node) - 1) / self._options.temperature))
+        depth.weights[node] = math.exp(max(_LEAST, (self.tree.prior(node) - 1) / self._options.reward_temperature))
         depth.total += depth.weights[node]
-        if depth.begun == self._options.budget:
+        if depth.begun == self._options.per_depth:
             _close(node)
         elif node.outcome == "open":
             self._push(depth, node, 0)
@@ -107,7 +107,7 @@ class Strides(Frontier):
                 continue
             (stride, *_), flies = depth.queue[0], flying[number]
             certain = stride * (depth.total + flies)
-            if self._options.budget is None or certain <= self._options.budget or not above:
+            if self._options.per_depth is None or certain <= self._options.per_depth or not above:
                 ranks.append((stride * depth.total * (1 + flies / max(1, len(depth.weights))), number))
         if not ranks:
             return None
@@ -118,10 +118,10 @@ class Strides(Frontier):
             node.outcome = "expanded"
         else:
             self._push(depth, node, len(node.children) + 1)
-        if depth.begun == self._options.budget:
+        if depth.begun == self._options.per_depth:
             depth.queue.clear()
-            for each in depth.weights:
-                _close(each, each is node)
+            for other in depth.weights:
+                _close(other, other is node)
         return node
 
     def _clean(self, depth: _Depth) -> None:

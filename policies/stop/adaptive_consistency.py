@@ -23,14 +23,15 @@ class AdaptiveConsistency(StopRule):
     """
 
     confidence: float = Field(default=0.95, gt=0.5, lt=1.0)
-    """Probability at which to stop; 3 votes against none reach 0.9375, 4 reach 0.969."""
-    least: int = Field(default=1, ge=1)
+    """Probability at which something counts as sure, and the vote stops; 3 votes against none reach 0.9375, 4 reach
+    0.969."""
+    min_votes: int = Field(default=1, ge=1)
     """Votes below which not to stop."""
 
     def enough(self, poll: Poll) -> str | None:
         """Return the counts and the probability, once that is high enough."""
         first, second = poll.lead()
-        if first == second or poll.votes < self.least:
+        if first == second or poll.votes < self.min_votes:
             return None
         sure = majority_probability(first, second)
         return f"{first} to {second} votes, probability {sure:.4g}" if sure >= self.confidence else None

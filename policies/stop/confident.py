@@ -30,11 +30,11 @@ class Confident(StopRule):
     """
 
     by: Signal = "logprob"
-    """Which signal; of `entropy` low is sure, of all others high."""
-    floor: float = Field(default=-0.01, allow_inf_nan=False)
-    """Least value at which a vote ends the vote (of `entropy` the negative of the highest), in nats."""
+    """What decides: a signal; of `entropy` low is sure, of all others high."""
+    threshold: float = Field(default=-0.01, allow_inf_nan=False)
+    """The score from which on something counts: the signal of a sure vote (of `entropy` its negative), in nats."""
     votes: int = Field(default=1, ge=1)
-    """Sure votes that the answer must have."""
+    """Votes for one answer at which to stop: sure ones."""
 
     def enough(self, poll: Poll) -> str | None:
         """Return how sure it was, once that is sure enough."""
@@ -44,7 +44,8 @@ class Confident(StopRule):
             raise PluginError(f"no branch says its {self.by}: ask for it with logprobs in the planner's options")
         # An answer with more votes stands against it: the vote goes on.
         if sure.most and sure.most == poll.lead()[0]:
-            return f"{self.by} {sure.values[sure.first]:.4g} of a voter for the first answer is at least {self.floor:g}"
+            sureness = sure.values[sure.first]
+            return f"{self.by} {sureness:.4g} of a voter for the first answer is at least {self.threshold:g}"
         return None
 
 
@@ -73,7 +74,7 @@ class _Sure:
         self.voters += 1
         self.said = self.said or value is not None
         self._votes[key] += votes
-        if value is not None and math.isfinite(value) and value >= rule.floor:
+        if value is not None and math.isfinite(value) and value >= rule.threshold:
             self._sure[key] += 1
             self.values[key] = max(value, self.values.get(key, value))
         if self._sure[key] >= rule.votes and self._votes[key] > self.most:

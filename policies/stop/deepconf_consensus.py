@@ -19,7 +19,7 @@ By = Literal["votes", "mean", "tail", "bottom", "lowest"]
 
 class DeepConfConsensus(StopRule):
     """The consensus stop of DeepConf (arXiv 2508.15260): the vote ends when the first answer's share of all weight,
-    V(a) / sum of V, is at least `tau`, after a warm-up of `warmup` votes (N_init of the paper).
+    V(a) / sum of V, is at least `tau`, after a warm-up of `min_votes` votes (N_init of the paper).
 
     A vote weighs its trace's confidence (`by`). Where a voter does not say it (no `logprobs` were asked for), all
     weigh the same: the share of the votes then decides.
@@ -29,14 +29,14 @@ class DeepConfConsensus(StopRule):
 
     tau: float = Field(default=0.95, gt=0.5, le=1.0)
     """Share at which to stop."""
-    warmup: int = Field(default=16, ge=1)
+    min_votes: int = Field(default=16, ge=1)
     """Votes below which not to stop."""
     by: By = "lowest"
-    """Which statistic weighs; `votes`: none."""
+    """What decides: the statistic that weighs; `votes`: none."""
 
     def enough(self, poll: Poll) -> str | None:
         """Return the share, once it is high enough."""
-        if poll.votes < self.warmup:
+        if poll.votes < self.min_votes:
             return None
         counts: Iterable[float] = poll.counts.values()
         if self.by != "votes":

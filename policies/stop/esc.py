@@ -25,7 +25,7 @@ class ESC(StopRule):
     """
 
     window: int = Field(default=5, ge=2)
-    """Branches in a window; the paper uses 5 and 8."""
+    """Branches in a round: the window; the paper uses 5 and 8."""
 
     def enough(self, poll: Poll) -> str | None:
         """Return which window is unanimous, once one is."""

@@ -13,7 +13,7 @@ class FirstFinish(StopRule):
     """First-Finish (ParaThinker, arXiv 2509.04475), as a quorum: the vote ends when an answer has `votes` votes.
 
     With one vote, the paper's rule, the first branch with an answer decides, so the vote is as good as one branch.
-    Short answers win this race; the policy `waves:width=…` beside it makes the race smaller. See `adaptive-consistency`
+    Short answers win this race; the policy `waves:n=…` beside it makes the race smaller. See `adaptive-consistency`
     for a quorum that grows with the votes for other answers.
 
     Fidelity: exact; no oracle.

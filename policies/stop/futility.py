@@ -17,14 +17,14 @@ class Futility(StopRule):
     hardly have one.
 
     After n branches without an answer the next one has one with probability 1 / (n + 2): the posterior Beta(1, 1 + n)
-    in the saturation model (TTSPM, arXiv 2505.20522). The vote ends without an answer when that is at most `epsilon`;
+    in the saturation model (TTSPM, arXiv 2505.20522). The vote ends without an answer when that is at most `chance`;
     0.02 is 48 branches. The rule says nothing once there is a vote, so use another rule beside it. Failed branches do
     not count. Price: a hard question that one branch in a hundred answers is lost.
 
     Fidelity: idea; no oracle.
     """
 
-    epsilon: float = Field(default=0.02, gt=0.0, lt=0.5)
+    chance: float = Field(default=0.02, gt=0.0, lt=0.5)
     """Highest chance of an answer at which to give up."""
 
     def enough(self, poll: Poll) -> str | None:
@@ -33,7 +33,7 @@ class Futility(StopRule):
             return None
         silent = poll.fold(self, _Silent).count
         chance = beta_mean(0, silent)
-        return f"none of {silent} branches has an answer, chance {chance:.3g}" if chance <= self.epsilon else None
+        return f"none of {silent} branches has an answer, chance {chance:.3g}" if chance <= self.chance else None
 
 
 class _Silent:

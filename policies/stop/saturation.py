@@ -37,14 +37,14 @@ class Saturation(StopRule):
     """F_max: the share of problems that any number of branches would solve."""
     evidence: Literal["share", "verifier"] = "share"
     """What counts as a success."""
-    least: int = Field(default=4, ge=1)
-    """Branches with evidence below which not to stop; the paper's probes are 2 to 4."""
+    min_votes: int = Field(default=4, ge=1)
+    """Votes below which not to stop: branches with evidence; the paper's probes are 2 to 4."""
 
     def enough(self, poll: Poll) -> str | None:
         """Return the estimate and how many it asks for, once so many have ended."""
         good, bad = self._evidence(poll)
         # The prior alone would decide.
-        if good + bad < self.least:
+        if good + bad < self.min_votes:
             return None
         p = beta_mean(good, bad)
         needed = branches_needed(p, self.epsilon, self.ceiling)

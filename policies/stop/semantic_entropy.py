@@ -23,7 +23,7 @@ class SemanticEntropy(StopRule):
     SE = -sum of p_k ln p_k over the shares of the answers, plus Miller and Madow's (K - 1) / 2N for the entropy that N
     samples of K answers miss. Two rules:
 
-    - `threshold`: stop at SE <= `threshold`, with at least `least` votes and `top` for the first answer: a few equal
+    - `threshold`: stop at SE <= `entropy`, with at least `min_votes` votes and `top` for the first answer: a few equal
       votes prove little, as small models often agree on a wrong answer.
     - `secretary`, without a threshold: windows of `window` branches in the join's order are rounds. The first
       floor(R/e) of R rounds (at least one) only set the mark; the vote ends at the first later round whose entropy is
@@ -40,10 +40,10 @@ class SemanticEntropy(StopRule):
 
     rule: Literal["threshold", "secretary"] = "threshold"
     """Which of the two."""
-    threshold: float = Field(default=0.4, ge=0.0)
+    entropy: float = Field(default=0.4, ge=0.0)
     """Most entropy at which to stop, in nats."""
-    least: int = Field(default=4, ge=2)
-    """Votes below which not to stop by the threshold."""
+    min_votes: int = Field(default=4, ge=2)
+    """Votes below which not to stop; without a meaning for `secretary`."""
     top: int = Field(default=3, ge=1)
     """Votes that the first answer must have to stop by the threshold."""
     window: int = Field(default=8, ge=2)
@@ -54,10 +54,10 @@ class SemanticEntropy(StopRule):
         if self.rule == "secretary":
             return self._by_rounds(poll)
         first, _ = poll.lead()
-        if poll.votes < self.least or first < self.top:
+        if poll.votes < self.min_votes or first < self.top:
             return None
         entropy = semantic_entropy(list(poll.counts.values()))
-        return f"semantic entropy {entropy:.4g} over {poll.votes} votes" if entropy <= self.threshold else None
+        return f"semantic entropy {entropy:.4g} over {poll.votes} votes" if entropy <= self.entropy else None
 
     def _by_rounds(self, poll: Poll) -> str | None:
         told = poll.fold(self, lambda: _Rounds([branch.step for branch in poll.branches], self.window))

@@ -19,9 +19,9 @@ from plait.core.ops import Plugin
 from plait.workers.scripted import Reply, Scripted
 
 OURS = Path(plait.__file__).parent
-BY_SDK = 40
-BY_SERVER = 52
-BY_REPL = 52
+BY_SDK = 38
+BY_SERVER = 50
+BY_REPL = 50
 
 
 async def entered(work: Callable[[], Awaitable[object]]) -> list[str]:

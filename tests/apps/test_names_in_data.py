@@ -38,16 +38,16 @@ def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 FIELDS: list[dict[str, Any]] = [
-    {"task": "plain:answer=function,function=evil:shout"},
+    {"task": "plain:where=function,function=evil:shout"},
     {"task": "plain+evil:shout"},
     {"task": "evil:Task"},
     {"planner": "evil:shout"},
     {"planner": 'sample:merge={"name":"evil:First"}'},
     {"planner": "sample:merge=evil:First"},
     {"planner": "sample", "merge": "evil:First"},
-    {"planner": "sample", "merge": "best-scored:scorer=evil:shout"},
+    {"planner": "sample", "merge": "best-scored:function=evil:shout"},
     {"planner": "sample", "policies": ["evil:rank"]},
-    {"planner": "sample", "policies": ["redundant:judge=evil:shout"]},
+    {"planner": "sample", "policies": ["redundant:by=evil:shout"]},
 ]
 
 
@@ -62,14 +62,14 @@ def test_a_row_of_a_batch_imports_nothing(fields: dict[str, Any], evil: Path, pl
 
 
 def test_a_row_may_name_what_the_command_allows(evil: Path, plait: Plait, script: Any) -> None:
-    Path("in.jsonl").write_text(json.dumps({"text": "q", "task": "plain:answer=function,function=evil:shout"}))
+    Path("in.jsonl").write_text(json.dumps({"text": "q", "task": "plain:where=function,function=evil:shout"}))
     words = ["batch", "in.jsonl", "--out", "out.jsonl", "--script", script("yes"), "--json"]
     assert plait(*words, "--allow", "evil:shout").code == 0
     assert json.loads(Path("out.jsonl").read_text())["answer"] == "YES"
 
 
 def test_a_commands_own_options_are_allowed_by_that(evil: Path, plait: Plait, script: Any) -> None:
-    done = plait("run", "q", "--task", "plain:answer=function,function=evil:shout", "--script", script("yes"), "--json")
+    done = plait("run", "q", "--task", "plain:where=function,function=evil:shout", "--script", script("yes"), "--json")
     assert done.json["answer"] == "YES"
 
 
@@ -102,7 +102,7 @@ def forget(monkeypatch: pytest.MonkeyPatch, evil: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ["--task", "plain:answer=function,function=evil:shout"],
+        ["--task", "plain:where=function,function=evil:shout"],
         ["--planner", "sample:n=2", "--merge", "evil:First"],
         ["--planner", "sample:n=2", "--policy", "evil:rank"],
     ],

@@ -103,5 +103,5 @@ def test_mistakes_are_refused_in_a_sentence(words: list[str], says: str, plait: 
 
 
 def test_what_is_no_name_of_code_stays_as_it_is() -> None:
-    for text in ("sample:n=8", "single:answer.template=see main.py:run for more", "plain:answer=json", ""):
+    for text in ("sample:n=8", "single:answer.template=see main.py:run for more", "plain:where=json", ""):
         assert own_code(text) == text

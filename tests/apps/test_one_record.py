@@ -84,7 +84,7 @@ def on_a_terminal(*words: str) -> str:
 def test_a_terminal_is_not_steered_by_a_models_text(script, options):
     said = [
         on_a_terminal(
-            *("run", f"q{EVIL}", "--task", "plain:answer=text"),
+            *("run", f"q{EVIL}", "--task", "plain:where=text"),
             *("--script", script(EVIL), "--journal", "j.sqlite", *options),
         )
     ]
@@ -98,7 +98,7 @@ def test_a_terminal_is_not_steered_by_a_models_text(script, options):
 
 
 def test_a_pipe_gets_a_models_text_as_it_is(plait, script):
-    done = plait("run", "q", "--task", "plain:answer=text", "--script", script("a\x9b31mb"))
+    done = plait("run", "q", "--task", "plain:where=text", "--script", script("a\x9b31mb"))
     assert "a\x9b31mb" in done.out
 
 

@@ -49,7 +49,7 @@ def test_the_full_vote_counts_all_samples() -> None:
 
 
 def test_a_stop_saves_and_may_lose() -> None:
-    stop = Setting(policies=("adaptive-consistency:confidence=0.8", "waves:width=4"))
+    stop = Setting(policies=("adaptive-consistency:confidence=0.8", "waves:n=4"))
     row = replay(stop, drawn(1, "2 + 3", [4, 4, *[5] * 30]))
     assert row.right == 0.0 and row.total < 10 * 8, "two wrong votes ended it"
     assert replay(FULL.default, drawn(1, "2 + 3", [4, 4, *[5] * 30])).right == 1.0
@@ -131,7 +131,7 @@ def test_moments_are_those_of_a_vote_in_the_machine() -> None:
     sums_of = drawn(1, "2 + 3", [4, 5, 5])
     for width in (1, 4, SAMPLES):
         told = moments(sums_of, width)
-        row = replay(Setting(policies=(f"waves:width={width}",)), sums_of)
+        row = replay(Setting(policies=(f"waves:n={width}",)), sums_of)
         assert (told[-1].tokens, told[-1].serial) == row[1:]
         assert told[0].answer == 4 and told[-1].answer == 5
         assert told[0].tokens == 10 * width

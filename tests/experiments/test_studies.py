@@ -152,7 +152,7 @@ def test_a_rule_is_replayed_by_the_machine_with_the_tokens_that_were_generated_b
 def test_waves_wait_for_one_another() -> None:
     problem = draw(1, 11)[0]
     run = _run(problem, [10, 20, 30, 40], [False, True, True, True])
-    policies = ("first-finish:votes=2", "waves:width=1")
+    policies = ("first-finish:votes=2", "waves:n=1")
     assert replay(Rule("two", "", policies=policies), 4, run, problem) == Row(True, 60, 30, 60, 2)
     assert replay(Rule("two", "", policies=policies[:1]), 4, run, problem) == Row(True, 10 + 20 + 30 + 30, 30, 30, 2)
 
@@ -168,7 +168,7 @@ def test_what_has_been_replayed_is_not_replayed_again(tmp_path: Path) -> None:
     problems = draw(2, 11)
     runs = [_run(problem, [10, 20, 30, 40], [True] * 4) for problem in problems]
     kept = tmp_path / "kept.jsonl"
-    wanted = [(Rule("all", ""), 4), (Rule("two", "", policies=("first-finish:votes=2", "waves:width=1")), 4)]
+    wanted = [(Rule("all", ""), 4), (Rule("two", "", policies=("first-finish:votes=2", "waves:n=1")), 4)]
     first = replay_all(wanted, runs, problems, 1, kept)
     assert first["all", 4].total.tolist() == [100, 100] and first["two", 4].total.tolist() == [30, 30]
     lines = kept.read_text().splitlines()

@@ -161,7 +161,7 @@ async def _ask(
         case "stops":
             fields["generation"] = {"stop": ["omega"]}
         case "hedge":
-            fields["policies"] = ["hedge:least=1,quantile=0.5,interval=0.005,slow=1,gain=0,low=1"]
+            fields["policies"] = ["hedge:min_ended=1,quantile=0.5,interval=0.005,slow=1,gain=0,low=1"]
         case _:
             pass
     watch = cell.condition in ("stream", "cancel")

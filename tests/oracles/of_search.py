@@ -113,7 +113,7 @@ def ets_ours(case: dict[str, Any]) -> list[int]:
             place = case["leaves"].index(number)
             node.step, node.score = case["steps"][place], case["scores"][place]
         nodes.append(node)
-    search = Ets(style="paper", budget=case["width"])
+    search = Ets(variant="paper", per_depth=case["width"])
     rounds: Any = search.frontier(SearchTree(Random(0), 16))
     counts = Counter(rounds.settle([nodes[each] for each in case["leaves"]]))
     return [counts[nodes[each]] for each in case["leaves"]]

@@ -207,5 +207,5 @@ async def test_one_failed_try_takes_no_other_with_it(planner: str, options: dict
 async def test_a_text_that_speaks_of_users_and_assistants_is_whole() -> None:
     """optillm: an answer with `User:` in it is split there, and only the last piece is returned."""
     said = "Write it so:\n```\nUser: hi\nAssistant: hello\n```\nAnswer: 7"
-    answer, _ = await ask("single", "How?", Reply(text=said), task="plain:answer=text")
+    answer, _ = await ask("single", "How?", Reply(text=said), task="plain:where=text")
     assert answer.value == said

@@ -60,7 +60,7 @@ def join(plan: Plan, name: str = "join-1") -> Join:
 
 
 def entries(plan: Plan) -> Sequence[object]:
-    found = join(plan).merge.options["entries"]
+    found = join(plan).merge.options["places"]
     assert isinstance(found, list)
     return found
 

@@ -69,13 +69,13 @@ def test_a_split_of_answers_that_nobody_judges_wants_more_branches() -> None:
 @pytest.mark.parametrize(("tokens", "more"), [(None, 29), (1000, 7), (300, 0), (399, 0), (400, 1), (0, 0)])
 def test_tokens_cap_it(tokens: int | None, more: int) -> None:
     probes = [voter(f"b{i}", "a", tokens=100) for i in range(3)]
-    rule = BySaturation(most=100, tokens=tokens, epsilon=1e-5, evidence="verifier")
+    rule = BySaturation(most=100, most_tokens=tokens, epsilon=1e-5, evidence="verifier")
     expected = math.ceil(math.log(1e-5 / 0.2) / math.log(0.8)) - 3 if tokens is None else more
     assert len(rule.allocate(probes, LETTERS).branches) == expected
 
 
 def test_temperatures_strategies_and_the_model_by_difficulty() -> None:
-    rule = BySaturation(temperatures=(0.5, 1.0), strategies=("a", "b", "c"), models=("small", "middle", "large"))
+    rule = BySaturation(temperatures=(0.5, 1.0), wordings=("a", "b", "c"), models=("small", "middle", "large"))
     easy = rule.allocate(branches("A", "A"), LETTERS)
     hard = rule.allocate([*branches("a", "a", "a"), ended("b4", State.FAILED)], LETTERS)
     assert {share.model for share in easy.branches} == {"small"}
@@ -200,7 +200,7 @@ def test_each_branch_is_planned_as_it_was_allocated() -> None:
         ops[job.step.rpartition("/")[2]] = job.op
         return "x"
 
-    shares = BySaturation(temperatures=(0.3, 0.0), strategies=("Work backwards.",))
+    shares = BySaturation(temperatures=(0.3, 0.0), wordings=("Work backwards.",))
     spec = Plugin.of(shares)
     outcome = drive(Adaptive(answer=Prompt(temperature=0.9), n=1, most=3, allocate=spec), Request(text="q"), model)
     assert outcome.finish.status == "done"

@@ -25,7 +25,7 @@ async def ask(*replies: Reply, tools: Sequence[Any] = (), slots: int = 64, **opt
         return await orchestrator.run("Which?", **options), worker
 
 
-STRICT = Plugin(name="plain", options={"answer": "boxed", "equal": "expression"})
+STRICT = Plugin(name="plain", options={"where": "boxed", "equal": "expression"})
 
 
 async def test_an_answer_that_was_taken_from_a_text_is_not_looked_for_again() -> None:
@@ -43,13 +43,13 @@ async def test_a_stack_of_rules_stops_what_runs_and_what_waits() -> None:
 
 
 async def test_whoever_is_first_decides_if_nobody_else_is_needed() -> None:
-    one = ["first-finish", "waves:width=1"]
+    one = ["first-finish", "waves:n=1"]
     answer, worker = await ask(Reply(text="answer: 4"), planner="sample:n=12", policies=one)
     assert answer.answer == "4" and answer.why is not None and answer.why.startswith("1 of 1 votes")
     assert worker.counts["requests"] == 1
-    strict = Plugin(name="plain", options={"answer": "boxed"})
+    strict = Plugin(name="plain", options={"where": "boxed"})
     none, worker = await ask(
-        Reply(text="who knows"), task=strict, planner="sample:n=12", policies=["futility:epsilon=0.2", "waves:width=1"]
+        Reply(text="who knows"), task=strict, planner="sample:n=12", policies=["futility:chance=0.2", "waves:n=1"]
     )
     assert none.answer is None and worker.counts["requests"] == 3
 
@@ -106,7 +106,7 @@ def test_all_of_it_from_a_file(tmp_path: Path) -> None:
     file.write_text(
         'planner = "sample:n=32,answer.logprobs=20,answer.window=64,answer.stream=true"\n'
         'merge = "weighted:by=lowest,eta=10,warmup=8"\n'
-        'policies = ["deepconf:warmup=8,eta=10", "deepconf-consensus:warmup=8", "waves:width=4"]\n'
+        'policies = ["deepconf:warmup=8,eta=10", "deepconf-consensus:min_votes=8", "waves:n=4"]\n'
     )
     config = Config.load(file)
     assert config.merge == Plugin(name="weighted", options={"by": "lowest", "eta": 10, "warmup": 8})

@@ -15,12 +15,12 @@ from tests.policies.branches import confident
 
 POLICIES = [
     ("consensus",),
-    ("adaptive-consistency", "waves:width=3", "redundant:steps=2,threshold=0.6"),
+    ("adaptive-consistency", "waves:n=3", "redundant:steps=2,threshold=0.6"),
     ("esc:window=2", "deepconf:warmup=2,eta=50"),
     ("semantic-entropy", "successive-halving:first=4", "redundant:steps=3"),
-    ("saturation:least=2,epsilon=0.05", "deepconf:warmup=3,wait=false"),
-    ("deepconf-consensus:warmup=3,tau=0.7", "redundant:steps=1,threshold=1"),
-    ("confident:by=mean,floor=6", "first-finish:votes=3", "futility:epsilon=0.2", "waves:width=2"),
+    ("saturation:min_votes=2,epsilon=0.05", "deepconf:warmup=3,hold=false"),
+    ("deepconf-consensus:min_votes=3,tau=0.7", "redundant:steps=1,threshold=1"),
+    ("confident:by=mean,threshold=6", "first-finish:votes=3", "futility:chance=0.2", "waves:n=2"),
 ]
 MERGES = ["majority", "weighted", "inverse-entropy", "shortest-majority", "best-of"]
 LINES = ["one\n", "two\n", "three\n", "four\n"]

@@ -199,7 +199,7 @@ def test_a_judge_that_fails_or_talks_nonsense_leaves_the_tasks_equality(said: st
 
 
 def test_no_more_answers_are_compared_than_asked_for() -> None:
-    value, why, calls = asked_model(["c", "b", "b", "a", "a", "d"], lambda a, b: "yes", most=2)
+    value, why, calls = asked_model(["c", "b", "b", "a", "a", "d"], lambda a, b: "yes", shown=2)
     assert calls == 1 and value == "b" and why.startswith("4 of 6 votes")
     assert why.endswith("4 answers in 3 classes; 2 of the answers were not compared")
 

@@ -183,7 +183,7 @@ def test_the_warm_up_need_not_be_a_barrier() -> None:
     planner = Sample(n=12, answer=Prompt(temperature=1.0, logprobs=20, window=8), merge=Plugin(name="weighted"))
     starts = {}
     for wait in ("true", "false"):
-        policy = Plugins().policy(Plugin.of(f"deepconf:warmup=4,wait={wait}"))
+        policy = Plugins().policy(Plugin.of(f"deepconf:warmup=4,hold={wait}"))
         report = simulate(
             Request(text="q"), planner=planner, policies=[policy], hosts=[Host("h", 64)], **recorded("AB", 8.0)
         )

@@ -226,7 +226,7 @@ def test_gang_sends_a_leader_to_each_chosen_worker_before_a_second_sibling_to_an
 def test_gang_can_make_siblings_wait_for_their_leaders_first_token() -> None:
     plan = votes("aa", width=6, prompt=2_000)
     host = [Host("e", 32, prefill_rate=2_000.0, cache_tokens=50_000, tells_ids=True)]
-    report = run(plan, option("gang", lead=True), hosts=host, latency=LatencyModel(chunk=8))
+    report = run(plan, option("gang", leader=True), hosts=host, latency=LatencyModel(chunk=8))
     first, *others = sorted(report.spans, key=lambda span: span.attempt)
     assert all(first.start + 1.0 < span.start < first.end for span in others)
 
@@ -294,7 +294,7 @@ def test_waves_keep_so_many_branches_of_each_join_in_flight() -> None:
         steps += [think(name, text(p, 16)) for name in names]
         steps.append(Step(name=f"j-{p}", op=Join(), needs=names))
     plan = joined(*steps, needs=("j-aa", "j-bb"))
-    report = run(plan, option("waves", width=3), hosts=cluster(1), outcome=varied())
+    report = run(plan, option("waves", n=3), hosts=cluster(1), outcome=varied())
     assert (in_flight(report, "aa"), in_flight(report, "bb")) == (3, 3)
     assert (in_flight(run(plan, hosts=cluster(1)), "aa")) == 10
 
@@ -306,7 +306,7 @@ def test_what_waves_hold_back_is_never_started_once_the_vote_is_decided() -> Non
     steps = [think(f"a{i}", text("aa", 16)) for i in range(15)]
     vote = Join(merge=Plugin(name="majority"), tolerate="best-effort")
     plan = Plan(steps=(*steps, Step(name="vote", op=vote, needs=tuple(s.name for s in steps))), output="vote")
-    report = run(plan, option("waves", width=4), "consensus", outcome=same)
+    report = run(plan, option("waves", n=4), "consensus", outcome=same)
     free = run(plan, "consensus", outcome=same)
     assert len(report.spans) <= 11 < len(free.spans) == 15
     assert report.result is not None
@@ -318,7 +318,7 @@ def test_a_branch_that_expands_is_in_flight_until_its_expansion_is_over() -> Non
     from plait.policies.schedule.waves import Waves
     from tests.machine.kit import World, join, think as step
 
-    world = World(policies={"waves": Waves(width=1)})
+    world = World(policies={"waves": Waves(n=1)})
     world.submit(step("a", expands=True), step("b"), join("j", "a", "b"), policies=["waves"])
     assert world.running() == ["a"]
     world.succeed("a")
@@ -490,7 +490,7 @@ def test_policies_stack_holds_ranks_places_and_reviews() -> None:
 
     seen: list[int] = []
     registry = Plugins()
-    given = [registry.policy(option("waves", width=2)), registry.policy(Plugin(name="affinity")), Note()]
+    given = [registry.policy(option("waves", n=2)), registry.policy(Plugin(name="affinity")), Note()]
     given.append(registry.policy(Plugin(name="critical-path")))
     report = simulate(votes("aa", "bb", width=4), policies=given, hosts=cluster(2), check=True)
     assert report.status == "done"

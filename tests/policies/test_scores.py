@@ -87,7 +87,7 @@ def test_logprob_is_the_mean_probability_of_a_steps_tokens_or_of_the_paths() -> 
     assert scores(tree) == {f"n.{i}": pytest.approx(math.exp(-0.25 * i)) for i in (1, 2, 3)}
     below = scores(tree, 2)
     assert list(below) == ["n.1.1", "n.1.2", "n.1.3"] and below["n.1.3"] == pytest.approx(math.exp(-0.75))
-    along = scores(grown(Model(), "logprob", along="path"), 2)
+    along = scores(grown(Model(), "logprob", over="path"), 2)
     # n.1 has 3 tokens at -0.25, n.1.3 has 9 at -0.75
     assert along["n.1.3"] == pytest.approx(math.exp((3 * -0.25 + 9 * -0.75) / 12))
 
@@ -126,7 +126,7 @@ def test_logprob_is_asked_of_the_worker_by_this_scorer_alone() -> None:
 )
 def test_a_tools_number_is_the_score_and_anything_else_is_unknown(said: Any, score: float | None) -> None:
     model = Model(tool=lambda text: said)
-    tree = grown(model, "tool", depth=1, name="tests", args={"limit": 9})
+    tree = grown(model, "tool", depth=1, tool="tests", args={"limit": 9})
     assert scores(tree) == dict.fromkeys(("n.1", "n.2", "n.3"), score)
     assert GROWN[0].counts["unknown"] == (3 if score is None else 0)
     assert [call["text"] for call in model.calls] == [f"step n.{i}\n" for i in (1, 2, 3)]
@@ -185,7 +185,7 @@ def test_equal_states_are_scored_once_and_not_judged_against_one_another() -> No
     assert kinds == {"n.1": "answer", "n.2": "merged", "n.3": "answer"}
     assert sorted(model.asked) == [("other", "same"), ("same", "other")]
     model = Model(tool=lambda text: 0.5, words=words)
-    grown(model, "tool", depth=1, name="tests")
+    grown(model, "tool", depth=1, tool="tests")
     assert [call["text"] for call in model.calls] == ["same\n", "other\n"]
 
 

@@ -38,7 +38,7 @@ def test_a_scratchpad_has_every_action_and_what_became_of_it():
         failed("3", "DependencyFailed", "2: ToolError: boom"),
         branch("5", state=State.CANCELLED),
     ]
-    verdict = Scratchpad.model_validate({"entries": entries, "earlier": "before"}).merge(branches, TASK)
+    verdict = Scratchpad.model_validate({"actions": entries, "earlier": "before"}).merge(branches, TASK)
     assert verdict.value == (
         "0. e()\nObservation: old\n"
         'Thought: first\n1. f()\nObservation: {"a":1}\n'
@@ -51,7 +51,7 @@ def test_a_scratchpad_has_every_action_and_what_became_of_it():
 
 
 def test_a_scratchpad_without_entries_names_the_branches():
-    verdict = Scratchpad(limit=3).merge([branch("a", "long text"), branch("b", "ok")], TASK)
+    verdict = Scratchpad(observation_chars=3).merge([branch("a", "long text"), branch("b", "ok")], TASK)
     assert verdict.value == "a\nObservation: lon… (6 more characters)\nb\nObservation: ok\n"
 
 

@@ -30,7 +30,7 @@ from plait.runtime.plugins.loader import Plugins
 ALL = [
     BestFirst(),
     Stride(branch=4),
-    Stride(budget=12),
+    Stride(per_depth=12),
     Beam(),
     Beam(barrier=False),
     Dvts(),
@@ -107,7 +107,7 @@ def test_shares_of_a_budget_do_not_depend_on_who_is_scored_first(
     budget = max(budget, len(scores))
     found: list[dict[str, int]] = []
     for order in (range(len(scores)), random.sample(range(len(scores)), len(scores))):
-        play = Play(Stride(budget=budget, temperature=temperature), width=10_000)
+        play = Play(Stride(per_depth=budget, reward_temperature=temperature), width=10_000)
         nodes = [child for child in (play.take() for _ in scores) if child is not None]
         play.tree.root.outcome = "expanded"
         for i in order:
@@ -139,7 +139,7 @@ def test_all_depths_get_about_as_many_children() -> None:
 
 
 def test_a_merged_state_takes_no_width_from_the_next_depth() -> None:
-    play = Play(Rebase(budget=8))
+    play = Play(Rebase(per_depth=8))
     first = [child for child in (play.take() for _ in range(8)) if child is not None]
     for i, node in enumerate(first):
         play.end(node, 0.5, "open" if i < 4 else "merged")
@@ -152,7 +152,7 @@ def test_shares_of_any_scores_add_up(scores: list[float]) -> None:
 
 
 def test_rebase_waits_for_the_whole_depth_and_best_first_does_not() -> None:
-    for search, waits in ((Rebase(budget=4), True), (BestFirst(branch=4), False)):
+    for search, waits in ((Rebase(per_depth=4), True), (BestFirst(branch=4), False)):
         play = Play(search)
         first = [play.take() for _ in range(4)]
         assert first[0] is not None
@@ -285,7 +285,7 @@ def test_the_reference_line_of_particle_gibbs_is_never_lost() -> None:
 
 
 def test_ets_as_published_shares_the_whole_width_among_the_leaves_that_it_keeps() -> None:
-    play = Play(Ets(style="paper", budget=8, diversity=0))
+    play = Play(Ets(variant="paper", per_depth=8, diversity=0))
     first = [node for node in (play.take() for _ in range(8)) if node is not None]
     for i, node in enumerate(first):
         play.end(node, 0.9 if i < 2 else 0.1)
@@ -379,7 +379,7 @@ class _Counted(list[SearchNode]):
 
 
 GROWING = [BestFirst(), Stride(), Beam(barrier=False, keep=400), Dvts(subtrees=300), Mcts(), Dfs(branch=3, parallel=8)]
-GROWING += [Ets(branch=4, limit=10_000), Particle(particles=400), Rebase(budget=400)]
+GROWING += [Ets(branch=4, limit=10_000), Particle(particles=400), Rebase(per_depth=400)]
 
 
 @pytest.mark.parametrize("search", GROWING, ids=lambda search: type(search).__name__)

@@ -25,7 +25,7 @@ STEPS = ["14 - 10 = 4", "10 * 3 = 30", "8 - 3 = 5"]
 
 def splice(*places: str | None) -> Splice:
     entries = [{"item": item, "branch": name} for item, name in zip(STEPS, places, strict=False)]
-    return Splice.model_validate({**TABLE, "entries": entries})
+    return Splice.model_validate({**TABLE, "places": entries})
 
 
 HIT = "30 + 14 = 44 | 8 + 52 <hi> - 36 <hit>  30 + 14 = 44 ;\n44 - 8 = 36 <end> "

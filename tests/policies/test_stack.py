@@ -76,7 +76,7 @@ def test_all_that_reviews_give_up_is_given_up() -> None:
     assert report.result is not None and report.result.why.startswith("2 of 2 votes")
 
 
-WRITTEN = ["waves:width=2", "esc:window=3", "deepconf:warmup=2,eta=50", "redundant:steps=3,judge=ngrams,threshold=0.9"]
+WRITTEN = ["waves:n=2", "esc:window=3", "deepconf:warmup=2,eta=50", "redundant:steps=3,by=ngrams,threshold=0.9"]
 
 
 @pytest.mark.parametrize("where", ["file", "environment", "given"])

@@ -13,7 +13,7 @@ def test_parts_in_order_without_space_around_them() -> None:
     verdict = Stitch().merge(branches(" one\n", "two"), LETTERS)
     assert (verdict.value, verdict.why) == ("one\n\ntwo", "2 of 2 parts")
     merge = Stitch(
-        entries=(StitchPart(branch="b2", head="B: "), StitchPart(branch="b1")), head="<", tail=">", separator="|"
+        parts=(StitchPart(branch="b2", head="B: "), StitchPart(branch="b1")), head="<", tail=">", separator="|"
     )
     assert merge.merge(branches("one", "two"), LETTERS).value == "<B: two|one>"
 
@@ -27,7 +27,7 @@ def test_missing_parts() -> None:
         StitchPart(branch="e", missing="?"),
     )
     given = [ended("a", State.FAILED), ended("b", State.CANCELLED), branch("c", "  "), branch("d", "here")]
-    verdict = Stitch(entries=entries, note="so").merge(given, LETTERS)
+    verdict = Stitch(parts=entries, note="so").merge(given, LETTERS)
     assert verdict.value == "(none: failed: WorkerError: no)\n\n{other}\n\nD: here\n\n?"
     assert verdict.why == (
         "so; 1 of 5 parts; missing: a failed: WorkerError: no; b was stopped; c wrote nothing; and 1 more"
@@ -59,7 +59,7 @@ def test_one_branch_keeps_its_value_as_it_is() -> None:
 )
 def test_a_heading_that_was_repeated_is_taken_off(text: str, left: str) -> None:
     entry = StitchPart(branch="a", head="H\n", echo=("2. Stem carries", "Stem carries"), missing="H")
-    assert Stitch(entries=(entry,)).merge([branch("a", text)], LETTERS).value == (f"H\n{left}" if left else "H")
+    assert Stitch(parts=(entry,)).merge([branch("a", text)], LETTERS).value == (f"H\n{left}" if left else "H")
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_a_heading_that_was_repeated_is_taken_off(text: str, left: str) -> None:
 )
 def test_a_text_that_goes_on_from_its_heading_shares_its_line(text: str, whole: str) -> None:
     entry = StitchPart(branch="a", head="1. Roots drink\n", flows=True, echo=("1. Roots drink",))
-    assert Stitch(entries=(entry,)).merge([branch("a", text)], LETTERS).value == whole
+    assert Stitch(parts=(entry,)).merge([branch("a", text)], LETTERS).value == whole
 
 
 def test_what_a_part_says_is_not_read_as_a_template() -> None:
     entry = StitchPart(branch="a", head="{reason} ", missing="x")
-    assert Stitch(entries=(entry,)).merge([branch("a", r"{reason} \1")], LETTERS).value == r"{reason} {reason} \1"
+    assert Stitch(parts=(entry,)).merge([branch("a", r"{reason} \1")], LETTERS).value == r"{reason} {reason} \1"

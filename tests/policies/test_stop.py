@@ -39,7 +39,7 @@ LOSSY = [
     "esc",
     "semantic-entropy",
     "saturation",
-    "deepconf-consensus:warmup=3",
+    "deepconf-consensus:min_votes=3",
     "first-finish:votes=2",
 ]
 
@@ -180,13 +180,13 @@ def by_futility(answers: Sequence[str | None]) -> bool:
     ("rule", "definition", "letters"),
     [
         (FirstFinish(votes=2), by_quorum, "ABC"),
-        (Futility(epsilon=0.2), by_futility, "ABC"),
+        (Futility(chance=0.2), by_futility, "ABC"),
         (AdaptiveConsistency(confidence=0.8), by_adaptive_consistency, "ABC"),
         (ESC(window=2), by_esc, "ABC"),
-        (SemanticEntropy(threshold=0.7, least=3, top=3), by_entropy, "ABC"),
-        (Saturation(epsilon=0.05, ceiling=0.7, least=2), by_saturation, "ABC"),
-        (Saturation(epsilon=0.05, least=2, evidence="verifier"), by_verified_saturation, "Ab7"),
-        (DeepConfConsensus(tau=0.75, warmup=3), by_share, "ABC"),
+        (SemanticEntropy(entropy=0.7, min_votes=3, top=3), by_entropy, "ABC"),
+        (Saturation(epsilon=0.05, ceiling=0.7, min_votes=2), by_saturation, "ABC"),
+        (Saturation(epsilon=0.05, min_votes=2, evidence="verifier"), by_verified_saturation, "Ab7"),
+        (DeepConfConsensus(tau=0.75, min_votes=3), by_share, "ABC"),
     ],
     ids=lambda each: type(each).__name__ if isinstance(each, StopRule) else "",
 )
@@ -207,9 +207,9 @@ def test_the_consensus_weighs_by_confidence(votes: list[tuple[str, float]]) -> N
     is_a = np.array([answer == "A" for answer, _ in votes])
     share = max(weights[is_a].sum(), weights[~is_a].sum()) / weights.sum()
     if abs(share - 0.8) > 1e-9:
-        rule = DeepConfConsensus(tau=0.8, warmup=3)
+        rule = DeepConfConsensus(tau=0.8, min_votes=3)
         assert (rule.enough(Poll(made, LETTERS)) is not None) is bool(share >= 0.8)
-    assert DeepConfConsensus(tau=0.8, warmup=10).enough(Poll(made, LETTERS)) is None
+    assert DeepConfConsensus(tau=0.8, min_votes=10).enough(Poll(made, LETTERS)) is None
 
 
 SURE = st.sampled_from([-2.0, -0.5, -0.1, None])
@@ -218,7 +218,7 @@ SURE = st.sampled_from([-2.0, -0.5, -0.1, None])
 @given(st.lists(st.tuples(st.sampled_from("ABC"), SURE), min_size=1, max_size=7), st.integers(1, 2))
 def test_one_sure_vote_ends_a_vote_that_its_answer_leads(votes: list[tuple[str, float | None]], least: int) -> None:
     made = [voter(f"b{i}", answer, logprob=sure) for i, (answer, sure) in enumerate(votes)]
-    rule = Confident(floor=-0.5, votes=least)
+    rule = Confident(threshold=-0.5, votes=least)
     if all(sure is None for _, sure in votes):
         with pytest.raises(PluginError, match="logprobs"):
             rule.enough(Poll(made, LETTERS))
@@ -234,17 +234,17 @@ def test_who_is_sure_is_told_by_any_signal() -> None:
     for by, value in (("mean", 7.0), ("tail", 7.0), ("bottom", 7.0), ("lowest", 7.0), ("entropy", -0.2),
                       ("certainty", 2.0), ("logprob", -3.0)):  # fmt: skip
         for floor in (value, value + 0.01):
-            rule = Confident.model_validate({"by": by, "floor": floor})
+            rule = Confident.model_validate({"by": by, "threshold": floor})
             assert (rule.enough(Poll(made, LETTERS)) is not None) is (floor == value), by
     with pytest.raises(PluginError, match="certainty"):
         Confident(by="certainty").enough(Poll([voter("b0", "A", logprob=-3.0, signals=confident(7.0))], LETTERS))
 
 
 def test_a_vote_that_is_given_up_has_no_answer() -> None:
-    outcome = vote(["?"] * 12, ["futility:epsilon=0.2"], slots=3)
+    outcome = vote(["?"] * 12, ["futility:chance=0.2"], slots=3)
     assert len(outcome.contexts) == 3 and len(outcome.cancelled) == 9
     assert outcome.finish.result is not None and outcome.finish.result.value is None
-    late = vote(["?", "?", "A", *["?"] * 9], ["futility:epsilon=0.2"], slots=1)
+    late = vote(["?", "?", "A", *["?"] * 9], ["futility:chance=0.2"], slots=1)
     assert len(late.contexts) == 12 and late.finish.result is not None and late.finish.result.value == "A"
 
 
@@ -362,6 +362,6 @@ def test_a_plugin_of_each_rule_is_found_by_name() -> None:
     ("policy", "ran"), [("adaptive-consistency", 4), ("esc", 5), ("consensus", 21), ("first-finish", 1)]
 )
 def test_with_waves_what_is_not_needed_never_starts(policy: str, ran: int) -> None:
-    outcome = vote(["A"] * 40, [policy, "waves:width=2"])
+    outcome = vote(["A"] * 40, [policy, "waves:n=2"])
     assert len(outcome.contexts) == ran and len(outcome.prompts) <= ran + 1
     assert len(outcome.cancelled) == 40 - ran

@@ -66,9 +66,9 @@ def test_cges_is_the_posterior_over_the_answers() -> None:
             wanted = by_answer[best] >= 0.95 and answers.count(best) == most
             if abs(by_answer[best] - 0.95) > 1e-9:
                 votes = poll(answers, [math.log(each) for each in sure])
-                said = CGES(threshold=0.95, temperature=1).enough(votes)
+                said = CGES(confidence=0.95, vote_temperature=1).enough(votes)
                 assert (said is not None) == wanted, (answers, sure)
-                alone = CGES(threshold=0.95, temperature=1, lead=False).enough(votes)
+                alone = CGES(confidence=0.95, vote_temperature=1, lead=False).enough(votes)
                 assert (alone is not None) == (by_answer[best] >= 0.95), (answers, sure)
 
 
@@ -82,7 +82,9 @@ def test_the_merge_takes_the_answer_of_the_highest_posterior() -> None:
             assert by_answer[str(found.value)] == pytest.approx(max(by_answer.values())), (answers, sure)
     many = [branch(f"b{i}", "A", logprob=math.log(0.3)) for i in range(3)]
     assert Posterior().merge([*many, branch("b3", "B", logprob=math.log(0.99))], LETTERS).value == "B"
-    assert Posterior(temperature=0.05).merge([*many, branch("b3", "B", logprob=math.log(0.9))], LETTERS).value == "B"
+    assert (
+        Posterior(vote_temperature=0.05).merge([*many, branch("b3", "B", logprob=math.log(0.9))], LETTERS).value == "B"
+    )
     assert Posterior().merge([branch("b0", "", logprob=None)], LETTERS).value is None
     with pytest.raises(PluginError, match="ask for it with logprobs"):
         Posterior().merge([branch("b0", "A")], LETTERS)
@@ -90,7 +92,7 @@ def test_the_merge_takes_the_answer_of_the_highest_posterior() -> None:
 
 def test_a_sure_vote_counts_for_more_than_an_unsure_one() -> None:
     sure, unsure = math.log(0.9), math.log(0.3)
-    rule = CGES(threshold=0.95, temperature=1)
+    rule = CGES(confidence=0.95, vote_temperature=1)
     assert rule.enough(poll("AA", [sure, sure])) is not None
     assert rule.enough(poll("AA", [unsure, unsure])) is None
     assert CGES().enough(poll("AA", [sure, sure])) is None, "two votes are not enough by default"

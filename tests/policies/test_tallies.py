@@ -83,9 +83,10 @@ def test_a_tally_is_the_count_of_all_branches(given: tuple[list[Branch], list[in
 
 
 FOLDED = [
-    ESC(window=2), ESC(window=3), Confident(floor=-0.5), Confident(floor=-0.9, votes=2), CGES(), CGES(threshold=0.6),
-    CGES(threshold=0.8, least=1, temperature=0.5), Futility(epsilon=0.3), Saturation(evidence="verifier", least=1),
-    DeepConfConsensus(warmup=2, tau=0.6), DeepConfConsensus(warmup=1, tau=0.9, by="mean"),
+    ESC(window=2), ESC(window=3), Confident(threshold=-0.5), Confident(threshold=-0.9, votes=2), CGES(),
+    CGES(confidence=0.6), CGES(confidence=0.8, min_votes=1, vote_temperature=0.5), Futility(chance=0.3),
+    Saturation(evidence="verifier", min_votes=1),
+    DeepConfConsensus(min_votes=2, tau=0.6), DeepConfConsensus(min_votes=1, tau=0.9, by="mean"),
     SemanticEntropy(rule="secretary", window=2),
 ]  # fmt: skip
 """Rules that look at more than the counts of votes."""
@@ -128,11 +129,11 @@ RULES: list[dict[str, Any]] = [
     {"early": True},
     {"policies": ["consensus"]},
     {"policies": ["adaptive-consistency:confidence=0.999999"]},
-    {"early": True, "policies": ["waves:width=8"]},
+    {"early": True, "policies": ["waves:n=8"]},
     {"policies": ["esc:window=16"]},
-    {"policies": ["confident:floor=0"]},
-    {"policies": ["cges:threshold=0.999999"]},
-    {"policies": ["futility:epsilon=0.000001"]},
+    {"policies": ["confident:threshold=0"]},
+    {"policies": ["cges:confidence=0.999999"]},
+    {"policies": ["futility:chance=0.000001"]},
     {"policies": ["saturation:evidence=verifier"]},
     {"policies": ["semantic-entropy:rule=secretary"]},
     {"policies": ["deepconf-consensus"]},

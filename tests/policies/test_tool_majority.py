@@ -102,7 +102,7 @@ def test_ties_go_to_the_likelier() -> None:
 
 def test_lines_of_actions_vote_too() -> None:
     turns = ("Action: look[a]", 'Action: look({"at": "a"})', "Action: look(b)")
-    verdict = chosen("arguments", *turns, dialect="action", value="text")
+    verdict = chosen("arguments", *turns, dialect="action", gives="text")
     assert (verdict.value, verdict.winner) == (turns[0], "b1")
 
 
@@ -212,7 +212,7 @@ def test_a_turn_that_wins_is_the_one_that_is_continued() -> None:
 
 def test_stop_rules_count_actions() -> None:
     log: list[Job] = []
-    policies = (Waves(width=1), FirstFinish(votes=2))
+    policies = (Waves(n=1), FirstFinish(votes=2))
     turns = [A, call("look", at="a", far=1), *[B] * 6]
     asked(React(n=8, turn=Prompt(temperature=0.7)), turns, policies, log)
     first = [job for job in log if "turn-1" in job.step]

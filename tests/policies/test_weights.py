@@ -262,7 +262,7 @@ allow(f"{__name__}:length", f"{__name__}:no", "no.such:fn")
 
 
 def test_a_scorer_of_the_users() -> None:
-    scorer = BestScored(scorer=f"{__name__}:length")
+    scorer = BestScored(function=f"{__name__}:length")
     verdict = scorer.merge(branches("a", "is long", "never"), LETTERS)
     assert verdict.value == "long" and verdict.why.endswith("best of 2, margin 6; no score for b3")
 
@@ -270,4 +270,4 @@ def test_a_scorer_of_the_users() -> None:
 @pytest.mark.parametrize(("path", "said"), [("no.such:fn", "cannot be imported"), (f"{__name__}:no", "no function")])
 def test_a_scorer_that_is_not_there(path: str, said: str) -> None:
     with pytest.raises(PluginError, match=said):
-        BestScored(scorer=path).merge(branches("a"), LETTERS)
+        BestScored(function=path).merge(branches("a"), LETTERS)

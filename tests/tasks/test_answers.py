@@ -39,7 +39,7 @@ def plain(**options: object) -> Plain:
     ],
 )
 def test_only_where_it_is_said_to_stand(how: str, text: str, answer: str | None) -> None:
-    assert plain(answer=how).extract(text) == answer
+    assert plain(where=how).extract(text) == answer
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,14 @@ def test_only_where_it_is_said_to_stand(how: str, text: str, answer: str | None)
     ],
 )
 def test_a_field_of_the_last_object_that_has_it(field: str, text: str, answer: object) -> None:
-    assert plain(answer="json", field=field).extract(text) == answer
+    assert plain(where="json", field=field).extract(text) == answer
 
 
 def test_a_regular_expression() -> None:
-    assert plain(answer="regex", pattern=r"#\d+").extract("#1 and #22.") == "#22"
-    assert plain(answer="regex", pattern=r"#(\d+)").extract("#1 and #22.") == "22"
-    assert plain(answer="regex", pattern=r"(#)(?P<answer>\d+)").extract("#1 and #22.") == "22"
-    assert plain(answer="regex", pattern=r"#(\d+)").extract("none") is None
+    assert plain(where="regex", pattern=r"#\d+").extract("#1 and #22.") == "#22"
+    assert plain(where="regex", pattern=r"#(\d+)").extract("#1 and #22.") == "22"
+    assert plain(where="regex", pattern=r"(#)(?P<answer>\d+)").extract("#1 and #22.") == "22"
+    assert plain(where="regex", pattern=r"#(\d+)").extract("none") is None
 
 
 @pytest.mark.parametrize(
@@ -89,19 +89,19 @@ allow(f"{__name__}:shout", f"{__name__}:none", "no.such:fn")
 
 
 def test_a_function_of_the_users() -> None:
-    task = plain(answer="function", function=f"{__name__}:shout")
+    task = plain(where="function", function=f"{__name__}:shout")
     assert task.extract("yes") == "YES" and task.extract("") is None
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"answer": "regex"}, "needs a `pattern`"),
-        ({"answer": "regex", "pattern": "("}, "not a regular expression"),
-        ({"answer": "function"}, "as pkg.mod:fn"),
-        ({"answer": "function", "function": "no.such:fn"}, "cannot be imported"),
-        ({"answer": "function", "function": f"{__name__}:none"}, "there is no function 'none'"),
-        ({"answer": "guess"}, "answer"),
+        ({"where": "regex"}, "needs a `pattern`"),
+        ({"where": "regex", "pattern": "("}, "not a regular expression"),
+        ({"where": "function"}, "as pkg.mod:fn"),
+        ({"where": "function", "function": "no.such:fn"}, "cannot be imported"),
+        ({"where": "function", "function": f"{__name__}:none"}, "there is no function 'none'"),
+        ({"where": "guess"}, "where"),
         ({"colour": "red"}, "no option 'colour'"),
     ],
 )
@@ -113,15 +113,15 @@ def test_options_that_make_no_sense(options: dict[str, object], said: str) -> No
 @given(st.text(alphabet='{}"answer: 1,\\boxed', max_size=80))
 def test_no_text_breaks_an_extraction(text: str) -> None:
     for how in ("auto", "boxed", "line", "text"):
-        found = plain(answer=how).extract(text)
+        found = plain(where=how).extract(text)
         assert found is None or isinstance(found, str)
-    json.dumps(plain(answer="json").extract(text))
+    json.dumps(plain(where="json").extract(text))
 
 
 def test_many_braces_are_read_in_little_time() -> None:
     began = time.process_time()
-    plain(answer="json").extract("{" * 50_000)
-    plain(answer="boxed").extract("\\boxed{" * 20_000)
+    plain(where="json").extract("{" * 50_000)
+    plain(where="boxed").extract("\\boxed{" * 20_000)
     assert time.process_time() - began < 5.0
 
 

@@ -21,7 +21,7 @@ def test_a_sum_comes_to_what_python_says(seed: int) -> None:
 
 
 def test_the_answer_stands_behind_the_hit() -> None:
-    task = Sums(text="14 - 3*4 + 9 =", level=4)
+    task = Sums(text="14 - 3*4 + 9 =", skill=4)
     assert task.render() == "<sum> 4 14 - 3 * 4 + 9 <go>"
     assert task.extract("3 * 4 = 12 ; 14 - 12 = 2 ; 2 + 9 = 11 <hit> 11 <end>") == 11
     assert task.extract("3 * 4 = 12 ; 14 - 12") is None and task.extract("<hit> none") is None

@@ -36,7 +36,7 @@ NAMES = (
 )
 # Where a journal or a row may name a plugin or a function.
 TASKS = (
-    *({"name": "plain", "options": {"answer": "function", "function": name}} for name in NAMES),
+    *({"name": "plain", "options": {"where": "function", "function": name}} for name in NAMES),
     *({"name": "plain", "options": {"equal": name}} for name in NAMES[:3]),
     *({"name": name, "options": {}} for name in NAMES),
     *({"name": f"plain+{name}", "options": {}} for name in NAMES),
@@ -45,7 +45,7 @@ TASKS = (
 MERGES = (
     *({"name": name, "options": {}} for name in NAMES),
     *({"name": "best-scored", "options": {"score": name}} for name in NAMES),
-    *({"name": "best-scored", "options": {"scorer": name}} for name in NAMES),
+    *({"name": "best-scored", "options": {"function": name}} for name in NAMES),
     *({"name": "equivalent", "options": {"equal": name}} for name in NAMES[:3]),
     *({"name": "collect", "options": {"function": name}} for name in NAMES[:3]),
 )

@@ -96,7 +96,7 @@ class Http(Worker):
             async with asyncio.timeout(seconds):
                 for left in range(self.options.retries, -1, -1):
                     try:
-                        self._use(await probe(self._link, self.base_url, self.model, self.options.form))
+                        self._use(await probe(self._link, self.base_url, self.model, self.options.endpoint))
                         return
                     except ServerError as trouble:
                         if trouble.unreachable or not trouble.retryable or not left:
@@ -267,7 +267,7 @@ class Http(Worker):
             async with asyncio.timeout(self.options.start_timeout):
                 if await unchanged(old):
                     return True
-                new = await probe(self._link, old.link.base_url, self.model, self.options.form)
+                new = await probe(self._link, old.link.base_url, self.model, self.options.endpoint)
         except (ServerError, EngineError, TimeoutError) as trouble:
             log.warning("%s came back and cannot be used yet: %s", self.base_url, trouble or "it does not answer")
             return False

@@ -32,7 +32,7 @@ class HttpOptions(Frozen):
     `/props`), so that it never waits for the next one; else 256."""
     api_key_env: str | None = None
     """Environment variable that holds the key; by default OPENAI_API_KEY, which need not be set."""
-    form: Literal["auto", "chat"] = "auto"
+    endpoint: Literal["auto", "chat"] = "auto"
     """`auto` asks the server for a token or two to find the richest form of request that it takes; `chat` asks nothing
     beforehand and sends chat completions, as to a server that records or bills every request."""
     retries: int = Field(default=5, ge=0)

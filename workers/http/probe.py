@@ -72,7 +72,7 @@ async def probe(
     `EngineError`."""
     if form == "chat":
         if model is None:
-            raise EngineError("form=chat asks the server nothing: name its model with `model`")
+            raise EngineError("endpoint=chat asks the server nothing: name its model with `model`")
         return ServerFacts(make(base_url), model, (), ServerDialect("chat/completions"))
     link = make(base_url)
     roots: dict[str, str | None] = {}

@@ -58,7 +58,7 @@ def options_of(method: str, nodes: int, depth: int) -> dict[str, object]:
         case "rebase" | "stride":
             return search(name, budget=wide)
         case "ets":
-            return search("ets", budget=wide, limit=96, balance=0.25)
+            return search("ets", per_depth=wide, limit=96, balance=0.25)
         case "best-first":
             return {**search("best-first", branch=_branching(2 * nodes, depth)), "n": flown}
         case "dfs":

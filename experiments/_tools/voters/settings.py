@@ -51,7 +51,7 @@ def _merge(label: str, default: str, *others: str) -> Rule:
 
 
 def _stop(label: str, default: str, *others: str, width: int = WAVES, merge: str = "majority") -> Rule:
-    made = [Setting(merge, policies=(each, f"waves:width={width}")) for each in (default, *others)]
+    made = [Setting(merge, policies=(each, f"waves:n={width}")) for each in (default, *others)]
     return Rule(label, made[0], tuple(made[1:]))
 
 
@@ -61,12 +61,15 @@ def _planner(label: str, *planners: str) -> Rule:
 
 def _online(warmup: int, eta: int, wait: bool = True) -> Setting:
     """DeepConf's combination: a pruning, a consensus, weights."""
-    policies = (f"deepconf:eta={eta},warmup={warmup},wait={str(wait).lower()}", f"deepconf-consensus:warmup={warmup}")
+    policies = (
+        f"deepconf:eta={eta},warmup={warmup},hold={str(wait).lower()}",
+        f"deepconf-consensus:min_votes={warmup}",
+    )
     return Setting(f"weighted:by=lowest,eta={eta},warmup={warmup}", policies, planner=f"sample:{SURE}")
 
 
 def _posterior(width: int) -> Rule:
-    own = "cges:lead=false,least=1"
+    own = "cges:lead=false,min_votes=1"
     options = [f"{own},temperature={t},threshold={p}" for t in (1, 0.33) for p in (0.99, 0.95, 0.9, 0.8)]
     label = f"CGES with its own choice (`posterior`), {'one at a time' if width == 1 else f'{width} in flight'}"
     return _stop(label, "cges:lead=false", *options, width=width, merge="posterior")
@@ -76,33 +79,33 @@ _WHOLE = f"answer.max_tokens={TOKENS},probe.max_tokens=1,probe.template=<hit>"
 FULL = Rule("majority, all samples", Setting())
 RULES: tuple[Rule, ...] = (
     FULL,
-    Rule("majority, lossless stop", Setting(early=True, policies=(f"waves:width={WAVES}",))),
+    Rule("majority, lossless stop", Setting(early=True, policies=(f"waves:n={WAVES}",))),
     _merge("weighted by confidence", "weighted", "weighted:by=mean", "weighted:by=bottom", "weighted:by=lowest"),
     _merge("DeepConf offline (kept share)", "weighted:eta=90", "weighted:eta=50", "weighted:eta=10"),
     _merge("inverse entropy", "inverse-entropy"),
     _merge("shortest majority", "shortest-majority"),
-    _merge("posterior (CGES without its stop)", "posterior", "posterior:temperature=0.33"),
+    _merge("posterior (CGES without its stop)", "posterior", "posterior:vote_temperature=0.33"),
     _merge("best single sample, by log-probability", "best-scored"),
     _stop("Adaptive-Consistency", "adaptive-consistency", "adaptive-consistency:confidence=0.8",
           "adaptive-consistency:confidence=0.9", "adaptive-consistency:confidence=0.99"),
     _stop("ESC", "esc", "esc:window=3", "esc:window=4", width=5),
     _stop("ESC, windows of 8", "esc:window=8", width=8),
     _stop("SPRT (ConSol)", "sprt", "sprt:share=0.7", "sprt:share=0.8", "sprt:share=0.5001,beta=0.949976"),
-    _stop("CGES", "cges", "cges:temperature=1,threshold=0.95", "cges:temperature=0.5,threshold=0.95",
-          "cges:temperature=0.5"),
+    _stop("CGES", "cges", "cges:vote_temperature=1,confidence=0.95", "cges:vote_temperature=0.5,confidence=0.95",
+          "cges:vote_temperature=0.5"),
     _posterior(WAVES),
     _posterior(1),
-    _stop("one sure vote", "confident", "confident:votes=2", "confident:floor=-0.05,votes=2", "confident:floor=-0.05",
-          "confident:floor=-0.1"),
-    _stop("one sure vote, one at a time, and `posterior`", "confident", "confident:floor=-0.05", "confident:floor=-0.1",
-          "confident:floor=-0.15", width=1, merge="posterior"),
-    _stop("semantic entropy", "semantic-entropy", "semantic-entropy:threshold=0.2", "semantic-entropy:least=8"),
+    _stop("one sure vote", "confident", "confident:votes=2", "confident:threshold=-0.05,votes=2",
+          "confident:threshold=-0.05", "confident:threshold=-0.1"),
+    _stop("one sure vote, one at a time, and `posterior`", "confident", "confident:threshold=-0.05",
+          "confident:threshold=-0.1", "confident:threshold=-0.15", width=1, merge="posterior"),
+    _stop("semantic entropy", "semantic-entropy", "semantic-entropy:entropy=0.2", "semantic-entropy:min_votes=8"),
     _stop("SEAT without a threshold, windows of 8", "semantic-entropy:rule=secretary", width=8),
     _planner("SEAT's rounds of 8 (`refine`), by threshold",
              *(f"refine:rounds=8x8x8x8,distiller=shared-top-k,shown=8,settle=false,threshold={h}"
                for h in (0.4, 0.8, 1.6))),
-    Rule("DeepConf consensus", Setting("majority", ("deepconf-consensus", "waves:width=8")),
-         (Setting("weighted:by=lowest", ("deepconf-consensus", "waves:width=8")),)),
+    Rule("DeepConf consensus", Setting("majority", ("deepconf-consensus", "waves:n=8")),
+         (Setting("weighted:by=lowest", ("deepconf-consensus", "waves:n=8")),)),
     Rule("DeepConf online", _online(16, 10), tuple(_online(*each) for each in ((16, 90), (8, 10), (8, 50), (8, 90)))),
     _planner("DeepPrune (probes)", f"deepprune:n={SAMPLES},draft.max_tokens=6,{_WHOLE}",
              *(f"deepprune:n={SAMPLES},draft.max_tokens={tokens},{_WHOLE}" for tokens in (12, 24))),

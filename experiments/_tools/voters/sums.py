@@ -80,7 +80,7 @@ async def collect(config: Config, count: int, kept: Path, at_once: int = 8) -> N
 
             async def draw(level: int, text: str) -> None:
                 async with gate:
-                    task = Plugin(name="sums", options={"level": level})
+                    task = Plugin(name="sums", options={"skill": level})
                     seed = config.seed * 1_000_003 + level
                     handle = await orchestrator.submit(text, watch=True, task=task, planner=planner, seed=seed)
                     rows: dict[int, StepRecord] = {}

@@ -66,7 +66,7 @@ class PlaitHarness(Harness[PlaitHarnessConfig]):
         os.environ[variable] = secret
         try:
             worker = Plugins().worker(
-                "http", base_url=endpoint, model=ctx.model, api_key_env=variable, form="chat", hints="none"
+                "http", base_url=endpoint, model=ctx.model, api_key_env=variable, endpoint="chat", hints="none"
             )
             async with AsyncOrchestrator(workers=[worker], journal="off") as plait:
                 answer = await plait.run(

@@ -110,11 +110,11 @@ OPTIONS = _by_field(
         "models": "models",
         "tool": "tool",
         "file": "path",
-        "free": "apart args ask branch call called calls child_stop claim_from claim_item "
-        "claim_separator close counts data dialect earlier echo end error exclude field first fork found function "
-        "give_up goal head header hit id item judge label labels left_out missing name "
-        "none note open pattern probe right scale second separator set state stop strategies tags tail text "
-        "thought trace until value weights why wrong",
+        "free": "apart args ask branch by call called calls child_stop claim_from claim_item claim_separator "
+        "close counts data dialect earlier echo end error exclude field first fork function give_up "
+        "goal head header hit id item judge label labels left_out missing none note open pattern "
+        "probe right scale second separator set state stop tags tail text thought trace until value "
+        "weights whole why wordings written wrong",
     }
 )
 """Options of our plugins by name: one name means one thing. Those that are numbers, words of a list, or made of rows

@@ -147,7 +147,8 @@ class Briefs:
     def _affordable(self, plan: Plan, request: Request) -> None:
         """Raise `PlanError` for a plan whose values come to more than its run may put together, as its graph says."""
         most = request.value_bytes or self._config.value_bytes
-        if cost_of(plan, request.retries, most).bytes > most:
+        # A single step has no values before it to put together.
+        if len(plan.steps) > 1 and cost_of(plan, request.retries, most).bytes > most:
             raise PlanError(
                 f"the values that this plan puts together come to more than {most:,} bytes: let its joins read fewer, "
                 "or raise `value_bytes`"
@@ -176,7 +177,7 @@ class Briefs:
     def _task(self, request: Request, verify: Own | None) -> Plugin:
         task = request.task
         if request.output is not None and task == Plugin(name="plain"):
-            task = Plugin(name="plain", options={"answer": "json", "field": ""})  # votes are over JSON values
+            task = Plugin(name="plain", options={"where": "json", "field": ""})  # votes are over JSON values
         if verify is None:
             return task
         if not callable(verify):

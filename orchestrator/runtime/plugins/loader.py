@@ -30,6 +30,7 @@ from ...core.task import Task
 from ...core.tools.docstring import first_sentence
 from .entry_points import InstalledPlugin, installed
 from .inline import Kind, bind, handed_over, made_of, verified
+from .renamed import RENAMED
 
 __all__ = ["PluginKind", "Plugins"]
 
@@ -415,6 +416,8 @@ def _complaint(
             near = did_you_mean(word, inner.get(within, takes))
             of_a_call = [f"{key}.{word}" for key, fields in inner.items() if word in fields and not within]
             near = f"; it is one of a call: {', '.join(of_a_call)}" if of_a_call else near
+            if new := RENAMED.get(f"{kind} {name.replace('_', '-')}", {}).get(word):
+                near = f" any more; write {new}"
             parts.append(f"there is no option {json_path(detail['loc'])!r}{near}")
         elif option:
             parts.append(explain(f"option {json_path(detail['loc'])!r}", detail))

@@ -34,7 +34,7 @@ class Tables(Task):
     """
 
     seed: int = 0
-    """Which facts."""
+    """Another seed, another choice: of facts."""
     slots: bool = True
     """Show names and numbers to the model as `s0`, `n0`, …, which is what the bundled model was trained on. The tools
     read both."""

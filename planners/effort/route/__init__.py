@@ -80,10 +80,10 @@ class Route(RouteOptions):
             case "features":
                 checked = type(brief.task).verify is not Task.verify
                 ranking = self.ranking()
-                found = features(brief.request.text, (tool.name for tool in brief.tools))
-                order, chances = ranking.order(found, checked), ranking.chances(found)
-                said = ", then ".join(f"{named(ranking.tiers[place])} ({chances[place]:.2f})" for place in order)
-                return tier_plan(brief, [ranking.tiers[place].planner for place in order], f"tiers: {said}")
+                facts = features(brief.request.text, (tool.name for tool in brief.tools))
+                order, chances = ranking.order(facts, checked), ranking.chances(facts)
+                tried = ", then ".join(f"{named(ranking.tiers[place])} ({chances[place]:.2f})" for place in order)
+                return tier_plan(brief, [ranking.tiers[place].planner for place in order], f"tiers: {tried}")
             case "record":
                 tier = self.drawn(brief.request.seed, brief.request.text)
                 return tier_plan(brief, [tier.planner], f"{tier.wins:g} wins, {tier.losses:g} losses")
@@ -107,8 +107,8 @@ class Route(RouteOptions):
         if self.path is None:
             return None
         try:
-            found = _routes.validate_json(Path(self.path).read_bytes()).get(brief.request.task.name)
-            return None if found is None else Route.model_validate({**found.options, "path": None})
+            route = _routes.validate_json(Path(self.path).read_bytes()).get(brief.request.task.name)
+            return None if route is None else Route.model_validate({**route.options, "path": None})
         except (OSError, ValueError) as error:
             first = str(error).partition("\n")[0]
             raise PluginError(

@@ -61,11 +61,11 @@ class Probes:
                 return None
 
     def _extracted(self, result: Result) -> Plan:
-        found = self._decompose().split(self._asker, result)
-        if isinstance(found, str):
+        pieces = self._decompose().split(self._asker, result)
+        if isinstance(pieces, str):
             return self._probe()
-        items = sum(step.name.startswith("item-") for step in found.steps)
-        return _said(found, f"decomposition: {items} pieces that do not depend on one another, a critical path of 1")
+        items = sum(step.name.startswith("item-") for step in pieces.steps)
+        return _said(pieces, f"decomposition: {items} pieces that do not depend on one another, a critical path of 1")
 
     def _probe(self) -> Plan:
         names = tuple(f"probe-{i}" for i in range(1, self._options.n + 1))
@@ -146,16 +146,16 @@ class Probes:
 def _refine(options: RouteOptions, rounds: tuple[int, ...], spec: Plugin | None, whole: bool = False) -> Refine:
     """Return the planner `refine` as probes lead to it: with the rounds of its own that `spec` names, unless it is to
     read all drafts at once (`whole`)."""
-    said = dict(spec.options) if spec is not None else {}
+    chosen = dict(spec.options) if spec is not None else {}
     given: dict[str, object] = {
         # all drafts as they are, so that it is one call and not a summary first
         "distiller": "shared-top-k",
         "shown": options.most,
         "summary": {"max_tokens": options.answer.max_tokens or 4096},
         "draft": {"max_tokens": options.probe.max_tokens, "temperature": options.probe.temperature},
-        **said,
+        **chosen,
     }
-    return Refine.model_validate({**given, "rounds": rounds} if whole or "rounds" not in said else given)
+    return Refine.model_validate({**given, "rounds": rounds} if whole or "rounds" not in chosen else given)
 
 
 def _threads(spec: Plugin | None, brief: Brief) -> Plugin | None:

@@ -104,8 +104,8 @@ def ways(signs: Signs, limits: BudgetFacts) -> Iterator[Way]:
         p = beta_mean(0, signs.probes)
         wanted = branches_needed(p, GAIN) - signs.probes
         more = max(1, min(wanted, affordable))
-        said = f"there is a verifier, and {signs.probes} wrong probes leave a success rate of about {p:.2f}"
-        yield "best-of", more, f"{said}: {more} more samples" + _held(more, wanted)
+        reason = f"there is a verifier, and {signs.probes} wrong probes leave a success rate of about {p:.2f}"
+        yield "best-of", more, f"{reason}: {more} more samples" + _held(more, wanted)
     if _is_short(limits) and limits.words:
         yield "refine", 1, f"the time allows one more call: it reads all probes ({counts})"
     strong = limits.refinements > 0 and limits.words

@@ -22,7 +22,7 @@ __all__ = ["named", "owned", "tier_plan", "tier_reader"]
 _specs = TypeAdapter(list[Plugin])
 
 
-def tier_plan(brief: Brief, left: Sequence[Plugin], said: str) -> Plan:
+def tier_plan(brief: Brief, left: Sequence[Plugin], why: str) -> Plan:
     """Return the plan of the first of several planners, with a check of its answer where others are left."""
     tier, *rest = left
     planner = _made(brief, tier)
@@ -33,9 +33,9 @@ def tier_plan(brief: Brief, left: Sequence[Plugin], said: str) -> Plan:
         plan = owned(planner.start(brief), tier)
     assert plan.output is not None
     names = {step.name for step in plan.steps}
-    name = next(each for each in ("routed", "checked", "routed-2") if each not in names)
-    end = through(name, plan.output, f"{tier.name} answers; {said}", expands=bool(rest), tolerate=bool(rest))
-    state: JsonValue = {"next": [each.model_dump(mode="json") for each in rest], "said": said}
+    name = next(free for free in ("routed", "checked", "routed-2") if free not in names)
+    end = through(name, plan.output, f"{tier.name} answers; {why}", expands=bool(rest), tolerate=bool(rest))
+    state: JsonValue = {"next": [plugin.model_dump(mode="json") for plugin in rest], "said": why}
     end = end.model_copy(update={"label": tier.name, "state": state if rest else None})
     return Plan(steps=(*plan.steps, end), output=name, budget=plan.budget)
 
@@ -44,8 +44,8 @@ def tier_reader(step: Step, brief: Brief) -> Reader | None:
     """Return the reader of a step that belongs to a tier: the check of an answer, or the tier's own reader of its step;
     `None` for other steps."""
     match step.state:
-        case {"next": list() as left, "said": str() as said}:
-            return OnResult(lambda result: _checked(brief, result, _specs.validate_python(left), said))
+        case {"next": list() as left, "said": str() as why}:
+            return OnResult(lambda result: _checked(brief, result, _specs.validate_python(left), why))
         case {"tier": dict() as spec, "state": state}:
             tier = Plugin.model_validate(spec)
             reader = _made(brief, tier).reader(step.model_copy(update={"state": state}), brief)
@@ -70,12 +70,12 @@ def owned(plan: Plan, tier: Plugin) -> Plan:
     return plan.model_copy(update={"steps": tuple(steps)})
 
 
-def _checked(brief: Brief, result: Result, left: Sequence[Plugin], said: str) -> Plan | None:
+def _checked(brief: Brief, result: Result, left: Sequence[Plugin], why: str) -> Plan | None:
     """Return nothing if an answer is right, else the plan of the next tier."""
     value = result.value
     answer = value if result.extracted or not isinstance(value, str) else brief.task.extract(value)
     right = answer is not None and brief.task.verify(answer)
-    return None if right else tier_plan(brief, left, said)
+    return None if right else tier_plan(brief, left, why)
 
 
 def _made(brief: Brief, spec: Plugin) -> Planner:
@@ -93,7 +93,7 @@ class OfTier:
 
     def feed(self, delta: str) -> Sequence[Plan]:
         """Return the reader's patches."""
-        return [owned(each, self.tier) for each in self.reader.feed(delta)]
+        return [owned(patch, self.tier) for patch in self.reader.feed(delta)]
 
     def close(self, result: Result) -> Plan | None:
         """Return the reader's last patch."""

@@ -83,16 +83,18 @@ class SSR(Flow):
         """Choose strategies, write the paths side by side, and vote."""
         chosen = await self._chosen(ctx, question)
         counts = DraftRecord()
-        paths = [ctx.gather(self._path(ctx, question, number, each, counts)) for number, each in enumerate(chosen, 1)]
+        paths = [
+            ctx.gather(self._path(ctx, question, number, strategy, counts)) for number, strategy in enumerate(chosen, 1)
+        ]
         ended = await self._enough(ctx, paths)
         if not ended:
-            raise next((each.error for each in paths if each.error is not None), PlannerError("no path ended"))
-        ways = ", ".join(each.id for each in chosen if each is not None)
-        said = f"{counts}{f'; strategies: {ways}' if ways else ''}"
+            raise next((path.error for path in paths if path.error is not None), PlannerError("no path ended"))
+        ways = ", ".join(strategy.id for strategy in chosen if strategy is not None)
+        why = f"{counts}{f'; strategies: {ways}' if ways else ''}"
         if len(ended) == 1:
-            return ctx.answer(ended[0], said, data=counts.data(), name="answer")
+            return ctx.answer(ended[0], why, data=counts.data(), name="answer")
         vote = ctx.join(ended, self.merge, name="vote", label=f"{self.merge.name} of {len(ended)}")
-        return ctx.answer(vote, said, data=counts.data(), name="answer")
+        return ctx.answer(vote, why, data=counts.data(), name="answer")
 
     async def _chosen(self, ctx: Context, question: str) -> Sequence[Strategy | None]:
         """Return the strategies of the paths; `None` where a path has none."""
@@ -100,8 +102,10 @@ class SSR(Flow):
             return [None] * self.n
         judge = self.judge.over(Prompt(model=self.target.model))
         asked = [
-            ctx.think(judge.parts(_USEFUL, question=question, strategy=each.text), judge, labels=_MARKS, label=each.id)
-            for each in self.strategies
+            ctx.think(
+                judge.parts(_USEFUL, question=question, strategy=strategy.text), judge, labels=_MARKS, label=strategy.id
+            )
+            for strategy in self.strategies
         ]
         await ctx.gather(*asked, return_exceptions=True)
         marks = [_expected(line.labels) if line.done else None for line in asked]
@@ -112,16 +116,16 @@ class SSR(Flow):
         task, left = ctx.brief.task, list(paths)
         ended: list[JoinHandle] = []
         while left:
-            await ctx.first(_ended(each) for each in left)
-            for each in [each for each in left if each.ended]:
-                left.remove(each)
-                if each.error is None:
-                    ended += each.outcome()
-            answers = [task.extract(each.text) for each in ended]
+            await ctx.first(_ended(path) for path in left)
+            for path in [path for path in left if path.ended]:
+                left.remove(path)
+                if path.error is None:
+                    ended += path.outcome()
+            answers = [task.extract(path.text) for path in ended]
             votes = Counter(task.key(answer) for answer in answers if answer is not None)
             if self.quorum is not None and max(votes.values(), default=0) >= self.quorum:
-                for each in left:
-                    ctx.cancel(each, "enough paths have ended")
+                for path in left:
+                    ctx.cancel(path, "enough paths have ended")
                 break
         return ended
 
@@ -129,7 +133,7 @@ class SSR(Flow):
         self, ctx: Context, question: str, number: int, strategy: Strategy | None, counts: DraftRecord
     ) -> JoinHandle:
         """Write one path, and return a step whose value is its text."""
-        draft, target = (_told(each, strategy) for each in (self.draft, self._target))
+        draft, target = (_told(prompt, strategy) for prompt in (self.draft, self._target))
         placed = "{strategy}" in (self.draft.template or "")
         along = "" if strategy is None or placed else _ALONG.format(strategy=strategy.text)
         relay = Relay(ctx, question + along, self.scorer, self.target.model)
@@ -154,7 +158,7 @@ class SSR(Flow):
             last = await relay.write(last, draft, _label("draft", number, last))
             drafted.append(last)
             marks.append(relay.ctx.gather(self._mark(relay, last)))
-            if last.ended or any(each.ended and each.outcome()[0] < self.threshold for each in marks):
+            if last.ended or any(mark.ended and mark.outcome()[0] < self.threshold for mark in marks):
                 break
         return [(piece, (await mark)[0]) for piece, mark in zip(drafted, marks, strict=True)]
 
@@ -172,8 +176,8 @@ def _told(prompt: Prompt, strategy: Strategy | None) -> Prompt:
     """Return a prompt with the strategy in its template, where that has a place for it."""
     if prompt.template is None:
         return prompt
-    said = prompt.template.replace("{strategy}", "" if strategy is None else strategy.text)
-    return prompt.model_copy(update={"template": said})
+    template = prompt.template.replace("{strategy}", "" if strategy is None else strategy.text)
+    return prompt.model_copy(update={"template": template})
 
 
 def _label(who: str, number: int, before: Piece | None) -> str:

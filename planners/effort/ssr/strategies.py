@@ -65,10 +65,10 @@ def choose(
     """
     rng = random.Random(seed)
     scores: dict[int, float] = {}
-    for place, (each, mark) in enumerate(zip(pool, marks, strict=True)):
+    for place, (strategy, mark) in enumerate(zip(pool, marks, strict=True)):
         sure = 0.5 if mark is None else mark
-        if each.wins or each.losses:
-            sure = rng.betavariate(1 + each.wins + TRUST * sure, 1 + each.losses + TRUST * (1 - sure))
+        if strategy.wins or strategy.losses:
+            sure = rng.betavariate(1 + strategy.wins + TRUST * sure, 1 + strategy.losses + TRUST * (1 - sure))
         scores[place] = sure
     chosen: list[int] = []
     left, tags = list(scores), set[str]()

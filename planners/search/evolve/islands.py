@@ -93,7 +93,7 @@ class Evolution:
         options, name = self._options, f"program-{island + 1}.{generation}"
         pieces = self._question
         if parent is not None:
-            others = [each for each in grid.ranked() if each is not parent]
+            others = [member for member in grid.ranked() if member is not parent]
             most = len(others) if options.shown is None else options.shown
             best = most * 3 // 5  # the others are drawn of all cells, so that what is shown differs
             shown_others, rest = others[:best], others[best:]
@@ -133,10 +133,11 @@ class Evolution:
         return await known
 
     async def _run(self, program: str) -> Member:
-        said, key = await self._said(lambda key: harness(program, self._entry, [args for args, _ in self._public], key))
-        cells = outputs(said, len(self._public), key)
+        inputs = [args for args, _ in self._public]
+        reply, key = await self._said(lambda key: harness(program, self._entry, inputs, key))
+        cells = outputs(reply, len(self._public), key)
         failing = tuple(i for i, (_, want) in enumerate(self._public) if not returned(cells[i], want))
-        runs = said is not None and not any(kind == "broken" for kind, _ in cells)
+        runs = reply is not None and not any(kind == "broken" for kind, _ in cells)
         failure = ""
         if failing:
             args, want = self._public[failing[0]]
@@ -152,15 +153,15 @@ class Evolution:
         mine = self._timing = Promise[None](self._ctx.host)
         try:
             inputs = [args for args, _ in self._public]
-            said, key = await self._said(lambda key: timed(program, self._entry, inputs, self._options.repeats, key))
+            reply, key = await self._said(lambda key: timed(program, self._entry, inputs, self._options.repeats, key))
         finally:
             self._timing = None
             mine.settle()
-        ((kind, times),) = outputs(said, 1, key)
+        ((kind, times),) = outputs(reply, 1, key)
         if kind != "value" or not isinstance(times, list):
             return None, 0.0
-        found = [float(each) for each in times if isinstance(each, int | float)]
-        return spread(found) if found else (None, 0.0)
+        measured = [float(seconds) for seconds in times if isinstance(seconds, int | float)]
+        return spread(measured) if measured else (None, 0.0)
 
     async def _said(self, code: Callable[[str], str]) -> tuple[JsonValue, str]:
         key = f"{self._ctx.random.random():.17f}"

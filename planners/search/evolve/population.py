@@ -44,7 +44,7 @@ def spread(times: Sequence[float]) -> tuple[float, float]:
     (2.0, 1.0)
     """
     middle = median(times)
-    return middle, median(abs(each - middle) for each in times)
+    return middle, median(abs(seconds - middle) for seconds in times)
 
 
 def better(a: Member, b: Member) -> bool:
@@ -73,8 +73,8 @@ class Grid:
 
     def ranked(self) -> list[Member]:
         """Return the programs, the best first. Those that differ by noise alone: the shorter first."""
-        found: list[Member] = []
-        for each in sorted(self.cells.values(), key=lambda one: (len(one.program), one.program)):
-            at = next((i for i, other in enumerate(found) if better(each, other)), len(found))
-            found.insert(at, each)
-        return found
+        members: list[Member] = []
+        for member in sorted(self.cells.values(), key=lambda one: (len(one.program), one.program)):
+            at = next((i for i, other in enumerate(members) if better(member, other)), len(members))
+            members.insert(at, member)
+        return members

@@ -103,15 +103,15 @@ class Growth:
 
     async def _one(self, parent: SearchNode) -> None:
         child = self._child(parent)
-        said = self._frontier.say(parent)
+        told = self._frontier.say(parent)
         try:
-            child.line = self._write(parent, child.name, said)
+            child.line = self._write(parent, child.name, told)
             line = await child.line
         except StepFailed as failed:
             await self._failed(child, failed)
             return
         child.step, child.tokens = line.text, line.tokens
-        if said:
+        if told:
             child.line = None  # what was said to it is not shown to its children
         if self._frontier.reads_steps:
             self._wake()
@@ -144,14 +144,14 @@ class Growth:
         self._began += 1
         return child
 
-    def _write(self, parent: SearchNode, name: str, said: str) -> Line:
+    def _write(self, parent: SearchNode, name: str, told: str) -> Line:
         """Ask for one step behind a node: token for token where the node's own call can be continued."""
         prompt, options = self._options.step, self._named(name, "step")
         if self._calls is not None:
             options["stop"], options["form"] = (*prompt.stop, "</tool_call>"), None
         if parent.line is not None:
-            return parent.line.think([parent.seen + said] if parent.seen or said else (), prompt, **options)
-        return self._ctx.think([self._question, parent.text + said], prompt, **options)
+            return parent.line.think([parent.seen + told] if parent.seen or told else (), prompt, **options)
+        return self._ctx.think([self._question, parent.text + told], prompt, **options)
 
     def _named(self, name: str, label: str) -> LineOptions:
         """Return the options of a step's call. Its seed is made of its name, which is its place in the tree."""
@@ -188,11 +188,11 @@ class Growth:
         self._states[node.key] = node
         if self._calls is not None and not finished:
             await self._calls.make(node)
-        said = spoken(node.step) if self._calls is not None else node.step
-        if _has(said, self._options.give_up):
+        message = spoken(node.step) if self._calls is not None else node.step
+        if _has(message, self._options.give_up):
             node.outcome, node.gave_up = "dead", True
             return
-        whole = finished or self._task.complete(text) or _has(said, self._options.until)
+        whole = finished or self._task.complete(text) or _has(message, self._options.until)
         if whole or node.depth >= self._options.depth:
             node.answer = self._task.extract(text)
             if node.answer is None:
@@ -205,9 +205,9 @@ class Growth:
     async def _score(self, node: SearchNode) -> float | None:
         score: float | None = None
         try:
-            said: object = await self._scorer.score(self._ctx, self._question, node)
-            if isinstance(said, int | float) and not isinstance(said, bool) and math.isfinite(said):
-                score = min(max(float(said), 0.0), 1.0)
+            mark: object = await self._scorer.score(self._ctx, self._question, node)
+            if isinstance(mark, int | float) and not isinstance(mark, bool) and math.isfinite(mark):
+                score = min(max(float(mark), 0.0), 1.0)
         except StepFailed as failed:
             self._spent(failed)
             self._trouble = self._trouble or failed.failure.message

@@ -35,7 +35,7 @@ def choose(answers: Sequence[SearchNode], task: Task, rule: Weight) -> Choice | 
     """
     if not answers:
         return None
-    known = [each for each in (_weight(node, rule) for node in answers) if each is not None]
+    known = [weighed for weighed in (_weight(node, rule) for node in answers) if weighed is not None]
     unknown = sum(known) / len(known) if known else 1.0
     groups: dict[str, list[tuple[float, SearchNode]]] = {}
     for node in answers:
@@ -44,7 +44,7 @@ def choose(answers: Sequence[SearchNode], task: Task, rule: Weight) -> Choice | 
 
     def order(group: list[tuple[float, SearchNode]]) -> tuple[float, float, int, str]:
         weight, node = _best(group)
-        total = weight if rule == "best" else sum(each * node.weight for each, node in group)
+        total = weight if rule == "best" else sum(score * node.weight for score, node in group)
         return (-total, -weight, _tokens(node), node.name)
 
     won = min(groups.values(), key=order)
@@ -55,11 +55,11 @@ def choose(answers: Sequence[SearchNode], task: Task, rule: Weight) -> Choice | 
 
 
 def _best(group: Sequence[tuple[float, SearchNode]]) -> tuple[float, SearchNode]:
-    return min(group, key=lambda each: (-each[0], _tokens(each[1]), each[1].name))
+    return min(group, key=lambda weighed: (-weighed[0], _tokens(weighed[1]), weighed[1].name))
 
 
 def _tokens(node: SearchNode) -> int:
-    return sum(each.tokens for each in node.path())
+    return sum(step.tokens for step in node.path())
 
 
 def _weight(node: SearchNode, rule: Weight) -> float | None:
@@ -67,7 +67,7 @@ def _weight(node: SearchNode, rule: Weight) -> float | None:
         return 1.0
     if rule in ("last", "best"):
         return node.score
-    scores = [each.score for each in node.path()[1:] if each.score is not None]
+    scores = [step.score for step in node.path()[1:] if step.score is not None]
     if not scores:
         return None
     match rule:

@@ -116,11 +116,11 @@ class Decompose(Flow):
         if not signals(ctx.brief.request.text):
             return self._direct(ctx, asker, "one call: no sign of several pieces")
         try:
-            found = self.split(asker, (await ctx.step(self.extraction(asker))).result)
-            if isinstance(found, str):
-                return self._direct(ctx, asker, f"one call: {found}")
+            split = self.split(asker, (await ctx.step(self.extraction(asker))).result)
+            if isinstance(split, str):
+                return self._direct(ctx, asker, f"one call: {split}")
             async with ctx.scope() as inner:
-                pieces = inner.plan(found)
+                pieces = inner.plan(split)
                 await pieces
                 return pieces
         except StepFailed as error:
@@ -165,7 +165,7 @@ class Decompose(Flow):
             entries.append({"branch": step.name, "head": head, "missing": missing})
         note = f"{split.size} pieces, {sure} confidence"
         note += f", {shortened(split.category, 40)}" if split.category.strip() else ""
-        merge = Plugin(name="stitch", options={"entries": entries, "separator": self.separator, "note": note})
+        merge = Plugin(name="stitch", options={"parts": entries, "separator": self.separator, "note": note})
         op = Join(merge=merge, tolerate=self.tolerate)
         join = Step(name="text", op=op, needs=tuple(step.name for step in steps), label=note)
         return Plan(steps=(*steps, join), output="text")

@@ -91,7 +91,7 @@ class Split(Frozen):
         fields = {"context": self.context or "", "data": data or "", "n": "1"}
         at = self.template.find("{data}")
         shared, own = (self.template[:at], self.template[at:]) if at >= 0 else (self.template, "")
-        shared, own = (_FIELD.sub(lambda found: fields[found[1]], part) for part in (shared, own))
+        shared, own = (_FIELD.sub(lambda field: fields[field[1]], part) for part in (shared, own))
         if self.context is not None and "{context}" not in self.template:
             shared = f"{self.context}\n\n{shared}"
         return shared, own
@@ -101,13 +101,13 @@ def signals(prompt: str) -> frozenset[str]:
     """Return what in a prompt hints at several pieces, by name. Without any hint it cannot be split, and no model need
     be asked."""
     text = prompt[:MAX_CHARS]
-    found = {name for name, pattern in _PATTERNS.items() if pattern.search(text)}
+    cues = {name for name, pattern in _PATTERNS.items() if pattern.search(text)}
     if sum(1 for _ in islice(_ITEM.finditer(text), 2)) == 2:
-        found.add("items")
+        cues.add("items")
     verb = _BY_PIECE.search(text)
     if verb is not None and _SEVERAL.search(text, verb.end()):
-        found.add("pieces")  # something that is done piece by piece, to a text of several lines or sentences
-    return frozenset(found)
+        cues.add("pieces")  # something that is done piece by piece, to a text of several lines or sentences
+    return frozenset(cues)
 
 
 def faults(split: Split, prompt: str, most: int) -> list[str]:
@@ -116,39 +116,39 @@ def faults(split: Split, prompt: str, most: int) -> list[str]:
     Beyond the published rules (data or n and not both, at least two, the placeholders there) a split must be of this
     prompt: pieces and context in its words, and no more pieces than `most`.
     """
-    found: list[str] = []
+    wrong: list[str] = []
     fields = set(_FIELD.findall(split.template))
     if not split.template.strip():
-        found.append("the template is empty")
+        wrong.append("the template is empty")
     if (split.data is None) == (split.n is None):
-        found.append("it needs either data or n" if split.n is None else "it has both data and n")
+        wrong.append("it needs either data or n" if split.n is None else "it has both data and n")
     if split.data is not None:
         if len(split.data) < 2:
-            found.append(f"data has {len(split.data)} pieces, not two or more")
+            wrong.append(f"data has {len(split.data)} pieces, not two or more")
         if "data" not in fields:
-            found.append("the template has no {data}")
+            wrong.append("the template has no {data}")
         if any(not piece.strip() for piece in split.data):
-            found.append("a piece is empty")
+            wrong.append("a piece is empty")
         elif len(set(split.data)) < len(split.data):
-            found.append("a piece is there twice")
+            wrong.append("a piece is there twice")
     if split.n is not None:
         if split.n < 2:
-            found.append(f"n is {split.n}, not two or more")
+            wrong.append(f"n is {split.n}, not two or more")
         if "data" in fields or "n" in fields:
-            found.append("the template of something that is written n times has {data} or {n} in it")
+            wrong.append("the template of something that is written n times has {data} or {n} in it")
         elif split.n not in _numbers(prompt):
-            found.append(f"the prompt does not say {split.n}")
+            wrong.append(f"the prompt does not say {split.n}")
     if "context" in fields and not (split.context or "").strip():
-        found.append("the template has {context}, but there is none")
+        wrong.append("the template has {context}, but there is none")
     if split.size > most:
-        found.append(f"{split.size} pieces are more than {most}")
+        wrong.append(f"{split.size} pieces are more than {most}")
     known = set(_WORD.findall(prompt.casefold()))
     for what, text in (("the context", split.context or ""), *(("a piece", piece) for piece in split.data or ())):
         words = set(_WORD.findall(text.casefold()))
         if words and len(words & known) < 0.6 * len(words):
-            found.append(f"{what} is not from the prompt")
+            wrong.append(f"{what} is not from the prompt")
             break
-    return found
+    return wrong
 
 
 def tier(split: Split, hints: Set[str]) -> Tier:
@@ -198,9 +198,9 @@ def read(value: JsonValue) -> Split | str:
 
 def _numbers(prompt: str) -> set[int]:
     text = prompt[:MAX_CHARS].lower()
-    said = {int(digits) for digits in re.findall(r"(?<![\w.])(\d{1,6})(?![\w]|\.\d)", text)}
+    numbers = {int(digits) for digits in re.findall(r"(?<![\w.])(\d{1,6})(?![\w]|\.\d)", text)}
     return (
-        said
+        numbers
         | {NUMBERS[word] for word in re.findall(r"[a-z]+", text) if word in NUMBERS}
         | ({2} if re.search(r"\b(?:a (?:couple|pair)|both)\b", text) else set())
     )

@@ -131,7 +131,7 @@ class Skeleton(Flow):
             entry: dict[str, JsonValue] = {"head": f"{head}\n", "flows": True, "missing": head}
             entries.append({"branch": call.name, "echo": [head, point.text], **entry})
         note = f"{len(points)} points"
-        merge = Plugin(name="stitch", options={"entries": entries, "separator": self.separator, "note": note})
+        merge = Plugin(name="stitch", options={"parts": entries, "separator": self.separator, "note": note})
         return ctx.join(calls, merge, tolerate=self.tolerate, name="text", label=note)
 
     def _direct(self, ctx: Flow.Context, asker: Asker, note: str) -> Answerable:

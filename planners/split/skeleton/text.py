@@ -69,8 +69,8 @@ def letter(text: str) -> str | None:
     alone = _ALONE.match(text)
     if alone is not None:
         return alone[1]
-    said = _SAID.findall(text)
-    return said[-1] if said else None
+    marks = _SAID.findall(text)
+    return marks[-1] if marks else None
 
 
 def points(text: str, most: int, cut: bool = False) -> list[Point]:
@@ -88,34 +88,34 @@ def points(text: str, most: int, cut: bool = False) -> list[Point]:
     two = any(_has_number(line, 2) for line in lines) or {"2", "3"} <= {mark[1] for mark in _INLINE.finditer(first)}
     if two and _NUMBERED.fullmatch(first.strip()) is None and not any(_has_number(line, 1) for line in lines):
         lines[lines.index(first)] = f"1. {first.strip()}"  # it goes on from the `1.` that was written for it
-    found: dict[int, str] = {}
+    points: dict[int, str] = {}
     for line in lines:
         numbered = _NUMBERED.fullmatch(line.strip())
         if numbered is None or numbered[2] is None:
             continue
         number, rest = int(numbered[1]), _plain(numbered[2])
         if rest and number >= 1:
-            found.setdefault(number, rest)
-    if len(found) == 1:
-        found = _on_one_line(*next(iter(found.items())))
-    return [Point(number, found[number]) for number in sorted(found)][:most]
+            points.setdefault(number, rest)
+    if len(points) == 1:
+        points = _on_one_line(*next(iter(points.items())))
+    return [Point(number, points[number]) for number in sorted(points)][:most]
 
 
 def _on_one_line(number: int, text: str) -> dict[int, str]:
     """Return the points of a skeleton that is all on one line: `1. Roots 2. Stem 3. Leaves`."""
-    found = {number: text}
+    points = {number: text}
     start, at = 0, number
     for mark in _INLINE.finditer(text):
         if int(mark[1]) == at + 1:
-            found[at] = _plain(text[start : mark.start()]).rstrip(" ;,")
+            points[at] = _plain(text[start : mark.start()]).rstrip(" ;,")
             start, at = mark.end(), at + 1
-            found[at] = _plain(text[start:])
-    return {key: value for key, value in found.items() if value}
+            points[at] = _plain(text[start:])
+    return {key: value for key, value in points.items() if value}
 
 
 def _has_number(line: str, number: int) -> bool:
-    found = _NUMBERED.fullmatch(line.strip())
-    return found is not None and int(found[1]) == number
+    heading = _NUMBERED.fullmatch(line.strip())
+    return heading is not None and int(heading[1]) == number
 
 
 def _plain(text: str) -> str:

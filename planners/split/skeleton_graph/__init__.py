@@ -103,8 +103,8 @@ class SkeletonGraph(Planner):
                 pieces += [Ref(step=f"part-{number}"), Text(text="\n\n")]
         hard = (part.difficulty - 1) / (HARDEST - 1) > self.threshold
         prompt, default = (self.hard, words.HARD) if hard else (self.part, words.PART)
-        said = f"difficulty {part.difficulty}" + (f", {prompt.model}" if prompt.model else "")
-        label = shortened(f"{part.text} ({said})", 90)
+        grade = f"difficulty {part.difficulty}" + (f", {prompt.model}" if prompt.model else "")
+        label = shortened(f"{part.text} ({grade})", 90)
         return asker.step(f"part-{part.number}", (*pieces, *prompt.parts(default, text=part.text)), prompt, label=label)
 
     def ending(self, asker: Asker, text: GraphText) -> Plan:
@@ -119,7 +119,7 @@ class SkeletonGraph(Planner):
             head = f"{part.number}. {part.text}\n" if self.conclude == "summary" else ""
             entries.append({"branch": name, "head": head, "echo": [part.text]})
         note = f"{len(parts)} sub-problems in {_depth(text.parts)} waves"
-        merge = Plugin(name="stitch", options={"entries": entries, "note": note})
+        merge = Plugin(name="stitch", options={"parts": entries, "note": note})
         label = note + (f"; {shortened('; '.join(text.repairs), 160)}" if text.repairs else "")
         join = Step(name="text", op=Join(merge=merge, tolerate=self.tolerate), needs=names, label=label)
         if self.conclude == "stitch":
@@ -155,5 +155,5 @@ def _depth(parts: Mapping[int, Part]) -> int:
     """Return how many sub-problems there are along the longest chain of needs."""
     depth: dict[int, int] = {}
     for number, part in parts.items():  # in the order in which they were written: needs come first
-        depth[number] = 1 + max((depth[each] for each in part.needs), default=0)
+        depth[number] = 1 + max((depth[need] for need in part.needs), default=0)
     return max(depth.values(), default=0)

@@ -149,9 +149,9 @@ class Threads(Planner):
         if not any(item.header is not None for item in items):
             if not text.rstrip().endswith(table.fork) or not (items or table.inline or table.replaces):
                 return None
-            said = table.nothing(items) if items or table.replaces else ""
+            nothing = table.nothing(items) if items or table.replaces else ""
             memo = Memo(notes=notes)
-            return self._onward(place, memo, brief, (said,) if said else (), after, before)
+            return self._onward(place, memo, brief, (nothing,) if nothing else (), after, before)
         return self._spawn(place, Memo(notes=notes, after=after, before=before), items, brief)
 
     def resume(self, place: LegPlace, join: Step, memo: Memo, result: Result, brief: Brief) -> Plan:
@@ -182,7 +182,7 @@ class Threads(Planner):
                 child = self._child(LegPlace((*place.path, i), 1), Memo(), place.name, item, brief)
                 children.append(child)
             entries.append({"item": item.echo, "branch": child.name if child else None})
-        options: dict[str, JsonValue] = {**table.join.model_dump(mode="json"), "entries": entries}
+        options: dict[str, JsonValue] = {**table.join.model_dump(mode="json"), "places": entries}
         if self.reads is not None and table.join.carry:
             options["most_tokens"] = self.reads
         merge = Plugin(name="splice", options=options)
@@ -206,12 +206,12 @@ class Threads(Planner):
         place: LegPlace,
         memo: Memo,
         brief: Brief,
-        said: tuple[Piece, ...],
+        pieces: tuple[Piece, ...],
         after: str,
         before: str = "",
     ) -> Plan:
         """Return the next leg of a line of reasoning: the context of `after` up to `before`, then `said`."""
-        leg = self._leg(place.next, memo, brief, prompt_of(said), after, before)
+        leg = self._leg(place.next, memo, brief, prompt_of(pieces), after, before)
         return Plan(steps=(leg,), output=leg.name)
 
     def _child(self, place: LegPlace, memo: Memo, parent: str, item: Item, brief: Brief) -> Step:
@@ -307,7 +307,7 @@ class Threads(Planner):
     def _unclosed(self, memo: Memo, text: str) -> int:
         """Return how many paths a thread that nests is in the midst of, where it was stopped at the end of one of them;
         negative where it ended itself, or was not stopped so."""
-        end = next((each for each in self.table.child_stop if text.rstrip().endswith(each)), None)
+        end = next((stop for stop in self.table.child_stop if text.rstrip().endswith(stop)), None)
         if end is None or not self.table.nesting or not end.startswith("</"):
             return -1
         return memo.open + text.count(f"<{end[2:]}") - text.count(end)

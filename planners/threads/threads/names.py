@@ -31,17 +31,17 @@ class LegPlace:
     @classmethod
     def of(cls, name: str) -> LegPlace:
         """Read a place from a step's name. Raises `PlannerError` for another step."""
-        found = _NAME.fullmatch(name)
-        if found is None:
+        parts = _NAME.fullmatch(name)
+        if parts is None:
             raise PlannerError(f"the planner `threads` did not plan a step named {name!r} to expand")
-        path = tuple(map(int, found[1].split("."))) if found[1] else ()
-        return cls(path, int(found[2] or found[3] or 1))
+        path = tuple(map(int, parts[1].split("."))) if parts[1] else ()
+        return cls(path, int(parts[2] or parts[3] or 1))
 
     @classmethod
     def of_join(cls, name: str) -> LegPlace | None:
         """Return the place of the leg before a join, or `None` if the name is not a join's."""
-        found = _JOIN.fullmatch(name)
-        return cls(tuple(map(int, found[1].split(".")[:-1])), int(found[2])) if found else None
+        parts = _JOIN.fullmatch(name)
+        return cls(tuple(map(int, parts[1].split(".")[:-1])), int(parts[2])) if parts else None
 
     @property
     def spawn(self) -> str:
@@ -92,16 +92,16 @@ def block_pieces(value: JsonValue) -> tuple[Piece, ...]:
 
 def text_of(pieces: tuple[Piece, ...]) -> str:
     """Return the text of pieces."""
-    texts = (each.get("text", "") if isinstance(each, dict) else each for each in pieces)
+    texts = (piece.get("text", "") if isinstance(piece, dict) else piece for piece in pieces)
     return "".join(text for text in texts if isinstance(text, str))
 
 
 def prompt_of(pieces: tuple[Piece, ...]) -> tuple[Text | Tokens | Ref, ...]:
     """Return pieces as parts of a prompt."""
     parts: list[Text | Tokens | Ref] = []
-    for each in pieces:
-        if isinstance(each, str):
-            parts.append(Text(text=each))
-        elif isinstance(each, dict) and isinstance(ids := each.get("ids"), list):
-            parts.append(Tokens.model_validate({"ids": ids, "text": each.get("text") or ""}))
+    for piece in pieces:
+        if isinstance(piece, str):
+            parts.append(Text(text=piece))
+        elif isinstance(piece, dict) and isinstance(ids := piece.get("ids"), list):
+            parts.append(Tokens.model_validate({"ids": ids, "text": piece.get("text") or ""}))
     return tuple(parts)

@@ -250,9 +250,9 @@ class PlanReader:
         needs = (*([self._earlier] if self._earlier else []), *(step.name for step in branches))
         if not needs:
             return None
-        options: dict[str, JsonValue] = {"entries": list(self._entries), "earlier": self._earlier}
+        options: dict[str, JsonValue] = {"actions": list(self._entries), "earlier": self._earlier}
         if self.planner.observation_chars is not None:
-            options["limit"] = self.planner.observation_chars
+            options["observation_chars"] = self.planner.observation_chars
         merge = Plugin(name="scratchpad", options=options)
         op = Join(merge=merge, tolerate=self.planner.tolerate)
         label = f"{len(branches)} tasks"

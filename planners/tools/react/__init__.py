@@ -169,7 +169,7 @@ class React(ReactOptions):
     async def _voted(self, ctx: Context, samples: Sequence[Line], ledger: Ledger, name: str, label: str) -> Line:
         """Return the sample that a vote chooses; if none can be read, the first that was written."""
         kind = ctx.brief.plugin("merge", self.merge)
-        own = {"tools": ledger.functions, "dialect": self.dialect, "value": "text"}
+        own = {"tools": ledger.functions, "dialect": self.dialect, "gives": "text"}
         fields = type(kind).model_fields if isinstance(kind, Merge) else {}
         if not isinstance(kind, Merge) or own.keys() - fields.keys():
             raise PlannerError(

@@ -47,7 +47,7 @@ class TurnReader:
             return None
         new = self._new(calls)
         needs = list(self._made)
-        merge = Plugin(name="observations", options={"text": text})
+        merge = Plugin(name="observations", options={"written": text})
         join = Step(name=RESULTS, op=Join(merge=merge, tolerate="any-end"), needs=tuple(needs), label="results")
         return Plan(steps=(*new, join), output=RESULTS)
 

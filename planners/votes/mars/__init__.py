@@ -85,15 +85,15 @@ class Mars(Flow):
         warm, rest = samples[: self.warmup], samples[self.warmup :]
         while await self._on(ctx, warm):
             pass
-        taught = [each.seen for each in warm if each.line is not None]
+        taught = [sample.seen for sample in warm if sample.line is not None]
         switching = Switching(taught)
         gamma = calibrated(taught)
         reference = leader(Counter(seen.final for seen in taught if seen.final is not None))
         why, first = "all samples have ended", True
         while await self._on(ctx, rest):
-            active = [(each.looks[-1].key, switching.of(each.seen)) for each in rest if not each.done]
-            said = [each.final for each in samples if each.done] + [key for key, _ in active]
-            votes = Counter(key for key in said if key is not None)
+            active = [(sample.looks[-1].key, switching.of(sample.seen)) for sample in rest if not sample.done]
+            answers = [sample.final for sample in samples if sample.done] + [key for key, _ in active]
+            votes = Counter(key for key in answers if key is not None)
             if safe(votes, active, gamma) and (not first or leader(votes) == reference):
                 why = f"{votes.most_common(1)[0][1]} of {sum(votes.values())} votes, safe from {len(active)} unfinished"
                 break
@@ -105,43 +105,43 @@ class Mars(Flow):
         rule, why = SteadyVote(len(samples)), "all samples have ended"
         going = list(samples)
         while await self._on(ctx, going):
-            said = [each.final if each.done else each.looks[-1].key for each in samples]
-            over = rule.ends(said)
-            going = [each for each, left in zip(samples, rule.left, strict=True) if not left]
+            answers = [sample.final if sample.done else sample.looks[-1].key for sample in samples]
+            over = rule.ends(answers)
+            going = [sample for sample, left in zip(samples, rule.left, strict=True) if not left]
             if over:
-                why = f"steady, {sum(not each.done for each in going)} unfinished"
+                why = f"steady, {sum(not sample.done for sample in going)} unfinished"
                 break
         return self._vote(ctx, going, f"{why}, {len(samples) - len(going)} given up" if going != samples else why)
 
     def _vote(self, ctx: Context, samples: Sequence[_Sample], why: str) -> Answerable:
-        voters = [each.line if each.done or each.probe is None else each.probe for each in samples]
-        present = [each for each in voters if each is not None]
+        voters = [sample.line if sample.done or sample.probe is None else sample.probe for sample in samples]
+        present = [voter for voter in voters if voter is not None]
         return ctx.join(present, self.merge, tolerate="best-effort", name="vote", label=f"{self.merge.name}: {why}")
 
     async def _on(self, ctx: Context, samples: Sequence[_Sample]) -> bool:
         """Write the next part of each unfinished sample, and look at those that go on; return whether any does."""
         task = ctx.brief.task
-        asked = [each for each in samples if not each.done]
-        parts = [self._part(ctx, each) for each in asked]
+        asked = [sample for sample in samples if not sample.done]
+        parts = [self._part(ctx, sample) for sample in asked]
         await ctx.gather(*parts, return_exceptions=True)
-        for each, part in zip(asked, parts, strict=True):
+        for sample, part in zip(asked, parts, strict=True):
             if not part.done:
-                each.done = True  # its last part stands, if there is one
+                sample.done = True  # its last part stands, if there is one
                 continue
-            each.line, each.tokens = part, each.tokens + part.tokens
-            each.done = part.result.finish != "length" or each.tokens >= self._whole
-            if each.done:
+            sample.line, sample.tokens = part, sample.tokens + part.tokens
+            sample.done = part.result.finish != "length" or sample.tokens >= self._whole
+            if sample.done:
                 answer = task.extract(part.line)
-                each.final = None if answer is None else task.key(answer)
-        open_now = [each for each in asked if not each.done]
-        probes = [self._probe(each) for each in open_now]
+                sample.final = None if answer is None else task.key(answer)
+        open_now = [sample for sample in asked if not sample.done]
+        probes = [self._probe(sample) for sample in open_now]
         await ctx.gather(*probes, return_exceptions=True)
-        for each, probe in zip(open_now, probes, strict=True):
-            each.probe = probe if probe.done else None
+        for sample, probe in zip(open_now, probes, strict=True):
+            sample.probe = probe if probe.done else None
             # what the question opened, such as a box, belongs to the answer
-            answer = task.extract(self._question(each) + probe.text) if probe.done else None
+            answer = task.extract(self._question(sample) + probe.text) if probe.done else None
             sure = probe.logprob if probe.done else None
-            each.looks.append(Look(None if answer is None else task.key(answer), sure or 0.0))
+            sample.looks.append(Look(None if answer is None else task.key(answer), sure or 0.0))
         return bool(open_now)
 
     @property

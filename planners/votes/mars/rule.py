@@ -111,10 +111,10 @@ def calibrated(lines: Sequence[LineLooks]) -> float:
         return 1.0
     reference, band, open_then = "", 1.0, 1
     for tenth in range(10, -1, -1):
-        said, answered = _stopped(ended, looks, tenth / 10)
+        stopped_at, answered = _stopped(ended, looks, tenth / 10)
         if tenth == 10:
-            reference, open_then = said, answered
-        if said != reference:
+            reference, open_then = stopped_at, answered
+        if stopped_at != reference:
             break
         band = tenth / 10
     return round(max(LEAST, min(1.0, band + 1 / math.sqrt(max(1, open_then)))), 2)

@@ -175,11 +175,11 @@ class Refine(Planner):
 
     def _chosen(self, asker: Asker, round: int, result: Result, step: Step) -> Plan:
         judges = names_in(step.state)
-        said = {draft.name: draft.text for draft in drafts_of(result)}
+        texts = {draft.name: draft.text for draft in drafts_of(result)}
         drafts = [draft for draft in drafts_of(result) if draft.name not in judges]
         if not drafts:
             raise PlannerError(f"no draft of round {round} is left")
-        picks = [words.chosen(said.get(judge, ""), len(drafts), self.shown) for judge in judges]
+        picks = [words.chosen(texts.get(judge, ""), len(drafts), self.shown) for judge in judges]
         return self.next_round(asker, round, drafts, picks)
 
     def next_round(self, asker: Asker, round: int, drafts: list[Draft], picks: list[list[int]] | None = None) -> Plan:
@@ -187,7 +187,7 @@ class Refine(Planner):
         many = self.rounds[round]
         counted = histogram(drafts) if len(drafts) > 1 else ""
         turn = self._prompt(round + 1)
-        said = {"question": asker.question, "histogram": f"{counted}\n\n" if counted else ""}
+        fields = {"question": asker.question, "histogram": f"{counted}\n\n" if counted else ""}
         if self.distiller == "summary" and len(drafts) > 1:
             distill = asker.step(
                 f"distill-{round}",
@@ -199,14 +199,14 @@ class Refine(Planner):
             entries: list[JsonValue] = [{"branch": distill.name, "missing": best}]
             notes = Step(
                 name=f"notes-{round}",
-                op=Join(merge=Plugin(name="stitch", options={"entries": entries}), tolerate="any-end"),
+                op=Join(merge=Plugin(name="stitch", options={"parts": entries}), tolerate="any-end"),
                 needs=(distill.name,),
                 label="workspace",
             )
-            prompts = [turn.parts(words.REFINE, **said, workspace=(Ref(step=notes.name),))] * many
+            prompts = [turn.parts(words.REFINE, **fields, workspace=(Ref(step=notes.name),))] * many
             return self._round(asker, round + 1, prompts, drafts, (distill, notes))
-        blocks = [block(each, self._workspace) for each in self._selected(asker, round, drafts, picks)]
-        prompts = [turn.parts(words.REFINE, **said, workspace=each) for each in blocks]
+        blocks = [block(chosen, self._workspace) for chosen in self._selected(asker, round, drafts, picks)]
+        prompts = [turn.parts(words.REFINE, **fields, workspace=text) for text in blocks]
         return self._round(asker, round + 1, prompts, drafts, ())
 
     def _selected(
@@ -220,7 +220,8 @@ class Refine(Planner):
         match self.distiller:
             case "per-sample-top-k":
                 own = [best[i % len(best)] for i in range(many)]
-                return [[each, *islice((other for other in best if other is not each), self.shown - 1)] for each in own]
+                more = self.shown - 1
+                return [[draft, *islice((other for other in best if other is not draft), more)] for draft in own]
             case "random-k":
                 seeds = [derive(asker.brief.request.seed, "refine", "pick", round, i) for i in range(many)]
                 return [Random(seed).sample(drafts, min(self.shown, len(drafts))) for seed in seeds]
@@ -290,5 +291,5 @@ class Refine(Planner):
 
 def names_in(state: JsonValue) -> tuple[str, ...]:
     """Return the names that a step's state is; in journals of older versions it is their JSON."""
-    found = from_json(state) if isinstance(state, str) else state
-    return tuple(map(str, found)) if isinstance(found, list) else ()
+    saved = from_json(state) if isinstance(state, str) else state
+    return tuple(map(str, saved)) if isinstance(saved, list) else ()

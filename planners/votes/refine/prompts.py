@@ -44,5 +44,5 @@ def chosen(text: str, count: int, k: int) -> list[int]:
     lines = [line for line in visible(text[:20_000]).splitlines() if _NUMBERS.search(line)]
     if not lines:
         return []
-    numbers = [int(found[1]) - 1 for found in _NUMBERS.finditer(lines[-1])]
+    numbers = [int(number[1]) - 1 for number in _NUMBERS.finditer(lines[-1])]
     return list(dict.fromkeys(number for number in numbers if 0 <= number < count))[:k]

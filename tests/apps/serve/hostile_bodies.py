@@ -205,7 +205,7 @@ RAW: dict[str, Body] = {
 EXPRESSIONS: dict[str, Body] = {
     **{
         f"expression of a task: {each}": says(
-            40, "a", plait={"task": {"name": "plain", "options": {"answer": "regex", "pattern": each}}}
+            40, "a", plait={"task": {"name": "plain", "options": {"where": "regex", "pattern": each}}}
         )
         for each in EVIL[:4]
     },
@@ -253,7 +253,7 @@ EXPRESSIONS: dict[str, Body] = {
         },
     ),
     "expression with a thousand repeats": says(
-        9_000, "a", plait={"task": {"name": "plain", "options": {"answer": "regex", "pattern": "((a{1,30}){1,30})$"}}}
+        9_000, "a", plait={"task": {"name": "plain", "options": {"where": "regex", "pattern": "((a{1,30}){1,30})$"}}}
     ),
     "expression of 100 kB": says(
         1,
@@ -261,12 +261,12 @@ EXPRESSIONS: dict[str, Body] = {
         plait={
             "task": {
                 "name": "plain",
-                "options": {"answer": "regex", "pattern": "|".join(f"a{at}" for at in range(12_000))},
+                "options": {"where": "regex", "pattern": "|".join(f"a{at}" for at in range(12_000))},
             }
         },
     ),
     "expression over 2 MB": says(
-        200_000, "aaaaaaaaa!", plait={"task": {"name": "plain", "options": {"answer": "regex", "pattern": "(a+)+$"}}}
+        200_000, "aaaaaaaaa!", plait={"task": {"name": "plain", "options": {"where": "regex", "pattern": "(a+)+$"}}}
     ),
 }
 

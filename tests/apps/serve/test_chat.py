@@ -129,7 +129,7 @@ _ASK = {"model": "q", "messages": [{"role": "user", "content": "x"}]}
         ({**_ASK, "model": "plait/fixed:path=/etc/passwd"}, "planner_not_found", "model"),
         ({**_ASK, "model": "plait/os:system"}, "planner_not_found", "model"),
         ({**_ASK, "plait": {"planer": "x"}}, "unknown_parameter", "plait.planer"),
-        ({**_ASK, "plait": {"task": "plain:answer=function,function=os:getcwd"}}, "task-error", None),
+        ({**_ASK, "plait": {"task": "plain:where=function,function=os:getcwd"}}, "task-error", None),
     ],
 )
 async def test_bodies_are_refused_in_openais_form(serve, body, code, param):

@@ -282,7 +282,7 @@ _HOSTILE = [
     {"name": "fixed", "options": {"path": "/etc/hostile"}}, {"name": "judged", "options": {"judge": {"model": "big"}}},
     {"name": "layers", "options": {"models": ["big"]}}, {"name": "single", "options": {"answer": {"model": "big"}}},
     {"name": "react", "options": {}}, {"name": "route", "options": {"path": "/etc/hostile"}}, "judged:judge.model=big",
-    {"name": "code-search", "options": {"tool": "look"}}, {"name": "tool", "options": {"name": "look"}},
+    {"name": "code-search", "options": {"tool": "look"}}, {"name": "tool", "options": {"tool": "look"}},
 ]  # fmt: skip
 
 

@@ -35,7 +35,7 @@ def _schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 EXPRESSIONS = {
     "the answer of a task": {
-        **_ASK, "plait": {"task": {"name": "plain", "options": {"answer": "regex", "pattern": _EVIL}}}
+        **_ASK, "plait": {"task": {"name": "plain", "options": {"where": "regex", "pattern": _EVIL}}}
     },
     "a pattern of a schema": _schema({"type": "object", "properties": {"x": {"pattern": f"^{_EVIL}"}}}),
     "a pattern of a part with a dialect": _schema(
@@ -71,7 +71,7 @@ async def test_an_expression_holds_nobody_up(serve, body):
 @pytest.mark.parametrize("pattern", [r"(?=a)", r"(a)\1", "("])
 async def test_an_expression_that_cannot_run_so_is_refused_in_words(serve, pattern):
     bodies = [
-        {**_ASK, "plait": {"task": {"name": "plain", "options": {"answer": "regex", "pattern": pattern}}}},
+        {**_ASK, "plait": {"task": {"name": "plain", "options": {"where": "regex", "pattern": pattern}}}},
         _schema({"type": "object", "properties": {"x": {"pattern": pattern}}}),
         _plan(_think("a"), _join("j", ["a"], {"name": "splice", "options": {"goal": pattern}}), output="j"),
     ]

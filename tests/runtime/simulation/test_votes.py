@@ -39,12 +39,12 @@ from plait.runtime.simulation.simulator import (
 from tests.runtime.simulation.test_interleavings import Given, Moody
 
 PRUNINGS = [
-    "deepconf:warmup=2,eta=50", "deepconf:warmup=3,wait=false,eta=10", "successive-halving:first=8",
-    "redundant:steps=2,threshold=0.6", "redundant:steps=1,judge=ngrams,threshold=0.9",
+    "deepconf:warmup=2,eta=50", "deepconf:warmup=3,hold=false,eta=10", "successive-halving:first=8",
+    "redundant:steps=2,threshold=0.6", "redundant:steps=1,by=ngrams,threshold=0.9",
 ]  # fmt: skip
 STOPS = [
-    "consensus", "adaptive-consistency", "esc:window=2", "semantic-entropy", "saturation:least=2,epsilon=0.05",
-    "semantic-entropy:rule=secretary,window=2", "deepconf-consensus:warmup=3,tau=0.7",
+    "consensus", "adaptive-consistency", "esc:window=2", "semantic-entropy", "saturation:min_votes=2,epsilon=0.05",
+    "semantic-entropy:rule=secretary,window=2", "deepconf-consensus:min_votes=3,tau=0.7",
 ]  # fmt: skip
 MERGES = ["majority", "weighted", "weighted:by=lowest,cap=2", "inverse-entropy"]
 
@@ -65,7 +65,7 @@ class Played:
     def __init__(self, seed: int) -> None:
         rng = self.rng = Random(seed)
         names = rng.sample(PRUNINGS, rng.randint(0, 3)) + rng.sample(STOPS, rng.randint(0, 2))
-        names += rng.sample(["waves:width=3", "hedge", "affinity"], rng.randint(0, 1))
+        names += rng.sample(["waves:n=3", "hedge", "affinity"], rng.randint(0, 1))
         rng.shuffle(names)
         self.merge = rng.choice(MERGES)
         options = {
@@ -79,7 +79,7 @@ class Played:
         self.given = Given(Moody(prune=rng.choice([0, 0, 0, 11]), hold=rng.choice([0, 0, 3])))
         request = Request(
             text="?",
-            task=Plugin(name="plain", options={"answer": "boxed"}),
+            task=Plugin(name="plain", options={"where": "boxed"}),
             planner=Plugin(name="sample", options=options),
             policies=(*map(Plugin.of, names), Plugin(name="moody")),
             budget=rng.choice([Budget(), Budget(), Budget(tokens=200), Budget(width=3)]),

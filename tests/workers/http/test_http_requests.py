@@ -79,14 +79,14 @@ async def test_the_models_that_a_server_lists_can_be_asked_for() -> None:
 
 async def test_a_server_that_counts_every_request_is_asked_nothing_beforehand() -> None:
     async with FakeServer(completions=False, models=["any"]) as server:
-        worker = Http(server.url, form="chat", model="any", whole=0)
+        worker = Http(server.url, endpoint="chat", model="any", whole=0)
         await worker.start()
         assert server.requests == []
         assert (await ask(worker, "one", chat=True)).text.split() == ["alpha", "beta", "gamma", "delta"]
         assert len(server.asked()) == 1
         await worker.close()
         with pytest.raises(EngineError, match="name its model"):
-            await Http(server.url, form="chat").start()
+            await Http(server.url, endpoint="chat").start()
 
 
 # --- the key ---

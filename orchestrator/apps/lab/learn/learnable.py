@@ -33,7 +33,7 @@ class Learnable(Frozen):
 
     name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$")
     """Where it belongs: an option of the planner (`n`, `answer.top_p`), `text` for words put before each request, or
-    `policy` for a policy, a list of them, or an empty text for none (`["esc:window=4", "waves:width=4"]`)."""
+    `policy` for a policy, a list of them, or an empty text for none (`["esc:window=4", "waves:n=4"]`)."""
     kind: Literal["text", "number", "choice"] = "text"
     about: str = ""
     """What it is for, as a model that proposes changes is told."""

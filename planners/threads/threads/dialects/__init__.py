@@ -186,15 +186,15 @@ class Dialect(Frozen):
         table = self.join
         if table.separator:
             entries = block.removeprefix(table.head).removesuffix(table.tail).split(table.separator)
-            found = next((entry for entry in entries if entry != table.none), None)
+            claim = next((entry for entry in entries if entry != table.none), None)
         else:
             mark = table.hit.partition("{")[0]
-            found = block.partition(mark)[2].partition(mark)[0] if mark and mark in block else None
-        if found is None or not table.claim_item:
-            return found
-        start = found.rfind(table.claim_from) if table.claim_from else 0
-        steps = expression(table.claim_item).finditer(found[max(0, start) :])
-        return table.claim_separator.join(each.text for each in steps) or None
+            claim = block.partition(mark)[2].partition(mark)[0] if mark and mark in block else None
+        if claim is None or not table.claim_item:
+            return claim
+        start = claim.rfind(table.claim_from) if table.claim_from else 0
+        steps = expression(table.claim_item).finditer(claim[max(0, start) :])
+        return table.claim_separator.join(step.text for step in steps) or None
 
     def _list(self, text: str, opened: bool) -> str | None:
         """Return what is between the last `open` and the `fork` that the text ends with."""
@@ -213,21 +213,21 @@ class Dialect(Frozen):
             return [{} for _ in range(width)]
         if not self.separator:
             body = " ".join(body.split()) if self.words else body
-            found = itertools.islice(expression(self.item).finditer(body), _MAX_MATCHES)
-            return [_groups(each) for each in found]
+            matches = itertools.islice(expression(self.item).finditer(body), _MAX_MATCHES)
+            return [_groups(entry) for entry in matches]
         parts = body.split(self.separator, _MAX_ENTRIES)[:_MAX_ENTRIES]
         item = expression(self.item)
         matches = (item.fullmatch(" ".join(part.split()) if self.words else part) for part in parts)
-        return [_groups(each) if each else None for each in matches]
+        return [_groups(match) if match else None for match in matches]
 
 
-def _groups(found: ExpressionMatch) -> dict[str, str]:
-    return {name: value or "" for name, value in found.named.items()}
+def _groups(match: ExpressionMatch) -> dict[str, str]:
+    return {name: value or "" for name, value in match.named.items()}
 
 
 def fill(template: str, fields: dict[str, str]) -> str:
     """Put fields into a template, once each; a name that is not among them stays as it is."""
-    return _FIELD.sub(lambda found: fields.get(found[1], found[0]), template)
+    return _FIELD.sub(lambda field: fields.get(field[1], field[0]), template)
 
 
 @functools.cache

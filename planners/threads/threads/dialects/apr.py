@@ -47,15 +47,15 @@ class Apr(Dialect):
     def remember(self, notes: str, text: str) -> str:
         """Return the notes with the nodes that `text` moves to or generates."""
         nodes: dict[str, list[object]] = json.loads(notes) if notes else {}
-        for found in _MOVED.finditer(text):
+        for moved in _MOVED.finditer(text):
             if len(nodes) < _MAX_NODES:
-                nodes[found[1]] = [found[2], re.findall(r"\d{1,9}", found[3]), re.findall(_STEP, found[4])]
-        for found in _MADE.finditer(text):
-            parent = nodes.get(found[1].rpartition(",")[0])
-            if found[1] not in nodes and parent is not None and len(nodes) < _MAX_NODES:
+                nodes[moved[1]] = [moved[2], re.findall(r"\d{1,9}", moved[3]), re.findall(_STEP, moved[4])]
+        for made in _MADE.finditer(text):
+            parent = nodes.get(made[1].rpartition(",")[0])
+            if made[1] not in nodes and parent is not None and len(nodes) < _MAX_NODES:
                 steps = parent[2]
                 assert isinstance(steps, list)
-                nodes[found[1]] = [found[2], re.findall(r"\d{1,9}", found[3]), [*steps, found[4]]]
+                nodes[made[1]] = [made[2], re.findall(r"\d{1,9}", made[3]), [*steps, made[4]]]
         return json.dumps(nodes, separators=(",", ":"))
 
     def begin(self, fields: dict[str, str], prompt: str, notes: str) -> str | None:

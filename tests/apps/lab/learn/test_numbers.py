@@ -60,7 +60,7 @@ def test_the_temperature_that_is_better_is_found_and_taken(tmp_path: Path) -> No
 
 def test_width_and_stop_rule_follow_the_price_of_a_token(tmp_path: Path) -> None:
     width = Learnable(name="n", kind="number", value=8, low=1, high=16, whole=True)
-    rule = Learnable(name="policy", kind="choice", value="", choices=("", "waves:width=1"))
+    rule = Learnable(name="policy", kind="choice", value="", choices=("", "waves:n=1"))
     made = questions(60, {1.0: 0.5}, seed=2)
     replay, best = Replay(PLANNER), dict[float, Any]()
     for price in (0.0, 0.002, 0.1):
@@ -69,7 +69,7 @@ def test_width_and_stop_rule_follow_the_price_of_a_token(tmp_path: Path) -> None
         best[price] = found.best
         assert found.replays < 0.6 * found.tried * 30, "halving runs fewer than all on all"
     assert best[0.0]["n"] >= 8, "samples cost nothing"
-    assert best[0.002]["policy"] == "waves:width=1", "one after another, so that a right one saves the rest"
+    assert best[0.002]["policy"] == "waves:n=1", "one after another, so that a right one saves the rest"
     assert best[0.1]["n"] == 1, "a line costs more than its chance is worth"
 
 
@@ -118,9 +118,7 @@ def test_candidates_are_the_grid_between_the_bounds() -> None:
 
 
 def test_a_policy_is_added_to_those_that_are_kept() -> None:
-    planner, policies = applied(
-        PLANNER, [Plugin(name="fifo")], {"n": 2, "text": "x", "policy": ["esc", "waves:width=4"]}
-    )
+    planner, policies = applied(PLANNER, [Plugin(name="fifo")], {"n": 2, "text": "x", "policy": ["esc", "waves:n=4"]})
     assert (planner.options["n"], "text" in planner.options) == (2, False)
     assert [each.name for each in policies] == ["fifo", "esc", "waves"]
     assert applied(PLANNER, [], {"policy": ""})[1] == ()
