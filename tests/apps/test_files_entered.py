@@ -19,9 +19,9 @@ from plait.core.ops import Plugin
 from plait.workers.scripted import Reply, Scripted
 
 OURS = Path(plait.__file__).parent
-BY_SDK = 38
-BY_SERVER = 50
-BY_REPL = 50
+BY_SDK = 37
+BY_SERVER = 51
+BY_REPL = 49
 
 
 async def entered(work: Callable[[], Awaitable[object]]) -> list[str]:

@@ -80,6 +80,8 @@ class Tools(Worker):
         self.on_ask: Callable[[Question], Awaitable[JsonValue]] | None = None
         """Puts the questions of tools to a person; without it they are not answered."""
         self._tools: dict[str, AnyTool] = {}
+        self.specs: tuple[ToolSpec, ...] = ()
+        """Descriptions of the tools, for planners; kept, since each run is told of all."""
         self._of_runs: dict[str, dict[str, AnyTool]] = {}
         """By run: the tools that it alone may call."""
         self.add((*tools, *(load_tools(file) if file is not None else ())))
@@ -97,6 +99,7 @@ class Tools(Worker):
         Raises `ToolSchemaError` for another tool of the same name or a function that cannot be a tool.
         """
         self._tools = self._with(tools)
+        self.specs = tuple(known.spec for known in self._tools.values())
 
     def lend(self, run: str, tools: Iterable[AnyTool | Callable[..., Any]]) -> Callable[[], None]:
         """Let one run call more tools than the others may; return a function that takes them away again. Raises what
@@ -120,11 +123,6 @@ class Tools(Worker):
             if known.setdefault(made.name, made).fn is not made.fn:
                 raise ToolSchemaError(f"two tools are named {made.name!r}: give one another name with @tool(name=…)")
         return known
-
-    @property
-    def specs(self) -> tuple[ToolSpec, ...]:
-        """Descriptions of the tools, for planners."""
-        return tuple(each.spec for each in self._tools.values())
 
     async def start(self) -> None:
         """Connect to the MCP servers, if there are any. Raises `WorkerError` for one that cannot be used, and

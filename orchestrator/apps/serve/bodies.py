@@ -141,6 +141,7 @@ class Body(FormFields):
         begin: str = "",
     ) -> Request:
         said, choice = self.plait, self.tool_choice
+        formed = not self.model_fields_set.isdisjoint(FormFields.model_fields)
         named = choice.get("function", choice) if isinstance(choice, dict) else None
         sampled = ("temperature", "top_p", "min_p", "repetition_penalty", "chat_template_kwargs")
         return Request.of(
@@ -158,8 +159,8 @@ class Body(FormFields):
                 "session": self.session_id,
                 "salt": self.cache_salt,
                 "priority": self.priority,
-                "output": output if output is not None else self.output_form,
-                "form": self.text_form,
+                "output": self.output_form if output is None and formed else output,
+                "form": self.text_form if formed else None,
                 "tools": [tool.model_dump(include={"name", "description", "parameters"}) for tool in tools],
                 "tool_choice": named.get("name") if isinstance(named, dict) else choice,
                 "parallel_tool_calls": self.parallel_tool_calls,
