@@ -211,13 +211,15 @@ class VoteTally:
     def __init__(self, task: Task, weights: Mapping[str, int] | None = None) -> None:
         self.counts: dict[str, int] = {}
         """Votes of each answer, by its key."""
-        self.votes = 0
+        self.votes: int = 0
         """All of these together."""
+        self.top: int
+        self.second: int
         self.top = self.second = 0
         """Votes of the first and of the second answer."""
         self._task, self._weights = task, weights or {}
         self._first: str | None = None
-        self.pending = sum(self._weights.values()) - len(self._weights)
+        self.pending: int = sum(self._weights.values()) - len(self._weights)
         """Votes that go to branches that have not ended, beside the one that each has."""
         self._ends: dict[str, str | tuple[str] | None] = {}
         """By step: the key of its answer, `None` without one, or in a tuple the step that votes in its place."""

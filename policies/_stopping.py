@@ -20,6 +20,7 @@ class Poll:
     def __init__(
         self, branches: Sequence[Branch] | Callable[[], Sequence[Branch]], task: Task, tally: object = None
     ) -> None:
+        self.task: Task
         self._branches, self.task = branches, task
         self._tally = tally if isinstance(tally, VoteTally) and tally.plain else None
         """The votes, where the join's merge counts them anyway: then no branch need be looked at."""

@@ -58,6 +58,7 @@ remove_unloadable() { # CUDA builds beside a CPU torch fail to load, and transfo
     if [ "${#broken[@]}" -gt 0 ]; then
       say "removing ${broken[*]}: not loadable beside this torch, and not needed"
       "$VENV/bin/python" -m pip uninstall --quiet --yes "${broken[@]}" >>"$LOG" 2>&1
+      "$VENV/bin/python" "$(dirname "$0")/left_out.py" "${broken[@]}" >>"$LOG" 2>&1 # else `pip check` asks for them
     fi
   }
 }
@@ -100,6 +101,7 @@ say "installing plait with the $EXTRA engine and the developer's tools (one to t
 # Its questions and its checker are data for the tests; what it depends on pins what others need newer.
 "$VENV/bin/python" -m pip install --disable-pip-version-check --no-deps bfcl-eval >>"$LOG" 2>&1 </dev/null ||
   say "the package index has no bfcl-eval: its tests will be left out"
+"$VENV/bin/python" "$(dirname "$0")/left_out.py" --all-of bfcl-eval >>"$LOG" 2>&1
 rm -f "$UNDER_WAY"
 say "checking that the engine's libraries load"
 remove_unloadable

@@ -41,7 +41,9 @@ class Group:
     """A scope of a flow: steps that share a budget."""
 
     def __init__(self, name: str, budget: Budget | None, outer: Group | None = None) -> None:
-        self.name, self.budget, self.outer = name, budget, outer
+        self.name: str = name
+        self.budget: Budget | None = budget
+        self.outer: Group | None = outer
         self.steps: list[StepHandle[object]] = []
         self.count = 0
         """Steps made in it and in the scopes inside it."""
@@ -327,7 +329,8 @@ class All(Several[list[T]]):
 
     def __init__(self, host: FlowHost, members: Iterable[Promise[T]], exceptions: bool) -> None:
         super().__init__(host)
-        self.members = self._each = list(members)
+        self._each = list(members)
+        self.members: Sequence[Promise[object]] = self._each
         self._open = len(self._each)
         self._exceptions = exceptions
         for each in self._each:
@@ -355,7 +358,8 @@ class First(Several[T | None]):
         any_end: bool = False,
     ) -> None:
         super().__init__(host)
-        self.members = self._each = list(members)
+        self._each = list(members)
+        self.members: Sequence[Promise[object]] = self._each
         self._open = len(self._each)
         self._ok, self._cancel, self._any_end = ok, cancel, any_end
         for each in self._each:

@@ -187,6 +187,8 @@ class Overloaded(WorkerError):
 
     def __init__(self, message: str, wait: float | None = None) -> None:
         super().__init__(message, wait)
+        self.message: str
+        self.wait: float | None
         self.message, self.wait = message, wait
 
     def __str__(self) -> str:
@@ -293,6 +295,10 @@ class InvalidTransition(InvariantError):
 
     def __init__(self, step: str, start: str, finish: str, story: tuple[str, ...]) -> None:
         super().__init__(step, start, finish, story)
+        self.step: str
+        self.start: str
+        self.finish: str
+        self.story: tuple[str, ...]
         self.step, self.start, self.finish, self.story = step, start, finish, story
 
     def __str__(self) -> str:

@@ -9,7 +9,7 @@ adds them. Step ids are `run:name` and, for a step that another one expanded int
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter
 
@@ -26,7 +26,7 @@ class _Record:
     """Base of events and actions: read from JSON, they have no unknown fields."""
 
     __slots__ = ()
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
 
 Status = Literal["done", "partial", "failed", "cancelled"]

@@ -106,7 +106,8 @@ class Context:
         """The request, its task, and the tools there are."""
         self._inner: Inner | None = None
         self._tools = brief.tools  # of the run; `brief.tools` are this flow's
-        self._host = self.host = host
+        self.host: FlowHost = host
+        self._host = host
         self._planner = planner
         self._names: dict[str, None] = {}
         self._group: Group | None = None

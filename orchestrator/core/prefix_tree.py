@@ -12,7 +12,7 @@ class PrefixTree:
 
     def __init__(self) -> None:
         self._root: _Edges = {}
-        self.size = 0
+        self.size: int = 0
         """Units that it holds."""
 
     def add(self, units: Iterable[Hashable]) -> int:

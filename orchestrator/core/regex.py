@@ -79,7 +79,7 @@ class Expression:
         options.log_errors = False  # they are told to the caller
         self._compiled = _RE2.compile(pattern, options)
         self._names = dict(self._compiled.groupindex)
-        self.size = self._compiled.programsize
+        self.size: int = self._compiled.programsize
         self._most = WORK // max(1, self.size)
 
     def search(self, text: str) -> ExpressionMatch | None:

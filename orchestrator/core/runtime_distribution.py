@@ -49,8 +49,8 @@ class Branches:
         if not lengths or min(lengths) < 1 or len(good) != len(lengths):
             raise ValueError("lengths of at least one token are needed, and as many marks of success")
         pairs = sorted(zip(lengths, good, strict=True))
-        self.lengths = [length for length, _ in pairs]
-        self.succeeded = [mark for _, mark in pairs]
+        self.lengths: list[int] = [length for length, _ in pairs]
+        self.succeeded: list[bool] = [mark for _, mark in pairs]
 
     def first(self, n: int, step: Step | None = None) -> Prediction:
         """Predict when the first of n branches ends."""
@@ -148,7 +148,7 @@ class Problems:
         """Raises `ValueError` without any."""
         if not problems:
             raise ValueError("recorded branches of at least one problem are needed")
-        self.problems = list(problems)
+        self.problems: list[Branches] = list(problems)
 
     def first(self, n: int, step: Step | None = None) -> Prediction:
         """As `Branches.first`."""

@@ -87,8 +87,8 @@ class SearchTree:
     """The tree of one run."""
 
     def __init__(self, random: Chance, width: int) -> None:
-        self.root = SearchNode("n", score=0.5)
-        self.nodes = [self.root]
+        self.root: SearchNode = SearchNode("n", score=0.5)
+        self.nodes: list[SearchNode] = [self.root]
         self.random = random
         """The flow's random numbers, the same in a replay."""
         self.width = width

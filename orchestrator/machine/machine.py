@@ -95,7 +95,7 @@ from .records import Account, Attempt, Node, Records, Run, Scope, WorkerState
 from .slots import Slots
 from .steps import Steps, judge_at_deadline, late
 from .views import MachineView, NodeView
-from .waiting import Timer
+from .waiting import Timer, Timers
 
 _REMEMBERED = 4_096
 """Runs that are known to have finished; a driver may live for years, and each takes some 150 bytes."""
@@ -108,7 +108,7 @@ class Machine:
     def __init__(self, plugins: PluginRegistry, *, cancel_timeout: float = 10.0, lease: float | None = None) -> None:
         self.cancel_timeout = cancel_timeout
         self.lease = lease
-        self.late = 0
+        self.late: int = 0
         """News of attempts, steps and runs that were already over."""
         self.retired: list[Run] = []
         """Runs that finished in the last `handle`."""
@@ -116,22 +116,23 @@ class Machine:
         self._finished: dict[str, None] = {}
         """Ids of the runs that finished last, in that order: a second copy of one's submission is late news."""
         self._records = records = Records()
-        self.queue = queue = ReadyQueue(records.workers)
+        queue = ReadyQueue(records.workers)
+        self.queue: ReadyQueue = queue
         self._slots = slots = Slots(records, queue, cancel_timeout=cancel_timeout, lease=lease)
         self._steps = steps = Steps(records, queue, slots)
         self._dispatcher = Dispatcher(records, queue, slots, steps)
         self._reviews = Reviews(records, queue, slots, steps)
         self._plans = Plans(records, slots, steps, plugins)
         self._limits = LimitEnforcer(records, slots, steps)
-        self.runs = records.runs
+        self.runs: dict[str, Run] = records.runs
         """Runs that have not finished, by id."""
-        self.nodes = records.nodes
+        self.nodes: dict[str, Node] = records.nodes
         """Their steps, by id."""
-        self.attempts = records.attempts
+        self.attempts: dict[int, Attempt] = records.attempts
         """Attempts that are not gone, by id."""
-        self.workers = records.workers
+        self.workers: dict[str, WorkerState] = records.workers
         """All workers that ever came, by name."""
-        self.timers = slots.timers
+        self.timers: Timers = slots.timers
 
     @property
     def now(self) -> float:

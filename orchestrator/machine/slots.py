@@ -26,7 +26,7 @@ class Slots:
     def __init__(self, records: Records, queue: ReadyQueue, *, cancel_timeout: float, lease: float | None) -> None:
         self.cancel_timeout = cancel_timeout
         self.lease = lease
-        self.timers = Timers()
+        self.timers: Timers = Timers()
         self.closing: list[Run] = []
         """Runs that may be over, as their last attempt is gone or their output has ended."""
         self.stirred: dict[str, Run] = {}

@@ -293,8 +293,8 @@ class MachineView:
     def __init__(self, records: Records, queue: ReadyQueue, subject: NodeView | None = None, run: str = "") -> None:
         self._records = records
         self._queue = queue
-        self.subject = subject
-        self.run = run or (subject.run if subject is not None else "")
+        self.subject: NodeView | None = subject
+        self.run: str = run or (subject.run if subject is not None else "")
 
     @property
     def now(self) -> float:

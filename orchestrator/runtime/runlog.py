@@ -197,7 +197,8 @@ class RunDelta:
     __slots__ = ("at", "began", "ended", "finished", "first", "machine", "started", "stopping", "touched")
 
     def __init__(self, at: float, machine: Machine) -> None:
-        self.at, self.machine = at, machine
+        self.at: float = at
+        self.machine: Machine = machine
         """The machine, and its time."""
         self.began: list[RunRecord] = []
         """Runs that were not known before; one that goes on without having been submitted here has no plan."""

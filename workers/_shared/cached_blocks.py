@@ -94,7 +94,7 @@ class CachedBlocks:
     """The blocks of one engine. Pure, and for one thread."""
 
     def __init__(self) -> None:
-        self.block = 0
+        self.block: int = 0
         """Tokens in a block, once it is known."""
         self._blocks: dict[Hashable, _Block] = {}
         self._places: dict[Hashable, Hashable] = {}

@@ -57,6 +57,8 @@ class ConfidenceTrace:
 
     def __init__(self, k: int, window: int = 0) -> None:
         """Begin a generation whose `k` likeliest tokens are looked at (-1: all), in groups of `window` tokens."""
+        self.k: int
+        self.window: int
         self.k, self.window = k, window
         self.group: float | None = None
         """Mean confidence of the last full window."""

@@ -60,10 +60,12 @@ class Link:
             import httpx
         except ModuleNotFoundError as error:
             raise EngineError(f"the http worker needs {error.name!r}: pip install httpx") from error
+        self.base_url: str
+        self.limits: AnswerLimits
         self.base_url, self.limits = base_url, limits or AnswerLimits()
         self.owners: frozenset[str] = frozenset()
         """Who owns the server's models, once they are listed."""
-        self.key_variable = key_variable or DEFAULT_KEY
+        self.key_variable: str = key_variable or DEFAULT_KEY
         key = os.environ.get(self.key_variable, "").strip()
         if key_variable and not key:
             raise EngineError(f"the environment variable {key_variable} is not set: put the server's key into it")

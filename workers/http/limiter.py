@@ -21,10 +21,10 @@ class Gate:
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
-        self.limit = float(slots)
+        self.limit: float = float(slots)
         """Requests that may be at the server at once; its whole part counts, and it is never under 1."""
-        self.inside = 0
-        self.open_at = 0.0
+        self.inside: int = 0
+        self.open_at: float = 0.0
         """No request goes before this time, on the loop's clock."""
         self._round = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -79,9 +79,9 @@ class AnswerSpeed:
     came."""
 
     def __init__(self) -> None:
-        self.rate = 50.0
+        self.rate: float = 50.0
         """Tokens a second of one answer: a mean over the last dozen or so."""
-        self.per_byte = 0.25
+        self.per_byte: float = 0.25
         """Tokens for each byte of a prompt, likewise."""
         self.per_piece: float | None = None
         """The most tokens for each piece of a stream, of late; `None` until the server has counted one."""

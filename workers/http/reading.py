@@ -52,6 +52,7 @@ class AnswerReading:
         self._opened = opened and self._chat
         self._head = ""
         """The text so far, until such a block is over."""
+        self.thought_tokens: int
         self.thought_tokens = self._thoughts_begun = 0
         """How many of `count` are of thoughts, as far as their pieces tell."""
         self._most = MOST_CALLS if think.parallel_tool_calls else 1
@@ -78,16 +79,16 @@ class AnswerReading:
         self._labels: dict[str, float] = {}
         self.told: Usage | None = None
         """What the server says of the stream that is read now, so far."""
-        self.billed = False
+        self.billed: bool = False
         """That is all of it: it was said at its end."""
-        self.ended = False
+        self.ended: bool = False
         """The server ended it, and not we."""
         self._calls: CallAssembler | None = None
         """Calls of functions, if it made any."""
         self._names = {sent: own for own, sent in sent_names(think).items()} if think.tools else {}
         self._aligned = True
         """The ids are those of the text."""
-        self.size = 0
+        self.size: int = 0
         """Bytes of text that the server sent."""
         self._beyond = 0
         """Tokens that came after what is wanted."""
@@ -95,17 +96,17 @@ class AnswerReading:
         """Reasoning that the server keeps apart."""
         self.ids: list[int] = []
         self.prompt_ids: list[int] = []
-        self.count = 0
+        self.count: int = 0
         """Tokens so far; where the server does not say, one a piece of text."""
-        self.chunks = 0
+        self.chunks: int = 0
         """JSON objects so far."""
         self.finish: Finish | None = None
         self.stop: int | str | None = None
         """The stop token or text that ended the answer, where the server says it."""
-        self.says_stop = False
-        self.stopped_here = False
+        self.says_stop: bool = False
+        self.stopped_here: bool = False
         """We found a stop text: the rest is not wanted."""
-        self.overran = False
+        self.overran: bool = False
         """The server generated more than the step's `max_tokens`: the rest was cut off and is not wanted."""
 
     @property

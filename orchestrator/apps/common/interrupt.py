@@ -34,7 +34,7 @@ class Stopper:
     """Whether the user has asked for the end, and what is to be done then."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.requested = False
+        self.requested: bool = False
         self._loop = loop
         self._signals = 0
         self._then: list[Callable[[], object]] = []

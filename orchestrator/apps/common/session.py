@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
@@ -76,6 +77,8 @@ async def opened_session(
 
 def _refuse_model(model: str) -> None:
     """Raise `EngineError` for a model that `plait doctor` can see is none, before an engine takes its time."""
+    if importlib.util.find_spec("vllm") is None:  # the worker says what to install first
+        return
     check = model_folder(model)
     if check.grade == "fail":
         raise EngineError(f"{check.found}: {check.remedy}")

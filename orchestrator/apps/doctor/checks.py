@@ -20,7 +20,7 @@ from typing import Any, Literal
 from ...core.messages import did_you_mean
 from ...core.processor import float_type
 from ...runtime.client.config import Config
-from ...runtime.client.models import named
+from ...runtime.client.models import BUNDLED, INSTALL, named
 from .packages import version_of
 from .ray_auth import ask_entry
 
@@ -138,6 +138,8 @@ def model_folder(model: str) -> Check:
         if model.count("/") == 1 and not model.startswith((".", "/", "~")):
             hint = "download it once with `hf download`, and give --model its folder, to be independent of the network"
             return Check("model", "warn", f"{model} is no folder here, so it is looked for on a hub", hint)
+        if folder.parent == BUNDLED:
+            return Check("model", "fail", f"the model {folder.name} is not installed", INSTALL)
         return Check("model", "fail", f"there is no model at {model}{did_you_mean(model, named())}", remedy)
     if not folder.is_dir():
         return Check("model", "fail", f"{model} is a file", remedy)

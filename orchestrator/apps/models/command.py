@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ...core.errors import UsageError
-from ...runtime.client.models import BUNDLED, CATALOG, cache, fetched
+from ...runtime.client.models import BUNDLED, CATALOG, INSTALL, NAMES, cache, fetched
 from ..common.options import Json
 from ..common.output import opened
 from .convert import convert as converted
@@ -40,7 +40,8 @@ def listing(as_json: Json = False) -> None:
             return
         wide = max(len(name) for name, _, _ in rows) + 2
         for name, about, folder in rows:
-            missing = "" if folder else f"; fetch it with `plait model get {name}`"
+            get = INSTALL if name in NAMES else f"fetch it with `plait model get {name}`"
+            missing = "" if folder else f"; {get}"
             output.people.print(f"{name:<{wide}}{about}{missing}", markup=False, soft_wrap=True)
 
 
@@ -54,7 +55,7 @@ def convert(
     called = name or re.sub(r"[^a-z0-9]+", "-", file.stem.lower()).strip("-")
     if out is None and not re.fullmatch(r"[a-z][a-z0-9-]*", called):
         raise UsageError(f"{called!r} is no name of a model: small letters, digits and dashes (--name)")
-    if out is None and (called in CATALOG or (BUNDLED / called).is_dir()):
+    if out is None and called in (*CATALOG, *NAMES):
         raise UsageError(f"{called} is the name of another model: give --name")
     folder = out or cache() / called
     if (folder / "config.json").exists():
@@ -72,9 +73,9 @@ def convert(
 def listed() -> list[tuple[str, str, Path | None]]:
     """Return each model that `--model` knows by name: its name, what it is, and its folder if it is there."""
     rows: list[tuple[str, str, Path | None]] = []
-    for folder in sorted(BUNDLED.iterdir()):
-        if (folder / "config.json").is_file():
-            rows.append((folder.name, "comes with plait", folder))
+    for name in NAMES:
+        there = (BUNDLED / name / "config.json").is_file()
+        rows.append((name, "of plait-models", BUNDLED / name if there else None))
     for name, entry in CATALOG.items():
         rows.append((name, entry.about, fetched(name)))
     known = {name for name, _, _ in rows}

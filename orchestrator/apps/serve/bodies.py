@@ -64,7 +64,7 @@ class PlaitField(Frozen):
 class Body(FormFields):
     """What all bodies say. What of them is no field here is passed on, ignored or refused (`fields.py`)."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=False)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=False)
     endpoint: ClassVar[str] = ""
     """Whose body it is, in the ledger of fields."""
 
@@ -186,7 +186,7 @@ class Body(FormFields):
 class FormatJson(BaseModel):
     """`response_format.json_schema`."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     name: str = "answer"
     schema_: dict[str, JsonValue] = Field(default={}, alias="schema")
 
@@ -194,7 +194,7 @@ class FormatJson(BaseModel):
 class ResponseFormat(BaseModel):
     """`response_format`."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     type: Literal["text", "json_object", "json_schema"]
     json_schema: FormatJson | None = None
 
@@ -213,7 +213,7 @@ class ResponseFormat(BaseModel):
 class FunctionTool(BaseModel):
     """A function that the client offers."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
     description: str | None = None
     parameters: dict[str, JsonValue] | None = None
@@ -223,7 +223,7 @@ class FunctionTool(BaseModel):
 class ToolBody(BaseModel):
     """A tool of a chat body."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     type: str
     function: FunctionTool | None = None
 
@@ -231,7 +231,7 @@ class ToolBody(BaseModel):
 class StreamOptions(BaseModel):
     """`stream_options`."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     include_usage: bool = False
 
 
@@ -318,7 +318,7 @@ def _check_choice(choice: str | dict[str, JsonValue] | None, names: list[str]) -
 class TextFormat(BaseModel):
     """`text.format` of a response."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str | None = None
     schema_: dict[str, JsonValue] | None = Field(default=None, alias="schema")
@@ -327,14 +327,14 @@ class TextFormat(BaseModel):
 class TextConfig(BaseModel):
     """`text` of a response."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     format: TextFormat | None = None
 
 
 class ResponseTool(BaseModel):
     """A tool of a response's body."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     type: str
     name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
     description: str | None = None

@@ -51,8 +51,12 @@ class ApiError(Exception):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
+        self.status: int
+        self.message: str
+        self.code: str | None
+        self.param: str | None
         self.status, self.message, self.code, self.param = status, writable(message), code, param
-        self.headers = dict(headers or {})
+        self.headers: dict[str, str] = dict(headers or {})
         if retry is not None:
             self.headers["x-should-retry"] = "true" if retry else "false"
 

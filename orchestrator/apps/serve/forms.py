@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -18,7 +18,7 @@ _KINDS = ("json", "json_object", "regex", "choice", "grammar")
 class StructuredOutputs(BaseModel):
     """`structured_outputs`: one of its fields says the form."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     json_: dict[str, JsonValue] | str | None = Field(default=None, alias="json")
     json_object: bool | None = None
     regex: str | None = None

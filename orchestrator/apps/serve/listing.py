@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -42,7 +42,7 @@ Row = dict[str, Any]
 class ListQuery(Frozen):
     """The query of `GET /runs`."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
     scope: Literal["here", "all"] = "all"
     """`here`: runs of this process. `all`: also those of other processes whose journals are in the same place."""
     past: bool = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
@@ -42,7 +42,7 @@ _IN_SHORT = {
 class NewRun(BaseModel):
     """The body of `POST /runs`."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     text: str = Field(min_length=1, pattern=r"\S")
     planner: str = Field(min_length=1, max_length=1000)
     """With options and policies, as in the name of a model: `sample:n=4+consensus`."""

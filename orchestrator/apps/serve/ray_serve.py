@@ -5,7 +5,7 @@ serve run plait.apps.serve.ray_serve:app config=plait.toml upstream=http://local
 # No `from __future__ import annotations`: Ray Serve reads the annotation of `app` to check its arguments.
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -26,7 +26,7 @@ _AFTER = 10.0
 class DeployArguments(BaseModel):
     """The arguments of the application: `name=value` behind `serve run`, or `args` in a file of `serve deploy`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
     name: str = "plait"
     config: Path | None = None
     """A `plait.toml` that every node has; its table [serve] holds the server's settings."""

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 from starlette.requests import Request
@@ -43,7 +43,7 @@ _STEERING = {name: verb for name, verb in VERBS.items() if verb.of_run and verb.
 class Order(BaseModel):
     """The body of `POST /runs/ID/VERB`: the arguments of the verb."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     step: str = ""
     question: str = ""
     value: JsonValue = None
@@ -57,7 +57,7 @@ class Order(BaseModel):
 class Login(BaseModel):
     """The body of `POST /login`."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
     key: str = ""
 
 

@@ -49,7 +49,7 @@ class User:
 
     def __init__(self, tenant: Tenant, settings: Settings, clock: Callable[[], float] = time.time) -> None:
         self.tenant = tenant
-        self.name = tenant.name
+        self.name: str = tenant.name
         self._settings = settings
         self._planners = settings.planners if tenant.planners is None else tenant.planners
         self._meant: set[str | None] = set()
@@ -70,7 +70,7 @@ class User:
         self._held: dict[str, list[Holding]] = {}
         """By run: of each allowance, what it holds."""
         # Not guessable from the name: whoever knew another's salt could time whether its prompts are cached.
-        self.salt = secrets.token_hex(8) if tenant.keys and tenant.salted else ""
+        self.salt: str = secrets.token_hex(8) if tenant.keys and tenant.salted else ""
 
     @property
     def runs(self) -> int:
@@ -287,8 +287,9 @@ class Tenants:
     """All tenants, found by their keys."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
-        self.everybody = User(Tenant(name="anybody", admin=True), settings, clock) if not settings.tenants else None
-        self.users = {tenant.name: User(tenant, settings, clock) for tenant in settings.tenants}
+        open_to_all = not settings.tenants
+        self.everybody: User | None = User(Tenant(name="anybody", admin=True), settings, clock) if open_to_all else None
+        self.users: dict[str, User] = {tenant.name: User(tenant, settings, clock) for tenant in settings.tenants}
         self._by_key = {key: self.users[tenant.name] for tenant in settings.tenants for key in tenant.keys}
         self._sessions: dict[str, User] = {}
         if len(self.users) < len(settings.tenants) or len(self._by_key) < sum(len(t.keys) for t in settings.tenants):

@@ -85,22 +85,23 @@ class Tool(Generic[P, R]):
         self.fn = fn
         self.approve = approve
         """A person has to allow each call before it is made."""
-        self.name = _checked_name(fn, name)
+        self.name: str = _checked_name(fn, name)
         _check_callable(fn, self.name)
         if timeout is not None and not timeout > 0:
             raise ToolSchemaError(f"tool {self.name!r}: a timeout of {timeout!r} s makes no sense; give seconds > 0")
         doc = Docstring.of(fn)
-        self.description = doc.text if description is None else inspect.cleandoc(description).strip()
+        self.description: str = doc.text if description is None else inspect.cleandoc(description).strip()
         self.side_effects = side_effects
         """Calling it changes the world; such a call is never tried twice, unless it is idempotent."""
         self.idempotent = idempotent
         """Calling it twice does what calling it once does."""
         self.timeout = timeout
         """Seconds that a call may take, or `None`."""
-        self.is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
+        self.is_async: bool = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
+        self.context: str | None
         self._names, self._model, self.context = _arguments(fn, self.name, doc.arguments)
         """`context` is the name of the parameter that is given a `ToolContext`, if there is one."""
-        self.parameters = _json_schema(self._model, self.name)
+        self.parameters: dict[str, JsonValue] = _json_schema(self._model, self.name)
         """JSON schema of the arguments, an object."""
         functools.update_wrapper(self, fn)
 

@@ -119,10 +119,10 @@ class AsyncOrchestrator:
                 f"{', '.join(doubled)} beside `config`: put all settings into it (config.model_copy(update={{…}})), or "
                 "give them by name without it"
             )
-        self.config = config or Config.load(**named)
+        self.config: Config = config or Config.load(**named)
         allow(*self.config.allow)
         trust(self.config.worker, self.config.planner, self.config.merge, *self.config.policies)
-        self.plugins = Plugins()
+        self.plugins: Plugins = Plugins()
         self._given = handed_over(workers)
         self._tools: Any = build_tools(self.config, self.plugins, tools)
         self._asker = QuestionQueue(on_ask)

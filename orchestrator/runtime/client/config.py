@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 from pydantic_settings import (
@@ -127,7 +127,7 @@ File = Annotated[Path, AfterValidator(Path.expanduser)]
 class Config(BaseSettings):
     """All settings. `Config(…)` takes them from its arguments alone; `Config.load` reads file and environment too."""
 
-    model_config = SettingsConfigDict(
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
         frozen=True,
         extra="forbid",
         defer_build=True,

@@ -19,6 +19,7 @@ from ...core.events import Action, Event, Finish as RunEnd, Progressed, Submitte
 from ...core.plan import Plan
 from ...core.provenance import Provenance
 from ...core.record import StepRecord
+from ...core.request import Request
 from ...core.result import Finish, Result, Token, as_failure
 from ...core.task import Task
 from ...core.tools.context import OPERATOR, Answerer, Question
@@ -78,7 +79,7 @@ class Handle:
         ended: float | None = None,
         provenance: Callable[[], Provenance] | None = None,
     ) -> None:
-        self.run = event.run
+        self.run: str = event.run
         """Id of the run."""
         self._driver = driver
         self._task = task
@@ -86,9 +87,9 @@ class Handle:
         self._record.seen = len(nodes)
         self._ended = ended
         self._provenance = provenance
-        self.request = event.request
+        self.request: Request = event.request
         """What was asked."""
-        self.paused = False
+        self.paused: bool = False
         """Whether nothing more of it is started."""
         self._limits: Budget | None = None
         """The limits that were asked for last."""

@@ -1,10 +1,11 @@
-"""Models by name: those that come with plait, and those that `plait model get` fetches from the package index.
+"""Models by name: those of the distribution plait-models, and those that `plait model get` fetches.
 
 A fetched model is a folder like any other: `config.json`, a tokenizer, safetensors.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from dataclasses import dataclass
@@ -12,9 +13,26 @@ from pathlib import Path
 
 from ...core.errors import ConfigError
 
-__all__ = ["BUNDLED", "CATALOG", "CHAT", "Entry", "cache", "fetched", "folder_of", "named"]
+__all__ = ["BUNDLED", "CATALOG", "CHAT", "INSTALL", "NAMES", "Entry", "cache", "fetched", "folder_of", "named"]
 
-BUNDLED = Path(__file__).parents[2] / "models"
+NAMES = ("arithmetic", "countdown", "countdown-large", "outline", "tables", "tables-draft", "tables-tiny")
+"""The models of plait-models."""
+INSTALL = "pip install plait-models (in a checkout: pip install ./distributions/plait-models)"
+"""What brings them."""
+
+
+def _bundled() -> Path:
+    """Return the folder of these models: of a checkout, else of the distribution; where they would be if neither is
+    there."""
+    package = Path(__file__).parents[2]
+    if (package / "models").is_dir():
+        return package / "models"
+    found = importlib.util.find_spec("plait_models")
+    home = Path(found.origin).parent if found is not None and found.origin else package.parent / "plait_models"
+    return home / "models"
+
+
+BUNDLED = _bundled()
 CHAT = "smollm2"
 """The one among them that plain questions go to where nobody names a model."""
 
@@ -45,8 +63,8 @@ CATALOG = {
 
 
 def named() -> list[str]:
-    """Return the names that a model may be given by: those that come with plait, and those that can be fetched."""
-    return sorted([*(path.name for path in BUNDLED.iterdir() if path.is_dir()), *CATALOG])
+    """Return the names that a model may be given by: those of plait-models, and those that can be fetched."""
+    return sorted([*NAMES, *CATALOG])
 
 
 def cache() -> Path:
@@ -69,6 +87,8 @@ def folder_of(model: str) -> str:
         return model
     if (BUNDLED / model / "config.json").is_file():
         return str(BUNDLED / model)
+    if model in NAMES:
+        raise ConfigError(f"the model {model} is not installed: {INSTALL}")
     folder = fetched(model)
     if folder is None and model in CATALOG:
         raise ConfigError(f"the model {model} is not on this machine yet: fetch it with `plait model get {model}`")

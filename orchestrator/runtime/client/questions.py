@@ -59,7 +59,7 @@ class QuestionQueue:
     def __init__(self, on_ask: OnAsk | Literal["later"] | None = None) -> None:
         if on_ask is not None and on_ask != LATER and not callable(on_ask):
             raise UsageError(f"on_ask={on_ask!r:.80} answers no questions: give a function of one, or 'later'")
-        self.on_ask = None if on_ask == LATER else on_ask
+        self.on_ask: OnAsk | None = None if on_ask == LATER else on_ask
         self._waits = on_ask == LATER
         self._runs: dict[str, _Open] = {}
 

@@ -41,8 +41,8 @@ class ResultCache:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.hits = 0
-        self.misses = 0
+        self.hits: int = 0
+        self.misses: int = 0
         self._counted: OrderedDict[str, dict[str, dict[str, int]]] = OrderedDict()
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

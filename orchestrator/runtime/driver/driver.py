@@ -99,17 +99,17 @@ class Driver:
     ) -> None:
         self.machine = machine
         self.expander = expander
-        self.recorder = recorder or Recorder(machine)
+        self.recorder: Recorder = recorder or Recorder(machine)
         self.recorder.failed = self._give_up
         self._audience = Watchers(machine, self._give_up)
-        self.watchers = self._audience.general
+        self.watchers: list[Watcher] = self._audience.general
         """Hear of every event."""
         self._aloud: set[str] = set()
         """Runs of which every model call streams."""
         self._loop = asyncio.get_running_loop()
-        self.jobs = JobTable(workers, self._hear, self.now)
+        self.jobs: JobTable = JobTable(workers, self._hear, self.now)
         self._collector = Collector(self._loop, collector)
-        self.admission = Admission()
+        self.admission: Admission = Admission()
         """Bounds the runs that wait, where it is given a bound."""
         self.elastic: Elastic | None = None
         """Lets workers come and go. To be set before the start."""

@@ -78,6 +78,8 @@ class RunningFlow:
         revise: Callable[[Plan, Brief], Plan],
         turns: bool = False,
     ) -> None:
+        self.brief: Brief
+        self.root: str
         self._flow, self.brief, self.root, self._attempt = flow, brief, root, attempt
         self._revise = revise
         self._began = self._now = 0.0
@@ -103,7 +105,7 @@ class RunningFlow:
         """It may wait while none of its steps is under way: somebody else makes them."""
         self._name = type(flow).__name__
         self._outside = self._place("")
-        self.context = Context(self, brief, self._name)
+        self.context: Context = Context(self, brief, self._name)
         self._main: FlowTask | None = None
 
     @property

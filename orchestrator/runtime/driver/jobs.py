@@ -112,7 +112,7 @@ class JobTable:
     """
 
     def __init__(self, workers: Iterable[Worker], post: Callable[[Event], None], now: Callable[[], float]) -> None:
-        self.workers = {worker.name: worker for worker in workers}
+        self.workers: dict[str, Worker] = {worker.name: worker for worker in workers}
         self._direct = {name: found for name, each in self.workers.items() if (found := direct(each)) is not None}
         self._loop = asyncio.get_running_loop()
         self._post = post

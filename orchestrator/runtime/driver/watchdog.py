@@ -35,11 +35,11 @@ class WatchSpan:
     __slots__ = ("before", "seconds", "spent", "where")
 
     def __init__(self, seconds: float, before: WatchSpan | None) -> None:
-        self.seconds = seconds
-        self.before = before
-        self.spent = 0.0
+        self.seconds: float = seconds
+        self.before: WatchSpan | None = before
+        self.spent: float = 0.0
         """Seconds that were seen to pass. A process that is stopped for a while does not count as code that runs."""
-        self.where = ""
+        self.where: str = ""
         """Where the code was when it was stopped."""
 
     def words(self) -> str:

@@ -30,6 +30,7 @@ class WorkerProxy(Worker):
         self.slots, self.models, self.identity = said.slots, said.models, said.identity
         self.hints = getattr(self.inner, "hints", False)
         self.cache_tokens, self.block = said.cache_tokens, said.block
+        self.counts_tokens: bool
         self.reports, self.counts_tokens, self.prices = said.reports, said.counts_tokens, said.prices
 
     async def start(self) -> None:

@@ -130,7 +130,7 @@ class Recorder:
         self._of: dict[str, _File] = {}
         self._attempts: dict[int, str] = {}
         """Runs of attempts that are not over."""
-        self.alone = True
+        self.alone: bool = True
         """The machine has seen nothing that the first file does not hold."""
         self._early: list[JournalEntry] = []
         """What came before the first file."""
@@ -140,7 +140,7 @@ class Recorder:
         self._intents: set[int] = set()
         self._ended: list[str] = []
         """Runs whose end may not be on the disk yet."""
-        self.urgent = False
+        self.urgent: bool = False
         """A run began or ended, which is to be seen from outside: `flush` soon."""
         self._lock = RLock()
         """A driver handles large plans on a thread; tools' questions are written meanwhile."""

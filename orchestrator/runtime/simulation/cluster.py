@@ -60,13 +60,15 @@ class Cluster:
         self.check = False
         self.watch: Watch | None = None
         self.confidence: Confidence | None = None
+        self.machine: Machine
+        self.expander: Expander
         self.machine, self.expander, self._latency = machine, expander, latency
         self._outcome, self._seed = outcome, seed
-        self.batches = {host.name: DecodeBatch(host) for host in hosts}
+        self.batches: dict[str, DecodeBatch] = {host.name: DecodeBatch(host) for host in hosts}
         self._up: set[str] = set()
         self.absent: set[str] = set()
         """Hosts that are not there at the start."""
-        self.now = 0.0
+        self.now: float = 0.0
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
         self._running: dict[int, RunningJob] = {}
@@ -74,10 +76,10 @@ class Cluster:
         self._tries: dict[str, int] = {}
         self._changed: dict[str, DecodeBatch] = {}
         self._wakes = 0
-        self.events = 0
+        self.events: int = 0
         """Events that the machine took."""
-        self.tokens = SimTokens(hosts)
-        self.left = 0
+        self.tokens: SimTokens = SimTokens(hosts)
+        self.left: int = 0
         """Runs that have not finished, those included that are yet to come."""
 
     def start(self, faults: Iterable[WorkerFault | Throttle]) -> None:

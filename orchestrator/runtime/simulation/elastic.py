@@ -29,7 +29,7 @@ class ElasticHosts:
         """When an engine that goes is to be gone."""
         self._since: dict[str, float] = {}
         self._seconds = 0.0
-        self.changes = 0
+        self.changes: int = 0
         """Engines that came or went."""
         for name in self._names[bounds.least :]:
             cluster.absent.add(name)

@@ -19,9 +19,9 @@ class SimTokens:
     """The tokens of one simulation."""
 
     def __init__(self, hosts: Iterable[Host]) -> None:
-        self.computed = 0
+        self.computed: int = 0
         """Prompt tokens that were read because no cache held them."""
-        self.unique = 0
+        self.unique: int = 0
         """Those of them that nobody could have spared."""
         self._caches = {host.name: PrefixCache(host.cache_tokens, host.block) for host in hosts if host.cache_tokens}
         self._contexts = PrefixTree()

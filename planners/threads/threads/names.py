@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pydantic import ConfigDict, JsonValue
 
@@ -64,7 +65,7 @@ class LegPlace:
 class Memo(Frozen):
     """State that a leg or join carries for its reader."""
 
-    model_config = ConfigDict(extra="ignore")  # journals of older versions say more
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore")  # journals of older versions say more
 
     open: int = 0
     """Blocks of paths that the line has begun in its own words and not ended: not a thread's end but theirs follows."""

@@ -1,0 +1,87 @@
+"""What is beside the wheel of plait: the wheel of the models, needs that setup leaves out, the table of extras."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from plait.core.errors import ConfigError, EngineError
+from plait.runtime.client import models
+from plait.workers._shared.resources import local_model
+from scripts import extras
+from scripts.left_out import leave_out
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_the_wheel_of_the_models_holds_them_all(tmp_path):
+    source = tmp_path / "distributions" / "plait-models"
+    shutil.copytree(ROOT / "distributions/plait-models", source)  # a build leaves files in its folder
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    subprocess.run([*command, "-w", tmp_path, source], check=True)
+    (wheel,) = tmp_path.glob("plait_models-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        held = {Path(name).parent.name for name in archive.namelist() if name.endswith(".safetensors")}
+        archive.extractall(tmp_path / "site")
+    assert held == set(models.NAMES)
+    # A plait without a folder of models finds them there.
+    code = "from plait.runtime.client import models; print(models.folder_of('countdown'), models.BUNDLED)"
+    site = tmp_path / "site" / "plait"
+    site.mkdir()
+    for path in (ROOT / "src/plait").iterdir():
+        if path.name != "models":
+            (site / path.name).symlink_to(path.resolve())
+    run = [sys.executable, "-P", "-c", code]
+    # Python resolves no links in what it imports, so the package is where its links are.
+    said = subprocess.run(run, env={**os.environ, "PYTHONPATH": str(site.parent)}, check=True, capture_output=True)
+    folder = site.parent / "plait_models" / "models"
+    assert said.stdout.decode().split() == [str(folder / "countdown"), str(folder)]
+    shutil.rmtree(site.parent / "plait_models")
+    lost = subprocess.run(run, env={**os.environ, "PYTHONPATH": str(site.parent)}, check=False, capture_output=True)
+    assert b"the model countdown is not installed: pip install plait-models" in lost.stderr
+    with pytest.raises(EngineError, match="`pip install plait-models` brings countdown"):
+        local_model(str(folder / "countdown"))  # the default, which nobody named
+
+
+def test_the_names_are_those_of_the_folders():
+    there = {path.parent.name for path in (ROOT / "orchestrator/models").glob("*/config.json")}
+    assert set(models.NAMES) == there
+    assert importlib.import_module("plait.runtime.client.models").BUNDLED.is_dir()
+
+
+def test_a_model_that_is_not_there_is_refused_with_the_command_to_get_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(models, "BUNDLED", tmp_path)
+    with pytest.raises(ConfigError, match="pip install plait-models"):
+        models.folder_of("countdown")
+
+
+def test_needs_that_are_left_out_are_asked_for_no_more(tmp_path):
+    def distribution(name: str, *needs: str) -> Path:
+        folder = tmp_path / f"{name}-1.0.dist-info"
+        folder.mkdir()
+        head = "\n".join(["Metadata-Version: 2.1", f"Name: {name}", "Version: 1.0", *needs])
+        (folder / "METADATA").write_text(f"{head}\n\nRequires-Dist: torchvision is a word of the description\n")
+        (folder / "RECORD").write_text(f"{folder.name}/METADATA,,\n")
+        return folder / "METADATA"
+
+    engine = distribution(
+        "engine", "Requires-Dist: Torch_Vision", "Requires-Dist: torch==2", "Requires-Dist: torchvision2"
+    )
+    data = distribution("data", "Requires-Dist: numpy==1", 'Requires-Dist: x; extra == "y"')
+    gone = leave_out(["torch-vision"], ["data"], [str(tmp_path)])
+    assert len(gone) == 3
+    assert "Requires-Dist: torch==2\nRequires-Dist: torchvision2\n\n" in engine.read_text()
+    assert "Torch_Vision" not in engine.read_text()
+    assert "Version: 1.0\n\nRequires-Dist: torchvision is a word" in data.read_text()
+    assert leave_out(["torch-vision"], ["data"], [str(tmp_path)]) == []
+
+
+def test_every_check_and_every_heavy_extra_is_one():
+    assert set(extras.CHECKS) | set(extras.HEAVY) <= set(extras.extras())
