@@ -33,7 +33,8 @@ def local_model(model: str) -> Path | None:
     remedy = "give a folder with config.json, a tokenizer and safetensors weights"
     if not path.exists():
         if path.parent.parent.name == "plait_models":  # where that distribution would have put it
-            remedy = f"`pip install plait-models` brings {path.name}; or name a model with --model"
+            engine = "pip install 'plait[cpu]' or 'plait[gpu]' the engine"
+            remedy = f"`pip install plait-models` brings {path.name}, {engine}; or name a model with --model"
         raise EngineError(f"there is no model at {model}: {remedy}")
     if not path.is_dir():
         raise EngineError(f"{model} is a file, not a model folder: {remedy}")
