@@ -154,7 +154,7 @@ class _Command(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help, without the rare options unless all were asked for."""
-        hidden = [param for param in self.params if _is_rare(param) and not ctx.meta.get(_ALL)]
+        hidden: list[Any] = [param for param in self.params if _is_rare(param) and not ctx.meta.get(_ALL)]
         for param in hidden:
             param.hidden = True
         try:

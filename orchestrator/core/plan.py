@@ -120,6 +120,26 @@ class Plan(Frozen):
             raise ValueError(f"two steps are named {twice!r}")
         return self
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the steps, what each reads and does, indented below the longest way to it."""
+        from .shown import marked, table
+
+        depth: dict[str, int] = {}
+        steps = {step.name: step for step in self.steps}
+        for name in in_order({step.name: [need for need in needs(step) if need in steps] for step in self.steps}):
+            depth[name] = 1 + max((depth[need] for need in needs(steps[name]) if need in steps), default=-1)
+        rows = [
+            (
+                f"<span style='padding-left:{1.2 * depth[step.name]:.1f}em'>{marked(step.name)}</span>",
+                step.op.kind + ", expands" * step.expands,
+                marked(", ".join(needs(step))),
+                marked(step.label),
+                "the answer" * (step.name == self.output),
+            )
+            for step in sorted(self.steps, key=lambda step: depth[step.name])
+        ]
+        return table(("step", "kind", "reads", "", ""), rows)
+
 
 def needs(step: Step) -> tuple[str, ...]:
     """Return the names of the steps that must be done before this one, each once, `after` last."""

@@ -14,11 +14,12 @@ from rich.table import Table
 
 from ...core.errors import ConfigError, UsageError
 from ...core.provenance import Provenance
+from ...core.shown import bar, marked, table
 from ..common.intervals import paired, wilson
 from ..common.options import Json
 from ..common.output import Output, opened
 
-__all__ = ["PlannerComparison", "compare", "compared", "plot", "show"]
+__all__ = ["Comparison", "PlannerComparison", "compare", "compared", "plot", "show"]
 
 
 _UNPRICED = 8
@@ -48,7 +49,26 @@ class PlannerComparison:
     """Tokens by those of the first planner."""
 
 
-def compared(runs: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[PlannerComparison]:
+class Comparison(tuple[PlannerComparison, ...]):
+    """Planners on the same problems, the first of which the others are compared with; a notebook shows it."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        """Return the table, with the interval of each share as a bar."""
+        rows = [
+            (
+                marked(row.name), f"{row.solved:.0%}", bar(row.low, row.high, 1.0), f"{row.low:.0%} to {row.high:.0%}",
+                "" if row.difference is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*_points(row.difference)),
+                f"{row.tokens:,.0f}", f"{row.seconds:.2f}",
+            )
+            for row in self
+        ]  # fmt: skip
+        head = ("planner", "solved", "95 % interval", "", "points more than the first", "tokens", "seconds")
+        return table(head, rows) + f"{self[0].n} problems that all have in common, paired by problem"
+
+
+def compared(runs: Mapping[str, Iterable[Mapping[str, Any]]]) -> Comparison:
     """Return the figures of each planner over the problems that all have in common; the first is the one the others are
     compared with. Raises `UsageError` if they have none."""
     by_problem = {name: _by_problem(records) for name, records in runs.items()}
@@ -79,7 +99,7 @@ def compared(runs: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[PlannerCom
         if not first:
             first, base_tokens = hits, tokens
         found.append(row)
-    return found
+    return Comparison(found)
 
 
 def _mean(records: Sequence[Mapping[str, Any]], name: str) -> float:

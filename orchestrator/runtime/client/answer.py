@@ -5,6 +5,7 @@ Plain data, that can be printed, written and sent."""
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -21,6 +22,7 @@ from ...core.plan import Plan
 from ...core.provenance import Provenance
 from ...core.record import StepRecord
 from ...core.result import Failure, Finish, Token, Usage, as_failure
+from ...core.shown import bar, marked, steps_table, table
 from ...core.tools.context import Question
 from ...core.values import Frozen, as_text
 from ..runlog import RunRecord
@@ -174,17 +176,26 @@ class Answer(Frozen):
     __str__ = __repr__
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the answer, why, a row for each step, and the cost."""
+        """Return what a notebook shows: the answer and why, what branches said, each step as a tree, and the cost."""
         found = self.text if self.answer is None else as_text(self.answer)
-        rows = [(row.name, row.state, str(row.tokens or ""), row.reason) for row in self.trace[:_ROWS]]
-        cells = ["".join(f"<td>{escape(each)}</td>" for each in row) for row in rows]
-        more = len(self.trace) - len(rows)
-        return (
-            f"<p><b>{escape(found[:_TEXT])}</b><br>{self.status}{_VERDICTS[self.verified]}. {escape(self.why)}</p>"
-            f"<details><summary>{escape(self._cost())}</summary><table>"
-            "<tr><th>step</th><th>state</th><th>tokens</th><th>why</th></tr>"
-            f"{''.join(f'<tr>{cell}</tr>' for cell in cells)}</table>{f'and {more} more' if more else ''}</details>"
+        failed = "" if self.failure is None else f"<br>{marked(self.failure.message)}"
+        said = f"<b>{marked(found)}</b><br>{self.status}{_VERDICTS[self.verified]}. {marked(self.why)}{failed}"
+        steps = f"<details open><summary>{escape(self._cost())}</summary>{steps_table(self.trace)}</details>"
+        return f"<div><p>{said}</p>{self._votes()}{steps}</div>"
+
+    def _votes(self) -> str:
+        """Return how often the branches of the last join said what, the most frequent first; empty without one."""
+        records = {record.step: record for record in self.trace}
+        join = next((record for record in reversed(self.trace) if record.kind == "join" and record.needs), None)
+        said = Counter(
+            as_text(records[step].output).strip().rpartition("\n")[2]
+            for step in (() if join is None else join.needs)
+            if step in records and records[step].output is not None
         )
+        if len(said) < 1 or join is None or len(join.needs) < 2:
+            return ""
+        rows = [(marked(text), bar(0, count, said.total()), str(count)) for text, count in said.most_common(_ROWS)]
+        return table(("last line of a branch", "", "branches"), rows)
 
     @property
     def usage(self) -> Usage:

@@ -1,0 +1,81 @@
+"""In a notebook: a run that is shown while its cell runs, and several ways of asking compared.
+
+answer = await watched(plait.stream("Why?", planner="sample:n=5"))     # with an AsyncOrchestrator
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+from ..core.errors import UsageError
+from ..core.record import StepRecord
+from ..core.shown import steps_table
+from ..runtime.client.answer import Answer, AnswerNews, News, StepNews
+from .commands.compare import Comparison, compared
+
+__all__ = ["comparison", "watched"]
+
+_PAUSE = 0.2
+"""Seconds between two pictures."""
+
+
+async def watched(news: AsyncIterator[News]) -> Answer:
+    """Show the steps of a run while it goes on, and return its answer. Elsewhere than in a notebook it shows nothing."""
+    shown = _Display()
+    records: dict[str, StepRecord] = {}
+    drawn = 0.0
+    async for item in news:
+        if isinstance(item, AnswerNews):
+            shown.draw(item.answer._repr_html_())  # pyright: ignore[reportPrivateUsage]
+            return item.answer
+        if isinstance(item, StepNews):
+            records[item.record.step] = item.record
+            if (now := time.monotonic()) - drawn >= _PAUSE:
+                drawn = now
+                ended = sum(record.ended for record in records.values())
+                shown.draw(f"<p>{ended} of {len(records)} steps have ended</p>{steps_table(list(records.values()))}")
+    raise UsageError("the news ended without an answer: give what `stream` returns")
+
+
+def comparison(answers: Mapping[str, Iterable[tuple[Answer, bool]]]) -> Comparison:
+    """Compare ways of asking: by name, the answers to the same questions in the same order, and whether each is right.
+
+    Raises `UsageError` if they have no question in common.
+    """
+    runs: dict[str, list[dict[str, Any]]] = {
+        name: [
+            {"text": str(place), "solved": right, "total_tokens": answer.total_tokens, "seconds": answer.seconds,
+             "critical_path_tokens": answer.critical_path_tokens, "cost": answer.usage.cost}
+            for place, (answer, right) in enumerate(given)
+        ]
+        for name, given in answers.items()
+    }  # fmt: skip
+    return compared(runs)
+
+
+class _Display:
+    """One output of a cell, drawn anew; nothing where there is no notebook."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        try:
+            from IPython.core.getipython import get_ipython
+            from IPython.display import display
+        except ImportError:
+            self._show: Any = None
+            return
+        self._show = display if getattr(get_ipython(), "kernel", None) is not None else None
+
+    def draw(self, html: str) -> None:
+        """Show HTML in the place of what was shown."""
+        if self._show is None:
+            return
+        from IPython.display import HTML
+
+        page = HTML(html)
+        if self._handle is None:
+            self._handle = self._show(page, display_id=True)
+        else:
+            self._handle.update(page)
