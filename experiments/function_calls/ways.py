@@ -142,8 +142,8 @@ async def pieces(orchestrator: AsyncOrchestrator, text: str, want: Any) -> Said:
         "max_tokens": 200,
     }
     whole = {**how, "template": str(how["template"]).replace("{piece}", "{question}")}
-    options: Any = {"item": how, "answer": whole, "extract": {"max_tokens": 160}, "confidence": "low",
-                    "diversity": "seeds", "numbered": False, "separator": "\n"}  # fmt: skip
+    options: Any = {"plan": {"max_tokens": 160}, "part": how, "answer": whole, "threshold": 0.0,
+                    "numbered": False, "separator": "\n"}  # fmt: skip
     planner = Plugin(name="decompose", options=options)
     answer = await orchestrator.run(asked["question"], task=Plugin(name="plain"), planner=planner, policies=[])
     return _of(answer, [answer.text], why=answer.why[:200])

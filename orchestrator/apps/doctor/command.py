@@ -94,7 +94,7 @@ async def trial(config: Config, output: Output, stopper: Stopper) -> Check:
     """Start the workers and have them generate something."""
     began = time.monotonic()
     try:
-        async with opened_session(config, output, stopper) as session:
+        async with opened_session(config, output, stopper, own_engine=True) as session:
             answer = await stopper.until(
                 session.orchestrator.run(_PROMPT, task="plain", planner="single:answer.max_tokens=8")
             )

@@ -13,6 +13,7 @@ from ...core.errors import ConfigError
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ..common.options import Common, Planner, Policies, Seconds, Tokens, common_options
+from ..models.standing import joined
 
 __all__ = ["mcp"]
 
@@ -46,6 +47,7 @@ async def _serve(config: Config, address: tuple[str, int] | None) -> None:
     from .jobs import Jobs
     from .server import build
 
+    config, _ = joined(config)
     async with AsyncOrchestrator(config=config, on_ask="later") as orchestrator:
         server = build(Jobs(orchestrator, config.tokens, address is None or address[0] in LOOPBACK))
         if address is None:

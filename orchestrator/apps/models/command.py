@@ -1,4 +1,4 @@
-"""`plait model`: get, list and convert models that `--model` knows by name."""
+"""`plait model get|list|convert`: models that `--model` knows by name."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ..common.options import Json
 from ..common.output import opened
 from .convert import convert as converted
 from .fetch import get as fetch
+from .standing import StandingEngine, standing
 
 __all__ = ["convert", "get", "listing"]
 
@@ -32,17 +33,34 @@ def get(
 
 
 def listing(as_json: Json = False) -> None:
-    """List the models that `--model` knows by name."""
+    """List the models that `--model` knows by name, and the engines that are up."""
     rows = listed()
     with opened(as_json) as output:
+        engines = {engine.model: engine for engine in standing()}
         if as_json:
-            output.result({name: {"about": about, "folder": str(at) if at else None} for name, about, at in rows})
+            known = {name: (about, str(at) if at else None) for name, about, at in rows}
+            unknown = engines.keys() - {at for _, at in known.values()}  # started by a folder, or an id on a hub
+            known |= {model: ("", model) for model in sorted(unknown)}
+            output.result(
+                {name: {"about": about, "folder": at, "up": at in engines} for name, (about, at) in known.items()}
+            )
             return
         wide = max(len(name) for name, _, _ in rows) + 2
         for name, about, folder in rows:
             get = INSTALL if name in NAMES else f"fetch it with `plait model get {name}`"
             missing = "" if folder else f"; {get}"
-            output.people.print(f"{name:<{wide}}{about}{missing}", markup=False, soft_wrap=True)
+            engine = engines.pop(str(folder), None)
+            output.people.print(f"{name:<{wide}}{about}{missing}{_state(engine)}", markup=False, soft_wrap=True)
+        for model, engine in engines.items():
+            output.people.print(f"{model}{_state(engine)}", markup=False, soft_wrap=True)
+
+
+def _state(engine: StandingEngine | None) -> str:
+    """Return what is said of the engine of a model that is up."""
+    if engine is None:
+        return ""
+    ready = "is up" if engine.is_ready else "is starting"
+    return f"; an engine {ready} (process {engine.pid}, {engine.slots} slots, {engine.url})"
 
 
 def convert(

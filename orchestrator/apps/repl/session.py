@@ -29,6 +29,7 @@ from ...runtime.client.config import BUNDLED_MODEL, Config
 from ...runtime.client.models import CHAT, fetched
 from ...runtime.plugins.loader import Plugins
 from ..common.session import engine_name
+from ..models.standing import joined
 from ..verbs import Verb
 from .attachments import Attachment, message_of
 from .state import Manner, ReplTurn
@@ -88,6 +89,7 @@ class ReplSession:
         self._began = 0.0
         self._stop = asyncio.Event()
         self._orchestrator: AsyncOrchestrator | None = None
+        self._joined = False
         self.config = config
         self._named = "model" in config.model_fields_set or config.worker not in _OWN
         self._fit()
@@ -98,7 +100,9 @@ class ReplSession:
     def orchestrator(self) -> AsyncOrchestrator:
         """The orchestrator of this session, started or not."""
         if self._orchestrator is None:
-            self._orchestrator = AsyncOrchestrator(config=self.config, on_ask=self._put)
+            config, engine = joined(self.config)
+            self._joined = engine is not None
+            self._orchestrator = AsyncOrchestrator(config=config, on_ask=self._put)
         return self._orchestrator
 
     @property
@@ -109,7 +113,7 @@ class ReplSession:
     @property
     def engine_name(self) -> str:
         """What the model runs in."""
-        return engine_name(self.config)
+        return "the engine that is up" if self._joined else engine_name(self.config)
 
     @property
     def started(self) -> bool:

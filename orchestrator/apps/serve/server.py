@@ -15,6 +15,7 @@ import uvicorn
 from ...core.errors import ConfigError
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
+from ..models.standing import joined
 from .app import build
 from .service import Service
 from .settings import Settings, workers_of
@@ -34,6 +35,8 @@ HEADERS = 200
 async def run(config: Config, settings: Settings) -> None:
     """Serve until a signal. Raises `ConfigError` for an address that cannot be had."""
     workers = workers_of(config, settings)
+    if workers is None:
+        config, _ = joined(config)
     service = Service(AsyncOrchestrator(config=config, workers=workers), settings, workers)
     server = Server(service)
     sys.setswitchinterval(_SWITCH)

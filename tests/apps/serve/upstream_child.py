@@ -50,6 +50,8 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             elif b"/models" in head.partition(b"\r\n")[0]:
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
                              % len(MODELS) + MODELS)  # fmt: skip
+            elif b"/health" in head.partition(b"\r\n")[0]:
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
             else:
                 writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
             await writer.drain()

@@ -1,0 +1,137 @@
+"""`plait model up|down`: an engine that stays up, so that the next commands do not wait for one."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ...core.errors import UsageError, WorldError
+from ...runtime.client.config import Config
+from ...runtime.journal.directory import default_folder
+from ..common.options import Common, Json, common_options
+from ..common.output import Output, opened
+from .standing import StandingEngine, began, put, standing, take_down
+
+__all__ = ["down", "up"]
+
+_SLOTS = 128
+_SETTINGS = {
+    "threads": "threads", "max_model_len": "max_model_len", "tensor_parallel": "tensor_parallel_size", "seed": "seed",
+}  # fmt: skip
+"""Settings that an engine has, and its own names for them."""
+
+
+@common_options
+def up(
+    common: Common,
+    slots: Annotated[int | None, typer.Option(min=1, help="Requests that it decodes together.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Compute threads on a CPU.")] = None,
+    max_model_len: Annotated[int | None, typer.Option(min=1, help="Most tokens of prompt and output together.")] = None,
+    kv_cache_mib: Annotated[int | None, typer.Option(min=1, help="Memory for keys and values, in MiB.")] = None,
+    wait: Annotated[float, typer.Option(min=1, help="Seconds that it has to be ready.")] = 600,
+    as_json: Json = False,
+) -> None:
+    """Start an engine that stays up. `plait run`, `eval`, `repl`, `serve` and the like join it where they are asked for
+    the same model and for no worker or engine of their own."""
+    config = common.load(slots=slots, threads=threads, max_model_len=max_model_len, kv_cache_mib=kv_cache_mib)
+    if config.worker not in ("ray", "engine"):
+        raise UsageError(f"the worker {config.worker!r} has no engine of its own to keep up: leave --worker out")
+    if any(engine.model == config.model for engine in standing()):
+        raise UsageError(f"an engine of {config.model} is up already: see `plait model list`")
+    with opened(as_json) as output:
+        engine = _started(config, wait, output)
+        if as_json:
+            output.result(_row(engine))
+            return
+        name = Path(engine.model).name
+        output.people.print(
+            f"{name} is up (process {engine.pid}): commands with this model join it until `plait model down`",
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def down(
+    name: Annotated[str | None, typer.Argument(help="Its model; all engines by default.")] = None,
+    as_json: Json = False,
+) -> None:
+    """End engines that were kept up."""
+    engines = [engine for engine in standing() if name is None or name in (engine.model, Path(engine.model).name)]
+    if name is not None and not engines:
+        raise UsageError(f"no engine of {name} is up: see `plait model list`")
+    with opened(as_json) as output:
+        for engine in engines:
+            take_down(engine)
+            output.people.print(f"{Path(engine.model).name} is down", markup=False, soft_wrap=True)
+        if as_json:
+            output.result({"down": [_row(engine) for engine in engines]})
+        elif not engines:
+            output.people.print("no engine is up")
+
+
+def _row(engine: StandingEngine) -> dict[str, Any]:
+    return engine.model_dump(exclude={"key", "began"}) | {"base_url": engine.url}
+
+
+def _started(config: Config, wait: float, output: Output) -> StandingEngine:
+    """Start a server in a session of its own and return it when it answers. Raises `WorldError` with the end of its log
+    if it ends, or is not ready in time."""
+    options: dict[str, Any] = {"model": config.model, "slots": config.slots or _SLOTS}
+    for setting, option in _SETTINGS.items():
+        if setting in config.model_fields_set and getattr(config, setting) is not None:
+            options[option] = getattr(config, setting)
+    if config.kv_cache_mib is not None:
+        options["kv_cache_memory_bytes"] = config.kv_cache_mib << 20
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    key = secrets.token_urlsafe(24)
+    home = default_folder().parent / "engines"
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log = home / f"{port}.log"
+    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:  # noqa: PTH123
+        process = subprocess.Popen(
+            [sys.executable, "-m", "plait.workers.engine.server", str(port), json.dumps(options)],
+            env=os.environ | {"VLLM_API_KEY": key},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    start = began(process.pid)
+    engine = StandingEngine(
+        model=config.model, port=port, key=key, pid=process.pid, began=-1.0 if start is None else start,
+        since=time.time(), slots=options["slots"],
+    )  # fmt: skip
+    path = put(engine)
+    name = Path(config.model).name
+    output.progress.print(f"starting an engine of {name}, which takes half a minute or more …", markup=False)
+    until = time.monotonic() + wait
+    try:
+        while not engine.is_ready:
+            if process.poll() is not None or time.monotonic() > until:
+                ended = "ended" if process.poll() is not None else f"was not ready within {wait:g} s"
+                raise WorldError(f"the engine of {name} {ended}: {_last(log)}; its log is {log}")
+            time.sleep(0.2)
+    except BaseException:
+        take_down(engine)
+        path.unlink(missing_ok=True)
+        raise
+    process.returncode = 0  # it is nobody's child any more: no warning when this object goes
+    return engine
+
+
+def _last(log: Path) -> str:
+    """Return what a server said last that names its trouble."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if "Error" in line or "error" in line]
+    return (errors or lines or ["it said nothing"])[-1][-500:]

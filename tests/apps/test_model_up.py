@@ -1,0 +1,144 @@
+"""`plait model up|down`: an engine that stays up is joined by commands that ask for its model, and by no others."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from plait.apps.models.standing import StandingEngine, began, joined, kept, put, standing
+from plait.runtime.client.config import Config
+
+UPSTREAM = Path(__file__).parent / "serve" / "upstream_child.py"
+
+
+@pytest.fixture
+def engine() -> Iterator[StandingEngine]:
+    """A server that says `fine`, with the file of an engine that is up."""
+    with subprocess.Popen(
+        [sys.executable, str(UPSTREAM)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        start = began(process.pid)
+        assert start is not None
+        made = StandingEngine(
+            model="q", port=port, key="sk-of-the-test", pid=process.pid, began=start, since=time.time(), slots=4
+        )
+        path = put(made)
+        yield made
+        process.kill()
+        path.unlink(missing_ok=True)
+
+
+def test_a_command_joins_the_engine_of_its_model(plait, engine):
+    done = plait("run", "hello", "--model", "q", "--planner", "single", "--task", "plain", "--json", "--journal", "off")
+    assert done.json["answer"] == "fine"
+    assert "the engine of q is up" in done.err
+
+
+@pytest.mark.parametrize("asked", [{"worker": "engine"}, {"slots": 8}, {"engines": 2}, {"threads": 1}])
+def test_who_asks_for_an_engine_of_his_own_joins_none(engine, asked):
+    config = Config.load(model="q", **asked)
+    assert joined(config) == (config, None)
+
+
+def test_another_model_joins_none(engine):
+    config = Config.load(model="another")
+    assert joined(config) == (config, None)
+
+
+def test_what_is_joined_has_the_address_the_key_and_the_slots(engine):
+    config, which = joined(Config.load(model="q"))
+    assert which == engine
+    assert (config.worker, config.base_url, config.slots) == ("http", engine.url, 4)
+    assert os.environ[config.api_key_env or ""] == "sk-of-the-test"
+
+
+def test_the_list_tells_no_key(plait, engine):
+    for words in (["model", "list"], ["model", "list", "--json"]):
+        done = plait(*words)
+        assert "q" in done.out
+        assert engine.key not in done.out + done.err
+    assert f"q; an engine is up (process {engine.pid}, 4 slots, {engine.url})" in plait("model", "list").out
+
+
+def test_the_file_is_for_its_user_alone(engine):
+    assert kept().stat().st_mode & 0o777 == 0o700
+    assert (kept() / f"{engine.pid}.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_folder_that_others_may_enter_is_not_believed(engine):
+    kept().chmod(0o755)
+    try:
+        assert list(standing()) == []
+    finally:
+        kept().chmod(0o700)
+
+
+def test_down_ends_it(plait, engine):
+    assert plait("model", "down", "another").code == 2
+    done = plait("model", "down", "q")
+    assert done.out.strip() == "q is down"
+    assert began(engine.pid) is None
+    assert list(standing()) == []
+    assert plait("model", "down").out.strip() == "no engine is up"
+
+
+def test_an_engine_that_died_is_forgotten(engine):
+    os.kill(engine.pid, signal.SIGKILL)
+    while began(engine.pid) is not None:
+        time.sleep(0.01)
+    assert list(standing()) == []
+    assert not (kept() / f"{engine.pid}.json").exists()
+
+
+def test_another_process_with_its_id_is_not_taken_for_it(engine):
+    put(engine.model_copy(update={"began": engine.began - 1}))
+    assert list(standing()) == []
+    assert began(engine.pid) == engine.began, "it was not ended"
+
+
+def test_a_damaged_file_is_passed_over(engine):
+    (kept() / "7.json").write_text(json.dumps({"model": "q"}))
+    assert list(standing()) == [engine]
+
+
+def test_a_second_engine_of_a_model_is_refused(plait, engine):
+    done = plait("model", "up", "--model", "q")
+    assert done.code == 2
+    assert "is up already" in done.err
+
+
+def test_a_worker_without_an_engine_is_refused(plait):
+    done = plait("model", "up", "--worker", "scripted")
+    assert done.code == 2
+    assert "leave --worker out" in done.err
+
+
+def test_an_engine_that_does_not_start_says_why(plait, tmp_path):
+    done = plait("model", "up", "--model", tmp_path)
+    assert done.code == 1
+    assert "has no config.json" in done.err
+    assert list(standing()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_a_real_engine_is_kept_up(plait):
+    up = plait("model", "up", "--slots", 8, "--json")
+    assert up.code == 0
+    try:
+        done = plait("run", "3 5 7 11 -> 24", "--task", "countdown", "--planner", "threads", "--json")
+        assert done.json["status"] in ("done", "partial")
+        assert done.json["usage"]["completion"] > 0
+    finally:
+        assert plait("model", "down").out.strip() == "countdown is down"
+    assert began(up.json["pid"]) is None
