@@ -9,6 +9,7 @@ the disk that the environment takes; ends with 1 if one failed. It needs a packa
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -59,10 +60,10 @@ def checked(extra: str, wheel: Path, folder: Path) -> str:
         [programs / command.split()[0], *command.split()[1:]],
     ]
     work = folder / "work"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PLAIT_", "PYTHON"))}
     for step in steps:
-        done = subprocess.run(
-            step, cwd=work if work.is_dir() else None, capture_output=True, text=True, check=False, timeout=1800
-        )
+        place = work if work.is_dir() else None
+        done = subprocess.run(step, cwd=place, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             said = (done.stderr or done.stdout).strip().splitlines()
             return f"{' '.join(map(str, step[1:4]))}: {said[-1] if said else done.returncode}"
