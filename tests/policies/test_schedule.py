@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from plait.core.events import Job, Progressed
 from plait.core.interfaces import Policy
-from plait.core.ops import Call, Join, Plugin, Ref, Sampling, Text, Think
+from plait.core.ops import Call, Join, Plugin, Ref, Sampling, Text, Think, Tokens
 from plait.core.plan import Plan, Step
 from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.machine.records import Node
 from plait.machine.views import NodeView
+from plait.policies.schedule.trie_order import TrieOrder
 from plait.runtime.plugins.loader import Plugins
 from plait.runtime.simulation.simulator import (
     Host,
@@ -256,6 +259,28 @@ def test_trie_order_walks_prompts_that_share_only_their_beginning_depth_first() 
     report = run(joined(*steps), "trie-order", hosts=cluster(1, slots=1))
     order = [span.step[4:6] for span in sorted(report.spans, key=lambda span: span.attempt)]
     assert order == [p for p in dict.fromkeys(order) for _ in range(3)]
+
+
+def rank(part: Text | Tokens, siblings: int = 1, prompt: int = 8, shared: int = 0, tokens: int = 8) -> list[float]:
+    """What `trie-order` ranks a step by that begins a context."""
+    plan = SimpleNamespace(op=Think(prompt=(part,), sampling=Sampling(max_tokens=tokens)))
+    step = SimpleNamespace(kind="think", after=None, plan=plan, siblings=range(siblings))
+    step.prompt_tokens, step.shared_tokens, step.max_tokens = prompt, shared, tokens
+    return list(TrieOrder(piece=128).rank(cast(Any, step), cast(Any, None)))
+
+
+def test_a_groups_place_is_what_it_generates_for_a_token_of_its_prompts() -> None:
+    assert rank(Text(text="x"), 3, 14, 10, 5)[0] == -0.625  # 3 · 5 tokens for 10 + 3 · 4: 0.68, in eighths
+    assert rank(Text(text="x"), 3, 10, 10, 5)[0] == -1.5  # what all share is read once
+    assert rank(Text(text="x"), 3, 10, 0, 5)[0] == -0.5  # what none shares is read by each
+    assert rank(Text(text="x"), 1, 0, 0, 2)[0] == -2  # no prompt counts as a token
+
+
+def test_prompts_of_token_ids_share_the_beginning_of_their_keys_as_far_as_they_are_equal() -> None:
+    begun = (70_000,) * 32  # two pieces of sixteen ids
+    one, other, whole = (rank(Tokens(ids=ids)) for ids in ((*begun, 1), (*begun, 2), begun))
+    assert len(one) == len(other) == 4 and one[:3] == other[:3] == whole and one[3] != other[3]
+    assert whole[1] != whole[2], "a key says all up to there, and not a piece alone"
 
 
 def test_a_cache_that_holds_one_group_serves_the_trie_in_order_and_not_mixed() -> None:
