@@ -166,9 +166,13 @@ def statement_lines(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> frozenset
 
 
 def _lines(node: Any) -> range:
-    body = getattr(node, "body", None)
-    last = body[0].lineno - 1 if isinstance(body, list) else node.end_lineno
-    return range(node.lineno, max(last, node.lineno) + 1)
+    if isinstance(node, ast.Match):
+        last = node.subject.end_lineno or node.lineno
+    elif isinstance(getattr(node, "body", None), list):
+        last = max(node.lineno, node.body[0].lineno - 1)
+    else:
+        last = node.end_lineno
+    return range(node.lineno, last + 1)
 
 
 def _annotations(node: ast.AST) -> Iterator[ast.AST]:

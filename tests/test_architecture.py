@@ -198,10 +198,7 @@ def test_a_public_class_name_occurs_once() -> None:
     assert not twice, twice
 
 
-NAMED_ROOMS = (
-    "orchestrator/machine", "planners/_shared", "planners/agents", "planners/effort", "planners/split",
-    "planners/threads", "planners/votes", "policies",
-)  # fmt: skip
+NAMED_ROOMS = ("orchestrator/machine", "planners", "policies")
 """Rooms in which a name says what it holds: a step, a vote, a reason. The list grows."""
 
 

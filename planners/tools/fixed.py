@@ -115,7 +115,7 @@ def _fill_step(step: JsonValue, values: Mapping[str, str]) -> JsonValue:
 def _fill(value: JsonValue, values: Mapping[str, str]) -> JsonValue:
     match value:
         case str():
-            return _PLACEHOLDER.sub(lambda found: values[found[1]], value)
+            return _PLACEHOLDER.sub(lambda hole: values[hole[1]], value)
         case list():
             return [_fill(item, values) for item in value]
         case dict():

@@ -131,33 +131,36 @@ class Searching:
         """Write, run, repair, test and choose."""
         options, ctx = self._options, self._ctx
         asked = self._tests() if options.tests else None
-        found = await ctx.gather(*(self._sample(i) for i in range(1, options.n + 1)), return_exceptions=True)
-        for error in found:  # a sample that failed is left out; anything else is a defect
+        results = await ctx.gather(*(self._sample(i) for i in range(1, options.n + 1)), return_exceptions=True)
+        for error in results:  # a sample that failed is left out; anything else is a defect
             if isinstance(error, BaseException) and not isinstance(error, StepFailed):
                 raise error
         if not self._candidates:
             raise PlannerError(f"none of {options.n} samples has a program that defines {self._entry!r}")
-        best = max(each.passed for each in self._candidates.values())
-        pool = [each for each in self._candidates.values() if each.passed == best]
+        best = max(candidate.passed for candidate in self._candidates.values())
+        pool = [candidate for candidate in self._candidates.values() if candidate.passed == best]
         tests = await self._written(asked)
         if len(pool) == 1:
             self.evidence = [(pool[0], Evidence(0.0, pool[0].weight, len(pool[0].program)))]
             return self._chosen(pool, pool[0], best, "the only one left")
         inputs = [args for args, _ in (*self._public, *tests)]
-        inputs += [each for args, _ in self._public for each in mutated(args)]
+        inputs += [row for args, _ in self._public for row in mutated(args)]
         await self._matrix(pool, inputs)
         if not self._decided(pool, inputs, tests):
             tests += await self._told_apart(pool, inputs)
             await self._matrix(pool, [args for args, _ in tests])
-        keys = list(dict.fromkeys(json.dumps(each) for each in inputs))
+        keys = list(dict.fromkeys(json.dumps(row) for row in inputs))
         groups = clusters_of(pool, keys)
-        size = {id(each): samples_in(group) for group in groups.values() for each in group}
-        evidence = [Evidence(float(votes_of(each, tests)), size[id(each)], len(each.program)) for each in pool]
+        size = {id(candidate): samples_in(group) for group in groups.values() for candidate in group}
+        evidence = [
+            Evidence(float(votes_of(candidate, tests)), size[id(candidate)], len(candidate.program))
+            for candidate in pool
+        ]
         self.evidence = list(zip(pool, evidence, strict=True))
         winner = chosen(evidence, options.by)
         why = (
             f"{evidence[winner].votes:.0f} of {len(tests)} tests, {len(groups)} behaviours on {len(keys)} inputs, "
-            f"{evidence[winner].cluster} of {sum(each.weight for each in pool)} programs behave like it"
+            f"{evidence[winner].cluster} of {sum(candidate.weight for candidate in pool)} programs behave like it"
             f"{self._checked(pool, winner, tests)}"
         )
         return self._chosen(pool, pool[winner], best, why)
@@ -170,7 +173,7 @@ class Searching:
         """Return what the mutual check of programs and tests says beside, which decides nothing."""
         if not tests:
             return ""
-        self.trust, trusts = mutual([passed_by(each, tests) for each in pool])
+        self.trust, trusts = mutual([passed_by(candidate, tests) for candidate in pool])
         doubted = sum(trust < 0.5 for trust in trusts)
         other = "" if self.trust[winner] >= max(self.trust) - 1e-6 else " and would choose another program"
         return f"; a mutual check doubts {doubted} of {len(tests)} tests{other}"
@@ -232,17 +235,17 @@ class Searching:
         key = f"{self._ctx.random.random():.17f}"
         code = traced(candidate.program, self._entry, args, _TRACED, key)
         try:
-            said = await self._ctx.call(RUN_PYTHON, code=code)
+            result = await self._ctx.call(RUN_PYTHON, code=code)
         except StepFailed:
             return ""
-        ((kind, value),) = outputs(said, 1, key)
+        ((kind, value),) = outputs(result, 1, key)
         return trace_of(candidate.program, value) if kind == "value" else ""
 
     # -- running ------------------------------------------------------------------------------------------------------
 
     async def _cells(self, candidate: Candidate, inputs: Sequence[list[JsonValue]]) -> list[Cell]:
         """Run a program on the inputs that it has not been run on; return its cells for all."""
-        keys = [json.dumps(each) for each in inputs]
+        keys = [json.dumps(row) for row in inputs]
         new = [args for args, key in zip(inputs, keys, strict=True) if key not in candidate.cells]
         if new:
             known = json.dumps([candidate.program, new])
@@ -252,16 +255,16 @@ class Searching:
                 self._runs[known] = (key, self._ctx.call(RUN_PYTHON, code=code))
             key, made = self._runs[known]
             try:
-                said = await made
+                reply = await made
             except StepFailed:
-                said = None  # a program that cannot be run is a failed candidate
-            candidate.cells |= dict(zip((json.dumps(each) for each in new), outputs(said, len(new), key), strict=True))
+                reply = None  # a program that cannot be run is a failed candidate
+            candidate.cells |= dict(zip((json.dumps(row) for row in new), outputs(reply, len(new), key), strict=True))
         return [candidate.cells[key] for key in keys]
 
     async def _matrix(self, pool: Sequence[Candidate], inputs: Sequence[list[JsonValue]]) -> None:
-        unique = list({json.dumps(each): each for each in inputs}.values())
+        unique = list({json.dumps(row): row for row in inputs}.values())
         if unique:
-            await self._ctx.gather(*(self._cells(each, unique) for each in pool))
+            await self._ctx.gather(*(self._cells(candidate, unique) for candidate in pool))
 
     # -- tests --------------------------------------------------------------------------------------------------------
 
@@ -280,17 +283,17 @@ class Searching:
 
     def _decided(self, pool: Sequence[Candidate], inputs: Sequence[list[JsonValue]], tests: Sequence[Test]) -> bool:
         """Whether the tests that tell behaviours apart, a vote each, could change nothing any more."""
-        keys = [json.dumps(each) for each in inputs]
-        behaviours = [each.behaviour(keys) for each in pool]
+        keys = [json.dumps(row) for row in inputs]
+        behaviours = [candidate.behaviour(keys) for candidate in pool]
         kinds = len(set(behaviours))
         outstanding = min(self._options.pairs, kinds * (kinds - 1) // 2)
-        votes = [float(votes_of(each, tests)) for each in pool]
+        votes = [float(votes_of(candidate, tests)) for candidate in pool]
         return self._options.by == "votes" and decided(votes, behaviours, outstanding)
 
     async def _told_apart(self, pool: Sequence[Candidate], inputs: Sequence[list[JsonValue]]) -> list[Test]:
         """Ask, for each pair of the largest behaviours, for a test on which they differ."""
         groups = sorted(
-            clusters_of(pool, [json.dumps(each) for each in inputs]).values(), key=lambda group: -samples_in(group)
+            clusters_of(pool, [json.dumps(row) for row in inputs]).values(), key=lambda group: -samples_in(group)
         )
         pairs = list(islice(combinations([group[0] for group in groups], 2), self._options.pairs))
         prompt = self._options.judge

@@ -35,10 +35,10 @@ def chosen(evidence: Sequence[Evidence], rule: Rule = "votes") -> int:
     """
 
     def key(i: int) -> tuple[float, float, int, int]:
-        each = evidence[i]
-        first = {"votes": each.votes, "agreement": each.votes * each.cluster, "majority": float(each.cluster)}[rule]
-        second = each.cluster if rule == "votes" else each.votes
-        return (-first, -second, each.length, i)
+        facts = evidence[i]
+        first = {"votes": facts.votes, "agreement": facts.votes * facts.cluster, "majority": float(facts.cluster)}[rule]
+        second = facts.cluster if rule == "votes" else facts.votes
+        return (-first, -second, facts.length, i)
 
     return min(range(len(evidence)), key=key)
 
@@ -47,7 +47,7 @@ def decided(votes: Sequence[float], behaviours: Sequence[object], outstanding: f
     """Return whether the leader's votes are ahead of all programs that behave otherwise by more than `outstanding`, the
     votes still to come: then these cannot change which behaviour wins."""
     leader = max(range(len(votes)), key=votes.__getitem__)
-    others = [vote for vote, each in zip(votes, behaviours, strict=True) if each != behaviours[leader]]
+    others = [vote for vote, behaviour in zip(votes, behaviours, strict=True) if behaviour != behaviours[leader]]
     return votes[leader] - max(others, default=-math.inf) > outstanding
 
 

@@ -47,7 +47,7 @@ class Candidate:
 
     def behaviour(self, inputs: Sequence[str]) -> str:
         """Return its outputs on the inputs as text: programs that do the same have the same."""
-        return json.dumps([_kind(self.cells.get(each, ("none", None))) for each in inputs], sort_keys=True, default=str)
+        return json.dumps([_kind(self.cells.get(key, ("none", None))) for key in inputs], sort_keys=True, default=str)
 
 
 def _kind(cell: Cell) -> object:
@@ -59,14 +59,14 @@ def _kind(cell: Cell) -> object:
 def clusters_of(pool: Sequence[Candidate], inputs: Sequence[str]) -> dict[str, list[Candidate]]:
     """Return programs by their behaviour on inputs (as JSON)."""
     groups: dict[str, list[Candidate]] = {}
-    for each in pool:
-        groups.setdefault(each.behaviour(inputs), []).append(each)
+    for candidate in pool:
+        groups.setdefault(candidate.behaviour(inputs), []).append(candidate)
     return groups
 
 
 def samples_in(group: Sequence[Candidate]) -> int:
     """Return how many samples wrote the programs of a group."""
-    return sum(each.weight for each in group)
+    return sum(candidate.weight for candidate in group)
 
 
 def passed_by(candidate: Candidate, tests: Sequence[Test]) -> list[bool]:
@@ -81,11 +81,11 @@ def votes_of(candidate: Candidate, tests: Sequence[Test]) -> int:
 
 def mutated(args: Sequence[JsonValue]) -> list[list[JsonValue]]:
     """Return inputs like one that is known, each with one argument changed; they cost nothing."""
-    found: list[list[JsonValue]] = []
+    inputs: list[list[JsonValue]] = []
     for at, value in enumerate(args):
         for other in _others(value):
-            found.append([*args[:at], other, *args[at + 1 :]])
-    return found
+            inputs.append([*args[:at], other, *args[at + 1 :]])
+    return inputs
 
 
 def _others(value: JsonValue) -> list[JsonValue]:
@@ -107,19 +107,19 @@ def _others(value: JsonValue) -> list[JsonValue]:
 def tests_in(text: str, most: int) -> list[Test]:
     """Read the tests that a model wrote: lines `{"args": […], "want": …}`; other lines are passed over, equal inputs
     taken once, and those that want nothing (`null`), which an empty function passes, left out."""
-    found: dict[str, Test] = {}
+    tests: dict[str, Test] = {}
     for line in text.splitlines():
         start = line.find("{")
         try:
-            said = json.loads(line[start:].strip().rstrip(",")) if start >= 0 else None
+            value = json.loads(line[start:].strip().rstrip(",")) if start >= 0 else None
         except (ValueError, RecursionError):
             continue
-        if isinstance(said, dict) and isinstance(said.get("args"), list) and said.get("want") is not None:
-            found.setdefault(json.dumps(said["args"]), (said["args"], said["want"]))
-    return list(found.values())[:most]
+        if isinstance(value, dict) and isinstance(value.get("args"), list) and value.get("want") is not None:
+            tests.setdefault(json.dumps(value["args"]), (value["args"], value["want"]))
+    return list(tests.values())[:most]
 
 
-def trace_of(program: str, said: JsonValue) -> str:
+def trace_of(program: str, reply: JsonValue) -> str:
     """Return the lines that a run of `plait.core.programs.traced` told of, each with its text, for a prompt.
 
     >>> print(trace_of("def f(x):\\n    y = x + 1\\n    return y", [[2, "x = 1"], [2, "y = 2"], [3, "returns 2"]]))
@@ -131,8 +131,8 @@ def trace_of(program: str, said: JsonValue) -> str:
     """
     texts = program.splitlines()
     lines: list[str] = []
-    for each in said if isinstance(said, list) else ():
-        match each:
+    for entry in reply if isinstance(reply, list) else ():
+        match entry:
             case [int(number), str(what)] if 0 < number <= len(texts):
                 lines.append(f"line {number}: {texts[number - 1].strip()}    # {what}")
             case _:

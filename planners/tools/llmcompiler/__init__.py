@@ -72,8 +72,8 @@ class LLMCompiler(LLMCompilerOptions):
     def reader(self, step: Step, brief: Brief) -> Reader:
         """Return a reader of a plan while it is written, or of the joiner's decision."""
         if isinstance(step.op, Join) and step.name == _PLANNED:
-            found = [spec.name for spec in brief.tools]
-            return OnResult(lambda result: self._first(self._narrowed(brief, _names(result.value, found))))
+            names = [spec.name for spec in brief.tools]
+            return OnResult(lambda result: self._first(self._narrowed(brief, _names(result.value, names))))
         if isinstance(step.op, Join) and step.name.startswith(DONE):
             told = step.state.get("told") if isinstance(step.state, dict) else None
             return done_reader(self, self._narrowed(brief, told), step.state)
@@ -81,10 +81,10 @@ class LLMCompiler(LLMCompilerOptions):
             state = step.op.merge.options.get("state")
             told = state.get("told") if isinstance(state, dict) else None
             return AnswerReader(self, state, self._narrowed(brief, told))
-        found = _NAME.fullmatch(step.name)
-        if found is None or not isinstance(step.op, Think):
+        place = _NAME.fullmatch(step.name)
+        if place is None or not isinstance(step.op, Think):
             return super().reader(step, brief)
-        reader = PlanReader(self, self._narrowed(brief, step.state), int(found[1]), int(found[2] or 0), step.op)
+        reader = PlanReader(self, self._narrowed(brief, step.state), int(place[1]), int(place[2] or 0), step.op)
         reader.tools = {**reader.tools, **{spec.name: spec for spec in brief.tools}}
         return reader
 
@@ -95,7 +95,7 @@ class LLMCompiler(LLMCompilerOptions):
         return reader.parsed(text)
 
 
-def _names(found: JsonValue, known: Sequence[str]) -> list[JsonValue]:
+def _names(value: JsonValue, known: Sequence[str]) -> list[JsonValue]:
     """Return the names of tools that a value of `more_tools` has."""
-    rows = found if isinstance(found, list) else []
+    rows = value if isinstance(value, list) else []
     return [row["name"] for row in rows if isinstance(row, dict) and row.get("name") in known]

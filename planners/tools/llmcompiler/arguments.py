@@ -104,9 +104,9 @@ def parse_arguments(raw: str) -> Arguments:
     if raw.endswith(")"):
         parser = _Parser(raw[:-1])
         try:
-            found = Arguments(parser.arguments(), raw[:-1], ["there was one ')' too many", *parser.repairs])
-            if not any(item.bare for item in found.items):
-                return found
+            arguments = Arguments(parser.arguments(), raw[:-1], ["there was one ')' too many", *parser.repairs])
+            if not any(item.bare for item in arguments.items):
+                return arguments
         except _Odd:
             pass
     text = raw
@@ -122,9 +122,9 @@ def read_plain(line: str, at: int) -> Arguments | None:
     if _PLAIN.fullmatch(line, at) is None:
         return None
     items: list[Argument] = []
-    for found in _ITEMS.finditer(line, at):
-        key, raw = found.groups()
-        value = [_atom(each) for each in _ATOMS.findall(raw)] if raw[0] == "[" else _atom(raw)
+    for item in _ITEMS.finditer(line, at):
+        key, raw = item.groups()
+        value = [_atom(atom) for atom in _ATOMS.findall(raw)] if raw[0] == "[" else _atom(raw)
         items.append(Argument(key, value, raw))
     return Arguments(items, line[at:-1])
 
@@ -183,11 +183,11 @@ class _Parser:
             self.at = min(end + 3, len(text))
             return _unescape(text[start:end])
         start = at = self.at + 1
-        while (found := IN_STRING[quote].search(text, at)) is not None:
-            at = found.end()
-            if found[0] == quote and closes(text, found.start()):
+        while (stop := IN_STRING[quote].search(text, at)) is not None:
+            at = stop.end()
+            if stop[0] == quote and closes(text, stop.start()):
                 self.at = at
-                return _unescape(text[start : found.start()])
+                return _unescape(text[start : stop.start()])
         self.at = len(text)
         self.repairs.append("a string had no end")
         return _unescape(text[start:].rstrip())
@@ -218,8 +218,8 @@ class _Parser:
             if self.text[self.at] in QUOTES:
                 key = self._string(self.text[self.at])
             else:
-                found = _KEY_STOP.search(self.text, self.at)
-                end = found.start() if found else len(self.text)
+                stop = _KEY_STOP.search(self.text, self.at)
+                end = stop.start() if stop else len(self.text)
                 key, self.at = self.text[self.at : end].strip(), end
             if self._skip() >= len(self.text) or self.text[self.at] != ":":
                 self._odd()
@@ -237,8 +237,8 @@ class _Parser:
 
     def _bare(self, closer: str) -> tuple[JsonValue, bool]:
         start, depth, at = self.at, 0, self.at
-        while (found := _BARE_STOP.search(self.text, at)) is not None:
-            char, at = found[0], found.end()
+        while (stop := _BARE_STOP.search(self.text, at)) is not None:
+            char, at = stop[0], stop.end()
             if depth == 0 and char in ("," + closer):
                 at -= 1
                 break
@@ -260,8 +260,8 @@ class _Parser:
         return written, _REFERENCE.fullmatch(written) is None
 
     def _skip(self) -> int:
-        found = _SPACE.match(self.text, self.at)
-        self.at = found.end() if found else self.at
+        space = _SPACE.match(self.text, self.at)
+        self.at = space.end() if space else self.at
         return self.at
 
     def _odd(self) -> NoReturn:
@@ -273,13 +273,13 @@ def _unescape(text: str) -> str:
     return _ESCAPE.sub(_escaped, text) if "\\" in text else text
 
 
-def _escaped(found: re.Match[str]) -> str:
-    same, control, four, two = found[1], found[2], found[3], found[4]
+def _escaped(escape: re.Match[str]) -> str:
+    same, control, four, two = escape[1], escape[2], escape[3], escape[4]
     if same:
         return same
     if control:
         return _CONTROL[control]
     if four or two:
         code = int(four or two, 16)
-        return found[0] if 0xD800 <= code < 0xE000 else chr(code)
+        return escape[0] if 0xD800 <= code < 0xE000 else chr(code)
     return ""

@@ -91,10 +91,10 @@ def _several(task: PlanTask, spec: ToolSpec | None, given: int) -> bool:
 
 
 def _properties(parameters: Mapping[str, JsonValue]) -> dict[str, dict[str, JsonValue]]:
-    found = parameters.get("properties")
-    if not isinstance(found, dict):
+    properties = parameters.get("properties")
+    if not isinstance(properties, dict):
         return {}
-    return {name: kind if isinstance(kind, dict) else {} for name, kind in found.items()}
+    return {name: kind if isinstance(kind, dict) else {} for name, kind in properties.items()}
 
 
 def _closed(spec: ToolSpec | None) -> bool:
@@ -134,36 +134,36 @@ class _Linker:
             case _:
                 return value
 
-    def _number(self, found: re.Match[str]) -> str:
-        number = self.names.get(found[1])
-        return found[0] if number is None else f"${{{number}}}"
+    def _number(self, reference: re.Match[str]) -> str:
+        number = self.names.get(reference[1])
+        return reference[0] if number is None else f"${{{number}}}"
 
     def _text(self, text: str, as_text: bool) -> JsonValue:
         if self.names:
             text = _NAMED.sub(self._number, text)
         pieces: list[JsonValue] = []
         words, at = "", 0
-        for found in _REFERENCE.finditer(text):
-            if found[1]:
-                words += text[at : found.start()] + found[1]
-                at = found.end()
+        for reference in _REFERENCE.finditer(text):
+            if reference[1]:
+                words += text[at : reference.start()] + reference[1]
+                at = reference.end()
                 continue
-            number = int(found[2] or found[3])
+            number = int(reference[2] or reference[3])
             step = self.known.get(number)
             if step is None:
                 # `$15` inside a text may be money, unless a task of that number should stand before this one
-                if found[2] or found[0] == text.strip() or number < self.own:
+                if reference[2] or reference[0] == text.strip() or number < self.own:
                     what = "itself" if number == self.own else "no earlier task"
-                    self.bound.errors.append(f"{found[0]} refers to {what}")
+                    self.bound.errors.append(f"{reference[0]} refers to {what}")
                 continue
             if not step:
                 self.bound.blocked.append(number)
                 continue
             self.bound.needs.append(step)
-            words += text[at : found.start()]
+            words += text[at : reference.start()]
             pieces += [words] if words else []
             pieces.append({"$ref": step})
-            words, at = "", found.end()
+            words, at = "", reference.end()
         words += text[at:]
         if not pieces:
             return words

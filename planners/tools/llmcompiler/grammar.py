@@ -80,13 +80,13 @@ class _Kinds:
     def _body(self, schema: Mapping[str, JsonValue], depth: int) -> str:
         match schema:
             case {"enum": list() as values} if values:
-                return " | ".join(_literal(json.dumps(each, ensure_ascii=False)) for each in values)
+                return " | ".join(_literal(json.dumps(value, ensure_ascii=False)) for value in values)
             case {"const": value}:
                 return _literal(json.dumps(value, ensure_ascii=False))
             case {"anyOf": list() as kinds} | {"oneOf": list() as kinds} if kinds:
-                return " | ".join(self._body(each, depth) if isinstance(each, dict) else "value" for each in kinds)
+                return " | ".join(self._body(kind, depth) if isinstance(kind, dict) else "value" for kind in kinds)
             case {"type": list() as kinds} if kinds:
-                return " | ".join(self._body({**schema, "type": each}, depth) for each in kinds)
+                return " | ".join(self._body({**schema, "type": kind}, depth) for kind in kinds)
             case {"type": "array", "items": dict() as items} if depth < _DEEPEST:
                 inner = self.name(items, depth + 1)
                 return f'"[" ({inner} (", " {inner})*)? "]"'
@@ -119,14 +119,14 @@ def _shape(spec: ToolSpec, kinds: _Kinds) -> str:
     properties, required = spec.parameters.get("properties"), spec.parameters.get("required")
     fields = properties if isinstance(properties, dict) else {}
     must = required if isinstance(required, list) else []
-    said = {name: kinds.name(kind if isinstance(kind, dict) else {}) for name, kind in fields.items()}
-    needed = ' ", " '.join(f"{_literal(f'{name}=')} {kind}" for name, kind in said.items() if name in must)
-    others = [f"{_literal(f'{name}=')} {kind}" for name, kind in said.items() if name not in must]
+    rules = {name: kinds.name(kind if isinstance(kind, dict) else {}) for name, kind in fields.items()}
+    needed = ' ", " '.join(f"{_literal(f'{name}=')} {kind}" for name, kind in rules.items() if name in must)
+    others = [f"{_literal(f'{name}=')} {kind}" for name, kind in rules.items() if name not in must]
     name = _literal(f"{spec.name}(")
     if needed:
         return " ".join([name, needed, *(f'(", " {other})?' for other in others), '")"'])
     # Whichever comes first has no comma before it.
-    tails = [" ".join([each, *(f'(", " {other})?' for other in others[at + 1 :])]) for at, each in enumerate(others)]
+    tails = [" ".join([first, *(f'(", " {other})?' for other in others[at + 1 :])]) for at, first in enumerate(others)]
     return f'{name} ({" | ".join(tails)})? ")"' if tails else f'{name} ")"'
 
 

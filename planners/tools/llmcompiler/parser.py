@@ -132,10 +132,10 @@ class PlanText:
         if self._skip_thinking(line):
             return
         ended = False
-        if "<" in line and (found := _END.search(line)) is not None:
-            line, ended = line[: found.start()], True
-            if found[0] != "<END_OF_PLAN>":
-                self.repairs.append(f"{found[0]!r} taken as the end of the plan")
+        if "<" in line and (end := _END.search(line)) is not None:
+            line, ended = line[: end.start()], True
+            if end[0] != "<END_OF_PLAN>":
+                self.repairs.append(f"{end[0]!r} taken as the end of the plan")
         if self._open is not None:
             if not ended and not self._interrupts(line, self._open):
                 yield from self._scan(line, 0, cut)
@@ -199,10 +199,10 @@ class PlanText:
         that goes on does: texts have numbered lists."""
         if _STOP.match(line) and not task.quote:
             return True
-        found = _HEAD.match(line) or _JOIN.match(line)
-        if found is None or found["id"] is None:
-            return found is not None and not task.quote
-        return not task.quote or (len(found["id"]) <= 6 and int(found["id"]) > task.id)
+        head = _HEAD.match(line) or _JOIN.match(line)
+        if head is None or head["id"] is None:
+            return head is not None and not task.quote
+        return not task.quote or (len(head["id"]) <= 6 and int(head["id"]) > task.id)
 
     def _give_up(self) -> Iterator[PlanTask]:
         """End the open task at the end of its first line, and read its other lines anew."""
@@ -229,7 +229,7 @@ class PlanText:
         task.lines.append(line)
         _walk(task, line, at)
         if task.end < 0:
-            wants_more = task.quote or task.last in ",([{=:" or any(each in "[{" for each in task.stack)
+            wants_more = task.quote or task.last in ",([{=:" or any(bracket in "[{" for bracket in task.stack)
             if wants_more or cut:
                 return
             self._note(task.id, "')' was missing at the end")
@@ -291,10 +291,10 @@ def _walk(task: _Open, line: str, at: int) -> None:
             if task.quote:
                 return
             before = task.quote or '"'
-        found = _MARK.search(line, at)
-        if found is None:
+        mark = _MARK.search(line, at)
+        if mark is None:
             break
-        here, char, at = found.start(), found[0], found.end()
+        here, char, at = mark.start(), mark[0], mark.end()
         if char in QUOTES:
             if opens(line, here, before):
                 task.quote = char * 3 if line.startswith(char * 3, here) else char
@@ -321,9 +321,9 @@ def _leave_string(task: _Open, line: str, at: int) -> int:
             task.quote, task.last = "", quote[0]
             return end + 3
         return len(line)
-    while (found := IN_STRING[quote].search(line, at)) is not None:
-        at = found.end()
-        if found[0] == quote and closes(line, found.start()):
+    while (mark := IN_STRING[quote].search(line, at)) is not None:
+        at = mark.end()
+        if mark[0] == quote and closes(line, mark.start()):
             task.quote, task.last = "", quote
             return at
     return len(line)
@@ -343,8 +343,8 @@ def _unread(line: str) -> PlanTask:
 
 def _after(line: str, at: int) -> int:
     """Return where the next task on a line would start."""
-    found = _BETWEEN.match(line, at)
-    return found.end() if found else at
+    between = _BETWEEN.match(line, at)
+    return between.end() if between else at
 
 
 def _head(text: str) -> str:

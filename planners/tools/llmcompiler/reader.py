@@ -158,8 +158,8 @@ class PlanReader:
 
     def _step(self, task: PlanTask) -> Step | None:
         """Return a task's call, or `None` if it is not to be run."""
-        said = (task.id, task.text)
-        if said in self._said:
+        written = (task.id, task.text)
+        if written in self._said:
             self.repairs.append(f"task {task.id}: written twice, run once")
             return None
         if len(self._entries) >= self.planner.most:
@@ -167,7 +167,7 @@ class PlanReader:
                 self._full = True
                 self.repairs.append(f"more tasks than {self.planner.most}: the others are not run")
             return None
-        self._said.add(said)
+        self._said.add(written)
         name = self._name(task.id)
         spec = self._tool(task.tool)
         entry: dict[str, JsonValue] = {"text": f"{name}. {task.text}", "thought": task.thought}
@@ -220,9 +220,9 @@ class PlanReader:
 
     def _tool(self, name: str) -> ToolSpec | None:
         """Return a tool by its name, however it is cased and hyphenated."""
-        found = self.tools.get(name)
-        if found is not None or not self.tools:
-            return found
+        spec = self.tools.get(name)
+        if spec is not None or not self.tools:
+            return spec
         alike = [spec for spec in self.tools.values() if _plain(spec.name) == _plain(name)]
         if len(alike) != 1:
             return None
@@ -299,10 +299,10 @@ class AnswerReader:
                 "numbers": list(numbers),
                 "scratchpad": scratchpad,
             }:
-                said = " ".join(each for each in (thought, missing) if each)
+                words = " ".join(part for part in (thought, missing) if part)
                 known = [number for number in numbers if isinstance(number, int)]
                 name = scratchpad if isinstance(scratchpad, str) else None
-                return self.planner.plan_again(self.brief, f"plan-{round + 1}", known, name, said)
+                return self.planner.plan_again(self.brief, f"plan-{round + 1}", known, name, words)
             case _:
                 return None
 

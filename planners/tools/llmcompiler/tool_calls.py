@@ -101,7 +101,7 @@ class NativeCalls:
                 self.misread.append(Misread(self._next, _shown(name, arguments), why))
                 self._next += 1
                 continue
-            written = ", ".join(f"{key}={_written(each)}" for key, each in arguments.items())
+            written = ", ".join(f"{key}={_written(argument)}" for key, argument in arguments.items())
             yield f"\n{self._next}. {name}({written})\n"
             self._next += 1
             self.count += 1

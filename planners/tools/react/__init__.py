@@ -54,11 +54,11 @@ class React(ReactOptions):
             calls = ledger.calls(turn.value)
             if not calls:
                 break
-            said = await self._agents(ctx, calls) if self.n > 1 else {}
-            heir = next((each for each in self.handoffs for call, _ in calls if call.name == transfer(each)), None)
+            answers = await self._agents(ctx, calls) if self.n > 1 else {}
+            heir = next((heir for heir in self.handoffs for call, _ in calls if call.name == transfer(heir)), None)
             readable = [call for call, _ in calls if call.id]
             value = turn.value if self.n == 1 else await self._made(ctx, turn, calls)
-            messages = ledger.observe(value, calls, said)
+            messages = ledger.observe(value, calls, answers)
             if heir is not None:
                 return await heir.work(ctx, question, [*ledger.talk, *messages])
             misread = [call.wrong for call, _ in calls if call.wrong]
@@ -83,10 +83,10 @@ class React(ReactOptions):
         made = [ctx.call(call.name, **call.arguments) for call in wanted]
         await ctx.gather(*made, return_exceptions=True)
         results: dict[str, JsonValue] = {}
-        for call, each in zip(wanted, made, strict=True):
-            error = each.error
+        for call, result in zip(wanted, made, strict=True):
+            error = result.error
             what = error.failure.message if isinstance(error, StepFailed) else ""
-            results[call.step] = {"value": each.value} if each.done else {"error": what}
+            results[call.step] = {"value": result.value} if result.done else {"error": what}
         return {"text": turn.text, "results": results}
 
     async def _agents(self, ctx: Context, calls: Sequence[tuple[CallRequest, str]]) -> dict[str, str]:
@@ -99,9 +99,9 @@ class React(ReactOptions):
             except (StepFailed, PlannerError, PluginError) as error:
                 return f"{ERROR}the agent {agent.name}, asked {question[:80]!r}: {error}"
 
-        asked = [(call, found) for call, fate in calls if fate == "ours" and (found := self.asks(call)) is not None]
-        said = await ctx.gather(*(one(*found) for _, found in asked))
-        return {call.id: each for (call, _), each in zip(asked, said, strict=True)}
+        asked = [(call, work) for call, fate in calls if fate == "ours" and (work := self.asks(call)) is not None]
+        lines = await ctx.gather(*(one(*work) for _, work in asked))
+        return {call.id: line for (call, _), line in zip(asked, lines, strict=True)}
 
     def reader(self, step: Step, brief: Brief) -> Reader:
         """Return a reader that starts a turn's calls as they are written."""
@@ -116,12 +116,12 @@ class React(ReactOptions):
     def _opening(self, brief: Brief, ledger: Ledger) -> list[Message]:
         """Return the messages before the question: instructions, and what the user's conversation has."""
         history = list(brief.request.messages)
-        said = [self.opening] if self.opening else []
+        system = [self.opening] if self.opening else []
         if history and history[0].role in ("system", "developer"):
-            said.append(history.pop(0).text)
+            system.append(history.pop(0).text)
         if ledger.functions:
-            said.append(instructions(ledger.functions, self.dialect))
-        return [*([Message(role="system", content="\n\n".join(said))] if said else []), *history]
+            system.append(instructions(ledger.functions, self.dialect))
+        return [*([Message(role="system", content="\n\n".join(system))] if system else []), *history]
 
     @staticmethod
     def _asked(brief: Brief, question: str) -> str:
@@ -138,7 +138,7 @@ class React(ReactOptions):
     ) -> Line:
         """Let the model write a turn, or several that vote, and return the one that it comes to."""
         ledger.turns += 1
-        ledger.talk += with_prompt([each for each in messages if each.role != "system"], prompt)
+        ledger.talk += with_prompt([message for message in messages if message.role != "system"], prompt)
         name, label = f"turn-{ledger.turns}", "answer" if last else f"turn {ledger.turns}"
         reads = self.n == 1 and not last and bool(ledger.functions)
         state = ledger.state if reads else None
@@ -179,5 +179,5 @@ class React(ReactOptions):
         vote = await ctx.join(
             samples, merge, tolerate="best-effort", early=True, name=name, label=f"{label}, vote of {len(samples)}"
         )
-        done = [each for each in samples if each.done]
-        return next((each for each in done if each.value == vote.value), done[0])
+        done = [sample for sample in samples if sample.done]
+        return next((sample for sample in done if sample.value == vote.value), done[0])

@@ -27,21 +27,21 @@ def fates(
     another; `ours`: it is no tool but a function of the planner; `limit`: too many; `unread`."""
     lasting = {spec.name for spec in tools if spec.side_effects}
     seen, names, count = set[str](), frozenset(ours), 0
-    found: list[tuple[CallRequest, str]] = []
-    for each in calls:
-        if each.wrong:
+    fates: list[tuple[CallRequest, str]] = []
+    for call in calls:
+        if call.wrong:
             fate = "unread"
-        elif each.name not in lasting and (each.key in seen or each.key in known):
+        elif call.name not in lasting and (call.key in seen or call.key in known):
             fate = "same"
         elif count >= most:
             fate = "limit"
         else:
             count += 1
-            fate = "ours" if each.name in names else "run"
+            fate = "ours" if call.name in names else "run"
             if fate == "run":
-                seen.add(each.key)
-        found.append((each, fate))
-    return found
+                seen.add(call.key)
+        fates.append((call, fate))
+    return fates
 
 
 def turn_calls(
@@ -49,7 +49,7 @@ def turn_calls(
 ) -> list[tuple[CallRequest, str]]:
     """Return the calls in a turn's text, with what becomes of each; `whole`: nothing more comes."""
     text = f"{text}\n" if whole else text
-    ours = [each.name for each in planner.agents] + [transfer(each) for each in planner.handoffs]
+    ours = [agent.name for agent in planner.agents] + [transfer(agent) for agent in planner.handoffs]
     ours += [] if any(spec.name == MORE for spec in brief.tools) else [MORE]
     calls = wanted(text, planner.dialect, first, brief.tools)
     return fates(calls, brief.tools, known, planner.most, ours)

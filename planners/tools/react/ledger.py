@@ -71,7 +71,7 @@ class Ledger:
     _functions: tuple[int, tuple[Function, ...]] | None = None
 
     def __post_init__(self) -> None:
-        self.next += sum(len(each.tool_calls) for each in self.brief.request.messages)
+        self.next += sum(len(message.tool_calls) for message in self.brief.request.messages)
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -82,12 +82,12 @@ class Ledger:
 
     def _offered(self) -> tuple[Function, ...]:
         told = [
-            Function(name=each.name, description=each.description, parameters=each.parameters)
-            for each in [*self.told, *self._finder()]
+            Function(name=function.name, description=function.description, parameters=function.parameters)
+            for function in [*self.told, *self._finder()]
         ]
-        told += [prompts.agent_function(each.name, each.description) for each in self.planner.agents]
-        told += [prompts.transfer_function(transfer(each), each.description) for each in self.planner.handoffs]
-        own = [] if not told or any(each.name == MORE for each in told) else [prompts.more_function()]
+        told += [prompts.agent_function(agent.name, agent.description) for agent in self.planner.agents]
+        told += [prompts.transfer_function(transfer(agent), agent.description) for agent in self.planner.handoffs]
+        own = [] if not told or any(function.name == MORE for function in told) else [prompts.more_function()]
         return (*told, *own)
 
     def _finder(self) -> list[ToolSpec]:
@@ -97,9 +97,9 @@ class Ledger:
     def _found(self, value: str) -> str:
         """Take the tools that `more_tools` found, and return them as the model is told of them. Those that this flow
         may not call are left out."""
-        found = found_in(loads(value), self.brief.tools)
-        self.told += [each for each in found if each not in self.told]
-        rows: list[JsonValue] = [each.model_dump(include={"name", "description", "parameters"}) for each in found]
+        tools = found_in(loads(value), self.brief.tools)
+        self.told += [tool for tool in tools if tool not in self.told]
+        rows: list[JsonValue] = [tool.model_dump(include={"name", "description", "parameters"}) for tool in tools]
         return as_text(rows) if rows else "no function was found: say it in other words"
 
     @property
@@ -122,7 +122,7 @@ class Ledger:
         the agents said that were called."""
         self.talk.append(spoken(_text(value), self.next))
         most = self.planner.observation_chars or sys.maxsize
-        said: list[tuple[CallRequest, str]] = []
+        answers: list[tuple[CallRequest, str]] = []
         now: dict[str, str] = {}
         changed = False
         for call, fate in calls:
@@ -132,15 +132,15 @@ class Ledger:
             self.counts[call.key] = count = self.counts.get(call.key, 0) + 1
             if fate == "limit":
                 most_calls = f"a turn may make {self.planner.most} calls"
-                said.append((call, f"not run: {most_calls}; make it again if it is needed"))
+                answers.append((call, f"not run: {most_calls}; make it again if it is needed"))
                 continue
             asked = self.planner.asks(call) if fate == "ours" else None
             if fate == "ours" and asked is None:
-                if any(call.name == each.name for each in self.planner.agents):
-                    said.append((call, f"{ERROR}give the `question` as a text"))
+                if any(call.name == agent.name for agent in self.planner.agents):
+                    answers.append((call, f"{ERROR}give the `question` as a text"))
                     continue
-                moved = any(call.name == transfer(each) for each in self.planner.handoffs)
-                said.append((call, "The conversation is handed over." if moved else self._more(call, most)))
+                moved = any(call.name == transfer(agent) for agent in self.planner.handoffs)
+                answers.append((call, "The conversation is handed over." if moved else self._more(call, most)))
                 continue
             result = (
                 now.get(call.key) or self.results[call.key][1]
@@ -162,12 +162,12 @@ class Ledger:
             if fate == "same" and count >= _TIRING:
                 self.tired = self.tired or count > _TIRING
                 shown = f"{prompts.TIRED.format(count=count)}\n{shown}"
-            said.append((call, shown))
+            answers.append((call, shown))
         if changed:  # what was read before it, or beside it, may be otherwise now
             self.before.append(self.results)
             self.results = {}
             self.counts.clear()
-        return [self._message(call, text) for call, text in said]
+        return [self._message(call, text) for call, text in answers]
 
     def _may_change(self, call: CallRequest, asked: tuple[Agent, str] | None) -> bool:
         """Whether a call may have changed something: its tool has side effects, or the agent may call one that has."""
@@ -206,8 +206,8 @@ def _text(value: JsonValue) -> str:
 def _result(value: JsonValue, call: CallRequest) -> str:
     results = value.get("results") if isinstance(value, dict) else None
     match results.get(call.step) if isinstance(results, dict) else None:
-        case {"value": each}:
-            return as_text(each)
+        case {"value": inner}:
+            return as_text(inner)
         case {"error": str() as error}:
             return f"{ERROR}{error}"
         case _:

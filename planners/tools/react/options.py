@@ -43,7 +43,7 @@ class ReactOptions(ToolTurns):
 
     def asks(self, call: CallRequest) -> tuple[Agent, str] | None:
         """Return the agent that a call asks, and what; `None` for a call that asks none."""
-        agent = next((each for each in self.agents if each.name == call.name), None)
+        agent = next((agent for agent in self.agents if agent.name == call.name), None)
         question = call.arguments.get("question")
         return (agent, question) if agent is not None and isinstance(question, str) and question.strip() else None
 

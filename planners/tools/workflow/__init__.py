@@ -63,35 +63,35 @@ class Workflow(Flow):
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Plan, repair, run, answer. Raises `PlannerError` for a plan that stays broken."""
-        tools = {each.name: each for each in ctx.brief.tools if each.name not in (FIND_PLANS, KEEP_PLAN)}
-        library = {each.name for each in ctx.brief.tools} - set(tools)
+        tools = {tool.name: tool for tool in ctx.brief.tools if tool.name not in (FIND_PLANS, KEEP_PLAN)}
+        library = {tool.name for tool in ctx.brief.tools} - set(tools)
         writer = Writer(ctx, self, tools)
         examples = await self._examples(ctx, question) if FIND_PLANS in library else []
         plan, faults = await writer.plan(question, examples)
         plan, faults = await writer.mend(plan, faults)
-        unused = frozenset(each.node for each in faults if each.kind == "unused")
-        if faults and len(faults) == len([each for each in faults if each.kind == "unused"]):
+        unused = frozenset(fault.node for fault in faults if fault.kind == "unused")
+        if faults and len(faults) == len([fault for fault in faults if fault.kind == "unused"]):
             plan = without(plan, unused)
             faults = check(plan, tools)
         if faults:
-            said = "; ".join(map(str, faults[:5]))
+            reasons = "; ".join(map(str, faults[:5]))
             rest = f"; and {len(faults) - 5} more" if len(faults) > 5 else ""
-            raise PlannerError(f"the plan cannot run: {said}{rest}. Raise `repairs`, or take a larger model")
+            raise PlannerError(f"the plan cannot run: {reasons}{rest}. Raise `repairs`, or take a larger model")
         runner = Runner(ctx, question, tools)
         ended = await runner.run(plan)
-        failed = [each for each in ended.values() if isinstance(each, BaseException)]
+        failed = [error for error in ended.values() if isinstance(error, BaseException)]
         if KEEP_PLAN in library and not failed:
             await self._kept(ctx, question, plan)
         if plan.answer is not None:
             return await runner.answer(plan.answer)
-        return writer.answer({name: _said(each) for name, each in ended.items()})
+        return writer.answer({name: _said(value) for name, value in ended.items()})
 
     async def _examples(self, ctx: Context, question: str) -> list[tuple[str, JsonValue]]:
         try:
-            found = await ctx.call(FIND_PLANS, intention=question, k=_EXAMPLES)
+            plans = await ctx.call(FIND_PLANS, intention=question, k=_EXAMPLES)
         except StepFailed:
             return []
-        rows = found if isinstance(found, list) else []
+        rows = plans if isinstance(plans, list) else []
         return [
             (as_text(row["intention"]), row["plan"])
             for row in rows
@@ -120,16 +120,16 @@ class Writer:
             told = await self._found(question)
         hidden = len(self._tools) - len(told) if self._options.rounds > 1 else 0
         asked = prompts.plan(self._options.plan, question, told, hidden, examples)
-        said = await self._say(asked, self._options.plan, "plan")
+        reply = await self._say(asked, self._options.plan, "plan")
         for _ in range(self._options.rounds - 1):
-            match said:
+            match reply:
                 case {"more_tools": str() as query}:
-                    new = await self._found(query, [each.name for each in told])
+                    new = await self._found(query, [tool.name for tool in told])
                     told += new
-                    said = await self._say(prompts.found(new), self._options.plan, "plan, with more tools")
+                    reply = await self._say(prompts.found(new), self._options.plan, "plan, with more tools")
                 case _:
                     break
-        plan = parse(said)
+        plan = parse(reply)
         return plan, check(plan, self._tools)
 
     async def mend(self, plan: Plan, faults: list[WorkflowFault]) -> tuple[Plan, list[WorkflowFault]]:
@@ -137,12 +137,12 @@ class Writer:
         for _ in range(self._options.repairs):
             if not faults:
                 break
-            unknown = [each for each in faults if each.kind == "tool"]
-            near = [await self._found(each.message, k=3) for each in unknown[:5]]
-            told = {each.name: each for some in near for each in some}
-            told |= {name: self._tools[name] for each in faults for name in each.candidates if name in self._tools}
-            said = await self._say(prompts.repair(faults, plan, list(told.values())), self._options.repair, "repair")
-            better = repaired(plan, said, faults)
+            unknown = [fault for fault in faults if fault.kind == "tool"]
+            near = [await self._found(fault.message, k=3) for fault in unknown[:5]]
+            told = {tool.name: tool for some in near for tool in some}
+            told |= {name: self._tools[name] for fault in faults for name in fault.candidates if name in self._tools}
+            reply = await self._say(prompts.repair(faults, plan, list(told.values())), self._options.repair, "repair")
+            better = repaired(plan, reply, faults)
             left = check(better, self._tools) if better is not None else faults
             if better is None or len(left) >= len(faults):
                 break

@@ -32,28 +32,28 @@ def check(plan: WorkflowPlan, tools: Mapping[str, ToolSpec]) -> list[WorkflowFau
 class _Checker:
     plan: WorkflowPlan
     tools: Mapping[str, ToolSpec]
-    found: list[WorkflowFault] = field(default_factory=list[WorkflowFault])
+    noted: list[WorkflowFault] = field(default_factory=list[WorkflowFault])
     known: dict[str, Schema] = field(default_factory=dict[str, Schema])
     """Schemas of values, by the id of their node."""
 
     def faults(self) -> list[WorkflowFault]:
-        ids = [each.id for each in every(self.plan.nodes)]
-        for name in dict.fromkeys(each for each in ids if ids.count(each) > 1):
+        ids = [node.id for node in every(self.plan.nodes)]
+        for name in dict.fromkeys(name for name in ids if ids.count(name) > 1):
             self._say(name, "form", f"{ids.count(name)} steps have this id: give each its own")
         self._block(self.plan.nodes, {QUESTION: _TEXT})
         if self.plan.answer is not None:
-            scope = {QUESTION: _TEXT, **{each.id: self._schema(each, {}) for each in self.plan.nodes}}
+            scope = {QUESTION: _TEXT, **{node.id: self._schema(node, {}) for node in self.plan.nodes}}
             self._references("answer", self.plan.answer, scope)
             self._unused()
-        return self.found
+        return self.noted
 
     def _say(self, node: str, kind: str, message: str, near: Sequence[str] = ()) -> None:
-        self.found.append(WorkflowFault(node, kind, message, tuple(near[:_NEAR])))
+        self.noted.append(WorkflowFault(node, kind, message, tuple(near[:_NEAR])))
 
     # -- what a node sees --
 
     def _block(self, nodes: Sequence[WorkflowNode], outer: Mapping[str, Schema]) -> None:
-        scope = {**outer, **{each.id: self._schema(each, outer) for each in nodes}}
+        scope = {**outer, **{node.id: self._schema(node, outer) for node in nodes}}
         for node in nodes:
             here = {name: schema for name, schema in scope.items() if name != node.id}
             self._node(node, here, scope)
@@ -84,19 +84,19 @@ class _Checker:
         match node.kind:
             case "call":
                 spec = self.tools.get(node.tool)
-                found: Schema = spec.returns if spec is not None else {}
+                schema: Schema = spec.returns if spec is not None else {}
             case "review":
-                found = {} if node.choices else _TEXT
+                schema = {} if node.choices else _TEXT
             case "foreach":
                 inner = self._schema(last, scope) if last is not None else {}
                 defs = {"$defs": inner["$defs"]} if "$defs" in inner else {}
-                found = {"type": "array", "items": dict(inner), **defs}
+                schema = {"type": "array", "items": dict(inner), **defs}
             case "while":
-                found = self._schema(last, scope) if last is not None else {}
+                schema = self._schema(last, scope) if last is not None else {}
             case "if":
-                found = {}
-        self.known[node.id] = found
-        return found
+                schema = {}
+        self.known[node.id] = schema
+        return schema
 
     # -- one node --
 
@@ -108,14 +108,14 @@ class _Checker:
             self._call(node, scope)
             return
         if node.kind == "while":
-            scope = {**self._inside(node, scope), **{each.id: self._schema(each, scope) for each in node.blocks[0]}}
+            scope = {**self._inside(node, scope), **{inner.id: self._schema(inner, scope) for inner in node.blocks[0]}}
         self._references(node.id, node.over, scope)
         ref = whole(node.over)
         if node.kind == "foreach" and ref is not None and ref.name in scope:
-            found = schemas.part(scope[ref.name], ref.path)
-            if found is not None and not schemas.fits(found, {"type": "array"}):
-                lists = [str(each) for each, one in parts_of(scope) if one.get("type") == "array"]
-                self._say(node.id, "type", f"{ref} is no list, but {_kind(found)}", lists)
+            part = schemas.part(scope[ref.name], ref.path)
+            if part is not None and not schemas.fits(part, {"type": "array"}):
+                lists = [str(place) for place, one in parts_of(scope) if one.get("type") == "array"]
+                self._say(node.id, "type", f"{ref} is no list, but {_kind(part)}", lists)
 
     def _call(self, node: WorkflowNode, scope: Mapping[str, Schema]) -> None:
         spec = self.tools.get(node.tool)
@@ -129,7 +129,7 @@ class _Checker:
         closed = spec.parameters.get("additionalProperties") in (None, False)
         for name, value in args.items():
             if name not in known and closed:
-                free = [each for each in known if each not in args]
+                free = [name for name in known if name not in args]
                 near = _near(name, free) or free
                 self._say(node.id, "argument", f"{node.tool} has no argument {name!r}", near)
             self._argument(node, name, value, known.get(name, {}), scope)
@@ -147,8 +147,8 @@ class _Checker:
         given = self._part(ref, scope) if ref is not None else _given(value)
         if given is None or schemas.fits(given, want):
             return
-        said = f"{name!r} of {node.tool} takes {_kind(want)}, but {ref or 'it'} is {_kind(given)}"
-        self._say(node.id, "type", said, self._givers(name, want, scope))
+        problem = f"{name!r} of {node.tool} takes {_kind(want)}, but {ref or 'it'} is {_kind(given)}"
+        self._say(node.id, "type", problem, self._givers(name, want, scope))
 
     def _part(self, ref: WorkflowRef, scope: Mapping[str, Schema]) -> Schema | None:
         return schemas.part(scope[ref.name], ref.path)
@@ -162,7 +162,7 @@ class _Checker:
                 self._say(node, "reference", f"{ref} refers to nothing that is seen here", _near(ref.name, scope, "$"))
             elif self._part(ref, scope) is None:
                 good = False
-                near = [str(each) for each, _ in parts_of({ref.name: scope[ref.name]})]
+                near = [str(place) for place, _ in parts_of({ref.name: scope[ref.name]})]
                 best = difflib.get_close_matches(str(ref), near, n=_NEAR, cutoff=0.4)
                 self._say(node, "part", f"{ref} is no part of that value", best or near)
         return good
@@ -176,7 +176,7 @@ class _Checker:
             if schemas.fits(schema, want)
             and (schemas.kind(ref.path[-1] if ref.path else ref.name, schema) == kind != "" or name in ref.path[-1:])
         ]
-        makers = [each.name for each in self.tools.values() if kind and kind in schemas.makes(each.returns)]
+        makers = [tool.name for tool in self.tools.values() if kind and kind in schemas.makes(tool.returns)]
         return [*parts, *makers]
 
     # -- the whole --
@@ -185,7 +185,7 @@ class _Checker:
         try:
             order(nodes, self.tools)
         except CycleError as error:
-            ring = [str(each) for each in error.args[1]]
+            ring = [str(name) for name in error.args[1]]
             self._say(ring[0], "cycle", f"steps wait for one another: {' → '.join(ring)}")
 
     def _unused(self) -> None:
@@ -201,18 +201,18 @@ class _Checker:
 def order(nodes: Sequence[WorkflowNode], tools: Mapping[str, ToolSpec]) -> dict[str, list[str]]:
     """Return for each node of a block the nodes beside it that must have ended before, in the order in which they
     stand. Those that change the world keep the order in which they are written. Raises `CycleError`."""
-    beside = {each.id for each in nodes}
+    beside = {node.id for node in nodes}
     before: dict[str, list[str]] = {}
     changing = ""
     for node in nodes:
-        refs = [ref.name for each in (node, *node.inner()) for value in each.own for ref in references(value)]
-        refs += [name for each in (node, *node.inner()) for name in each.after]
-        own = {each.id for each in node.inner()} | ({node.id} if node.kind == "while" else set())
-        found = [name for name in dict.fromkeys(refs) if name in beside and name not in own]
+        refs = [ref.name for part in (node, *node.inner()) for value in part.own for ref in references(value)]
+        refs += [name for part in (node, *node.inner()) for name in part.after]
+        own = {inner.id for inner in node.inner()} | ({node.id} if node.kind == "while" else set())
+        needs = [name for name in dict.fromkeys(refs) if name in beside and name not in own]
         if effects(node, tools):
-            found += [changing] if changing and changing not in found else []
+            needs += [changing] if changing and changing not in needs else []
             changing = node.id
-        before[node.id] = found
+        before[node.id] = needs
     TopologicalSorter(before).prepare()
     return before
 
@@ -220,8 +220,8 @@ def order(nodes: Sequence[WorkflowNode], tools: Mapping[str, ToolSpec]) -> dict[
 def effects(node: WorkflowNode, tools: Mapping[str, ToolSpec]) -> bool:
     """Whether a node changes the world, or asks a person."""
     return any(
-        each.kind == "review" or (each.kind == "call" and (each.tool not in tools or tools[each.tool].side_effects))
-        for each in (node, *node.inner())
+        part.kind == "review" or (part.kind == "call" and (part.tool not in tools or tools[part.tool].side_effects))
+        for part in (node, *node.inner())
     )
 
 
@@ -252,9 +252,9 @@ def _given(value: JsonValue) -> Schema:
 
 
 def _kind(schema: Schema) -> str:
-    found = schema.get("format") or schema.get("title") or schema.get("type") or "anything"
-    return found if isinstance(found, str) else "several kinds"
+    kind = schema.get("format") or schema.get("title") or schema.get("type") or "anything"
+    return kind if isinstance(kind, str) else "several kinds"
 
 
 def _near(name: str, known: Mapping[str, object] | Sequence[str], sign: str = "") -> list[str]:
-    return [f"{sign}{each}" for each in difflib.get_close_matches(name, list(known), n=_NEAR, cutoff=0.55)]
+    return [f"{sign}{near}" for near in difflib.get_close_matches(name, list(known), n=_NEAR, cutoff=0.55)]

@@ -47,7 +47,7 @@ class Runner:
         """Run a plan's nodes; return for each the step that has its value, or what it failed with."""
         scope, ended = self._start(plan.nodes, self._scope, "")
         self._scope = dict(scope)
-        return dict(zip((each.id for each in plan.nodes), await ended, strict=True))
+        return dict(zip((node.id for node in plan.nodes), await ended, strict=True))
 
     async def answer(self, value: JsonValue) -> Step:
         """Return the step whose value is the answer that a plan words. Raises what a node that it needs failed with."""
@@ -67,8 +67,8 @@ class Runner:
         started = self._ctx.gather(
             *(self._node(node, scope, before[node.id], prefix, control) for node in nodes), return_exceptions=True
         )
-        for node, each in zip(nodes, started.members, strict=True):
-            scope[node.id] = each  # pyright: ignore[reportArgumentType]  # none has begun yet
+        for node, step in zip(nodes, started.members, strict=True):
+            scope[node.id] = step  # pyright: ignore[reportArgumentType]  # none has begun yet
         return scope, started
 
     async def _body(
@@ -77,16 +77,16 @@ class Runner:
         """Run a block to its end; return its last node's step. Raises what any of its nodes failed with."""
         scope, started = self._start(nodes, outer, prefix, control)
         ended = await started
-        for each in ended:
-            if isinstance(each, BaseException):
-                raise each
+        for end in ended:
+            if isinstance(end, BaseException):
+                raise end
         return ended[-1], scope
 
     async def _node(
         self, node: WorkflowNode, scope: Scope, before: Sequence[str], prefix: str, control: Sequence[Step]
     ) -> Step:
         waits = [await _step(scope[name]) for name in before]
-        name, after = f"{prefix}{node.id}", [*control, *(step for each in waits for step in each)]
+        name, after = f"{prefix}{node.id}", [*control, *(step for wait in waits for step in wait)]
         match node.kind:
             case "call":
                 made = await self._call(node, scope, name, after)
@@ -131,9 +131,9 @@ class Runner:
             raise PlannerError(f"{node.id}: `foreach` takes a list of {MOST_ITEMS:,} items at most, not {what}")
         scopes = [{**scope, node.name: GivenValue(item, tuple(steps))} for item in items]
         work = (
-            self._body(node.blocks[0], each, f"{name}.{at}.", [*control, *steps]) for at, each in enumerate(scopes, 1)
+            self._body(node.blocks[0], scope, f"{name}.{at}.", [*control, *steps]) for at, scope in enumerate(scopes, 1)
         )
-        ended = [await each for each in work] if effects(node, self._tools) else await self._ctx.gather(*work)
+        ended = [await body for body in work] if effects(node, self._tools) else await self._ctx.gather(*work)
         if not ended:
             return self._ctx.answer([], "there are no items", name=name, label="foreach")
         return self._ctx.join([last for last, _ in ended], name=name, label=f"foreach {node.name}")
@@ -150,14 +150,14 @@ class Runner:
 
     async def _look(self, values: Sequence[JsonValue], scope: Scope) -> tuple[dict[WorkflowRef, JsonValue], list[Step]]:
         """Return what the references in some values stand for, and the steps that made it."""
-        found: dict[WorkflowRef, JsonValue] = {}
+        stand: dict[WorkflowRef, JsonValue] = {}
         steps: dict[Step, None] = {}
         for ref in references(list(values)):
             here = scope[ref.name]
             made = await _step(here)
             steps |= dict.fromkeys(made)
-            found[ref] = _part(here.value if isinstance(here, GivenValue) else made[0].value, ref)
-        return found, list(steps)
+            stand[ref] = _part(here.value if isinstance(here, GivenValue) else made[0].value, ref)
+        return stand, list(steps)
 
 
 async def _step(here: GivenValue | Promise[Step]) -> list[Step]:
@@ -179,9 +179,9 @@ def holds(condition: JsonValue, look: Mapping[WorkflowRef, JsonValue]) -> bool:
     """Whether a condition holds. Raises `PlannerError` for values that cannot be compared."""
     match condition:
         case {"all": list() as several}:
-            return all(holds(each, look) for each in several)
+            return all(holds(condition, look) for condition in several)
         case {"any": list() as several}:
-            return any(holds(each, look) for each in several)
+            return any(holds(condition, look) for condition in several)
         case {"not": inner}:
             return not holds(inner, look)
         case {"left": left, "op": str() as op, "right": right}:

@@ -107,21 +107,21 @@ class WorkflowNode:
 
     def written(self) -> dict[str, JsonValue]:
         """Return it as a model writes it."""
-        found: dict[str, JsonValue] = {"id": self.id}
+        row: dict[str, JsonValue] = {"id": self.id}
         match self.kind:
             case "call":
-                found |= {"call": self.tool, "args": dict(self.args or {})}
+                row |= {"call": self.tool, "args": dict(self.args or {})}
             case "review":
-                found |= {"review": self.over, "choices": list(self.choices)}
+                row |= {"review": self.over, "choices": list(self.choices)}
             case _:
-                found[self.kind] = self.over
-                found |= {"as": self.name} if self.kind == "foreach" else {}
-                found |= {"at_most": self.most} if self.kind == "while" else {}
+                row[self.kind] = self.over
+                row |= {"as": self.name} if self.kind == "foreach" else {}
+                row |= {"at_most": self.most} if self.kind == "while" else {}
                 for key, block in zip(_BLOCKS[self.kind], self.blocks, strict=True):
-                    found[key] = [each.written() for each in block]
+                    row[key] = [node.written() for node in block]
         if self.after:
-            found["after"] = list(self.after)
-        return found
+            row["after"] = list(self.after)
+        return row
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class WorkflowPlan:
 
     def written(self) -> dict[str, JsonValue]:
         """Return it as a model writes it."""
-        steps: list[JsonValue] = [each.written() for each in self.nodes]
+        steps: list[JsonValue] = [node.written() for node in self.nodes]
         return {"steps": steps, **({} if self.answer is None else {"answer": self.answer})}
 
 
@@ -156,19 +156,19 @@ def references(value: JsonValue) -> list[WorkflowRef]:
     match value:
         case str():
             whole = _WHOLE.fullmatch(value)
-            return [_ref(found) for found in ([whole] if whole else _INSIDE.finditer(value))]
+            return [_ref(match) for match in ([whole] if whole else _INSIDE.finditer(value))]
         case list():
-            return [ref for each in value for ref in references(each)]
+            return [ref for part in value for ref in references(part)]
         case dict():
-            return [ref for each in value.values() for ref in references(each)]
+            return [ref for part in value.values() for ref in references(part)]
         case _:
             return []
 
 
 def whole(value: JsonValue) -> WorkflowRef | None:
     """Return the reference that a value is, if it is one and nothing else."""
-    found = _WHOLE.fullmatch(value) if isinstance(value, str) else None
-    return _ref(found) if found else None
+    match = _WHOLE.fullmatch(value) if isinstance(value, str) else None
+    return _ref(match) if match else None
 
 
 def filled(value: JsonValue, look: Mapping[WorkflowRef, JsonValue]) -> JsonValue:
@@ -178,18 +178,18 @@ def filled(value: JsonValue, look: Mapping[WorkflowRef, JsonValue]) -> JsonValue
             ref = whole(value)
             if ref is not None:
                 return look[ref]
-            text = _INSIDE.sub(lambda found: as_text(look[_ref(found)]), value)
+            text = _INSIDE.sub(lambda match: as_text(look[_ref(match)]), value)
             return text.replace("$$", "$", 1) if text.startswith("$$") else text
         case list():
-            return [filled(each, look) for each in value]
+            return [filled(part, look) for part in value]
         case dict():
-            return {key: filled(each, look) for key, each in value.items()}
+            return {key: filled(part, look) for key, part in value.items()}
         case _:
             return value
 
 
-def _ref(found: re.Match[str]) -> WorkflowRef:
-    return WorkflowRef(found[1], tuple(_STEP.findall(found[2])))
+def _ref(match: re.Match[str]) -> WorkflowRef:
+    return WorkflowRef(match[1], tuple(_STEP.findall(match[2])))
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -198,8 +198,8 @@ def _ref(found: re.Match[str]) -> WorkflowRef:
 def parse(value: JsonValue) -> WorkflowPlan:
     """Return the plan that an object says, with all that cannot be read of it. Never raises."""
     if not isinstance(value, dict) or not isinstance(value.get("steps"), list):
-        said = 'the plan is no JSON object with "steps": write {"steps": […], "answer": …}'
-        return WorkflowPlan(broken=(WorkflowFault("", "form", said),))
+        problem = 'the plan is no JSON object with "steps": write {"steps": […], "answer": …}'
+        return WorkflowPlan(broken=(WorkflowFault("", "form", problem),))
     broken: list[WorkflowFault] = []
     nodes = _block(value["steps"], broken, 0)
     if (count := len(list(every(nodes)))) > MOST_NODES:
@@ -212,8 +212,8 @@ def _block(value: JsonValue, broken: list[WorkflowFault], depth: int) -> tuple[W
     if not isinstance(value, list):
         broken.append(WorkflowFault("", "form", f"{_short(value)} is no list of steps"))
         return ()
-    found = (_node(each, at, broken, depth) for at, each in enumerate(value[: MOST_NODES + 1], 1))
-    return tuple(each for each in found if each is not None)
+    nodes = (_node(row, at, broken, depth) for at, row in enumerate(value[: MOST_NODES + 1], 1))
+    return tuple(readable for readable in nodes if readable is not None)
 
 
 def _node(value: JsonValue, at: int, broken: list[WorkflowFault], depth: int) -> WorkflowNode | None:
@@ -222,22 +222,22 @@ def _node(value: JsonValue, at: int, broken: list[WorkflowFault], depth: int) ->
         return None
     given = value.get("id")
     node = given if isinstance(given, str) and _ID.fullmatch(given) and given != QUESTION else ""
-    kinds: list[Kind] = [each for each in KINDS if each in value]
+    kinds: list[Kind] = [kind for kind in KINDS if kind in value]
     wrong = [
         *([] if node else [f"step {at} needs an `id` of letters, digits and _ that is not `{QUESTION}`"]),
         *([] if len(kinds) == 1 else [f"a step has exactly one of {', '.join(KINDS)}, this one {len(kinds)}"]),
         *([f"steps are nested deeper than {DEEPEST}"] if depth > DEEPEST else []),
     ]
     if wrong:
-        broken += [WorkflowFault(node, "form", each) for each in wrong]
+        broken += [WorkflowFault(node, "form", reason) for reason in wrong]
         return None
     kind = kinds[0]
     strange = [key for key in value if key not in _KEYS[kind]]
     if strange:
-        said = f"a step with `{kind}` has no {', '.join(map(repr, strange[:5]))}"
-        broken.append(WorkflowFault(node, "form", said, tuple(sorted(_KEYS[kind]))))
+        problem = f"a step with `{kind}` has no {', '.join(map(repr, strange[:5]))}"
+        broken.append(WorkflowFault(node, "form", problem, tuple(sorted(_KEYS[kind]))))
     blocks = tuple(_block(value.get(key, []), broken, depth + 1) for key in _BLOCKS.get(kind, ()))
-    made = WorkflowNode(node, kind, after=tuple(each for each in _list(value.get("after")) if isinstance(each, str)))
+    made = WorkflowNode(node, kind, after=tuple(name for name in _list(value.get("after")) if isinstance(name, str)))
     head = value[kind]
     fault = ""
     match kind:
@@ -277,14 +277,14 @@ def wrong_condition(value: JsonValue, depth: int = 0) -> str:
         case str() if whole(value):
             return ""
         case {"all": list() as several} | {"any": list() as several} if len(value) == 1:
-            return next(filter(None, (wrong_condition(each, depth + 1) for each in several)), "")
+            return next(filter(None, (wrong_condition(condition, depth + 1) for condition in several)), "")
         case {"not": inner} if len(value) == 1:
             return wrong_condition(inner, depth + 1)
         case {"left": _, "op": str() as op, "right": _} if len(value) == 3:
             return "" if op in OPERATORS else f"{op!r} compares nothing: use one of {' '.join(sorted(OPERATORS))}"
         case _:
-            said = '{"left": …, "op": "==", "right": …}, {"all": […]}, {"any": […]}, {"not": …} or one reference'
-            return f"{_short(value)} is no condition: write {said}"
+            form = '{"left": …, "op": "==", "right": …}, {"all": […]}, {"any": […]}, {"not": …} or one reference'
+            return f"{_short(value)} is no condition: write {form}"
 
 
 def _list(value: JsonValue) -> Sequence[JsonValue]:
@@ -299,47 +299,47 @@ def _short(value: JsonValue) -> str:
 # -- repairs -----------------------------------------------------------------------------------------------------------
 
 
-def repaired(plan: WorkflowPlan, said: JsonValue, faults: Sequence[WorkflowFault]) -> WorkflowPlan | None:
+def repaired(plan: WorkflowPlan, reply: JsonValue, faults: Sequence[WorkflowFault]) -> WorkflowPlan | None:
     """Return a plan with a repair: `{"replace": {"id": step or [steps]}, "answer": …}`. Only nodes that have a fault
     are replaced; nodes that could not be read are added. `None` if the reply holds no repair that applies."""
-    if not isinstance(said, dict):
+    if not isinstance(reply, dict):
         return None
-    if isinstance(said.get("steps"), list):  # all anew
-        return parse(said) if any(not each.node and each.kind == "form" for each in faults) else None
-    given = said.get("replace", {})
-    bad = {each.node for each in faults}
-    if not isinstance(given, dict) or not (given or "answer" in said):
+    if isinstance(reply.get("steps"), list):  # all anew
+        return parse(reply) if any(not fault.node and fault.kind == "form" for fault in faults) else None
+    given = reply.get("replace", {})
+    bad = {fault.node for fault in faults}
+    if not isinstance(given, dict) or not (given or "answer" in reply):
         return None
     written = plan.written()
-    there = {each.id for each in every(plan.nodes)}
+    there = {node.id for node in every(plan.nodes)}
     new: dict[str, list[JsonValue]] = {
         key: value if isinstance(value, list) else [value] for key, value in given.items() if key in bad
     }
     steps = _replaced(written["steps"], {key: value for key, value in new.items() if key in there})
-    added = [each for key, value in new.items() if key not in there and key not in ("", "answer") for each in value]
-    answer = said["answer"] if "answer" in said and "answer" in bad else plan.answer
+    added = [row for key, value in new.items() if key not in there and key not in ("", "answer") for row in value]
+    answer = reply["answer"] if "answer" in reply and "answer" in bad else plan.answer
     return parse({"steps": [*steps, *added], "answer": answer})
 
 
 def _replaced(steps: JsonValue, new: Mapping[str, list[JsonValue]]) -> list[JsonValue]:
-    found: list[JsonValue] = []
-    for each in _list(steps):
-        if not isinstance(each, dict):
+    rows: list[JsonValue] = []
+    for row in _list(steps):
+        if not isinstance(row, dict):
             continue
-        if (name := each.get("id")) in new:
-            found += new[str(name)]
+        if (name := row.get("id")) in new:
+            rows += new[str(name)]
             continue
-        inner = {key: _replaced(each[key], new) for key in ("then", "else", "do") if key in each}
-        found.append({**each, **inner})
-    return found
+        inner = {key: _replaced(row[key], new) for key in ("then", "else", "do") if key in row}
+        rows.append({**row, **inner})
+    return rows
 
 
 def without(plan: WorkflowPlan, ids: frozenset[str]) -> WorkflowPlan:
     """Return a plan without some nodes."""
 
     def kept(nodes: Sequence[WorkflowNode]) -> tuple[WorkflowNode, ...]:
-        stay = (each for each in nodes if each.id not in ids)
-        return tuple(replace(each, blocks=tuple(map(kept, each.blocks))) for each in stay)
+        stay = (node for node in nodes if node.id not in ids)
+        return tuple(replace(node, blocks=tuple(map(kept, node.blocks))) for node in stay)
 
     return replace(plan, nodes=kept(plan.nodes))
 
@@ -352,19 +352,19 @@ def abstracted(plan: WorkflowPlan) -> dict[str, JsonValue]:
         if isinstance(value, bool) or value is None:
             return value
         if isinstance(value, dict):
-            return {key: of(key, each) for key, each in value.items()}
+            return {key: of(key, part) for key, part in value.items()}
         if isinstance(value, list):
-            return [of(name, each) for each in value]
+            return [of(name, part) for part in value]
         return value if references(value) else f"<{name}>"
 
     def node(value: JsonValue) -> JsonValue:
         if not isinstance(value, dict):
             return value
-        inner = {key: [node(each) for each in _list(value[key])] for key in ("then", "else", "do") if key in value}
+        inner = {key: [node(row) for row in _list(value[key])] for key in ("then", "else", "do") if key in value}
         args = value.get("args")
-        done = {"args": {name: of(name, each) for name, each in args.items()}} if isinstance(args, dict) else {}
+        done = {"args": {name: of(name, part) for name, part in args.items()}} if isinstance(args, dict) else {}
         over = {"foreach": of("item", value["foreach"])} if "foreach" in value else {}
         return {**value, **inner, **done, **over}
 
     written = plan.written()
-    return {**written, "steps": [node(each) for each in _list(written["steps"])]}
+    return {**written, "steps": [node(row) for row in _list(written["steps"])]}

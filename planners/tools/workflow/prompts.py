@@ -67,7 +67,7 @@ def plan(
 
 def told(tools: Sequence[ToolSpec]) -> str:
     """Return tools as a model reads them, a line each."""
-    return "\n".join(_json(row(each)) for each in tools)
+    return "\n".join(_json(row(tool)) for tool in tools)
 
 
 def row(spec: ToolSpec) -> dict[str, JsonValue]:
@@ -85,16 +85,16 @@ def repair(faults: Sequence[WorkflowFault], plan: WorkflowPlan, tools: Sequence[
     """Return what the model is told of the faults of its plan; `tools`: candidates for those that are not there."""
     if not plan.nodes:
         return unread(faults)
-    listed = "\n".join(f"- {each}" for each in faults)
+    listed = "\n".join(f"- {fault}" for fault in faults)
     more = f"Tools that may be meant:\n{told(tools)}\n" if tools else ""
-    answers = any(each.node == "answer" for each in faults)
+    answers = any(fault.node == "answer" for fault in faults)
     return _REPAIR.format(faults=listed, tools=more, answer=' Mend "answer" beside "replace".' if answers else "")
 
 
 def unread(faults: Sequence[WorkflowFault]) -> str:
     """Return what the model is told of a plan that could not be read at all."""
-    said = "; ".join(map(str, faults)) or "it has no steps"
-    return f"The plan cannot be read: {said}. Write it again, whole, as one JSON object."
+    reasons = "; ".join(map(str, faults)) or "it has no steps"
+    return f"The plan cannot be read: {reasons}. Write it again, whole, as one JSON object."
 
 
 def answer(prompt: Prompt, results: Mapping[str, str], most: int | None) -> str:
