@@ -173,7 +173,7 @@ class Threads(Planner):
         """Return threads for a spawn list, their join and, where the join needs no reader, the next leg."""
         table = self.table
         spawned = sum(item.header is not None for item in items)
-        brief.shared[_SPAWNED] = brief.shared.get(_SPAWNED, 0) + spawned
+        brief.kept[_SPAWNED] = self.most - self._left(brief) + spawned
         children: list[Step] = []
         entries: list[JsonValue] = []
         for i, item in enumerate(items, 1):
@@ -299,7 +299,8 @@ class Threads(Planner):
     def _left(self, brief: Brief) -> int:
         """Return the threads that the run may still spawn. Those of a leg that is tried again count twice: places of
         two threads have equal names, so that they cannot tell whose they were."""
-        return self.most - brief.shared.get(_SPAWNED, 0)
+        spawned = brief.kept.get(_SPAWNED, 0)
+        return self.most - (spawned if isinstance(spawned, int) else 0)
 
     def _may_spawn(self, place: LegPlace, brief: Brief) -> bool:
         return place.round <= self._rounds and len(place.path) <= self._nesting and self._left(brief) > 0

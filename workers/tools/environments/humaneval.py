@@ -4,37 +4,23 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
-from typing import Any
 
 from pydantic import JsonValue
 
-from plait.core.environment import Environment
 from plait.core.errors import ToolError
-from plait.core.tools.tool import Tool
 
-from ..sandbox import Program, Sandbox, shared
+from ..sandbox import Program
+from .code import CodeEnvironment
 
 __all__ = ["HumanEvalEnvironment"]
 
 
-class HumanEvalEnvironment(Environment):
+class HumanEvalEnvironment(CodeEnvironment):
     """`run_python` for the planner; a program is right if it passes the problem's `check`.
 
     What is wanted is `{"test": "def check(candidate): …"}`. As in the original the problem's beginning stands before
     the program, whose imports and helpers it may use.
     """
-
-    sandbox: str = "auto"
-    """Backend: `bubblewrap`, `container`, or `process` (limits only, no security boundary)."""
-
-    def tools(self) -> Sequence[Tool[..., Any]]:
-        """Return the tools of the sandbox."""
-        return self._sandbox.tools()
-
-    @property
-    def _sandbox(self) -> Sandbox:
-        return shared(self.sandbox)
 
     async def grade(self, answer: JsonValue, wanted: JsonValue) -> bool:
         """Run a program on the hidden tests. Raises `ToolError` where the sandbox does not work."""
