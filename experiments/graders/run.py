@@ -21,6 +21,7 @@ from plait.tasks.plain import Plain
 from .._tools.base import Table
 from .._tools.machine import machine
 from .._tools.page import contents, put
+from .by_others import OTHERS, lm_eval_math
 from .by_task import TASKS
 from .pairs import KINDS, AnswerPair, pairs
 
@@ -129,6 +130,8 @@ def main() -> None:
         graders["math-verify"] = by_math_verify()
     except ImportError:
         print("math-verify is not installed (pip install math-verify): its column is left out")
+    if (same := lm_eval_math()) is not None:
+        graders["lm-eval MATH"] = lambda pair: same(pair.given, pair.wanted)
     found: dict[str, dict[str, Agreement]] = {}
     for kind in KINDS:
         made = pairs(kind, given.pairs, given.seed)
@@ -141,7 +144,12 @@ def main() -> None:
     if "math-verify" in graders:
         public["math-verify"] = graded(cases(), by_math_verify(raw=True))
     tasks = {name: graded_task(given.pairs, given.seed) for name, graded_task in TASKS.items()}
-    page = _page(found, public, tasks, f"python -m experiments graders --pairs {given.pairs} --seed {given.seed}")
+    if same is not None:
+        public["lm-eval MATH"] = graded(cases(), graders["lm-eval MATH"])
+    others = [row for harness in OTHERS.values() for row in harness(given.pairs, given.seed)]
+    page = _page(
+        found, public, tasks, others, f"python -m experiments graders --pairs {given.pairs} --seed {given.seed}"
+    )
     for table in page["tables"]:
         print(table["title"], *(" | ".join(row) for row in table["rows"]), sep="\n")
     if given.out:
@@ -152,6 +160,7 @@ def _page(
     found: dict[str, dict[str, Agreement]],
     public: dict[str, Agreement],
     tasks: dict[str, tuple[int, int, int]],
+    others: list[list[str]],
     command: str,
 ) -> dict[str, Any]:
     names = list(next(iter(found.values())))
@@ -180,6 +189,10 @@ def _page(
             Table("By task", ["task", "answers", "agree", "wrong verified"],
                   [[name, str(n), f"{agree / n:.2%}", str(bad)] for name, (n, agree, bad) in tasks.items()],
                   "Answers of tasks that verify them, against a computation of the same made here."),
+            Table("Beside other harnesses", ["who", "answers", "agree", "right missed", "wrong verified"], others,
+                  "The truth is the harness's own verdict; of texts as of gsm8k it is known from their making. A "
+                  "verifier of Reasoning Gym may take another solution than the one of its entry, or part of it, which "
+                  "no equality knows of; and it may want a full stop or a case that our equality passes over."),
             Table("Cases of math-verify's own tests", ["grader", "agree", "equal missed", "different verified"],
                   [[name, f"{each.share:.2%}", str(len(each.missed)), str(len(each.verified))]
                    for name, each in public.items()],

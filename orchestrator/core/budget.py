@@ -43,9 +43,11 @@ class Budget(Frozen):
     waits while others may give some back. When they are used up, calls are asked for without thoughts."""
     prompt_tokens: Count | None = Field(default=None, exclude_if=lambda limit: limit is None)
     """Prompt tokens, cached ones included, of all attempts. They are counted before an attempt starts: by the worker,
-    or estimated where it cannot count (a token for four characters, until it has told how many they were)."""
+    or estimated where it cannot count: a token for four bytes, or what it has told of others if that is more. By how
+    much that may be too low is reserved beside it until the attempt has ended."""
     total_tokens: Count | None = Field(default=None, exclude_if=lambda limit: limit is None)
-    """Prompt tokens and generated tokens together."""
+    """Prompt tokens and generated tokens together. What runs together may pass it by one report each, and by what its
+    prompts come to beyond their estimates; with `strict` nothing does."""
     seconds: Amount | None = None
     """Wall-clock from when the budget's owner entered the plan. A join whose time is up closes as at its `deadline`."""
     attempts: Count | None = None
@@ -64,8 +66,8 @@ class Budget(Frozen):
     turns: Count | None = Field(default=None, exclude_if=lambda limit: limit is None)
     """Model calls one after another, along any chain of steps: needed, continued, or waited for by a flow."""
     strict: bool = Field(default=False, exclude_if=lambda strict: not strict)
-    """Reserve for each attempt the most that it may generate. Nothing passes the limits then, and fewer attempts run at
-    the same time."""
+    """Reserve for each attempt the most that it may generate, and a token for each byte of a prompt that nobody has
+    counted. Nothing passes the limits then, and fewer attempts run at the same time."""
 
     @classmethod
     def of(cls, text: str) -> Budget:

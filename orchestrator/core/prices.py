@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .result import Usage
+from .result import Source, Sources, Usage, least_sure
 from .values import Frozen
 
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -35,3 +35,10 @@ class Price(Frozen):
         cached = self.input if self.cached is None else self.cached
         tokens = (usage.prompt - usage.cached) * self.input + usage.cached * cached + usage.completion * self.output
         return tokens / MILLION + seconds * self.hour / 3600
+
+    def source(self, sources: Sources) -> Source | None:
+        """Return who counted what a cost is computed of. Where nobody told what was cached, and that has a price of its
+        own, the cost is an estimate: what it is at most."""
+        cheaper = self.cached not in (None, self.input)
+        cached = "estimate" if cheaper and sources.cached == "unknown" else None
+        return least_sure(sources.prompt, sources.completion, cached)

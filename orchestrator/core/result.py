@@ -11,7 +11,58 @@ from .errors import WorkerLost, code_of
 from .plan import Plan
 from .values import Frozen, as_text, writable
 
+
+def _is_none(value: object) -> bool:
+    return value is None
+
+
 Finish = Literal["stop", "length", "error", "cancelled"]
+
+
+Source = Literal["server", "ids", "estimate", "unknown"]
+"""Who counted. `server`: who answered said it, a server or a worker. `ids`: plait counted token ids. `estimate`: plait
+took it from the size of a text, the pieces of a stream or the time. `unknown`: nobody said a word."""
+_SUREST: tuple[Source | None, ...] = (None, "server", "ids", "estimate", "unknown")
+
+
+def least_sure(*sources: Source | None) -> Source | None:
+    """Return the source that says the least: that of a sum. `None` has nothing to say.
+
+    >>> least_sure("server", "estimate", None)
+    'estimate'
+    """
+    return max(sources, key=_SUREST.index)
+
+
+class Sources(Frozen):
+    """Who counted each count of a `Usage`; of a sum, the least sure of all that went into it. `None`: there was nothing
+    to count, as in a call of a tool. A count of `server` or `ids` is exact; by how much one of `estimate` or `unknown`
+    may be wrong is in `Usage.uncounted` and `Usage.uncounted_prompt`."""
+
+    prompt: Source | None = Field(default=None, exclude_if=_is_none)
+    cached: Source | None = Field(default=None, exclude_if=_is_none)
+    """`unknown` wherever it was not told: `Usage.cached` is then 0."""
+    completion: Source | None = Field(default=None, exclude_if=_is_none)
+    thoughts: Source | None = Field(default=None, exclude_if=_is_none)
+    cost: Source | None = Field(default=None, exclude_if=_is_none)
+    """The least sure of the counts that it was computed of."""
+
+    @classmethod
+    def all(cls, source: Source) -> Sources:
+        """Return one source for all tokens."""
+        return cls(prompt=source, cached=source, completion=source, thoughts=source)
+
+    def __add__(self, other: Sources) -> Sources:
+        if self is other or other is NO_SOURCES:
+            return self
+        if self is NO_SOURCES:
+            return other
+        ours, theirs = self.__dict__, other.__dict__
+        return self if ours == theirs else Sources(**{name: least_sure(ours[name], theirs[name]) for name in ours})
+
+
+NO_SOURCES = Sources()
+UNKNOWN = Sources.all("unknown")
 
 
 class Usage(Frozen):
@@ -35,7 +86,10 @@ class Usage(Frozen):
     """By how many tokens `completion` may be wrong at most: of answers that were given up, or whose server does not
     count. Budgets take them for generated."""
     uncounted_prompt: int = 0
-    """By how many tokens `prompt` may be wrong at most: it is an estimate where the server said nothing of it."""
+    """By how many tokens `prompt` may be wrong at most: it is an estimate where the server said nothing of it. Budgets
+    take them for read."""
+    sources: Sources = Field(default=NO_SOURCES, exclude_if=lambda sources: sources == NO_SOURCES)
+    """Who counted each of these. A worker may leave it out: what it says is then `server`."""
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(**{name: getattr(self, name) + getattr(other, name) for name in _COUNTS})

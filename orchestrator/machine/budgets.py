@@ -14,12 +14,16 @@ Example: of a budget of 100 tokens, two attempts that may generate 60 each get 6
 after 20 tokens, 60 again.
 
 The size of a prompt is counted by a worker, or estimated. What is known stays known: that workers counted or reported
-it, by prompt, so 32 branches of one prompt are one question to a worker. An estimate is a token for every four
-characters until a worker of the run has reported what a prompt came to, and from then on that rate.
+it, by prompt, so 32 branches of one prompt are one question to a worker. An estimate is a token for every four bytes,
+or more where a worker of the run has reported that a prompt came to more. By how much it may be too low is reserved
+beside it, until the attempt has ended: half as much (`SAFE`) and room for the template of a chat, or with
+`Budget.strict` a token for every byte. What the worker reports takes the place of both; where nobody ever does, both
+stay charged.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections import ChainMap
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -46,6 +50,8 @@ class Ask(NamedTuple):
     """Its worker reports tokens while it generates, so that it can be cut."""
     prompt: int = 0
     """Tokens of its prompt, where a budget limits them."""
+    margin: int = 0
+    """By how many that may be too low."""
     estimated: bool = False
     """That is an estimate."""
     price: Price | None = None
@@ -121,9 +127,10 @@ def _limits(account: Account, price: Price | None) -> Iterator[_Limit]:
     if limit.tokens is not None:
         yield _Limit("tokens", limit.tokens, account.tokens, account.reserved, 0, 1)
     if limit.prompt_tokens is not None:
-        yield _Limit("prompt_tokens", limit.prompt_tokens, account.prompt, 0, 1, 0)
+        yield _Limit("prompt_tokens", limit.prompt_tokens, account.prompt, account.margin, 1, 0)
     if limit.total_tokens is not None:
-        yield _Limit("total_tokens", limit.total_tokens, account.prompt + account.tokens, account.reserved, 1, 1)
+        used, reserved = account.prompt + account.tokens, account.reserved + account.margin
+        yield _Limit("total_tokens", limit.total_tokens, used, reserved, 1, 1)
     if limit.cost is not None and price is not None:
         rates = price.input / MILLION, price.output / MILLION
         yield _Limit("cost", limit.cost, account.cost, account.reserved_cost, *rates)
@@ -160,7 +167,7 @@ def admit(account: Account | None, ask: Ask, now: float, *, decided: bool = Fals
         for one in _limits(payer, ask.price):
             left = one.most - one.used - (one.reserved if full else 0)
             room = left if full else left - one.reserved
-            prompt = one.each_prompt * ask.prompt
+            prompt = one.each_prompt * (ask.prompt + ask.margin)
             wanted = prompt + one.each_token * (ask.tokens if full else ask.likely)
             if room < wanted and _may_give_back(payer, one, full, ask.counted) and not (decided and not full):
                 hold = hold or payer
@@ -209,10 +216,11 @@ def _used_up(account: Account, limit: _Limit, ask: Ask, left: float) -> str:
     raised = f"raise `{limit.name}`"
     if limit.name == "tokens":
         return f"{account.owner}: all {account.budget.tokens} tokens are used up; {raised}"
-    about = "about " if ask.estimated else ""
-    prompt, left = f"a prompt of {about}{ask.prompt} tokens", max(0, left)
+    about = "up to " if ask.estimated else ""
+    most = ask.prompt + ask.margin
+    prompt, left = f"a prompt of {about}{most} tokens", max(0, left)
     if limit.name == "cost":
-        needed = limit.each_prompt * ask.prompt + limit.each_token
+        needed = limit.each_prompt * most + limit.each_token
         problem = f"{prompt} and one more cost {needed:g}, and {left:g} of {limit.most:g} is left"
     elif limit.name == "total_tokens":
         problem = f"{prompt} and an answer do not fit into the {left:g} that are left of {limit.most:g}"
@@ -228,6 +236,10 @@ def _held(account: Account, attempt: Attempt) -> int:
     return max(0, attempt.likely - attempt.tokens)
 
 
+def _cost_of_margin(attempt: Attempt) -> float:
+    return attempt.margin * attempt.price.input / MILLION if attempt.price is not None else 0.0
+
+
 def _rate(price: Price | None) -> float:
     return price.output / MILLION if price is not None else 0.0
 
@@ -240,8 +252,9 @@ def reserve(account: Account, attempt: Attempt) -> None:
         held = _held(payer, attempt)
         payer.reserved += held
         payer.reserved_thoughts += attempt.thoughts
-        payer.reserved_cost += held * _rate(price)
+        payer.reserved_cost += held * _rate(price) + _cost_of_margin(attempt)
         payer.prompt += attempt.prompt
+        payer.margin += attempt.margin
         payer.cost += attempt.cost
         payer.estimates += attempt.estimated
         payer.counted |= attempt.counted
@@ -255,6 +268,8 @@ def take_in(account: Account, attempt: Attempt) -> None:
     account.reserved_thoughts += attempt.thoughts
     account.tokens += attempt.tokens if attempt.counted else 0
     account.prompt += attempt.prompt
+    account.margin += attempt.margin
+    account.reserved_cost += _held(account, attempt) * _rate(attempt.price) + _cost_of_margin(attempt)
     account.estimates += attempt.estimated
     account.counted |= attempt.counted
     account.running += 1
@@ -302,15 +317,16 @@ def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage 
         return holders
     price, counted = attempt.price, attempt.tokens if attempt.counted else 0
     more = tokens - counted
+    reserved = attempt.prompt + attempt.margin
     prompt = usage.prompt if usage is not None and usage.prompt else attempt.prompt
     if usage is None:
-        cost = attempt.cost + more * _rate(price)
+        cost, prompt = attempt.cost + more * _rate(price) + _cost_of_margin(attempt), reserved
     else:
         cost = usage.cost or (price.of(usage, now - attempt.started) if price is not None else 0.0)
         cost += (tokens - usage.completion) * _rate(price)
-        if usage.uncounted_prompt and prompt < attempt.prompt:  # what was reserved for it stays so
-            cost += (attempt.prompt - prompt) * (price.input if price is not None else 0.0) / MILLION
-            prompt = attempt.prompt
+        if usage.uncounted_prompt and prompt < reserved:  # what was reserved for it stays so
+            cost += (reserved - prompt) * (price.input if price is not None else 0.0) / MILLION
+            prompt = reserved
     for payer in account.chain():
         held = _held(payer, attempt)
         payer.reserved -= held
@@ -319,10 +335,12 @@ def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage 
         payer.tokens += more
         payer.overrun += max(0, tokens - attempt.reserved)
         payer.prompt += prompt - attempt.prompt
+        payer.margin -= attempt.margin
         payer.cost += cost - attempt.cost
         payer.estimates -= attempt.estimated
         payer.running -= 1
-        payer.reserved_cost = payer.reserved_cost - held * _rate(price) if payer.running else 0.0
+        back = held * _rate(price) + _cost_of_margin(attempt)
+        payer.reserved_cost = payer.reserved_cost - back if payer.running else 0.0
         if payer.held.heaps:
             holders.append(payer)
     return holders
@@ -420,14 +438,22 @@ def seconds_left(account: Account | None, now: float) -> float | None:
     return max(0.0, min(deadlines) - now) if deadlines else None
 
 
+SAFE = 0.5
+"""By how much of an estimate of a prompt it may be too low, as it is reserved."""
 _SHORTEST = 40
-"""Characters of a prompt that say something about others."""
+"""Bytes of a prompt that say something about others."""
+_MESSAGE = 16
+"""Tokens that a chat template may put around a message, and around all of them: half of them are usual."""
+_LEAST_RATE = 0.25
+"""Tokens for each byte of a prompt that are expected at least: a short one says little about a long one."""
 
 
 class PromptSize(NamedTuple):
     """Tokens of a prompt."""
 
     tokens: int
+    margin: int = 0
+    """By how many that may be too low, where it is an estimate."""
     estimated: bool = False
 
 
@@ -444,8 +470,14 @@ def prompt_size(node: Node, worker: WorkerState, known: int, *, ask: bool) -> Pr
         return PromptSize(sum(_length(part, 0) for part in parts) + known)
     if ask and worker.counts_tokens:
         return op
-    rate = node.run.per_character
-    return PromptSize(sum(_length(part, rate) for part in parts) + known, True)
+    rate, tools = node.run.per_byte, _size_of_tools(op)
+    tokens = sum(_length(part, rate) for part in parts) + math.ceil(tools * rate)
+    strict = node.account is not None and any(payer.budget.strict for payer in node.account.chain())
+    if strict:
+        margin = max(0, sum(_length(part, 1) for part in parts) + tools - tokens) + _around(op)
+    else:
+        margin = math.ceil(SAFE * tokens) + _around(op) // 2
+    return PromptSize(tokens + known, margin, True)
 
 
 def prompt_counted(node: Node, tokens: int) -> None:
@@ -463,9 +495,9 @@ def prompt_reported(attempt: Attempt, usage: Usage) -> None:
         return  # also where an answer broke off: its prompt was read twice
     node.run.prompts[_key(op)] = usage.prompt - known
     parts = _parts(op)
-    characters = sum(len(part.text) for part in parts if part.kind == "text")
-    if characters >= _SHORTEST and all(part.kind == "text" for part in parts):
-        node.run.per_character = (usage.prompt - known) / characters
+    size = sum(_bytes(part.text) for part in parts if part.kind == "text") + _size_of_tools(op)
+    if size >= _SHORTEST and all(part.kind == "text" for part in parts):
+        node.run.per_byte = max(_LEAST_RATE, (usage.prompt - known - _around(op)) / size)
 
 
 def _key(op: Think) -> Hashable:
@@ -481,5 +513,19 @@ def _parts(op: Think) -> list[Text | Tokens]:
 
 def _length(part: Text | Tokens, rate: float) -> int:
     if part.kind == "text":
-        return math.ceil(len(part.text) * rate)
-    return len(part.ids) if part.within is None else min(len(part.ids), math.ceil(len(part.within) * (rate or 1)))
+        return math.ceil(_bytes(part.text) * rate)
+    return len(part.ids) if part.within is None else min(len(part.ids), math.ceil(_bytes(part.within) * (rate or 1)))
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _size_of_tools(op: Think) -> int:
+    """Return the bytes of what a prompt says of tools."""
+    return sum(_bytes(json.dumps(tool.model_dump(mode="json"), ensure_ascii=False)) for tool in op.tools)
+
+
+def _around(op: Think) -> int:
+    """Return the most tokens that a template puts around a prompt."""
+    return _MESSAGE * (len(op.messages) + 2) if op.chat else 1

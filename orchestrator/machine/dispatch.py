@@ -166,7 +166,7 @@ class Dispatcher:
             return budgets.Ask(most, likely, counted, price=price, thoughts=thoughts)
         size = budgets.prompt_size(node, worker, known, ask=False)
         assert isinstance(size, budgets.PromptSize)
-        return budgets.Ask(most, likely, counted, size.tokens, size.estimated, price, thoughts)
+        return budgets.Ask(most, likely, counted, size.tokens, size.margin, size.estimated, price, thoughts)
 
     def _refuse(self, node: Node, failure: Failure) -> None:
         self.refused.append((len(self._records.actions), RefuseOrder(node.id, failure)))

@@ -16,7 +16,7 @@ from ..core.lengths import ENOUGH, LATEST
 from ..core.ops import Op, Think
 from ..core.plan import Step, template
 from ..core.prices import Price
-from ..core.result import Result, Usage
+from ..core.result import NO_SOURCES, Result, Sources, Usage
 from ..core.view import AttemptEnd
 
 
@@ -66,6 +66,8 @@ class Figures:
     """Tokens of thoughts that it may have, and budgets are charged."""
     prompt: int
     """Tokens of its prompt that budgets are charged."""
+    margin: int
+    """By how many those may be too low."""
     estimated: bool
     """Those are an estimate."""
     price: Price | None
@@ -96,7 +98,7 @@ class Figures:
         self.continues = self.counted = self.estimated = False
         self.state = "live"
         self.tokens = self.largest = self.due = self.context = self.beside = self.expected = self.likely = 0
-        self.prompt = self.thoughts = 0
+        self.prompt = self.margin = self.thoughts = 0
         self.text = ()
         self.cost = self.priced_until = 0.0
         self.cut = ""
@@ -157,6 +159,7 @@ class Meter:
     thoughts: int = 0
     uncounted: int = 0
     uncounted_prompt: int = 0
+    sources: Sources = NO_SOURCES
 
     def add(self, usage: Usage, read: bool) -> None:
         """Add an attempt's usage; `read` is whether its tokens went into a step's value."""
@@ -168,6 +171,7 @@ class Meter:
         self.thoughts += usage.thoughts
         self.uncounted += usage.uncounted
         self.uncounted_prompt += usage.uncounted_prompt
+        self.sources += usage.sources
         if not read:
             self.cancelled += usage.completion
 
@@ -187,6 +191,7 @@ class Meter:
             thoughts=self.thoughts,
             uncounted=self.uncounted,
             uncounted_prompt=self.uncounted_prompt,
+            sources=self.sources,
         )
 
 

@@ -95,7 +95,7 @@ class LimitEnforcer:
             account.attempts += node.tries + node.hedged
             if node.spent is not None:
                 account.tokens += node.spent.completion + node.spent.uncounted
-                account.prompt += node.spent.prompt
+                account.prompt += node.spent.prompt + node.spent.uncounted_prompt
                 account.thoughts += node.spent.thoughts
             if node.inner is not None:
                 _around(account, node.inner.groups)

@@ -337,8 +337,8 @@ class Run:
     """Messages of its conversations as texts, by identity (`prefix_groups.py`)."""
     prompts: dict[Hashable, int] = field(default_factory=dict["Hashable", int])
     """Tokens of its prompts that were counted, where a budget limits them."""
-    per_character: float = 0.25
-    """Tokens for each character of a prompt, as workers report them."""
+    per_byte: float = 0.25
+    """Tokens for each byte of a prompt, as workers report them."""
     put: int = 0  # bytes of values that its joins have read, and that were put into what it asks
     wake: float | None = None
     """When a policy wants to review it."""
@@ -472,6 +472,8 @@ class Account:
     """Whether it, or one around it, limits what generated tokens count against."""
     prompt: int = 0
     """Prompt tokens, of live attempts too."""
+    margin: int = 0
+    """By how many tokens the prompts of live attempts may be more."""
     estimates: int = 0
     """Live attempts of which the prompt is an estimate."""
     tokens: int = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..core.causes import Cause
 from ..core.events import NO_USAGE, Cancel, Dispatch, Job, WorkerUp
 from ..core.ops import Call, Think
-from ..core.result import Result, Usage
+from ..core.result import UNKNOWN, Result, Sources, Usage
 from ..core.view import AttemptEnd
 from . import budgets, prefix_groups
 from .assemble import resolve
@@ -18,6 +18,9 @@ from .figures import Checkpoint
 from .ready_queue import ReadyQueue
 from .records import Attempt, Node, Records, Run, WorkerState
 from .waiting import Timers
+
+_AT_LEAST, _BY_IDS = Sources(completion="estimate"), Sources(completion="ids")
+_NOBODY_KNOWS = UNKNOWN + Sources(cost="unknown")
 
 
 class Slots:
@@ -63,7 +66,8 @@ class Slots:
         if node.account is not None:
             attempt.counted, attempt.likely, attempt.price = ask.counted, min(ask.likely, tokens), ask.price
             attempt.thoughts = grant.thoughts or 0
-            attempt.prompt, attempt.estimated, attempt.priced_until = ask.prompt, ask.estimated, records.now
+            attempt.prompt, attempt.margin, attempt.estimated = ask.prompt, ask.margin, ask.estimated
+            attempt.priced_until = records.now
             budgets.reserve(node.account, attempt)
             seconds = budgets.seconds_left(node.account, records.now)
         worker.load += tokens
@@ -118,13 +122,14 @@ class Slots:
         run = node.run
         least = 0
         if usage is None:
-            told = attempt.tokens + attempt.largest
-            least = min(attempt.reserved, told) if dead and attempt.tokens else attempt.reserved
+            reported = attempt.tokens + attempt.largest
+            least = min(attempt.reserved, reported) if dead and attempt.tokens else attempt.reserved
         known = usage
         if usage is None:
             usage = self._unknown(attempt)
         if attempt.tokens and usage.completion < attempt.tokens:
-            usage = usage.model_copy(update={"completion": attempt.tokens})
+            told = usage.sources + _AT_LEAST  # as many as it had reported
+            usage = usage.model_copy(update={"completion": attempt.tokens, "sources": told})
         attempt.state = "gone"
         del self._records.attempts[attempt.id]
         if node.attempt is attempt:  # with two, the other one takes its place
@@ -170,7 +175,8 @@ class Slots:
             prompt=prompt.tokens,
             cost=attempt.cost,
             uncounted=max(0, attempt.reserved - attempt.tokens),
-            uncounted_prompt=prompt.tokens,  # perhaps it was not even sent
+            uncounted_prompt=max(prompt.tokens, prompt.margin),  # perhaps it was not even sent
+            sources=_NOBODY_KNOWS if attempt.cost else UNKNOWN,
         )
 
     def won(self, attempt: Attempt, result: Result) -> Result:
@@ -186,7 +192,8 @@ class Slots:
         reused = attempt.reused(result) if attempt.resumed_from is not None else 0
         if reused:
             node.run.meter.reuse(reused)
-            usage = result.usage.model_copy(update={"completion": result.usage.completion + reused})
+            told = result.usage.sources + _BY_IDS
+            usage = result.usage.model_copy(update={"completion": result.usage.completion + reused, "sources": told})
             result = result.model_copy(update={"usage": usage})
         if node.prefix_group is not None:
             ended = AttemptEnd(self._records.now - attempt.started, result.usage.completion, attempt.worker.name)

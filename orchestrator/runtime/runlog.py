@@ -32,7 +32,7 @@ from ..core.ops import Call, Think
 from ..core.plan import Plan
 from ..core.record import StepRecord
 from ..core.request import Request
-from ..core.result import NO_USAGE, Failure, Result, Usage
+from ..core.result import NO_USAGE, UNKNOWN, Failure, Result, Sources, Usage
 from ..core.states import NAMES
 from ..machine import Machine, Node, Run
 
@@ -54,6 +54,9 @@ Ending = Literal["", "succeeded", "failed", "stopped", "lost"]
 """How an attempt ended; empty while it has not."""
 
 
+_UNTOLD, _SEEN = Usage(sources=UNKNOWN), Sources(completion="estimate")
+
+
 @dataclass(slots=True)
 class AttemptUsage:
     """What one attempt used, by who says so."""
@@ -68,8 +71,10 @@ class AttemptUsage:
     @property
     def known(self) -> Usage:
         """What is known to have been used: what was billed, and at least the generated tokens that were seen."""
-        billed = self.billed or NO_USAGE
-        return billed if billed.completion >= self.seen else billed.model_copy(update={"completion": self.seen})
+        billed = self.billed or (NO_USAGE if self.asked is None else _UNTOLD)
+        if billed.completion >= self.seen:
+            return billed
+        return billed.model_copy(update={"completion": self.seen, "sources": billed.sources + _SEEN})
 
 
 @dataclass(slots=True)
@@ -323,7 +328,8 @@ class RunLog:
                 if run.first is None:
                     run.first, delta.first = at, run
             case Failed():
-                attempt.failure, counts.billed = event.failure, event.usage
+                untold = event.failure.lost and event.usage == NO_USAGE
+                attempt.failure, counts.billed = event.failure, None if untold else event.usage
                 self._over(attempt, "failed", delta)
             case _:
                 attempt.result, counts.billed = event.result, event.result.usage

@@ -17,7 +17,8 @@ def test_json_is_the_whole_summary(plait, script):
     assert said["answer"] == ["11-7=4", "5+3=8", "8*4=32"]
     assert said["status"] == "done"
     assert said["verified"] is False
-    assert set(said["usage"]) == {"prompt", "cached", "completion", "cancelled"}
+    assert set(said["usage"]) == {"prompt", "cached", "completion", "cancelled", "sources"}
+    assert said["usage"]["sources"] == dict.fromkeys(("prompt", "cached", "completion", "thoughts"), "server")
     assert said["total_tokens"] == said["critical_path_tokens"] == said["usage"]["completion"] > 0
     assert said["seconds"] >= 0
     assert said["run"]

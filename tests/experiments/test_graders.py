@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from experiments.graders.by_others import OTHERS
 from experiments.graders.by_task import TASKS
 from experiments.graders.pairs import KINDS, pairs
 from experiments.graders.run import FOR, MODES, by_mode, cases, graded
@@ -42,3 +43,17 @@ def test_answers_that_tasks_verify_are_judged_as_they_are(task: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_no_case_of_another_harness_that_differs_is_verified(mode: str) -> None:
     assert not graded(cases(), by_mode(mode)).verified
+
+
+@pytest.mark.parametrize(("harness", "package"), [("BFCL", "bfcl_eval"), ("lm-eval", "plait")])
+def test_answers_are_read_as_other_harnesses_read_them(harness: str, package: str) -> None:
+    pytest.importorskip(package)
+    _, answers, agree, missed, wrong = OTHERS[harness](200, 3)[0]
+    assert int(answers) >= 190 and (agree, missed, wrong) == ("100.00%", "0", "0")
+
+
+@pytest.mark.slow
+def test_answers_of_all_families_of_reasoning_gym_are_graded_as_they_stand() -> None:
+    pytest.importorskip("reasoning_gym")
+    _, answers, agree, missed, wrong = OTHERS["Reasoning Gym"](200, 3)[0]
+    assert int(answers) > 1_000 and (agree, missed, wrong) == ("100.00%", "0", "0")

@@ -74,8 +74,16 @@ class Outcome:
             ("cached", usage.cached, truth.cached, truth.cached if self.untold else 0),
             ("cost", usage.cost, _cost(truth), (unsure + (PRICE.input - CACHED) * untold) / MILLION),
         ):
-            if abs(told - true) > most + 1e-9:
-                yield f"{name}: told {told}, true {true}, uncounted {most}"
+            source = getattr(usage.sources, name)
+            if abs(told - true) > (most if source in ("estimate", "unknown") else 0) + 1e-9:
+                yield f"{name}: told {told} by {source}, true {true}, uncounted {most}"
+        for name, most in (("prompt", usage.uncounted_prompt), ("completion", usage.uncounted)):
+            if most and getattr(usage.sources, name) not in ("estimate", "unknown"):
+                yield f"{name}: {most} uncounted, by {getattr(usage.sources, name)}"
+        for row in self.answer.trace:
+            used = row.spent
+            if (used.prompt or used.completion) and None in used.sources.__dict__.values():
+                yield f"{row.step}: counts without a source, {used!r}"
         if usage.cached > truth.cached:
             yield f"cached: told {usage.cached}, true {truth.cached}"
 

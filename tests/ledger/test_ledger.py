@@ -40,8 +40,6 @@ async def check_limit(cell: Cell, limit: str) -> None:
     most, spent, found = await limited(cell, limit)
     assert not list(found.anomalies)
     report = LIVE * AHEAD * (PRICE.output / MILLION if limit == "cost" else 1)
-    if limit == "total_tokens":  # prompts that no worker counts before are estimated: each live one may be longer
-        report += LIVE * found.truth.prompt / max(1, found.truth.requests)
     assert spent <= most + report, f"{limit}: {spent} of {most}"
 
 

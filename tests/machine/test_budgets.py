@@ -9,7 +9,7 @@ from plait.core.errors import Interrupted
 from plait.core.ops import Think
 from plait.core.plan import Step
 from plait.core.request import Retries
-from plait.core.result import Usage, as_failure
+from plait.core.result import Sources, Usage, as_failure
 from tests.machine.kit import World, call, fail_with, join, think
 
 
@@ -143,7 +143,8 @@ def test_tokens_heard_of_count_where_the_answer_has_none() -> None:
     world.submit(think("a"), retries=Retries(think=0))
     world.progress("a", "xxx", 3)
     world.fail("a", usage=Usage(prompt=5, cost=2.0))
-    assert world.finish.usage == Usage(prompt=5, completion=3, cancelled=3, cost=2.0)
+    sources = Sources(completion="estimate")
+    assert world.finish.usage == Usage(prompt=5, completion=3, cancelled=3, cost=2.0, sources=sources)
 
 
 def test_attempts_count_retries() -> None:

@@ -7,7 +7,7 @@ import pytest
 from plait.core.budget import Budget
 from plait.core.errors import FieldError
 from plait.core.events import Count, Counted, Stopped, WorkerUp
-from plait.core.ops import Think
+from plait.core.ops import Function, Think
 from plait.core.plan import Step
 from plait.core.prices import Price
 from plait.core.result import Result, Usage
@@ -163,9 +163,49 @@ def test_a_worker_that_cannot_tell_leaves_an_estimate_which_is_called_one() -> N
     world.submit(think("a", prompt="x" * 400), budget=Budget(total_tokens=100))
     world.send(Counted(at=0.0, step="r:a"))
     assert message(world) == (
-        "BudgetExceeded: run r: a prompt of about 100 tokens and an answer do not fit into the 100 that are left of "
+        "BudgetExceeded: run r: a prompt of up to 150 tokens and an answer do not fit into the 100 that are left of "
         "100; raise `total_tokens`"
     )
+
+
+def through(world: World, names: list[str], prompt: int, tokens: int, **more: int) -> int:
+    """Let steps run as they may start, each with so many tokens; return what all that were sent came to."""
+    sent, before = 0, -1
+    while before != sent:
+        before = sent
+        for name in names:
+            if world.state(name) == "running":
+                world.progress(name, tokens=tokens)
+                world.succeed(name, usage=Usage(prompt=prompt, completion=tokens, **more))
+                sent += prompt + tokens
+    return sent
+
+
+@pytest.mark.parametrize(("real", "strict"), [(100, False), (145, False), (100, True), (145, True), (300, True)])
+def test_prompts_that_come_to_more_than_estimated_pass_no_limit(real: int, strict: bool) -> None:
+    """Four of 400 bytes that differ, which are taken for 100 tokens; with `strict` even at most a byte a token."""
+    names = [f"s{i}" for i in range(4)]
+    steps = [think(name, prompt=name + "x" * 400, tokens=20) for name in names]
+    world = reporting()
+    world.submit(*steps, join("j", *names, best_effort=True), budget=Budget(total_tokens=600, strict=strict))
+    assert 0 < through(world, names, real, 20) <= 600
+
+
+def test_a_prompt_that_nobody_tells_stays_charged_with_what_it_may_have_been() -> None:
+    world = reporting()
+    steps = [think("a", prompt="a" * 400), think("b", prompt="b" * 400), join("j", "a", "b", best_effort=True)]
+    world.submit(*steps, budget=Budget(prompt_tokens=400))
+    world.succeed("a", usage=Usage(prompt=90, completion=5, uncounted_prompt=310))
+    account = world.node("b").account
+    assert account is not None and (account.prompt, account.margin) == (100 + 50 + 100, 50)
+
+
+def test_tools_that_a_model_is_told_of_are_in_the_estimate() -> None:
+    tool = Function(name="look", description="y" * 4000)
+    op = Think.model_validate({"prompt": ("x" * 40,), "chat": True, "tools": (tool,)})
+    world = reporting()
+    world.submit(Step(name="a", op=op), budget=Budget(total_tokens=900))
+    assert "do not fit" in message(world) and not world.running()
 
 
 def test_a_step_that_is_given_up_while_it_is_counted_starts_nothing() -> None:

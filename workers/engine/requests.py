@@ -9,7 +9,7 @@ from typing import Any
 
 from plait.core.interfaces import Progress
 from plait.core.ops import Sampling
-from plait.core.result import Failure, Finish, Result, TokenDraws, Usage
+from plait.core.result import Failure, Finish, Result, Sources, TokenDraws, Usage
 
 from .._shared.confidence import ConfidenceTrace
 from .._shared.prompt import Prompter
@@ -142,7 +142,14 @@ class EngineRequest:
             value=text,
             prompt_ids=tuple(self.prompt),
             token_ids=tuple(ids),
-            usage=Usage(prompt=len(self.prompt) + len(self.past), cached=self.cached, completion=count),
+            usage=Usage(
+                prompt=len(self.prompt) + len(self.past),
+                cached=self.cached,
+                completion=count,
+                sources=Sources(
+                    prompt="ids", cached="server" if count else "unknown", completion="ids", thoughts="ids"
+                ),
+            ),
             finish=finish,
             logprob=self.cumulative / count if self.sampling.logprobs and count else None,
             signals=self.trace.signals() if self.trace else None,

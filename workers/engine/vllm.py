@@ -383,7 +383,9 @@ class Core:
         thoughts, spoken = split_reasoning(OPEN + result.text if order.opened else result.text)
         if spoken == result.text:  # no block of thoughts
             return result
-        usage = result.usage.model_copy(update={"thoughts": min(result.length, self.prompter.count(thoughts))})
+        about = min(result.length, self.prompter.count(thoughts))  # their text alone may come to other ids
+        sources = result.usage.sources.model_copy(update={"thoughts": "estimate"})
+        usage = result.usage.model_copy(update={"thoughts": about, "sources": sources})
         if result.finish == "length" and not spoken.strip():
             return as_failure(CutInThoughts(order.thoughts)).model_copy(update={"usage": usage})
         # Without ids: what goes on from here reads the words, and the template decides about the thoughts.

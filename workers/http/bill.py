@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from plait.core.result import Usage
+from plait.core.result import Source, Sources, Usage
 
 from .limiter import AnswerSpeed
 from .reading import AnswerReading
@@ -39,63 +39,75 @@ class SentRequest:
     def usage(self, now: float, speed: AnswerSpeed) -> Usage:
         """Return what it came to by now: it has ended, or is left."""
         told = self.reading.told
-        prompt, unsure = self._prompt(speed)
-        completion, uncounted = self._completion(now - self.heard, speed)
+        prompt, unsure, read = self._prompt(speed)
+        completion, uncounted, made = self._completion(now - self.heard, speed)
+        thoughts, thought = self._thoughts(completion)
         cached = min(told.cached, prompt) if told is not None else 0
         if told is not None and told.prompt:
             speed.read(told.prompt, _size(self.fields)[0])
+        by = (told is not None and told.sources.cached) or "unknown"
         return Usage(
-            prompt=prompt, cached=cached, completion=completion, thoughts=self._thoughts(completion),
+            prompt=prompt, cached=cached, completion=completion, thoughts=thoughts,
             uncounted=uncounted, uncounted_prompt=unsure,
+            sources=Sources(prompt=read, cached=by, completion=made, thoughts=thought),
         )  # fmt: skip
 
-    def _prompt(self, speed: AnswerSpeed) -> tuple[int, int]:
-        """Return the tokens of the prompt, and by how many that may be wrong: by all, where the server has not said a
-        word, for perhaps it has not got the request."""
-        tokens, unsure = self._size_of_prompt(speed)
-        return tokens, unsure if self.reading.chunks else max(tokens, unsure)
+    def _prompt(self, speed: AnswerSpeed) -> tuple[int, int, Source]:
+        """Return the tokens of the prompt, by how many that may be wrong, and who counted: it may be wrong by all where
+        the server has not said a word, for perhaps it has not got the request."""
+        tokens, unsure, source = self._size_of_prompt(speed)
+        return (tokens, unsure, source) if self.reading.chunks else (tokens, max(tokens, unsure), "unknown")
 
-    def _size_of_prompt(self, speed: AnswerSpeed) -> tuple[int, int]:
+    def _size_of_prompt(self, speed: AnswerSpeed) -> tuple[int, int, Source]:
         told, sent = self.reading.told, self.fields.get("prompt")
         if told is not None and told.prompt:
-            return told.prompt, 0
+            return told.prompt, 0, "server"
         if isinstance(sent, list):
-            return len(sent), 0
+            return len(sent), 0, "ids"
         if self.reading.prompt_ids:
-            return len(self.reading.prompt_ids), 0
+            return len(self.reading.prompt_ids), 0, "ids"
         size, around = _size(self.fields)
         about = max(1, speed.prompt(size))
-        return about, max(about - 1, size + around - about)  # a token has at least one byte
+        return about, max(about - 1, size + around - about), "estimate"  # a token has at least one byte
 
-    def _thoughts(self, completion: int) -> int:
-        """Return how many of the generated tokens were thoughts: their share of the text, where neither the server nor
-        the pieces of a stream tell."""
-        reading = self.reading
-        known = (reading.told.thoughts if reading.told is not None else 0) or reading.thoughts_read
+    def _thoughts(self, completion: int) -> tuple[int, Source]:
+        """Return how many of the generated tokens were thoughts, and who counted: their share of the text, where
+        neither the server nor the pieces of a stream tell."""
+        reading, told = self.reading, self.reading.told
+        if told is not None and (told.thoughts or (told.sources.thoughts and not reading.thoughts_read)):
+            return min(told.thoughts, completion), "server" if reading.billed else "estimate"
+        if not reading.chunks:
+            return 0, "unknown"
+        known = reading.thoughts_read
+        if reading.ids_complete and (known or not reading.thought):
+            return min(known, completion), "ids" if reading.ended else "estimate"
         size = len(reading.thought.encode()) if not known and self.fields.get("stream") is False else 0
         about = math.ceil(completion * size / (size + reading.size)) if size else 0
-        return min(known or about, completion)
+        return min(known or about, completion), "estimate"
 
-    def _completion(self, silent: float, speed: AnswerSpeed) -> tuple[int, int]:
-        """Return the tokens that were generated, and how many more there may be."""
+    def _completion(self, silent: float, speed: AnswerSpeed) -> tuple[int, int, Source]:
+        """Return the tokens that were generated, how many more there may be, and who counted."""
         reading, room = self.reading, self.room
         seen, ended = reading.generated, reading.ended
         if reading.billed and reading.pieces > 1:
             speed.counted(seen, reading.pieces)
-        if reading.billed or (ended and reading.ids_complete):
-            return seen, 0
+        if reading.billed:
+            return seen, 0, "server"
+        if ended and reading.ids_complete:
+            return seen, 0, "ids"
         if ended and reading.finish == "length":
-            return seen, max(0, room - seen)
+            return seen, max(0, room - seen), "estimate"
         if self.fields.get("stream") is False:
             if not reading.chunks:
                 about, most = speed.estimate(silent, room), room
             else:
                 about, most = max(seen, speed.prompt(reading.size)), reading.size + 1
-            return about, max(about, most - about)
+            return about, max(about, most - about), "estimate"
         unread = 0 if reading.told is not None or reading.ids_complete else speed.unread(seen, reading.size)
         if not ended:
             unread += max(AHEAD, speed.estimate(silent, room))
-        return seen, unread if reading.overran else min(unread, max(0, room - seen))
+        unread = unread if reading.overran else min(unread, max(0, room - seen))
+        return seen, unread, "estimate" if reading.chunks else "unknown"
 
 
 def _size(fields: Mapping[str, Any]) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from plait.core.interfaces import Progress
 from plait.core.ops import Think
-from plait.core.result import Finish, Result, Token, TokenDraws, Usage
+from plait.core.result import Finish, Result, Source, Sources, Token, TokenDraws, Usage
 from plait.core.values import split_reasoning, writable
 
 from .._shared.confidence import ConfidenceTrace, add_position
@@ -344,10 +344,12 @@ class AnswerReading:
         if isinstance(usage, Mapping):
             details, parts = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
             prompt = _whole(usage.get("prompt_tokens"), MOST_PROMPT)
-            cached = _whole(details.get("cached_tokens") if isinstance(details, Mapping) else 0, prompt)
             completion = _whole(usage.get("completion_tokens"), math.inf)
-            thoughts = _whole(parts.get("reasoning_tokens") if isinstance(parts, Mapping) else 0, completion)
-            self.told = Usage(prompt=prompt, cached=cached, completion=completion, thoughts=thoughts)
+            read = details.get("cached_tokens") if isinstance(details, Mapping) else None
+            thought = parts.get("reasoning_tokens") if isinstance(parts, Mapping) else None
+            cached, thoughts = _whole(read, prompt), _whole(thought, completion)
+            by = Sources(cached=_said(read, cached), thoughts=_said(thought, thoughts))
+            self.told = Usage(prompt=prompt, cached=cached, completion=completion, thoughts=thoughts, sources=by)
             self.billed = (last or self.ended) and completion > 0
 
     @property
@@ -436,6 +438,11 @@ def _whole(count: object, most: float) -> int:
     if isinstance(count, bool) or not isinstance(count, int | float) or not 0 <= count <= most:
         return 0
     return int(min(count, 1 << 62))
+
+
+def _said(count: object, read: int) -> Source | None:
+    """Return who counted what was read of a count of the server: nobody, where that is no count or not there."""
+    return None if count is None or (count and not read) else "server"
 
 
 def _scores(logprobs: object) -> list[float]:

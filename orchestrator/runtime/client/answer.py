@@ -276,6 +276,7 @@ class Answer(Frozen):
                 **({"thoughts": usage.thoughts} if usage.thoughts else {}),
                 **({"uncounted": usage.uncounted} if usage.uncounted else {}),
                 **({"uncounted_prompt": usage.uncounted_prompt} if usage.uncounted_prompt else {}),
+                "sources": usage.sources.model_dump(),
             },
             "critical_path_tokens": self.critical_path_tokens,
             "total_tokens": self.total_tokens,

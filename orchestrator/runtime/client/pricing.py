@@ -46,7 +46,9 @@ class PricingWorker(WorkerProxy):
         began = clock()
         async for item in self.inner.run(job):
             if not isinstance(item, Progress) and price is not None and not item.usage.cost:
-                usage = item.usage.model_copy(update={"cost": price.of(item.usage, clock() - began)})
+                cost, sources = price.of(item.usage, clock() - began), item.usage.sources
+                sources = sources.model_copy(update={"cost": price.source(sources)})
+                usage = item.usage.model_copy(update={"cost": cost, "sources": sources})
                 item = item.model_copy(update={"usage": usage})
             yield item
 

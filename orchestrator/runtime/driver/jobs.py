@@ -24,12 +24,15 @@ from ...core.errors import RAISED, WorkerError
 from ...core.events import Count, Counted, Event, Failed, Job, Progressed, Stopped, Succeeded
 from ...core.interfaces import CacheNews, Progress, Worker, direct
 from ...core.result import (
+    NO_SOURCES,
     NO_USAGE,
     NOTHING,
     Failure,
     Finish,
     Result,
     Signals,
+    Source,
+    Sources,
     Token,
     TokenDraws,
     Usage,
@@ -46,6 +49,7 @@ COUNTING = 30.0
 """Seconds that a worker has to count a prompt; then it is estimated."""
 
 _FINISHES = get_args(Finish)
+_NAMED = (None, *get_args(Source))
 _TEXTS = ("why", "reasoning", "anew", "prior")
 
 MOST = 1 << 40
@@ -386,9 +390,24 @@ def _sane(usage: Usage) -> Usage:
     """Return a usage without counts that cannot be true; the same object if it has none."""
     if usage is NO_USAGE:
         return usage
-    wrong = {
+    changed: dict[str, object] = {
         name: 0
         for name, count in usage.__dict__.items()
-        if type(count) not in (int, float) or not 0 <= count < MOST  # false for NaN too
+        if name != "sources" and (type(count) not in (int, float) or not 0 <= count < MOST)  # false for NaN too
     }
-    return usage.model_copy(update=wrong) if wrong else usage
+    if (sources := _sources(usage)) is not usage.sources:
+        changed["sources"] = sources
+    return usage.model_copy(update=changed) if changed else usage
+
+
+def _sources(usage: Usage) -> Sources:
+    """Return who made the counts of an attempt: where a worker names nobody, it is the one that said them."""
+    given = usage.sources
+    is_one = isinstance(given, Sources)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not is_one or any(source not in _NAMED for source in given.__dict__.values()):
+        given = NO_SOURCES
+    if not (usage.prompt or usage.completion or usage.cost) or (given.prompt and given.completion):
+        return given
+    said = Sources.all("server")
+    named = {name: source for name, source in given.__dict__.items() if source is not None}
+    return said.model_copy(update={"cost": "server" if usage.cost else None, **named})

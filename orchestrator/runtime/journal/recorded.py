@@ -163,7 +163,9 @@ def event_json(event: Event) -> str:
             for name, leave_out in _LEFT_OUT:
                 if leave_out is None or leave_out(fields[name]):
                     del fields[name]
-            fields["usage"] = result.usage.__dict__
+            usage = fields["usage"] = dict(result.usage.__dict__)
+            if sources := usage.pop("sources").model_dump():
+                usage["sources"] = sources
             if result.signals is not None:
                 fields["signals"] = result.signals.__dict__
             return as_json({"kind": event.kind, "at": event.at, "attempt": event.attempt, "result": fields})

@@ -33,7 +33,7 @@ from plait.core.interfaces import Merge, Policy, Verdict
 from plait.core.ops import Call, Join, Plugin, Sampling, Text, Think
 from plait.core.plan import Plan, Step
 from plait.core.request import Request
-from plait.core.result import Failure, Result, Signals, Usage
+from plait.core.result import Failure, Result, Signals, Sources, Usage
 from plait.core.task import Task
 from plait.core.view import Branch
 from plait.machine.machine import Machine
@@ -517,7 +517,7 @@ def test_prompts_of_token_ids_survive(file: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 'a"b\\é\x7f\n', {"a": [1, 2, math.inf]}, "half \ud83d"])
-@pytest.mark.parametrize("usage", [Usage(), Usage(prompt=3, cost=0.25)])
+@pytest.mark.parametrize("usage", [Usage(), Usage(prompt=3, cost=0.25), Usage(prompt=3, sources=Sources(prompt="ids"))])
 def test_events_that_are_put_together_by_hand_read_as_the_serializer_of_all_events_writes_them(
     value: JsonValue, usage: Usage
 ) -> None:

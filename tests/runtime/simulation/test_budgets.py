@@ -88,8 +88,11 @@ def test_no_limit_is_passed_by_more_than_a_report_of_each_live_attempt(seed: int
     each = PRICE.output / 1e6 if limit == "cost" else 1
     assert used(report)[limit] <= most + late * each + 1e-12
     if most < whole[limit]:
-        assert report.status in ("partial", "failed")
-        assert report.failure is not None and re.search(f"raise `({limit}|tokens)`", report.failure.message)
+        assert used(report)[limit] < whole[limit]
+        # A long prompt may be refused in a round whose join does without it, and the shorter ones of later rounds fit.
+        assert report.status in ("partial", "failed") or limit in ("prompt_tokens", "total_tokens")
+        if report.status != "done":
+            assert report.failure is not None and re.search(f"raise `({limit}|tokens)`", report.failure.message)
     machine = Machine(Plugins(), cancel_timeout=10.0)
     assert [machine.handle(event) for event in events] == answers, "the same events, the same actions"
 
