@@ -143,7 +143,7 @@ STRICT, FLEXIBLE = r"#### (\-?[0-9\.\,]+)", r"(-?[$0-9.,]{2,})|(-?[0-9]+)"
 def gsm8k(count: int, seed: int) -> Rows:
     """Texts that end in a whole number, right or wrong, read as lm-eval's gsm8k does and as `plain` does."""
     random, task = Random(seed), Plain(text="?", equal="number")
-    hashes = Plain(text="?", equal="number", answer="regex", pattern="#### (.+)")
+    hashes = Plain(text="?", equal="number", where="regex", pattern="#### (.+)")
     ours, strict, flexible = [list[tuple[bool, bool]]() for _ in range(3)]
     for _ in range(count):
         want, truth = random.randint(0, 20_000), random.random() < 0.5
