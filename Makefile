@@ -10,7 +10,7 @@ ARGS ?=
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all fidelity compiled check lint types imports architecture site format docs pictures \
+.PHONY: help setup demo test test-all fidelity conformance compiled check lint types imports architecture site format docs pictures \
 	bench clean
 
 help: ## Say what can be made
@@ -48,6 +48,16 @@ test-all: $(READY) ## Run the slow tests too (HYPOTHESIS_PROFILE=nightly for 1,0
 
 fidelity: $(READY) ## Run methods beside their authors' own functions, whose repositories are cloned in CLONES=FOLDER
 	@$(BIN)/python -m tests.oracles $(CLONES) $(ARGS)
+
+# Each environment has the releases that its file pins. `conformance ARGS="--upstream URL --model NAME"` asks a real server.
+conformance: $(READY) ## Run other people's clients against an upstream and through plait serve (ARGS=--write keeps the table)
+	@for each in newest openai2; do folder=build/conformance/$$each; \
+		test -d $$folder || $(BIN)/python -m venv $$folder; \
+		$$folder/bin/pip install --quiet --disable-pip-version-check -r tests/conformance/requirements-$$each.txt || exit 1; \
+	done
+	@if command -v npm > /dev/null; then mkdir -p build/conformance/node && cp tests/conformance/node/package*.json build/conformance/node/ \
+		&& cd build/conformance/node && npm ci --silent; fi
+	@$(BIN)/python -m tests.conformance --environments build/conformance $(ARGS)
 
 # Takes a minute. Compiled modules are used while the sources stay as they are; PURE_PLAIT=1 leaves them out.
 compiled: $(READY) ## Compile the machine with mypyc: about twice as fast

@@ -32,6 +32,7 @@ _FOLLOWS = ("dependency-failed", "run-failed", "step-failed", "cancelled")
 _ENGINE = ("model", "vllm", "torch", "memory", "data type", "shared memory", "disk", "gpu", "ray cluster", "cores")
 REMEDIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "engine-error": ("see the engine's own words above; `plait doctor` tries a short answer", (*_ENGINE, "server")),
+    "rejected": ("change what is named above, or ask a model or server that takes it", (*_ENGINE, "server")),
     "worker-lost": ("see the worker's own words above; on too little memory take fewer slots or engines", _ENGINE),
     "worker-error": ("start the worker by itself: `plait doctor`", (*_ENGINE, "server")),
     "no-worker": ("start a worker that serves this kind of step, or name its model as the worker does", ("server",)),
@@ -145,7 +146,7 @@ def reasons_of_events(journal: Journal, run: str) -> list[Reason]:
 
 def _remedy(reason: Reason, settings: Mapping[str, Any]) -> str:
     """Return what to do, by the code; for a model behind a server, what to do about that."""
-    if reason.code == "engine-error" and settings.get("base_url"):
+    if reason.code in ("engine-error", "rejected") and settings.get("base_url"):
         return f"the server says so: see its own log; `plait doctor --base-url {settings['base_url']}` asks it again"
     return REMEDIES.get(reason.code, ("", ()))[0]
 

@@ -22,6 +22,7 @@ from ...core.values import Frozen
 from .errors import ApiError, invalid, not_found, unsupported
 from .fields import row_of, shown, tells
 from .forms import FormFields
+from .items import plain_messages
 
 __all__ = ["PREFIX", "Body", "ChatBody", "ResponseBody", "ServedStrategy", "resolve"]
 
@@ -293,9 +294,10 @@ class ChatBody(Body):
 
     def _begun(self) -> tuple[list[dict[str, Any]], str]:
         """Return the messages, and the text that the answer goes on from."""
+        messages = plain_messages(self.messages)
         if not self.continue_final_message:
-            return self.messages, ""
-        *before, last = self.messages
+            return messages, ""
+        *before, last = messages
         said = last.get("content")
         if last.get("role") != "assistant" or not isinstance(said, str) or last.get("tool_calls") or not before:
             raise invalid("`continue_final_message` goes with a last message of the assistant's that is a text",

@@ -1,4 +1,5 @@
-"""The items of the Responses API as messages of a conversation."""
+"""What clients send as a conversation, as its messages: items of the Responses API, and messages with fields of the
+client's own."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 from .errors import invalid, unsupported
 
-__all__ = ["messages_of"]
+__all__ = ["messages_of", "plain_messages"]
 
 _TEXT = ("input_text", "output_text", "text", "refusal")
 
@@ -40,6 +41,41 @@ def messages_of(given: str | Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         elif kind != "reasoning":
             raise unsupported(f"{param}.type", f"items of type {kind!r} are not taken here")
     return found
+
+
+_MESSAGE = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content")
+_PARTS = {"text": ("type", "text"), "image_url": ("type", "image_url")}
+
+
+def plain_messages(given: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages without the fields that clients add to them for themselves, or for other servers
+    (`parsed_arguments`, `annotations`, `cache_control`). Raises `ApiError` for parts that are no text or image."""
+    return [_plain(message, f"messages[{place}]") for place, message in enumerate(given)]
+
+
+def _plain(message: dict[str, Any], param: str) -> dict[str, Any]:
+    kept = {name: message[name] for name in _MESSAGE if name in message}
+    if isinstance(content := kept.get("content"), list):
+        kept["content"] = [_part(part, f"{param}.content[{number}]") for number, part in enumerate(content)]
+    if isinstance(calls := kept.get("tool_calls"), list):
+        kept["tool_calls"] = [_call(call) if isinstance(call, dict) else call for call in calls]
+    return kept
+
+
+def _part(part: Any, param: str) -> Any:
+    kind = part.get("type") if isinstance(part, dict) else "text"
+    if kind == "refusal":
+        return {"type": "text", "text": part.get("refusal")}
+    if kind not in _PARTS:
+        raise unsupported(param, f"parts of type {kind!r} are not taken here: give text or image_url")
+    return {name: part[name] for name in _PARTS[kind] if name in part} if isinstance(part, dict) else part
+
+
+def _call(call: dict[str, Any]) -> dict[str, Any]:
+    kept = {name: call[name] for name in ("id", "type", "function") if name in call}
+    if isinstance(function := kept.get("function"), dict):
+        kept["function"] = {name: function[name] for name in ("name", "arguments") if name in function}
+    return kept
 
 
 def _role(item: dict[str, Any], param: str) -> str:

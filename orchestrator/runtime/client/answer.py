@@ -290,7 +290,7 @@ class Answer(Frozen):
 
 def typed(answer: Answer, form: Form) -> Answer:
     """Return an answer with its value as the type that was asked for: as plain JSON if the type is not known here."""
-    if answer.failure is not None or answer.value is None:
+    if answer.failure is not None or answer.value is None or answer.message.tool_calls:
         return answer
     adapter = ADAPTERS.get(form.key)
     if adapter is None:

@@ -176,8 +176,9 @@ class Briefs:
 
     def _task(self, request: Request, verify: Own | None) -> Plugin:
         task = request.task
-        if request.output is not None and task == Plugin(name="plain"):
-            task = Plugin(name="plain", options={"where": "json", "field": ""})  # votes are over JSON values
+        if request.output is not None and task == Plugin(name="plain") and not request.tools:
+            # Votes are over JSON values. A text that may call a function instead is taken as it is.
+            task = Plugin(name="plain", options={"where": "json", "field": ""})
         if verify is None:
             return task
         if not callable(verify):

@@ -11,12 +11,14 @@ from types import ModuleType
 
 from pydantic import JsonValue
 
+from ...core.chat import spoken
 from ...core.errors import CutInForm, FieldError, PlannerError
 from ...core.form import Form
 from ...core.interfaces import Brief
 from ...core.ops import Join, Plugin, Sampling, StructuredOutput, Text, Think
 from ...core.plan import Plan, Step
 from ...core.planning import pass_through
+from ...core.request import Request
 from ...core.result import Result
 from ...core.view import Branch
 
@@ -46,14 +48,17 @@ def check_schema(form: Form) -> None:
     _checked[id(form)] = form
 
 
-def with_form(plan: Plan, form: Form) -> Plan:
-    """Return a planner's first plan with the step that reads its output by a form."""
-    if plan.output is None:
+def with_form(plan: Plan, request: Request) -> Plan:
+    """Return a planner's first plan with the step that reads its output by the request's form. An answer that calls
+    functions of the caller's has none: where one has to, no text comes at all."""
+    form = request.output
+    if plan.output is None or form is None or request.tool_choice not in ("auto", "none"):
         return plan
     steps = {step.name: step for step in plan.steps}
     output = steps.get(plan.output)
     asked = [] if output is None else [output.name, *(output.needs if isinstance(output.op, Join) else ())]
-    new = [_asking(step, form) if step.name in asked else step for step in plan.steps]
+    words = f"If you call no function: {form.words}" if request.tools and request.tool_choice == "auto" else form.words
+    new = [_asking(step, form, words) if step.name in asked else step for step in plan.steps]
     sizes = [step.op.sampling.max_tokens for step in new if step.name in asked and isinstance(step.op, Think)]
     name = OUTPUT if OUTPUT not in steps else f"{OUTPUT}-of-{plan.output}"
     reading = _reading(name, plan.output, 0, max(sizes, default=_TOKENS))
@@ -71,13 +76,13 @@ def _reading(name: str, branch: str, tries: int, tokens: int) -> Step:
     return step.model_copy(update={"state": {_STATE: tries, "tokens": tokens}, "label": "typed answer"})
 
 
-def _asking(step: Step, form: Form) -> Step:
+def _asking(step: Step, form: Form, words: str) -> Step:
     """Return a model call that asks for the form, in words and of the engine."""
     op = step.op
     if not isinstance(op, Think) or not op.chat or op.sampling.structured is not None or step.expands:
         return step
     sampling = op.sampling.model_copy(update={"structured": structured(form)})
-    prompt = (*op.prompt, Text(text=f"\n\n{form.words}"))
+    prompt = (*op.prompt, Text(text=f"\n\n{words}"))
     return step.model_copy(update={"op": op.model_copy(update={"sampling": sampling, "prompt": prompt})})
 
 
@@ -111,6 +116,8 @@ class OutputReader:
         assert form is not None
         assert isinstance(state, dict)
         value, wrong = self._value(form, result)
+        if self.brief.request.tools and spoken(result.text).tool_calls:
+            value, wrong = result.text, ""
         if not wrong:
             merge = Plugin(name="constant", options={"value": value, "why": result.why, "data": result.data})
             return Plan(steps=(Step(name="value", op=Join(merge=merge, tolerate="any-end")),), output="value")

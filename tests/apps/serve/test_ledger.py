@@ -182,12 +182,57 @@ async def test_a_worker_that_does_not_take_a_field_is_not_given_it(serve: Any) -
 
 
 async def test_mistakes_of_clients_are_400(serve: Any) -> None:
+    heard = [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
     seen = [{"role": "user", "content": [{"type": "text", "text": "what?"}, picture]}]
     async with serve("fine") as served:
-        for sent, code in (({"messages": seen}, "rejected"), ({"model": "plait/llmcompiler"}, "planner-error")):
+        for sent, code in (
+            ({"messages": seen}, "rejected"),
+            ({"messages": heard}, "unsupported_parameter"),
+            ({"model": "plait/llmcompiler"}, "planner-error"),
+        ):
             answer = await post(served, {**ASK, **sent})
             assert answer.status_code == 400 and answer.json()["error"]["code"] == code
     async with FakeServer(strict=True) as fake, serve(workers=[Http(fake.url)]) as served:
         answer = await post(served, {**ASK, "include_stop_str_in_output": True})
         assert answer.status_code == 400 and answer.json()["error"]["code"] == "rejected"
+
+
+async def test_messages_come_with_fields_of_their_clients(serve: Any) -> None:
+    call = {
+        "id": "a",
+        "type": "function",
+        "index": 0,
+        "function": {"name": "f", "arguments": "{}", "parsed_arguments": {}},
+    }
+    talk = [
+        {"role": "user", "content": [{"type": "text", "text": "?", "cache_control": {"type": "ephemeral"}}]},
+        {
+            "role": "assistant",
+            "content": None,
+            "parsed": None,
+            "annotations": [],
+            "refusal": None,
+            "tool_calls": [call],
+        },
+        {"role": "tool", "tool_call_id": "a", "content": "4", "artifact": 1},
+    ]
+    async with FakeServer() as fake, serve(workers=[Http(fake.url)]) as served:
+        assert (await post(served, {**ASK, "messages": talk})).status_code == 200
+        assert fake.asked()[-1]["messages"][1]["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
+
+
+async def test_an_answer_that_calls_a_function_has_no_other_form(serve: Any) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "required": ["n"]}}}
+    async with serve('<tool_call>{"name": "f", "arguments": {}}</tool_call>') as served:
+        for choice in ("auto", "required"):
+            for model in ("plait/single", "plait/sample:n=2"):
+                sent = {**ASK, "model": model, "tools": [tool], "tool_choice": choice, "response_format": form}
+                answer = await post(served, sent)
+                assert answer.status_code == 200, answer.text
+                assert [each["function"]["name"] for each in answer.json()["choices"][0]["message"]["tool_calls"]] == [
+                    "f"
+                ]
+        answer = await post(served, {**ASK, "response_format": form})
+        assert answer.status_code == 500, "without tools it is a text of the wrong form"

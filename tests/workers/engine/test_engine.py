@@ -165,7 +165,7 @@ async def test_unknown_cancels_are_ignored(engine: Engine) -> None:
 
 async def test_a_prompt_too_long_says_so(engine: Engine) -> None:
     (end,) = await everything(engine, job(words(0, 600)))
-    assert isinstance(end, Failure) and end.kind == "EngineError" and not end.retryable
+    assert isinstance(end, Failure) and end.kind == "Rejected" and not end.retryable
     assert "600 tokens" in end.message and "512" in end.message
 
 
@@ -176,7 +176,7 @@ async def test_output_is_cut_where_the_context_ends(engine: Engine) -> None:
 
 async def test_token_ids_out_of_range_are_refused(engine: Engine) -> None:
     (end,) = await everything(engine, job([1, 2, 10**6]))
-    assert isinstance(end, Failure) and end.kind == "EngineError"
+    assert isinstance(end, Failure) and end.kind == "Rejected"
     assert (await generate(engine, "w1", max_tokens=2)).usage.completion == 2
 
 

@@ -55,3 +55,16 @@ async def test_an_engine_samples_as_its_model_says(tiny_model: Path, tmp_path: P
             assert isinstance(last, Result)
             texts.add(last.text)
     assert len(texts) == (3 if samples else 1)
+
+
+@pytest.mark.engine
+async def test_an_engine_takes_the_fields_of_a_request_that_are_vllms_own(engine: Any) -> None:
+    async def ended(**fields: Any) -> Any:
+        think = Think(prompt="w3 w4", sampling=Sampling(max_tokens=4, temperature=1.0), extra_body=fields)
+        *_, last = [item async for item in engine.run(Job(attempt=1, run="r", step="r:a", op=think))]
+        return last
+
+    only = await ended(allowed_token_ids=[5], ignore_eos=True)
+    assert only.token_ids == (5, 5, 5, 5)
+    assert len((await ended(allowed_token_ids=[5], stop_token_ids=[5])).token_ids) <= 1
+    assert (await ended(lora_path="x")).kind == "Rejected"

@@ -1,0 +1,127 @@
+"""Runs the clients and prints, or writes, the table."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from . import page
+from .rows import Row
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+OLDER = ("instructor_modes", "llama_index_llm")
+"""Clients that do not take the newest `openai`."""
+
+
+def clients(only: Sequence[str] = ()) -> list[str]:
+    """Return the names of the clients that there are."""
+    files = [path for path in sorted((HERE / "clients").iterdir()) if path.suffix in (".py", ".mjs")]
+    names = [path.stem for path in files if path.stem != "__init__"]
+    return [name for name in names if not only or name in only]
+
+
+@contextlib.contextmanager
+def upstream() -> Iterator[str]:
+    """Start the upstream without a model, and return its address."""
+    with started([sys.executable, "-m", "tests.conformance.upstream"]) as child:
+        yield line_of(child, "http")
+
+
+@contextlib.contextmanager
+def plait(base: str) -> Iterator[str]:
+    """Start `plait serve` before an upstream, and return its address."""
+    command = [sys.executable, "-m", "plait", "serve", "--port", "0", "--upstream", base, "--journal", "off"]
+    with started(command) as child:
+        yield line_of(child, "http")
+
+
+@contextlib.contextmanager
+def started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """Start a server, and end it."""
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
+        try:
+            yield child
+        finally:
+            child.terminate()
+
+
+def line_of(child: subprocess.Popen[str], word: str) -> str:
+    """Return the address that a server prints when it listens."""
+    assert child.stdout is not None
+    for line in child.stdout:
+        if found := [each for each in line.split() if each.startswith(word)]:
+            return found[0]
+    raise RuntimeError("the server did not start")
+
+
+def python_of(environments: Path | None, client: str) -> str:
+    """Return the Python that has a client: `make conformance` makes one with the newest `openai`, and one with an older
+    for those that need it."""
+    if environments is None:
+        return sys.executable
+    return str(environments / ("openai2" if client in OLDER else "newest") / "bin" / "python")
+
+
+def checked(python: str, client: str, base: str, model: str) -> dict[str, dict[str, str]]:
+    """Run one client's checks, and return what came of each."""
+    script = HERE / "clients" / f"{client}.mjs"
+    command = [python, str(HERE / "child.py"), client]
+    if script.exists():  # beside the packages, as Node looks for them there
+        copy = Path(python).parent.parent.parent / "node" / script.name
+        if not copy.parent.exists():
+            return {"": {"check": "", "problem": "not installed"}}
+        copy.write_text(script.read_text())
+        command = ["node", str(copy)]
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([*command, base, model], capture_output=True, text=True, timeout=900, env=kept, cwd=HERE)
+    rows = [json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith("CHECK ")]
+    if done.returncode or not rows:
+        raise RuntimeError(f"the checks of {client} broke down: {done.stderr[-2000:]}")
+    return {row["check"]: row for row in rows}
+
+
+def table(environments: Path | None, base: str, model: str, only: Sequence[str] = ()) -> list[Row]:
+    """Return a row for each check, made against an upstream and through plait."""
+    rows = []
+    with plait(base) as served:
+        for client in clients(only):
+            direct, through = (checked(python_of(environments, client), client, each, model) for each in (base, served))
+            for name, one in direct.items():
+                two = through.get(name, {"problem": "was not run"})
+                rows.append(Row(client, one.get("version", ""), name, one["problem"], two["problem"]))
+    return rows
+
+
+def main() -> int:
+    """Run, print, and write where that was asked for. 1: a client loses something by plait."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--environments", type=Path, help="folder of those that `make conformance` makes")
+    parser.add_argument("--upstream", help="a server of models in the place of the one without a model")
+    parser.add_argument("--model", default="q")
+    parser.add_argument("--only", nargs="*", default=())
+    parser.add_argument("--write", action="store_true", help="keep the rows, and make the page of them")
+    given = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        base = given.upstream or stack.enter_context(upstream())
+        rows = table(given.environments, base, given.model, given.only)
+    for row in rows:
+        mark = "BROKEN" if row.broken else "ok" if not row.through else "both differ" if row.direct else ""
+        sys.stdout.write(f"{mark:12} {row.client:16} {row.check:44} {row.direct[:80]} | {row.through[:300]}\n")
+    broken, wrong = sum(row.broken for row in rows), sum(row.wrong for row in rows)
+    sys.stdout.write(
+        f"{len(rows)} checks; {broken} pass direct and fail through plait, {wrong} of them without a reason\n"
+    )
+    if given.write:
+        page.kept(rows)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""DSPy."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import dspy
+
+VERSION = version("dspy")
+
+
+def of(base, model, **options):
+    return dspy.LM(f"openai/{model}", api_base=base, api_key="none", cache=False, num_retries=0, **options)
+
+
+def check_lm(base, model):
+    assert of(base, model)("hello") == ["All is fine."]
+
+
+def check_n(base, model):
+    assert of(base, model, n=3, temperature=1.0)("hello") == ["All is fine."] * 3
+
+
+def check_predict(base, model):
+    with dspy.context(lm=of(base, model)):
+        assert dspy.Predict("question -> answer")(question="hello").answer == "fine"
+
+
+def check_json_adapter(base, model):
+    with dspy.context(lm=of(base, model), adapter=dspy.JSONAdapter()):
+        assert (
+            dspy.Predict("question -> answer: str, people: int")(question='SAY<{"answer": "fine", "people": 3}>').people
+            == 3
+        )
+
+
+def check_tools(base, model):
+    def weather(city: str) -> str:
+        """Tell the weather."""
+        return "sun"
+
+    tools = [dspy.Tool(weather).format_as_litellm_function_call()]
+    said = of(base, model)(messages=[{"role": "user", "content": "the weather?"}], tools=tools)
+    assert said[0]["tool_calls"][0].function.name == "weather"
+
+
+def check_text_model(base, model):
+    assert of(base, model, model_type="text")("hello")[0].strip() == "All is fine."
+
+
+def check_responses_model(base, model):
+    said = of(base, model, model_type="responses")("hello")
+    assert "All is fine." in str(said)

@@ -1,0 +1,100 @@
+"""pydantic-ai, over chat and over responses."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from pydantic import BaseModel
+from pydantic_ai import Agent, ModelRetry, NativeOutput, PromptedOutput
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+VERSION = version("pydantic-ai-slim")
+
+
+class City(BaseModel):
+    name: str
+    people: int
+
+
+ROME = City(name="Rome", people=3)
+
+
+def of(base, model, kind=OpenAIChatModel):
+    return kind(model, provider=OpenAIProvider(base_url=base, api_key="none"))
+
+
+def with_weather(agent):
+    @agent.tool_plain
+    def weather(city: str) -> str:
+        """Tell the weather."""
+        return f"sun in {city}"
+
+    return agent
+
+
+async def check_text(base, model):
+    assert (await Agent(of(base, model)).run("hello")).output == "All is fine."
+
+
+async def check_streamed(base, model):
+    async with Agent(of(base, model)).run_stream("hello") as said:
+        assert "".join([each async for each in said.stream_text(delta=True)]) == "All is fine."
+
+
+async def check_tools(base, model):
+    said = await with_weather(Agent(of(base, model))).run("the weather in Rome?")
+    assert said.output == "It is sunny."
+
+
+async def check_two_calls_at_once(base, model):
+    said = await with_weather(Agent(of(base, model))).run("the weather in both?")
+    assert (
+        said.output == "It is sunny."
+        and sum("tool-return" == part.part_kind for each in said.all_messages() for part in each.parts) == 2
+    )
+
+
+async def check_default_output_type(base, model):
+    assert (await Agent(of(base, model), output_type=City).run("a city")).output == ROME
+
+
+async def check_default_output_type_after_a_tool(base, model):
+    assert (await with_weather(Agent(of(base, model), output_type=City)).run("the weather?")).output.people == 3
+
+
+async def check_native_and_prompted_output(base, model):
+    assert (await Agent(of(base, model), output_type=NativeOutput(City)).run("a city")).output == ROME
+    prompted = Agent(of(base, model), output_type=PromptedOutput(City))
+    assert (await prompted.run('SAY<{"name": "Rome", "people": 3}>')).output == ROME
+
+
+async def check_output_streamed(base, model):
+    async with Agent(of(base, model), output_type=City).run_stream("a city") as said:
+        assert [each async for each in said.stream_output()][-1] == ROME
+
+
+async def check_history(base, model):
+    agent = Agent(of(base, model), instructions="Be brief.")
+    first = await agent.run("hello")
+    assert (await agent.run("SAY<again>", message_history=first.all_messages())).output == "again"
+
+
+async def check_a_tool_that_asks_again(base, model):
+    agent, tries = Agent(of(base, model), output_type=City), []
+
+    @agent.output_validator
+    def once_more(city: City) -> City:
+        tries.append(city)
+        if len(tries) < 2:
+            raise ModelRetry("again, please")
+        return city
+
+    assert (await agent.run("a city")).output == ROME and len(tries) == 2
+
+
+async def check_responses(base, model):
+    over = of(base, model, OpenAIResponsesModel)
+    assert (await Agent(over).run("hello")).output == "All is fine."
+    assert (await with_weather(Agent(over)).run("the weather?")).output == "It is sunny."
+    assert (await Agent(over, output_type=City).run("a city")).output == ROME

@@ -1,0 +1,30 @@
+"""A row of the table: one check of one client, direct and through plait."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+MEANT: dict[tuple[str, str], str] = {}
+"""Differences that are meant, by client and check, with the reason."""
+
+
+class Row(NamedTuple):
+    """One check of one client."""
+
+    client: str
+    version: str
+    check: str
+    direct: str
+    """What went wrong against the upstream; empty: nothing."""
+    through: str
+    """The same through `plait serve`."""
+
+    @property
+    def broken(self) -> bool:
+        """Whether the client gets from the upstream what it does not get through plait."""
+        return not self.direct and bool(self.through)
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it is so without a reason."""
+        return self.broken and (self.client, self.check) not in MEANT

@@ -1,0 +1,32 @@
+"""The core of the suite, with what the tests have: the `openai` package against the upstream and through plait."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from tests.conformance import page
+from tests.conformance.__main__ import clients, table, upstream
+
+pytest.importorskip("openai")
+pytest.importorskip("uvicorn")
+
+
+def test_the_openai_client_gets_through_plait_what_it_gets_direct() -> None:
+    with upstream() as base:
+        rows = table(None, base, "q", ["openai_python"])
+    assert len(rows) > 25 and sum(not row.direct for row in rows) > 20, "the checks run"
+    assert not [(row.check, row.through) for row in rows if row.wrong]
+
+
+def test_the_page_is_made_of_the_rows_that_were_kept() -> None:
+    rows = page.read()
+    assert page.PAGE.read_text() == page.page(rows)
+    assert {row.client for row in rows} == set(clients()), "run `make conformance ARGS=--write`"
+    assert not [row for row in rows if row.wrong]
+
+
+def test_every_client_has_a_title() -> None:
+    assert set(page.TITLES) == set(clients())
+    assert importlib.util.find_spec("tests.conformance.child")
