@@ -229,3 +229,15 @@ def test_what_a_merge_is_shown_is_what_there_is(monkeypatch: pytest.MonkeyPatch)
     world.progress("a", "!", 1)
     assert branches_of(node)[0].text == "xy!"
     assert looked == ["a"], "what stands still is not looked at again"
+
+
+def test_only_a_join_that_is_open_can_be_decided() -> None:
+    world = world_of()
+    vote = join("j", "a", "b", "c", "d", merge="vote")
+    world.submit(think("a"), think("b"), think("c"), think("d", "c"), vote, think("end", "j"))
+    assert not step(world, "j").decided() and not step(world, "d").decided(), "nothing has arrived; no join"
+    for name in ("a", "b", "c"):
+        world.succeed(name, "x")
+    assert step(world, "j").decided()
+    world.succeed("d", "x")
+    assert not step(world, "j").decided(), "it has its verdict"
