@@ -5,13 +5,15 @@ answer = await watched(plait.stream("Why?", planner="sample:n=5"))     # with an
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 from ..core.errors import UsageError
 from ..core.record import StepRecord
-from ..core.shown import steps_table
+from ..core.steps_table import steps_table
 from ..runtime.client.answer import Answer, AnswerNews, News, StepNews
 from .commands.compare import Comparison, compared
 
@@ -22,7 +24,7 @@ _PAUSE = 0.2
 
 
 async def watched(news: AsyncIterator[News]) -> Answer:
-    """Show the steps of a run while it goes on, and return its answer. Elsewhere than in a notebook it shows nothing."""
+    """Show the steps of a run while it goes on, and return its answer. Outside a notebook it shows nothing."""
     shown = _Display()
     records: dict[str, StepRecord] = {}
     drawn = 0.0
@@ -60,22 +62,18 @@ class _Display:
 
     def __init__(self) -> None:
         self._handle: Any = None
-        try:
-            from IPython.core.getipython import get_ipython
-            from IPython.display import display
-        except ImportError:
-            self._show: Any = None
-            return
-        self._show = display if getattr(get_ipython(), "kernel", None) is not None else None
+        self._library: Any = None
+        with contextlib.suppress(ImportError):
+            library = importlib.import_module("IPython")
+            if getattr(library.get_ipython(), "kernel", None) is not None:
+                self._library = library.display
 
     def draw(self, html: str) -> None:
         """Show HTML in the place of what was shown."""
-        if self._show is None:
+        if self._library is None:
             return
-        from IPython.display import HTML
-
-        page = HTML(html)
+        page = self._library.HTML(html)
         if self._handle is None:
-            self._handle = self._show(page, display_id=True)
+            self._handle = self._library.display(page, display_id=True)
         else:
             self._handle.update(page)

@@ -23,6 +23,7 @@ from .budget import Budget
 from .errors import PlanError
 from .messages import did_you_mean
 from .ops import Call, Join, Op, Ref, Think
+from .shown import marked, table
 from .tools.more import MORE_TOOLS
 from .values import Frozen, StepName, json_references
 
@@ -122,8 +123,6 @@ class Plan(Frozen):
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the steps, what each reads and does, indented below the longest way to it."""
-        from .shown import marked, table
-
         depth: dict[str, int] = {}
         steps = {step.name: step for step in self.steps}
         for name in in_order({step.name: [need for need in needs(step) if need in steps] for step in self.steps}):

@@ -22,12 +22,13 @@ from ...core.plan import Plan
 from ...core.provenance import Provenance
 from ...core.record import StepRecord
 from ...core.result import Failure, Finish, Token, Usage, as_failure
-from ...core.shown import bar, marked, steps_table, table
+from ...core.shown import bar, marked, table
+from ...core.steps_table import steps_table
 from ...core.tools.context import Question
 from ...core.values import Frozen, as_text
 from ..runlog import RunRecord
 
-_SHOWN, _TEXT, _ROWS = 200, 2000, 100
+_SHOWN, _ROWS = 200, 10
 """Of an answer: characters of it in `repr`, and in a notebook; steps there."""
 _VERDICTS = {True: ", verified", False: ", wrong", None: ""}
 
