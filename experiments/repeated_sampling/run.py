@@ -118,4 +118,4 @@ def graded(family: str, place: int, part: str, answers: list[str]) -> list[bool]
 
 def main() -> None:
     """Ask what has not been asked yet, and write the page."""
-    command("repeated_sampling", run, problems=60)
+    command("repeated_sampling", run, problems=100)
