@@ -56,7 +56,7 @@ def options_of(method: str, nodes: int, depth: int) -> dict[str, object]:
             branch, lists = _lists(nodes, depth)
             return {**search("tot", keep=lists), "width": branch}
         case "rebase" | "stride":
-            return search(name, budget=wide)
+            return search(name, per_depth=wide)
         case "ets":
             return search("ets", per_depth=wide, limit=96, balance=0.25)
         case "best-first":

@@ -70,7 +70,7 @@ def _online(warmup: int, eta: int, wait: bool = True) -> Setting:
 
 def _posterior(width: int) -> Rule:
     own = "cges:lead=false,min_votes=1"
-    options = [f"{own},temperature={t},threshold={p}" for t in (1, 0.33) for p in (0.99, 0.95, 0.9, 0.8)]
+    options = [f"{own},vote_temperature={t},confidence={p}" for t in (1, 0.33) for p in (0.99, 0.95, 0.9, 0.8)]
     label = f"CGES with its own choice (`posterior`), {'one at a time' if width == 1 else f'{width} in flight'}"
     return _stop(label, "cges:lead=false", *options, width=width, merge="posterior")
 
