@@ -86,7 +86,7 @@ class Server:
         watch = asyncio.ensure_future(self._look_after())
         try:
             await self.service.start()
-            sys.stderr.write(f"plait serves {self.url}/v1\n")
+            sys.stderr.write(f"plait serves {self.url}/v1 (ask and look in a browser: {self.url}/)\n")
             await self._uvicorn.serve(sockets=[self.socket])
         finally:
             watch.cancel()
