@@ -33,7 +33,7 @@ _BODIES: list[dict[str, Any]] = []
 
 def by_schema(schema: Mapping[str, Any], defs: Mapping[str, Any] | None = None, name: str = "") -> Any:
     """Return a value that fits a JSON schema."""
-    defs = defs or schema.get("$defs") or schema.get("definitions") or {}
+    defs = dict(defs or schema.get("$defs") or schema.get("definitions") or {})
     if "$ref" in schema:
         return by_schema(defs[schema["$ref"].rpartition("/")[2]], defs, name)
     for key in ("anyOf", "oneOf", "allOf"):
