@@ -112,7 +112,7 @@ def planner(world: World, search: str) -> Tree:
     """Return a search with a budget of `WIDTH` children a depth."""
     return _Counted.model_validate(
         {
-            "search": Plugin(name=search, options={"budget": WIDTH}),
+            "search": Plugin(name=search, options={"per_depth": WIDTH}),
             "scorer": Noisy(auroc=0.9),
             "n": WIDTH,
             "most": WIDTH * world.depth,

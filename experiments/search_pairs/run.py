@@ -59,12 +59,12 @@ def _cells() -> dict[str, Cell]:
         base = f"rebase, {size} numbers"
         for search in ("rebase", "stride", "ets"):
             cells[f"{search}, {size} numbers"] = Cell(size, search, base)
-        double = ("budget", 2 * (NODES // (size - 1)))
+        double = ("per_depth", 2 * (NODES // (size - 1)))
         cells[f"stride, {size} numbers, twice the children"] = Cell(size, "stride", base, options=(double,))
     cells["ets, 6 numbers, limit 144"] = Cell(6, "ets", "rebase, 6 numbers", options=(("limit", 144),))
     for width in (1, 2, 4, 8, 16):
         cells[f"mcts, {width} in flight"] = Cell(5, "mcts", "mcts, 1 in flight", width)
-    rollouts = (("rollout", 4), ("explore", 1.0), ("alpha", 0.5))
+    rollouts = (("rollout", 4), ("explore", 1.0), ("growth", 0.5))
     cells["mcts with rollouts of 4, 8 in flight"] = Cell(5, "mcts", "mcts, 1 in flight", 8, rollouts)
     return cells
 

@@ -53,14 +53,14 @@ def test_puzzles_that_were_done_are_not_done_again(tmp_path: Path) -> None:
 
 def test_cells_have_the_options_that_they_are_named_by() -> None:
     given = CELLS["ets, 6 numbers, limit 144"].given()["search"]
-    assert given.name == "ets" and given.options["limit"] == 144 and given.options["budget"] == 19  # type: ignore[attr-defined]
+    assert given.name == "ets" and given.options["limit"] == 144 and given.options["per_depth"] == 19  # type: ignore[attr-defined]
     assert [cell.width for name, cell in CELLS.items() if name.startswith("mcts, ")] == [1, 2, 4, 8, 16]
 
 
 def test_both_searches_of_the_barrier_get_the_same_children() -> None:
     for world in WORLDS.values():
         made = [planner(world, search) for search in SEARCHES]
-        assert [each.search.options for each in made] == [{"budget": WIDTH}] * 2
+        assert [each.search.options for each in made] == [{"per_depth": WIDTH}] * 2
         assert made[0].model_copy(update={"search": made[1].search}) == made[1]
     task = Tries(text="14 10 8 3 -> 36")
     branch = "14 - 3 = 11 | 11 10 8 <go> 11 + 10 = 21 | 8 + 29 <lo> <try>"
