@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import pytest
+
+from plait.apps.main import COMMANDS, check_words
+from plait.core.ops import Plugin
+from plait.runtime.plugins.loader import Plugins
+
 ROOT = Path(__file__).resolve().parent.parent
+COMMANDS_AT_THE_TOP = {words.split()[0] for group in COMMANDS.values() for words in group}
 CONFIG = SimpleNamespace(repo_url="https://github.com/plait-dev/plait/", nav=None)
 
 
@@ -42,6 +50,18 @@ def test_a_link_out_of_docs_leads_to_the_repository() -> None:
         "[run](https://github.com/plait-dev/plait/tree/main/policies) "
         "[page](planners.md#two) [web](https://x.org) [at](#three)"
     )
+
+
+def test_the_first_page_decides_in_eight_rows_and_what_they_name_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    front = (ROOT / "docs" / "README.md").read_text().partition("## Start")[0]
+    rows = [line for line in front.partition("**What shall I use?**")[2].splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 8
+    assert {words.split()[0] for words in re.findall(r"`plait ([^`]+)`", front)} <= COMMANDS_AT_THE_TOP
+    for options in re.findall(r"`(--planner [^`]+)`", front):
+        check_words(["plan", "6 times 7?", *options.replace("FILE.py", "examples/city_tools.py").split()])
+    for spec in re.findall(r"--planner (\S+?)[` ]", front):
+        assert Plugins().planner(Plugin.of(spec)) is not None
 
 
 def test_llms_txt_names_the_sources_of_the_pages(tmp_path: Path) -> None:
