@@ -406,8 +406,9 @@ def _sources(usage: Usage) -> Sources:
     is_one = isinstance(given, Sources)  # pyright: ignore[reportUnnecessaryIsInstance]
     if not is_one or any(source not in _NAMED for source in given.__dict__.values()):
         given = NO_SOURCES
-    if not (usage.prompt or usage.completion or usage.cost) or (given.prompt and given.completion):
+    counted = usage.prompt or usage.completion or usage.cost
+    if not counted or (given.prompt and given.completion and (given.cost or not usage.cost)):
         return given
-    said = Sources.all("server")
+    by_worker = Sources.all("server")
     named = {name: source for name, source in given.__dict__.items() if source is not None}
-    return said.model_copy(update={"cost": "server" if usage.cost else None, **named})
+    return by_worker.model_copy(update={"cost": "server" if usage.cost else None, **named})
