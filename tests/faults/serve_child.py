@@ -1,4 +1,4 @@
-"""A server on a host: `python serve_child.py STORE LEDGER ADDRESS PORT MODEL`. Its tools write to the ledger."""
+"""A server on a host: `python serve_child.py STORE LEDGER ADDRESS PORT MODEL...`. Its tools write to the ledger."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plait.apps.serve.service import Service
 from plait.apps.serve.settings import Settings, Upstream, workers_of
 from plait.core.tools.context import ToolContext
 
-STORE, LEDGER, ADDRESS, PORT, MODEL = sys.argv[1:6]
+STORE, LEDGER, ADDRESS, PORT, *MODELS = sys.argv[1:]
 
 
 def write(**line: object) -> None:
@@ -45,8 +45,8 @@ async def put(ctx: ToolContext, amount: int) -> int:
 async def main() -> None:
     """Serve until killed."""
     config = Config(journal=STORE, pool="faults", pool_lease=2.0)  # pyright: ignore[reportArgumentType]
-    upstream = Upstream(base_url=MODEL)
-    settings = Settings(host=ADDRESS, port=int(PORT), open=True, upstreams=(upstream,), drain_seconds=2.0)
+    upstreams = tuple(Upstream(base_url=url) for url in MODELS)
+    settings = Settings(host=ADDRESS, port=int(PORT), open=True, upstreams=upstreams, drain_seconds=2.0)
     workers = workers_of(config, settings)
     orchestrator = AsyncOrchestrator(config=config, workers=workers, tools=[pay, put])
     await Server(Service(orchestrator, settings, workers)).serve()

@@ -1,6 +1,6 @@
 """Hosts that fail: partitions, kills, a database that goes and comes, full disks, clocks that jump, slow links.
 
-Two servers over one database and one server of models, each on a host of its own (a network namespace), under load.
+Two servers over one database and two servers of models, each on a host of its own (a network namespace), under load.
 The promise: no accepted response is lost, no payment is made twice, every run ends or says why, and both servers serve
 again within 30 seconds after a fault has ended. `FAULTS` in the environment asks for another number than 200.
 """

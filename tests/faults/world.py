@@ -1,12 +1,14 @@
-"""What runs on the hosts: a database, two servers, a server of models, slow links; and what may befall them."""
+"""What runs on the hosts: a database, two servers, two servers of models, slow links; and what may befall them."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import mmap
 import os
 import pwd
+import queue
 import random
 import shutil
 import signal
@@ -27,7 +29,12 @@ from .hosts import Hosts
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 MODEL = HERE.parent / "apps" / "serve" / "upstream_child.py"
-HOSTS = ("db", "one", "two", "model", "client")
+HOSTS = ("db", "one", "two", "model", "other", "client")
+SERVERS = ("one", "two")
+MODELS = ("model", "other")
+"""The servers reach the first over a link that can be slow, the second directly."""
+ASKERS = 8
+"""Threads that ask in the end what became of all."""
 DISK_MIB = 320
 SERVICE = 30.0
 """Seconds within which there has to be service again after a fault."""
@@ -73,9 +80,9 @@ class World:
                                cwd=self.folder / "disk", **self._user)  # fmt: skip
             with (data / "pg_hba.conf").open("a") as rules:
                 rules.write("host all all 10.213.77.0/24 trust\n")
-            for name in ("db", "model", "slow-db", "slow-model", "one", "two"):
+            for name in ("db", *MODELS, "slow-db", "slow-model", *SERVERS):
                 self.start(name)
-            for name in ("one", "two"):
+            for name in SERVERS:
                 self.wait_ready(name)
             self._stack = self._stack.pop_all()
         return self
@@ -111,8 +118,8 @@ class World:
                 return "db", [str(self.programs / "postgres"), "-D", str(data), "-k", str(self.folder / "disk"), "-h",
                               f"{address('db')},127.0.0.1", "-p", "5432", "-F", "-c", "max_connections=60", "-c",
                               "max_wal_size=64MB", "-c", "min_wal_size=32MB"], True  # fmt: skip
-            case "model":
-                return "model", [python, str(MODEL), address("model"), "9000"], False
+            case "model" | "other":
+                return name, [python, str(MODEL), address(name), "9000"], False
             case "slow-db":
                 return "db", [python, str(HERE / "link.py"), address("db"), "6432", address("db"), "5432",
                               str(self.folder / name)], False  # fmt: skip
@@ -122,7 +129,7 @@ class World:
             case _:
                 store = f"postgresql://plait@{address('db')}:6432/postgres?connect_timeout=5"
                 return name, [python, str(HERE / "serve_child.py"), store, str(self.ledger), address(name), "8100",
-                              f"http://{address('model')}:9001/v1"], False  # fmt: skip
+                              f"http://{address('model')}:9001/v1", f"http://{address('other')}:9000/v1"], False  # fmt: skip
 
     def start(self, name: str) -> None:
         """Start a process."""
@@ -214,15 +221,14 @@ def faults(world: World, dice: random.Random) -> list[tuple[str, Callable[[], No
     """All kinds: a name, what begins it and what ends it."""
     hosts = world.hosts
     found: list[tuple[str, Callable[[], None], Callable[[], None]]] = []
-    pairs = [("one", "db"), ("two", "db"), ("one", "model"), ("two", "model"), ("one", "two"), ("client", "one"),
-             ("client", "two"), ("model", "db"), ("client", "db"), ("client", "model")]  # fmt: skip
+    pairs = [*itertools.combinations(HOSTS, 2)]
     for one, two in pairs:
         found.append(
             (f"partition {one} {two}", lambda a=one, b=two: hosts.part(a, b), lambda a=one, b=two: hosts.join(a, b))
         )
-    for name in ("one", "two", "model", "db"):
+    for name in (*SERVERS, *MODELS, "db"):
         found.append((f"kill {name}", lambda n=name: world.stop(n), lambda n=name: world.revive(n)))
-    for name in ("one", "two", "model", "db"):
+    for name in (*SERVERS, *MODELS, "db"):
         found.append((f"freeze {name}", lambda n=name: world.send(n, signal.SIGSTOP),
                       lambda n=name: world.send(n, signal.SIGCONT)))  # fmt: skip
     found.append(("database goes and comes", lambda: world.stop("db", signal.SIGINT), lambda: world.revive("db")))
@@ -267,7 +273,7 @@ class Load:
 
     def _client(self, place: int) -> None:
         while not self._over.wait(0.25):
-            name = self.submit(("one", "two")[place % 2])
+            name = self.submit(SERVERS[place % 2])
             if name is None:
                 self.refused += 1
 
@@ -284,13 +290,14 @@ class Load:
         self.accepted.append(name)
         return name
 
-    def end(self, name: str, seconds: float) -> dict[str, Any] | None:
+    def end(self, name: str, seconds: float, turn: int = 0, http: httpx.Client | None = None) -> dict[str, Any] | None:
         """Ask both servers by turns until a response is over; `None` where it is not in time."""
-        until, turn, said = time.monotonic() + seconds, 0, None
+        until, said = time.monotonic() + seconds, None
         while time.monotonic() < until:
             turn += 1
+            server, path = SERVERS[turn % 2], f"/v1/responses/{name}"
             with contextlib.suppress(httpx.HTTPError, OSError):
-                answer = self.world.http("GET", ("one", "two")[turn % 2], f"/v1/responses/{name}", 5)
+                answer = http.get(self.world.url(server) + path) if http else self.world.http("GET", server, path, 5)
                 if answer.status_code == 200:
                     said = answer.json()
                     if said["status"] not in ("queued", "in_progress"):
@@ -300,10 +307,35 @@ class Load:
             time.sleep(0.05)
         return said if said is not None and said["status"] == "not found" else None
 
+    def ends(self, seconds: float) -> dict[str, dict[str, Any] | None]:
+        """Ask what became of all that were accepted, many at once; `None` of what has not ended within so many seconds.
+
+        Each thread keeps one connection to each server, for most of a question's time was the making of a connection.
+        """
+        until = time.monotonic() + seconds
+        left: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for name in self.accepted:
+            left.put(name)
+        found: dict[str, dict[str, Any] | None] = {}
+
+        def ask(place: int) -> None:
+            with self.world.hosts.inside("client"), httpx.Client(timeout=10) as http, contextlib.suppress(queue.Empty):
+                while True:
+                    name = left.get_nowait()
+                    found[name] = self.end(name, max(1.0, until - time.monotonic()), place, http)
+
+        threads = [threading.Thread(target=ask, args=(place,)) for place in range(ASKERS)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert found.keys() == set(self.accepted)
+        return found
+
     def service(self, seconds: float) -> float | None:
         """Seconds until both servers have taken and completed something new; `None` where that is not so in time."""
         began = time.monotonic()
-        for server in ("one", "two"):
+        for server in SERVERS:
             while True:
                 left = seconds - (time.monotonic() - began)
                 if left <= 0:
@@ -352,12 +384,7 @@ def befall(
             begin()
             time.sleep(dice.uniform(0.3, 2.5))
             end()
-            for each in (
-                "db",
-                "model",
-                "one",
-                "two",
-            ):  # what the fault has ended by itself is started as an operator would
+            for each in ("db", *MODELS, *SERVERS):  # what has ended by itself is started as an operator would
                 world.revive(each)
             took = load.service(SERVICE)
             again.setdefault(name, []).append(took)
@@ -369,8 +396,7 @@ def befall(
                 load.service(120)
         load.stop()
         tally["accepted"], tally["refused"] = len(load.accepted), load.refused
-        until = time.monotonic() + 120  # for all together: what has not ended by then hangs
-        ends = {name: load.end(name, max(1.0, until - time.monotonic())) for name in load.accepted}
+        ends = load.ends(120)  # for all together: what has not ended by then hangs
         ledger = told(folder)
         for name, said in ends.items():
             made = ledger.get(name.removeprefix("resp_"), Counter())
@@ -382,6 +408,6 @@ def befall(
                 message = (said.get("error") or {}).get("message") or ""
                 tally["said nothing"] += not message
                 reasons[message.partition(":")[2].strip()[:70] or message[:70]] += 1
-        for name in ("one", "two"):
+        for name in SERVERS:
             shutil.copy(folder / f"log-{name}", folder / f"kept-{name}")
     return tally, again, dict(reasons.most_common(12))
