@@ -128,8 +128,9 @@ class World:
                                  str(self.folder / name)], False  # fmt: skip
             case _:
                 store = f"postgresql://plait@{address('db')}:6432/postgres?connect_timeout=5"
+                models = [f"http://{address('model')}:9001/v1", f"http://{address('other')}:9000/v1"]
                 return name, [python, str(HERE / "serve_child.py"), store, str(self.ledger), address(name), "8100",
-                              f"http://{address('model')}:9001/v1", f"http://{address('other')}:9000/v1"], False  # fmt: skip
+                              *models], False  # fmt: skip
 
     def start(self, name: str) -> None:
         """Start a process."""

@@ -183,3 +183,15 @@ def test_a_list_names_the_file_that_cannot_be_read(sound: Path, tmp_path: Path) 
     assert code == 0
     assert "20200101T000000-000000-bad.plait" in " ".join(text.split()).replace(" ", ""), text
     assert text.count("done") == 2
+
+
+@pytest.mark.parametrize("kind", [["dispatch"], {}, None, 1], ids=str)
+def test_an_action_of_no_kind_is_damage(sound: Path, tmp_path: Path, kind: object) -> None:
+    """A mutant of ten thousand: the kind of an action was a list, which no table of kinds can be asked for."""
+    bad = tmp_path / "20200101T000000-000000-bad.plait"
+    shutil.copy(sound, bad)
+    with contextlib.closing(sqlite3.connect(bad, isolation_level=None)) as db:
+        run = db.execute("SELECT run FROM runs ORDER BY first").fetchone()[0]
+        db.execute("UPDATE events SET actions = ? WHERE actions IS NOT NULL", (json.dumps([[kind, 1, f"{run}:a"]]),))
+    code, text = said("runs", "show", run, "--from", bad)
+    assert code == 2 and "damaged" in text and "bug" not in text, text

@@ -120,7 +120,9 @@ def _listed(actions: str | None) -> list[list[Any]]:
         found = cast("list[list[Any]]", json.loads(actions or "[]"))
     except ValueError as error:
         raise ConfigError(f"the journal is damaged: recorded actions cannot be read ({error})") from None
-    if not isinstance(found, list) or any(type(each) is not list or not each for each in found):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(found, list) or any(  # pyright: ignore[reportUnnecessaryIsInstance]
+        type(each) is not list or not each or type(each[0]) is not str for each in found
+    ):
         raise ConfigError(f"the journal is damaged: {found!r:.100} are no recorded actions")
     return found
 
