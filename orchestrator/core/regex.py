@@ -112,7 +112,7 @@ class Expression:
             yield self._found(data, match)
             first, last = match.span()
             left, found = left - max(_SHORT, last - start), found + 1
-            start, width = last if last > first else _boundary(data, last + 1, last + 1), _WINDOW
+            start, width = last if last > first else max(last + 1, _boundary(data, last + 1)), _WINDOW
 
     def _found(self, data: bytes, match: _Match) -> ExpressionMatch:
         groups = [_text(data, match.span(number)) for number in range(1, self._compiled.groups + 1)]
@@ -152,9 +152,8 @@ def _text(data: bytes, span: tuple[int, int]) -> str | None:
     return None if span[0] < 0 else data[span[0] : span[1]].decode("utf-8", "replace")
 
 
-def _boundary(data: bytes, place: int, least: int = 0) -> int:
+def _boundary(data: bytes, place: int) -> int:
     """Return the first place from `place` on at which a character begins, or the end."""
-    place = max(place, least)
     while place < len(data) and data[place] & 0xC0 == 0x80:
         place += 1
     return min(place, len(data))

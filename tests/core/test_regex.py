@@ -148,3 +148,11 @@ def test_schemas_that_refer_to_themselves_are_fine():
               "properties": {"x": {"$ref": "#/definitions/a"}}}  # fmt: skip
     check_schema(draft7)
     assert faults(draft7, {"x": "1"})
+
+
+@pytest.mark.parametrize("pattern", ["", "a*", "(a|a)*$", "$", r"\b", "é*"])
+@pytest.mark.parametrize("text", ["", "a", "baac", "é", "a é😀a"])
+def test_empty_matches_are_found_once_each(pattern: str, text: str) -> None:
+    """One at the end was found again, until there were 20,000."""
+    found = [each.text for each in expression(pattern).finditer(text)]
+    assert found == [each[0] for each in re.finditer(pattern, text, re.ASCII)]

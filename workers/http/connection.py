@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from plait.core.errors import EngineError
+from plait.core.weights import weigh
 
 from .wire import Endpoint, ServerError
 
@@ -26,7 +27,9 @@ RETRYABLE = frozenset({408, 409, 429, 500, 502, 503, 504})
 DEFAULT_KEY = "OPENAI_API_KEY"
 DRAIN = 1.0
 """Seconds that the end of an answer may take after its last line."""
-POOL = 16
+LONG = 256 << 10
+"""What a request weighs (`weigh`) from which on it is written on a thread."""
+POOL = 4
 """Connections of one pool, about."""
 REDIRECTS = 3
 ERROR_BYTES = 1 << 16
@@ -148,7 +151,7 @@ class Link:
     ) -> AsyncIterator[Any]:
         """Send a request and yield the response, whose body is still to be read."""
         url = path if "://" in path else f"{self.base_url}/{path.lstrip('/')}"
-        content = None if fields is None else json.dumps(fields).encode()
+        content = None if fields is None else await _written(fields)
         headers = {**more, "accept-encoding": "identity", "authorization": f"Bearer {self._key or 'none'}"}
         if content is not None:
             headers["content-type"] = "application/json"
@@ -291,6 +294,13 @@ class Link:
                 f"{self.base_url} answered {status}: {said}", status=status, retryable=True, retry_after=wait
             )
         return ServerError(f"{self.base_url} rejected the request ({status}): {said}", status=status)
+
+
+async def _written(fields: Mapping[str, Any]) -> bytes:
+    """Return the body of a request; a long one is written on a thread, so that others go on."""
+    if weigh(dict(fields), {}, LONG).bytes < LONG:
+        return json.dumps(fields).encode()
+    return await asyncio.to_thread(lambda: json.dumps(fields).encode())
 
 
 def _message(body: bytes) -> str:

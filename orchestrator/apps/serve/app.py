@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from time import thread_time
 from typing import Any, Protocol
 
 from starlette.applications import Starlette
@@ -166,14 +168,18 @@ class DoorHandler:
     async def _started(self, body: Any, user: User) -> list[ServedRun]:
         """Start a run for each choice. Raises `ApiError`, and then none is left."""
         service, lives = self._service, list[ServedRun]()
-        asked = await apart(body.size, self._door.requests, body, service.strategy(body.model, user))
+        asked = await apart(body.long, self._door.requests, body, service.strategy(body.model, user))
         # Without a seed of the client's the choices differ too: else all would be the same.
-        first = body.seed if body.seed is not None else 1
+        first, many = body.seed if body.seed is not None else 1, len(asked) > 1
+        share = f"choices-{secrets.token_hex(8)}"  # all of a request have slots and turns as one run has
         try:
             for place, each in enumerate(asked):
                 await service.counted(user)
-                own = each.model_copy(update={"seed": first + place}) if len(asked) > 1 else each
+                own = each.model_copy(update={"seed": first + place, "share": share}) if many else each
+                began = thread_time()
                 lives.append(await service.submit(own, body, user, watch=bool(body.stream)))
+                if many:  # others have the loop for as long as this took
+                    await asyncio.sleep(thread_time() - began)
         except BaseException:
             for live in lives:
                 live.handle.cancel("another choice of the request was refused")

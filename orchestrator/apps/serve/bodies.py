@@ -32,6 +32,13 @@ TOOLS = 1_000
 BIASES = 4_000
 STOPS = 64
 """Most of each in a body. Far beyond what clients send, and few enough that a request is made in milliseconds."""
+LARGE = 8 << 10
+"""Bytes of a body from which on a request is made of it on a thread."""
+_SHORT = frozenset(
+    ("model", "messages", "input", "prompt", "instructions", "system", "stream", "stream_options", "temperature",
+     "top_p", "top_k", "seed", "max_tokens", "max_completion_tokens", "max_output_tokens", "n", "stop", "user")
+)  # fmt: skip
+"""Fields of which few bytes take little time. Of others they may take long: plans, schemas, regular expressions."""
 _MORE = re.compile(r"\+(?=[a-z][a-z0-9.-]*(?:[:+]|$))")
 """Where a policy begins: `sample:n=16+consensus`."""
 
@@ -96,9 +103,9 @@ class Body(FormFields):
     _size: int = PrivateAttr(0)
 
     @property
-    def size(self) -> int:
-        """Bytes of the body as it came."""
-        return self._size
+    def long(self) -> bool:
+        """Whether it may take long to make a request of it."""
+        return self._size >= LARGE or not self.model_fields_set <= _SHORT
 
     def tell_size(self, size: int) -> None:
         """Say how many bytes the body had as it came."""

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
@@ -20,7 +20,7 @@ from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from .bodies import Body
+from .bodies import LARGE, Body
 from .errors import ApiError, invalid, of_error
 from .settings import LOOPBACK, Settings
 
@@ -33,8 +33,8 @@ P = ParamSpec("P")
 _FIELDS = 200
 _DISCARDED, _LINGER = 4, 2.0
 """How many times the longest body, and for how many seconds, is read of one that is refused."""
-LARGE = 8 << 10
-"""Bytes of a body from which on a request is made of it in a thread."""
+_COUNTED = 64 << 10
+"""Bytes whose values are counted at a time."""
 
 
 class HostGuard:
@@ -84,25 +84,27 @@ def _name(address: str) -> str:
 async def read(request: Request, model: type[B], settings: Settings) -> B:
     """Return the body of a request. Raises `ApiError` for one that is too long, too slow, has too many values, or is no
     such thing."""
-    body = await _bytes(request, settings)
-    found = await apart(len(body), parse, body, model)
+    pieces = await _pieces(request, settings)
+    size = sum(map(len, pieces))
+    found = await apart(size >= LARGE, parse, pieces, model, settings.body_values)
     if isinstance(found, Body):
-        found.tell_size(len(body))
+        found.tell_size(size)
         found.settle(settings.strict)
     return found
 
 
-async def apart(size: int, work: Callable[P, T], *args: P.args, **fields: P.kwargs) -> T:
-    """Return what a function makes of a body of so many bytes: of a large one in a thread, so that others go on."""
-    if size < LARGE:
+async def apart(long: bool, work: Callable[P, T], *args: P.args, **fields: P.kwargs) -> T:
+    """Return what a function makes of a body: if that may take `long`, on a thread, so that others go on."""
+    if not long:
         return work(*args, **fields)
     return await asyncio.to_thread(work, *args, **fields)
 
 
-def parse(body: bytes, model: type[B]) -> B:
-    """Return a body that was read. Raises `ApiError`."""
+def parse(pieces: Sequence[bytes], model: type[B], values: int) -> B:
+    """Return a body that was read, in pieces, with so many values at most. Raises `ApiError`."""
+    _count(pieces, values)
     try:
-        found = from_json(body, allow_inf_nan=False)
+        found = from_json(b"".join(pieces), allow_inf_nan=False)
     except ValueError as error:
         raise invalid(f"the body is not JSON: {error}", code="invalid_json") from None
     if not isinstance(found, dict):
@@ -117,19 +119,29 @@ def parse(body: bytes, model: type[B]) -> B:
         raise invalid("the body is nested too deep", code="invalid_json") from None
 
 
+def _count(pieces: Iterable[bytes], most: int) -> None:
+    """Raise `ApiError` for a body of more values than `most`."""
+    shape = BodyShape()
+    for piece in pieces:
+        for at in range(0, len(piece), _COUNTED):  # little at a time: nobody else has the interpreter meanwhile
+            shape.feed(piece[at : at + _COUNTED])
+            if max(shape.values, shape.strings // 2) > most:  # an object has two strings for each value
+                raise ApiError(413, f"the body has more than {most} values", code="body_too_long")
+
+
 def _too_long(most: int) -> ApiError:
     message = f"the body is longer than {most} bytes"
     return ApiError(413, message, code="body_too_long", headers={"connection": "close"})
 
 
-async def _bytes(request: Request, settings: Settings) -> bytes:
+async def _pieces(request: Request, settings: Settings) -> list[bytes]:
     most = settings.body_bytes
     said = request.headers.get("content-length", "0")
     if not said.isdigit() or int(said) > most:
         await _discard(request, settings)
         raise _too_long(most)
     pieces: list[bytes] = []
-    size, shape = 0, BodyShape()
+    size = 0
     try:
         async with asyncio.timeout(settings.body_seconds):
             async for piece in request.stream():
@@ -138,14 +150,10 @@ async def _bytes(request: Request, settings: Settings) -> bytes:
                 if size > most:
                     await _discard(request, settings)
                     raise _too_long(most)
-                shape.feed(piece)
-                if max(shape.values, shape.strings // 2) > settings.body_values:  # an object has two for each value
-                    raise ApiError(413, f"the body has more than {settings.body_values} values", code="body_too_long",
-                                   headers={"connection": "close"})  # fmt: skip
     except TimeoutError:
         raise ApiError(408, f"the body did not arrive within {settings.body_seconds:g} s", code="body_too_slow",
                        headers={"connection": "close"}) from None  # fmt: skip
-    return b"".join(pieces)
+    return pieces
 
 
 async def _discard(request: Request, settings: Settings) -> None:
@@ -233,8 +241,11 @@ _START: Any = {
 Endpoint = Callable[[Request], Awaitable[Any]]
 
 
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_REST = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_WHOLE = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+")*+[^"]*+', re.DOTALL)
+"""All up to a string that does not end. What was no string to the first quote is not looked for behind each other one:
+that would take the square of the time."""
+_REST = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 
 
 class BodyShape:
@@ -259,14 +270,13 @@ class BodyShape:
         """Count those of one more piece."""
         if self._within:
             piece = self._after_the_string(piece)
-        bare, strings = _STRING.subn(b"", piece)
+        whole = _WHOLE.match(piece)
+        end = len(piece) if whole is None else whole.end()
+        bare, strings = _STRING.subn(b"", piece[:end])
         self.strings += strings
-        opened = bare.find(b'"')
-        if opened >= 0:
-            tail = bare[opened + 1 :]
+        if end < len(piece):
             self._within = True
-            self._escaped = (len(tail) - len(tail.rstrip(b"\\"))) % 2 == 1
-            bare = bare[:opened]
+            self._escaped = (len(piece) - len(piece.rstrip(b"\\"))) % 2 == 1
         self.values += bare.count(b",") + bare.count(b"[") + bare.count(b"{")
 
     def _after_the_string(self, piece: bytes) -> bytes:

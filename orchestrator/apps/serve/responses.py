@@ -46,7 +46,7 @@ class ResponsesApi:
         await service.counted(user)
         if len(conversation) > MESSAGES:
             raise invalid(f"the conversation has come to {len(conversation)} messages, and {MESSAGES} are the most")
-        made = await apart(body.size, body.request, conversation, service.strategy(body.model, user))
+        made = await apart(body.long, body.request, conversation, service.strategy(body.model, user))
         told = bool(body.stream or body.background)
         live = await service.submit(made, body, user, watch=told)
         request.scope["plait.run"], request.scope["plait.ignored"] = live.handle.run, live.ignored
@@ -69,7 +69,7 @@ class ResponsesApi:
         body = await read(request, ResponseBody, self._service.settings)
         body.check()
         conversation, _ = await self._conversation(body, user)
-        asked = await apart(body.size, body.request, conversation, self._service.strategy(body.model, user))
+        asked = await apart(body.long, body.request, conversation, self._service.strategy(body.model, user))
         return JSONResponse({"object": "response.input_tokens", **await input_tokens(self._service, asked, user)})
 
     async def read(self, request: Request, user: User) -> Response | EventStream:

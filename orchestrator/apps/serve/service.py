@@ -212,7 +212,7 @@ class Service:
             raise ApiError(429, "the server is full: send the request again later", code="server_busy", retry=True)
         takes = (getattr(worker, "extra_body", None) for worker in self.workers if "think" in offer(worker).serves)
         request, unheard = held(request, body.passed, user.rights(request.model), takes)
-        request = await apart(body.size, self.allowed, request, body.plait.plan, user)
+        request = await apart(body.long, self.allowed, request, body.plait.plan, user)
         with user.admitted(), untrusted():
             live = Live(lenient=True)  # clients send a temperature with everything: they are told that it is ignored
             async with user.reserving(request.budget, self._priced) as reserved:

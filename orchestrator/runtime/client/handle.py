@@ -41,6 +41,9 @@ _AT_ANY_TIME = tuple(name for name in Budget.model_fields if name not in (*_FROM
 UNREAD = 4096
 """Pieces of news that a reader may leave unread while further steps start."""
 
+LONG = 32 << 10
+"""Characters of an output from which on it is read on a thread, beside the event loop."""
+
 _Queue = asyncio.Queue[News | BaseException]
 
 
@@ -292,7 +295,7 @@ class Handle:
         finally:
             self._asker.end(self.run)
         record.now = self._driver.now() if self._ended is None else self._ended
-        large = record.records is not None and len(record.records.nodes) >= LARGE
+        large = (record.records is not None and len(record.records.nodes) >= LARGE) or _is_long(record.finish.result)
         try:
             answer = await asyncio.to_thread(self._read) if large else self._read()
         finally:
@@ -330,6 +333,13 @@ class Handle:
         elif unread > UNREAD and not self._finish.done():
             self._held = True
             self._driver.pause(self.run)
+
+
+def _is_long(result: Result | None) -> bool:
+    """Whether a result takes long to read: a long text, or a list or object, however long that is."""
+    if result is None or isinstance(result.value, int | float | None):
+        return False
+    return not isinstance(result.value, str) or len(result.prior) + len(result.value) >= LONG
 
 
 def news_of(delta: RunDelta, event: Event, began: float) -> list[News]:

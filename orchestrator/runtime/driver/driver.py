@@ -61,9 +61,9 @@ log = logging.getLogger("plait.driver")
 Ended = tuple[Finish, Run | None]
 """How a run ended, and its records (`None` if it was refused at once)."""
 
-SLICE = 0.01
+SLICE = 0.002
 """Seconds that events are handled for before the event loop's other work has its turn."""
-LARGE = 500
+LARGE = 100
 """Steps of a plan from which on it is handled on a thread, beside the event loop."""
 FAR = 5_000
 """Steps that the end of one starts, or branches of a join that it closes, from which on the same is done."""
@@ -461,9 +461,14 @@ class Driver:
                     job = replace(job, hints=self._hinter.hints(job, self.machine))
                 if self.traced is not None and (trace := self.traced(job.attempt)):
                     job = replace(job, trace=trace)
-                self.jobs.start(action.worker, job, self._contexts.get(job.run))
+                share = (node.run.request.share if node is not None else None) or job.run
+                self.jobs.start(action.worker, job, self._contexts.get(job.run), share)
             case Expand():
-                self._inbox.extend(self.expander.expand(action, self.machine, self.now()))
+                ahead = self.expander.ahead(action, self.machine)
+                if ahead is None:
+                    self._inbox.extend(self.expander.expand(action, self.machine, self.now()))
+                else:
+                    self._loop.run_in_executor(None, ahead).add_done_callback(lambda _: self._expand(action))
             case Cancel():
                 if action.attempt is not None and action.worker is not None:
                     self.jobs.cancel(action.worker, action.attempt)
@@ -486,6 +491,12 @@ class Driver:
                     self._over.append((future, (action, self.machine.finished(action.run))))
             case _:
                 assert_never(action)
+
+    def _expand(self, action: Expand) -> None:
+        """Go on with an expansion of which all that takes long is done."""
+        if self._broken is None:
+            self._inbox.extend(self.expander.expand(action, self.machine, self.now()))
+            self._awake()
 
     def _tick(self) -> None:
         self._wake = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from ...core.errors import RAISED, NotAllowed, PlaitError, PlannerError
 from ...core.events import Action, Event, Expand, Expanded, Pruned, Submitted
@@ -146,6 +147,21 @@ class Expander:
         turns = account is not None and any(each.budget.turns is not None for each in account.chain())
         running = self.flows[action.step] = RunningFlow(flow, brief, action.step, action.attempt, self._revise, turns)
         return running
+
+    def ahead(self, action: Expand, machine: Machine) -> Callable[[], object] | None:
+        """Return what of an expansion takes long and needs nothing of the machine, to be called on a thread before
+        `expand`: how an answer is read by a form of the caller's. `None` if there is nothing of that kind."""
+        node, opened = machine.nodes.get(action.step), self._runs.get(action.step.partition(":")[0])
+        if action.result is None or action.result.patch is not None or node is None or opened is None:
+            return None
+        if not forms.reads(node.step, opened.brief):
+            return None
+        reading = opened.readers.get(action.step)
+        if reading is None or reading.attempt < action.attempt:
+            reading = _Reading(action.attempt, forms.OutputReader(node.step, opened.brief))
+            opened.readers[action.step] = reading
+        reader = reading.reader
+        return partial(reader.look, action.result) if isinstance(reader, forms.OutputReader) else None
 
     def expand(self, action: Expand, machine: Machine, at: float) -> list[Event]:
         """Feed a step's reader and return what it says, in order; after the step's result the last event closes it.

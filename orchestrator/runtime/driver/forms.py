@@ -91,12 +91,20 @@ def structured(form: Form) -> StructuredOutput:
     return StructuredOutput(kind="json", spec=form.schema_, required=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OutputReader:
     """Reads one output."""
 
     step: Step
     brief: Brief
+    looked: tuple[Result, JsonValue, str] | None = None
+    """A result that was looked at before, its value, and what is wrong with it."""
+
+    def look(self, result: Result) -> None:
+        """Find out what a result is by the form. May be called on a thread, before it is read."""
+        form = self.brief.request.output
+        assert form is not None
+        self.looked = (result, *self._value(form, result))
 
     def feed(self, delta: str) -> Sequence[Plan]:
         """Return nothing: there is more to come."""
@@ -115,7 +123,10 @@ class OutputReader:
         form, state = self.brief.request.output, self.step.state
         assert form is not None
         assert isinstance(state, dict)
-        value, wrong = self._value(form, result)
+        if self.looked is None or self.looked[0] is not result:
+            self.look(result)
+        assert self.looked is not None
+        _, value, wrong = self.looked
         if self.brief.request.tools and spoken(result.text).tool_calls:
             value, wrong = result.text, ""
         if not wrong:

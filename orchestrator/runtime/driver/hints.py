@@ -7,16 +7,20 @@ import hashlib
 import itertools
 import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ...core.events import Hints, Job
 from ...core.flow import is_root
+from ...core.ops import Text, Think, Tokens
 from ...machine import Machine, Node, NodeView
 
 __all__ = ["Hinter"]
 
 _MOST = 1_000
-"""Steps that go on with another which are looked at."""
+"""Steps that go on with another which are looked at; pieces of a prompt."""
+_BEGINS = 4_096
+"""Characters of a prompt by which it is known."""
 
 
 @dataclass(slots=True)
@@ -114,7 +118,7 @@ class Hinter:
         if found is None:
             op = node.step.op
             assert op.kind == "think"
-            said = f"{node.scope.prefix}|{op.prompt!r}|{op.messages!r}"
+            said = f"{node.scope.prefix}|{_told(op)}"
             found = run.names[node.id] = _short(node, said)
         return found
 
@@ -122,6 +126,29 @@ class Hinter:
 def _short(node: Node, begins: str) -> str:
     said = f"{node.run.id}|{begins}".encode("utf-8", "replace")
     return hashlib.blake2b(said, digest_size=8).hexdigest()
+
+
+def _told(op: Think) -> str:
+    """Return how what a model call asks begins: a prompt may have megabytes, and its end says nothing of that."""
+    said, left = [f"{len(op.prompt)} {len(op.messages)}"], _BEGINS
+    for piece in itertools.islice(_pieces(op), _MOST):
+        said.append(f"{len(piece)}:{piece[:left]}")
+        left -= len(piece)
+        if left <= 0:
+            break
+    return "|".join(said)
+
+
+def _pieces(op: Think) -> Iterator[str]:
+    for part in op.prompt:
+        if isinstance(part, Text):
+            yield part.text
+        else:
+            yield repr(part.ids[:_BEGINS] if isinstance(part, Tokens) else part)
+    for message in op.messages:
+        yield message.role
+        for part in message.parts:
+            yield part.text if part.type == "text" else part.image_url.url
 
 
 def _is_last(node: Node) -> bool:

@@ -16,6 +16,7 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
+from time import thread_time
 from typing import Any, cast, get_args
 
 from pydantic import ValidationError
@@ -44,6 +45,10 @@ log = logging.getLogger("plait.driver")
 
 FEW = 2
 """Jobs that begin in one turn of the event loop: hundreds that begin at once would hold up all that came before."""
+BUSY = 0.001
+"""Seconds that a turn of the loop works from which on none begins in it: what is under way has not yet been done."""
+PASSED = 8
+"""Turns that are passed over so, one after another. A loop that always has much to do begins jobs too."""
 
 COUNTING = 30.0
 """Seconds that a worker has to count a prompt; then it is estimated."""
@@ -57,52 +62,63 @@ MOST = 1 << 40
 
 
 class Pace:
-    """Gives turns to jobs: one run after another, and in a run in the order in which they ask."""
+    """Gives turns to jobs: one share after another, in a share one run after another, in a run in their order.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    A turn of the loop in which much is done already begins none, so that turns stay short for all others. This costs
+    nobody time: a loop that waits for something has short turns. `clock`: seconds that this thread has worked.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float] = thread_time) -> None:
+        self._loop, self._clock = loop, clock
         self._left = FEW
         self._armed = False
-        self._runs: OrderedDict[str, deque[asyncio.Future[bool]]] = OrderedDict()
-        self._waiting: dict[int, asyncio.Future[bool]] = {}
+        self._looked = 0.0
+        self._passed = 0
+        self._shares: OrderedDict[str, OrderedDict[str, deque[int]]] = OrderedDict()
+        self._waiting: dict[int, Callable[[], object]] = {}
 
-    async def turn(self, attempt: int, run: str) -> bool:
-        """Return when a job of a run may begin: whether it is still wanted."""
+    def enter(self, attempt: int, share: str, run: str, begin: Callable[[], object]) -> None:
+        """Have a job begin: now, or when it has its turn."""
         self._arm()
-        if self._left and not self._runs:
+        if self._left and not self._shares:
             self._left -= 1
-            return True
-        waits = self._waiting[attempt] = self._loop.create_future()
-        self._runs.setdefault(run, deque()).append(waits)
-        try:
-            return await waits
-        finally:
-            self._waiting.pop(attempt, None)
+            begin()
+            return
+        self._waiting[attempt] = begin
+        self._shares.setdefault(share, OrderedDict()).setdefault(run, deque()).append(attempt)
 
     def give_up(self, attempt: int) -> bool:
         """Have a job that has not begun never begin; return whether there is one."""
-        waits = self._waiting.get(attempt)
-        if waits is None or waits.done():
-            return False
-        waits.set_result(False)
-        return True
+        return self._waiting.pop(attempt, None) is not None
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._waiting.clear()
 
     def _arm(self) -> None:
         if not self._armed:
             self._armed = True
+            self._looked = self._clock()
             self._loop.call_soon(self._next)
 
     def _next(self) -> None:
         self._armed, self._left = False, FEW
-        while self._runs and self._left:
-            run, queue = self._runs.popitem(last=False)
-            waits = queue.popleft()
+        if self._shares and self._clock() - self._looked > BUSY and self._passed < PASSED:
+            self._passed, self._left = self._passed + 1, 0
+        else:
+            self._passed = 0
+        while self._shares and self._left:
+            share, runs = self._shares.popitem(last=False)
+            run, queue = runs.popitem(last=False)
+            begin = self._waiting.pop(queue.popleft(), None)
             if queue:
-                self._runs[run] = queue  # behind the others
-            if not waits.done():
-                waits.set_result(True)
+                runs[run] = queue  # behind the others of its share
+            if runs:
+                self._shares[share] = runs  # and that behind the others
+            if begin is not None:
                 self._left -= 1
-        if self._runs:
+                begin()
+        if self._shares:
             self._arm()
 
 
@@ -122,21 +138,22 @@ class JobTable:
         self._post = post
         self._now = now
         self._doing: dict[int, asyncio.Task[None] | str] = {}
-        """By attempt: the task that listens to the worker, or the name of the worker that calls back."""
+        """By attempt: the task that listens to the worker, or the name of the worker that calls back, or that has not
+        begun."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._pace = Pace(self._loop)
 
     def __len__(self) -> int:
         return len(self._doing)
 
-    def start(self, name: str, job: Job, context: contextvars.Context | None) -> None:
-        """Start a job on a worker, which sees the variables of a context."""
+    def start(self, name: str, job: Job, context: contextvars.Context | None, share: str) -> None:
+        """Start a job on a worker, which sees the variables of a context. Of several shares that have many jobs to
+        start one has its turn after another."""
         worker, attempt = self._direct.get(name), job.attempt
-        if worker is None:
-            work = self._work(self.workers[name], job)
-            self._doing[attempt] = self._loop.create_task(work, context=context.copy() if context else None)
-            return
         self._doing[attempt] = name
+        if worker is None:
+            self._pace.enter(attempt, share, job.run, partial(self._begin, name, job, context))
+            return
         try:
             if context is None:
                 worker.begin(job, partial(self._told, name, attempt))
@@ -145,9 +162,14 @@ class JobTable:
         except RAISED as error:
             self._told(name, attempt, as_failure(error))
 
+    def _begin(self, name: str, job: Job, context: contextvars.Context | None) -> None:
+        work = self._work(self.workers[name], job)
+        self._doing[job.attempt] = self._loop.create_task(work, context=context.copy() if context else None)
+
     def cancel(self, name: str, attempt: int) -> None:
         """Have a worker stop a job."""
         if self._pace.give_up(attempt):  # the worker has not heard of it yet
+            self._loop.call_soon(self._told, name, attempt, Result(value="", finish="cancelled"))
             return
         self.spawn(self._cancel(self.workers[name], attempt))
 
@@ -173,6 +195,7 @@ class JobTable:
 
     async def close(self) -> None:
         """Stop listening, then free the workers."""
+        self._pace.close()
         tasks = [*self._tasks, *(each for each in self._doing.values() if not isinstance(each, str))]
         for task in tasks:
             task.cancel()
@@ -224,9 +247,6 @@ class JobTable:
         attempt = job.attempt
         end: Result | Failure | None = None
         try:
-            if not await self._pace.turn(attempt, job.run):
-                self._ended(attempt, Result(value="", finish="cancelled"))
-                return
             news = worker.run(job)
             try:
                 async for item in news:

@@ -189,6 +189,7 @@ RAW: dict[str, Body] = {
     'raw: 8 MB of "\\\\",': raw(b"[" + b'"\\\\",' * (8 * MIB // 5 - 4) + b'"a"]'),
     "raw: 8 MB in a string without end": raw(b'{"model":"' + b"a" * (8 * MIB - 20)),
     "raw: 8 MB of backslashes": raw(b'{"model":"' + b"\\" * (8 * MIB - 20)),
+    'raw: 8 MB of \\" in a string without end': raw(b'{"model":"' + b'\\"' * (4 * MIB - 20)),
     "raw: 8 MB of blanks": raw(b" " * (8 * MIB - 100) + json.dumps(ASK).encode()),
     "raw: 8 MB that is no UTF-8": raw(b'{"model":"' + b"\xff" * (8 * MIB - 20) + b'"}'),
     "raw: 8 MB of quotes": raw(b'"' * (8 * MIB - 1)),
