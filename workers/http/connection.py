@@ -27,7 +27,7 @@ RETRYABLE = frozenset({408, 409, 429, 500, 502, 503, 504})
 DEFAULT_KEY = "OPENAI_API_KEY"
 DRAIN = 1.0
 """Seconds that the end of an answer may take after its last line."""
-LONG = 256 << 10
+LONG = 64 << 10
 """What a request weighs (`weigh`) from which on it is written on a thread."""
 POOL = 4
 """Connections of one pool, about."""

@@ -13,6 +13,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -43,6 +44,8 @@ MOST_SAID = 1e9
 """Seconds that are told as they are; a server may ask for any number."""
 LONGEST_WAIT = 600.0
 """Seconds. A server that asks to wait for longer fails the step."""
+MANY = 100
+"""Messages from which on a request is made on a thread, so that others go on."""
 QUICK = 1.0
 """Seconds. A request that failed within this time cost the server next to nothing."""
 MOMENT = 0.25
@@ -260,9 +263,19 @@ class Sender:
         if think.sampling.structured is not None and not form:
             live.unformed = f"not held to the form {think.sampling.structured.kind!r}: {base} takes none of that kind"
         form = {**form, **offer, **self._thoughts.fields(think, dialect, chat, room)}
-        fields = body(
-            dialect, server.model, think, prompt, chat, past=past, priority=live.job.priority, form=form, room=room
+        make = partial(
+            body,
+            dialect,
+            server.model,
+            think,
+            prompt,
+            chat,
+            past=past,
+            priority=live.job.priority,
+            form=form,
+            room=room,
         )
+        fields = await asyncio.to_thread(make) if len(think.messages) >= MANY else make()
         if dialect.ids and think.sampling.stop:
             own = fields.get("stop_token_ids", ())
             fields["stop_token_ids"] = [*own, *await self._prompts.singles(server, think)]

@@ -67,6 +67,8 @@ LARGE = 100
 """Steps of a plan from which on it is handled on a thread, beside the event loop."""
 FAR = 5_000
 """Steps that the end of one starts, or branches of a join that it closes, from which on the same is done."""
+READ = 100_000
+"""Characters that joins read (`Machine.reads`) from which on an end is handled so."""
 KEEP = 0.02
 """Seconds that events may wait to be written together."""
 LOOK = 0.1
@@ -358,7 +360,11 @@ class Driver:
     def _is_large(self, event: Event | _Adoption) -> bool:
         """Whether an event takes so long that it is handled on a thread, beside the event loop."""
         if isinstance(event, Succeeded):
-            return len(self.machine.nodes) >= FAR and self.machine.reach(event.attempt) >= FAR
+            if len(self.machine.nodes) >= FAR and self.machine.reach(event.attempt) >= FAR:
+                return True
+            value = event.result.value
+            least = len(value) if isinstance(value, str) else 0
+            return self.machine.reads(event.attempt, READ) + least >= READ
         return isinstance(event, Submitted | Expanded) and _steps(event) >= LARGE
 
     def _handle(self, event: Event | _Adoption) -> list[Action]:

@@ -147,8 +147,11 @@ def _pieces(op: Think) -> Iterator[str]:
             yield repr(part.ids[:_BEGINS] if isinstance(part, Tokens) else part)
     for message in op.messages:
         yield message.role
-        for part in message.parts:
-            yield part.text if part.type == "text" else part.image_url.url
+        if isinstance(message.content, str):
+            yield message.content
+            continue
+        for part in message.content or ():
+            yield part.text if part.type == "text" else part.image_url.url if part.type == "image_url" else repr(part)
 
 
 def _is_last(node: Node) -> bool:

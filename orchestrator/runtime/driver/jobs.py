@@ -43,7 +43,7 @@ from ...core.values import json_value, writable
 
 log = logging.getLogger("plait.driver")
 
-FEW = 2
+FEW = 1
 """Jobs that begin in one turn of the event loop: hundreds that begin at once would hold up all that came before."""
 BUSY = 0.001
 """Seconds that a turn of the loop works from which on none begins in it: what is under way has not yet been done."""

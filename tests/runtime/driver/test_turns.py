@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -54,3 +56,22 @@ async def test_a_large_plan_is_taken_in_beside_the_loop(monkeypatch: pytest.Monk
             answer = await orchestrator.run(plan=wide(200))
             assert taken[0] > 200, "actions are carried out one in a turn"
     assert answer.value == ["fine"] * 200
+
+
+@pytest.mark.parametrize("votes", [1, 60])
+async def test_long_votes_are_counted_beside_the_loop(monkeypatch: pytest.MonkeyPatch, votes: int) -> None:
+    """The end of a step that closes joins over many branches, one after another, is handled on a thread."""
+    threads = list[int]()
+    handled = driver.Driver._handle_large
+
+    def seen(self: driver.Driver, event: Any) -> Any:
+        threads.append(threading.get_ident())
+        return handled(self, event)
+
+    monkeypatch.setattr(driver.Driver, "_handle_large", seen)
+    needs = tuple(f"j{at}" for at in range(votes))
+    joins = (Step(name=f"j{at}", op=Join(), needs=("s", *needs[:at])) for at in range(votes))
+    plan = Plan(steps=(Step(name="s", op=Think(prompt="x")), *joins), output=needs[-1])
+    async with AsyncOrchestrator(workers=[Scripted([Reply(text="fine")])], journal="off") as orchestrator:
+        assert (await orchestrator.run(plan=plan)).status == "done"
+    assert len(threads) == (votes > 1) and threading.get_ident() not in threads
