@@ -15,7 +15,7 @@ from plait.core.ops import Call
 from plait.core.result import Failure, Result, as_failure
 
 from .ray import Quarantine, RayWorker
-from .tools import AnyTool, McpServer, Tools, load_tools
+from .tools import DAY, AnyTool, McpServer, Tools, load_tools
 
 __all__ = ["ToolActors"]
 
@@ -55,12 +55,13 @@ class ToolActors(Tools):
         start_timeout: float = 180.0,
         slots: int = 64,
         grace: float = 1.0,
+        lease: float = DAY,
         name: str = "tools",
     ) -> None:
         loaded = load_tools(file)
-        super().__init__((*tools, *loaded), mcp=mcp, slots=slots, grace=grace, name=name)
+        super().__init__((*tools, *loaded), mcp=mcp, slots=slots, grace=grace, lease=lease, name=name)
         self._afar = frozenset(each.name for each in loaded if each.context is None)
-        options: dict[str, Any] = {"file": str(Path(file).absolute()), "slots": slots, "grace": grace}
+        options: dict[str, Any] = {"file": str(Path(file).absolute()), "slots": slots, "grace": grace, "lease": lease}
         room: dict[str, Any] = {"num_cpus": num_cpus, "count": actors, "start_timeout": start_timeout, "like": self}
         room["quarantine"] = Quarantine()
         self._actors = [

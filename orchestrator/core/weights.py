@@ -1,8 +1,8 @@
 """How much values weigh, counted before they are put together; what a plan comes to, by its graph.
 
-A value weighs about the bytes that it takes: four for each character that is not ASCII, and some for each number,
-text, list and object, which bounds how many of these there are. A join that hands its branches' values on makes no
-copies, so its value is weighed by those of its branches, however often they stand in it.
+A value weighs about the bytes that it takes: of a text one for each character, or four where not all are ASCII, and
+some more for each number, text, list and object, which bounds how many of these there are. A join that hands its
+branches' values on makes no copies, so its value is weighed by those of its branches, however often they stand in it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["MOST_BYTES", "PlanCost", "Weight", "cost_of", "mentions", "weigh"]
 MOST_BYTES = 64 << 20
 """What the values that a run puts together may weigh, where nobody says."""
 ATOM = 32
-"""Of a number, or what stands for nothing."""
+"""Of a number, `true`, `false` and `null`; a number of many digits has more."""
 HULL = 64
 """Of a text, a list or an object, besides what is in it."""
 _COLLECTS = "collect"
@@ -52,7 +52,9 @@ def weigh(value: JsonValue, known: Mapping[Same, Weight], most: int) -> Weight:
     while todo and total <= most:
         item, depth = todo.pop()
         if isinstance(item, str):
-            total += HULL + (len(item) if item.isascii() else 4 * len(item))
+            total += _of_text(item)
+        elif isinstance(item, int):
+            total += ATOM + item.bit_length() // 8
         elif isinstance(item, dict | list):
             found = known.get(Same(item)) if known else None
             if found is not None:
@@ -62,13 +64,17 @@ def weigh(value: JsonValue, known: Mapping[Same, Weight], most: int) -> Weight:
             total += HULL + 8 * len(item)
             deepest = max(deepest, depth + 1)
             if isinstance(item, dict):
-                total += sum(HULL + len(key) for key in item)
+                total += sum(map(_of_text, item))
                 todo += [(each, depth + 1) for each in item.values()]
             else:
                 todo += [(each, depth + 1) for each in item]
         else:
             total += ATOM
     return Weight(total, deepest)
+
+
+def _of_text(text: str) -> int:
+    return HULL + (len(text) if text.isascii() else 4 * len(text))
 
 
 class PlanCost(NamedTuple):

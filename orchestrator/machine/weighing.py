@@ -1,7 +1,8 @@
 """What the values of a run weigh, and its limit of bytes: counted before a join or an operation is put together.
 
-What a join reads, and what is put into prompts and arguments, counts once for each time. So a run's values take no more
-memory, and no more time to read, than its limit says, however its plan doubles them.
+What a join reads, and what is put into prompts and arguments, counts each time anew. So to put a run's values together
+takes no more memory and time than its limit allows, however often its plan doubles them. What was refused stays
+counted: such a run puts nothing more together.
 """
 
 from __future__ import annotations

@@ -27,6 +27,15 @@ def test_a_value_weighs_no_less_than_its_json_in_utf_8(value: Any) -> None:
     assert weigh(value, {}, MOST).bytes * 2 >= len(written)
 
 
+@pytest.mark.parametrize(
+    "value", [{"\u20ac" * 1000: 1}, {"\U0001f600" * 1000: []}, ["\u20ac" * 1000], 10**4000], ids=type
+)
+def test_names_and_numbers_weigh_what_they_take(value: Any) -> None:
+    """A name weighed a quarter of a text's weight, and every number the same."""
+    size = value.bit_length() // 8 if isinstance(value, int) else len(json.dumps(value, ensure_ascii=False).encode())
+    assert weigh(value, {}, MOST).bytes >= size
+
+
 @given(VALUES, VALUES)
 def test_what_is_known_is_not_looked_into_and_counts_the_same(one: Any, two: Any) -> None:
     known = {Same(each): weigh(each, {}, MOST) for each in (one, two) if isinstance(each, list | dict)}

@@ -38,6 +38,8 @@ log = logging.getLogger("plait.workers.tools")
 _SHOWN = 400
 """Characters of a call's arguments in the question whether it is allowed."""
 
+DAY = 86_400.0
+"""Seconds."""
 _LISTED = 20
 """Names of tools in a message about one that is not there."""
 
@@ -51,6 +53,8 @@ class Tools(Worker):
         mcp: MCP servers whose tools are added at `start`: URLs, command lines, or `McpServer`s.
         slots: calls at the same time.
         grace: seconds that an async tool has to clean up after a cancel or timeout, before it is given up.
+        lease: seconds after which a call is given up whose tool has no timeout of its own. While it waits for a
+            person's answer they do not pass.
         name: name of the worker.
 
     A sync tool cannot be stopped. When it is cancelled or times out, its thread is given up: the call ends at once, the
@@ -70,9 +74,11 @@ class Tools(Worker):
         mcp: Iterable[str | McpServer] = (),
         slots: int = 64,
         grace: float = 1.0,
+        lease: float = DAY,
         name: str = "tools",
     ) -> None:
         self.name = name
+        self.lease = lease
         self.slots = slots
         self.grace = grace
         self.abandoned = 0
@@ -175,7 +181,7 @@ class Tools(Worker):
             running.task = loop.create_task(running.follow(work))
         else:
             self._on_thread(running, work)
-        running.arm(the_tool.timeout, self._timed_out)
+        running.arm(self.lease if the_tool.timeout is None else the_tool.timeout, self._timed_out)
 
     def _asks(self, op: Call, the_tool: AnyTool) -> bool:
         """Whether a person is asked. What a plan says counts only where it is stricter: it may come from anywhere."""
@@ -280,7 +286,10 @@ class Tools(Worker):
 
     def _timed_out(self, running: _Running) -> None:
         name, seconds = running.tool.name, running.tool.timeout
-        message = f"tool {name!r} gave no answer within its timeout of {seconds:g} s: raise @tool(timeout=…)"
+        if seconds is None:
+            message = f"tool {name!r} gave no answer within its lease of {self.lease:g} s: give it a @tool(timeout=…)"
+        else:
+            message = f"tool {name!r} gave no answer within its timeout of {seconds:g} s: raise @tool(timeout=…)"
         if running.task is None:
             message += "; its thread cannot be stopped and runs on in the background, so make the tool async if you can"
         self._stop(running, as_failure(ToolError(message)))

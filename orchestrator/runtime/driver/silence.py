@@ -1,7 +1,7 @@
 """Gives up model steps of which nothing was heard for long: a worker may forget a job and yet be well otherwise.
 
 What it says is an event like any other, so a replay needs no clock. Calls of tools are left alone: some take hours, and
-they have timeouts of their own.
+their worker gives each a timeout or a lease.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A server of models as a process of its own: it says what a message asks it to say (`SAY:TIMES:TEXT:YAS`), or `fine`.
+"""A server of models as a process of its own: it says what a message asks it to say (`SAY:TIMES:TEXT:YAS`), or `fine`;
+after so many seconds where one says so (`WAIT:SECONDS:YAS`).
 
     python upstream_child.py [ADDRESS] [PORT]
 
@@ -13,6 +14,7 @@ import re
 import sys
 
 _SAY = re.compile(rb"SAY:(\d+):((?:[^\"\\]|\\.)*?):YAS")
+_WAIT = re.compile(rb"WAIT:(\d+):YAS")
 
 
 def answer(body: bytes) -> bytes:
@@ -46,6 +48,8 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             length = re.search(rb"content-length: *(\d+)", head, re.I)
             body = await reader.readexactly(int(length[1])) if length else b""
             if head.startswith(b"POST") and b"completions" in head.partition(b"\r\n")[0]:
+                if waits := _WAIT.search(body):
+                    await asyncio.sleep(int(waits[1]))
                 writer.write(answer(body))
             elif b"/models" in head.partition(b"\r\n")[0]:
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from plait.core.result import Failure, Result
+from plait.core.tools.context import Question, ToolContext
 from plait.core.tools.tool import tool
 from plait.workers.tools import Tools
 
@@ -44,6 +45,42 @@ async def test_timeouts_give_up_sync_tools_and_say_so(blocker: threading.Event) 
     assert worker.abandoned == 100
     assert await last(worker, job("ok")) == Result(value="ok")
     await worker.close()
+
+
+@pytest.mark.parametrize("sync", [False, True])
+async def test_a_call_without_a_timeout_ends_by_its_lease(blocker: threading.Event, sync: bool) -> None:
+    """Nothing would else end it: its slot would be taken for as long as the process lives."""
+
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    made = tool(name="hang")((lambda: blocker.wait(30)) if sync else wait)
+    worker = Tools([made, tool(name="ok")(lambda: "ok")], slots=1, lease=0.01)
+    ended = await asyncio.wait_for(last(worker, job("hang")), 300)
+    assert isinstance(ended, Failure) and ended.kind == "ToolError" and "its lease of 0.01 s" in ended.message
+    assert worker.abandoned == sync and Tools([]).lease == 86_400
+    await worker.close()
+
+
+async def test_a_call_that_waits_for_a_person_keeps_its_lease() -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def person(_: Question) -> str:
+        asked.set()
+        await answer.wait()
+        return "yes"
+
+    @tool(name="ask")
+    async def ask(ctx: ToolContext) -> str:
+        return str(await ctx.ask("May I?"))
+
+    worker = Tools([ask], lease=0.05)
+    worker.on_ask = person
+    running = asyncio.create_task(last(worker, job("ask")))
+    await asked.wait()
+    await asyncio.sleep(0.2)
+    answer.set()
+    assert await asyncio.wait_for(running, 300) == Result(value="yes")
 
 
 async def test_cancel_stops_an_async_tool() -> None:
@@ -196,7 +233,8 @@ def test_a_hanging_sync_tool_does_not_keep_the_process_alive() -> None:
         import asyncio, threading
         from plait.core.events import Job
         from plait.core.ops import Call
-        from plait.core.tools.tool import tool
+        from plait.core.tools.context import Question, ToolContext
+from plait.core.tools.tool import tool
         from plait.workers.tools import Tools
 
         async def main():
