@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Literal, NamedTuple, assert_never
 
@@ -474,7 +475,8 @@ class Driver:
                 if ahead is None:
                     self._inbox.extend(self.expander.expand(action, self.machine, self.now()))
                 else:
-                    self._loop.run_in_executor(None, ahead).add_done_callback(lambda _: self._expand(action))
+                    looked = self._loop.run_in_executor(None, ahead)
+                    looked.add_done_callback(partial(self._expand, action))
             case Cancel():
                 if action.attempt is not None and action.worker is not None:
                     self.jobs.cancel(action.worker, action.attempt)
@@ -498,8 +500,11 @@ class Driver:
             case _:
                 assert_never(action)
 
-    def _expand(self, action: Expand) -> None:
-        """Go on with an expansion of which all that takes long is done."""
+    def _expand(self, action: Expand, looked: asyncio.Future[object]) -> None:
+        """Go on with an expansion of which all that takes long is done. What that has raised is raised here again, and
+        fails the step."""
+        if not looked.cancelled():
+            looked.exception()
         if self._broken is None:
             self._inbox.extend(self.expander.expand(action, self.machine, self.now()))
             self._awake()

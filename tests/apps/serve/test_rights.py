@@ -267,6 +267,15 @@ def test_every_field_has_a_row():
     assert not (left := sorted(outside.OPTIONS.keys() - seen)), f"rows of options that no plugin has: {left}"
 
 
+def test_the_table_of_the_docs_names_what_is_not_for_who_asks(root):
+    """Fields that the server or the machine sets, and what a tenant's settings say of a request."""
+    page = (root / "docs" / "howto" / "serve.md").read_text()
+    table = page[page.index("### What a request may ask") : page.index("Who asks for a call does not allow it")]
+    theirs = {name for rows in outside.ROWS.values() for name, how in rows.items() if how in ("server", "machine")}
+    own = {"name", "keys", "weight", "salted", "admin", "tokens_per_run"}  # of the tenant; how it is served
+    assert not sorted(name for name in (theirs | Tenant.model_fields.keys()) - own if f"`{name}`" not in table)
+
+
 def test_a_field_without_a_row_is_refused(monkeypatch):
     monkeypatch.delitem(outside.ROWS[Think], "begin")
     plan = Plan.model_validate(think(chat=True, begin="x"))
