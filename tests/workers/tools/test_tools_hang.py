@@ -233,8 +233,7 @@ def test_a_hanging_sync_tool_does_not_keep_the_process_alive() -> None:
         import asyncio, threading
         from plait.core.events import Job
         from plait.core.ops import Call
-        from plait.core.tools.context import Question, ToolContext
-from plait.core.tools.tool import tool
+        from plait.core.tools.tool import tool
         from plait.workers.tools import Tools
 
         async def main():
