@@ -96,9 +96,8 @@ from .slots import Slots
 from .steps import Steps, judge_at_deadline, late
 from .views import MachineView, NodeView
 from .waiting import Timer, Timers
+from .weighing import read_after
 
-BRANCH = 100
-"""What a branch counts in `Machine.reads` besides its text, in characters: how long a merge takes for it at least."""
 _REMEMBERED = 4_096
 """Runs that are known to have finished; a driver may live for years, and each takes some 150 bytes."""
 
@@ -233,8 +232,7 @@ class Machine:
         return self._dispatcher.asks(node, worker, node.checkpoint)
 
     def reach(self, attempt: int) -> int:
-        """Return how many steps the end of an attempt's step concerns: those that need it, or the branches of a join
-        that waits for it alone. 0 for an attempt that is over."""
+        """Return how many steps an attempt's end concerns: those that need its step, or branches of a join of it."""
         live = self.attempts.get(attempt)
         if live is None:
             return 0
@@ -246,19 +244,8 @@ class Machine:
         return most
 
     def reads(self, attempt: int, most: int) -> int:
-        """Return about how many characters joins read that the end of an attempt's step closes, with the joins that
-        these may close, counted up to `most`. Each branch counts `BRANCH` besides its text."""
-        found = self.attempts.get(attempt)
-        total, todo, seen = 0, [] if found is None else [found.node], set[str]()
-        while todo and total < most:
-            node = todo.pop()
-            first = found is not None and node is found.node
-            for reader in node.dependants:
-                if reader.step.op.kind == "join" and reader.id not in seen and not (first and reader.pending > 1):
-                    seen.add(reader.id)
-                    todo.append(reader)
-                    total += sum(map(_length, reader.deps))
-        return total
+        """Return about how many characters joins read when an attempt's step ends, counted up to `most`."""
+        return read_after(self.attempts[attempt].node, most) if attempt in self.attempts else 0
 
     def finished(self, run: str) -> Run | None:
         """Return the records of a run that finished in the last `handle`."""
@@ -611,8 +598,3 @@ class Machine:
         self._finished[run] = None
         if len(self._finished) > _REMEMBERED:
             del self._finished[next(iter(self._finished))]
-
-
-def _length(branch: Node) -> int:
-    value = branch.result.value if branch.result is not None else None
-    return BRANCH + (len(value) if isinstance(value, str) else 0)

@@ -14,6 +14,28 @@ from ..core.values import Same
 from ..core.weights import MOST_BYTES, Weight, mentions, weigh
 from .records import Node, Run
 
+BRANCH = 100
+"""What a branch counts besides its text, in characters: as long as these, a merge takes for it at least."""
+
+
+def read_after(node: Node, most: int) -> int:
+    """Return about how many characters joins read when a step ends: those that wait for it alone, and all that these
+    may close. Counted up to `most`."""
+    total, todo, seen = 0, [node], set[str]()
+    while todo and total < most:
+        ended = todo.pop()
+        for reader in ended.dependants:
+            if reader.step.op.kind == "join" and reader.id not in seen and not (ended is node and reader.pending > 1):
+                seen.add(reader.id)
+                todo.append(reader)
+                total += sum(map(_length, reader.deps))
+    return total
+
+
+def _length(branch: Node) -> int:
+    value = branch.result.value if branch.result is not None else None
+    return BRANCH + (len(value) if isinstance(value, str) else 0)
+
 
 def weight_of(node: Node) -> Weight:
     """Return what the value of a step that is done weighs."""
