@@ -121,7 +121,8 @@ async def tried(tmp_path: Path, bodies: dict[str, Body]) -> dict[str, tuple[int,
 LATE = frozenset(
     (
         # Hundreds of calls that are answered at once: each takes the loop 2 ms, mostly in the HTTP client.
-        *("plan: 1,000 steps", "plan: priorities that fall", "plan: budgets within budgets"),
+        *("plan: 1,000 steps", "plan: priorities that fall", "plan: budgets within budgets", "choices: 128"),
+        "choices: 128 of 2,000 messages",
         *("planner: sample:n=256", "planner: sample:n=256,merge=pairwise", "planner: think-summarize:n=200"),
         *("planner: deepprune:n=200", "plan: syntheses of 200", "plan: 999 votes over long texts"),
         # Prompts of thousands of values are put together in one piece; 300 expressions are compiled.
