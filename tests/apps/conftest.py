@@ -69,9 +69,10 @@ def process(root: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start a command in a process of its own, and of its own group."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*words: object) -> subprocess.Popen[str]:
+    def start(*words: object, stdin: int | None = None) -> subprocess.Popen[str]:
         running = subprocess.Popen(
             [sys.executable, "-m", "plait.apps.main", *map(str, words)],
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -13,7 +13,9 @@ from ...core.errors import ConfigError
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ..common.options import Common, Planner, Policies, Seconds, Tokens, common_options
+from ..control.socket import opened
 from ..models.standing import joined
+from ..verbs import Control
 
 __all__ = ["mcp"]
 
@@ -48,7 +50,10 @@ async def _serve(config: Config, address: tuple[str, int] | None) -> None:
     from .server import build
 
     config, _ = joined(config)
-    async with AsyncOrchestrator(config=config, on_ask="later") as orchestrator:
+    async with (
+        AsyncOrchestrator(config=config, on_ask="later") as orchestrator,
+        opened(Control(orchestrator)),
+    ):
         server = build(Jobs(orchestrator, config.tokens, address is None or address[0] in LOOPBACK))
         if address is None:
             await server.run_stdio_async()

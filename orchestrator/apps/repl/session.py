@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import operator
 import os
@@ -29,8 +30,9 @@ from ...runtime.client.config import BUNDLED_MODEL, Config
 from ...runtime.client.models import CHAT, fetched
 from ...runtime.plugins.loader import Plugins
 from ..common.session import engine_name
+from ..control.socket import opened
 from ..models.standing import joined
-from ..verbs import Verb
+from ..verbs import Control, Verb
 from .attachments import Attachment, message_of
 from .state import Manner, ReplTurn
 
@@ -90,6 +92,7 @@ class ReplSession:
         self._stop = asyncio.Event()
         self._orchestrator: AsyncOrchestrator | None = None
         self._joined = False
+        self._control = contextlib.AsyncExitStack()
         self.config = config
         self._named = "model" in config.model_fields_set or config.worker not in _OWN
         self._fit()
@@ -136,9 +139,13 @@ class ReplSession:
         if task is not None and (not task.done() or (not task.cancelled() and task.exception() is None)):
             return task
         self._began = time.monotonic()
-        self._starting = asyncio.ensure_future(self.orchestrator.start())
+        self._starting = asyncio.ensure_future(self._start())
         self._starting.add_done_callback(self._started)
         return self._starting
+
+    async def _start(self) -> None:
+        await self.orchestrator.start()
+        await self._control.enter_async_context(opened(Control(self.orchestrator)))
 
     def _started(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
@@ -185,6 +192,7 @@ class ReplSession:
         if starting is not None and not starting.done():
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
+        await self._control.aclose()
         orchestrator, self._orchestrator = self._orchestrator, None
         if orchestrator is not None:
             await orchestrator.close()

@@ -11,12 +11,14 @@ from prometheus_client.exposition import generate_latest
 
 from ...core.events import Action, Event
 from ...core.interfaces import Worker, offer
+from ...core.result import Usage
 from ...machine import Machine
 from ...runtime.runlog import RunLog, RunRecord
 
 __all__ = ["Metrics"]
 
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+_KINDS = ("prompt", "cached", "completion", "cancelled")
 _STATUSES = (200, 400, 401, 403, 404, 405, 408, 409, 413, 429, 499, 500, 503)
 
 
@@ -43,6 +45,11 @@ class Metrics:
             "plait_tokens", "Tokens: of prompts, of those cached, generated, of those read by nobody", ("kind",),
             registry=made,
         )  # fmt: skip
+        self._of_model = Counter(
+            "plait_model_tokens", "The same, by model", ("model", "kind"), registry=made
+        )  # fmt: skip
+        self._cost = Counter("plait_cost", "What model steps cost, in the prices' unit", ("model",), registry=made)
+        self._machine: Machine | None = None
         self._of_tenant = Counter("plait_tenant_tokens", "Generated tokens", ("tenant",), registry=made)
         self._gone = Counter("plait_clients_gone", "Clients that went away before their answer", registry=made)
         self.live = Gauge("plait_runs_live", "Runs under way", registry=made)
@@ -66,6 +73,7 @@ class Metrics:
 
     def __call__(self, event: Event, machine: Machine, actions: Sequence[Action]) -> None:
         """Take one event of the driver's."""
+        self._machine = machine
         delta = self._log.take(event, machine, actions)
         if delta.began or delta.finished:
             self.live.set(len(self._log.runs))
@@ -81,12 +89,24 @@ class Metrics:
         planner = name if name in self._planners else "other"
         for step in run.steps:
             self._steps.labels(step.kind, step.state).inc()
+            if step.plan is not None and step.plan.op.kind == "think":
+                self._spent(self._model(step.plan.op.model), step.spent)
         self._runs.labels(planner, finish.status).inc()
         self._run_seconds.labels(planner).observe(run.seconds)
-        usage = finish.usage
-        for kind, count in (("prompt", usage.prompt), ("cached", usage.cached), ("completion", usage.completion),
-                            ("cancelled", usage.cancelled)):  # fmt: skip
-            self._tokens.labels(kind).inc(count)
+        for kind in _KINDS:
+            self._tokens.labels(kind).inc(getattr(finish.usage, kind))
+
+    def _spent(self, model: str, usage: Usage) -> None:
+        for kind in _KINDS:
+            self._of_model.labels(model, kind).inc(getattr(usage, kind))
+        self._cost.labels(model).inc(usage.cost)
+
+    def _model(self, name: str | None) -> str:
+        """Return the label of a model that a step names: that of the only one there is where it names none."""
+        there = dict.fromkeys(each for worker in self._workers for each in offer(worker).models)
+        if name is None and len(there) == 1:
+            return next(iter(there))
+        return "any" if name is None else name if name in there else "other"
 
     def _worker_metrics(self) -> list[Metric]:
         slots = GaugeMetricFamily("plait_worker_slots", "Attempts that a worker takes at once", labels=["worker"])
@@ -95,7 +115,15 @@ class Metrics:
         for worker in self._workers:
             slots.add_metric([worker.name], offer(worker).slots)
             busy.add_metric([worker.name], attempts[worker.name])
-        return [slots, busy]
+        waiting = GaugeMetricFamily(
+            "plait_model_steps_waiting", "Model steps that are ready and have no slot", labels=["model"]
+        )
+        found = Counts({self._model(None): 0})
+        for model, count in ({} if self._machine is None else self._machine.model_steps_waiting()).items():
+            found[self._model(model)] += count
+        for model, count in found.items():
+            waiting.add_metric([model], count)
+        return [slots, busy, waiting]
 
 
 class _Workers:

@@ -37,6 +37,8 @@ from ...runtime.journal.location import Database
 from ...runtime.journal.sessions import place
 from ...runtime.plugins.trust import untrusted
 from ..common import outside
+from ..control.socket import opened
+from ..verbs import Control
 from .bodies import Body, ServedStrategy, resolve
 from .errors import ApiError, invalid
 from .fields import held
@@ -103,6 +105,7 @@ class Service:
         orchestrator.watch(self.metrics)
         orchestrator.on_taken = self._taken
         self.on_taken: Callable[[ServedRun], Awaitable[None]] | None = None
+        self._control = contextlib.AsyncExitStack()
         self._work: set[asyncio.Task[None]] = set()
         self.live: dict[str, ServedRun] = {}
         self.ended = EndedRuns()
@@ -115,6 +118,8 @@ class Service:
     async def start(self) -> None:
         """Start the workers."""
         await self.orchestrator.start()
+        if not self.ready:
+            await self._control.enter_async_context(opened(Control(self.orchestrator)))
         self.ready = True
         config = self.orchestrator.config
         self._priced = any(getattr(worker, "prices", None) or table(config, [worker]) for worker in self.workers)
@@ -123,6 +128,7 @@ class Service:
         """Let what runs end, and free everything."""
         await self.drain()
         self.ready = False
+        await self._control.aclose()
         await self.orchestrator.close()
         if self._work:
             await asyncio.wait(self._work, timeout=self.settings.drain_seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 
@@ -12,6 +13,7 @@ from plait.apps.serve.command import JsonLines
 from plait.apps.serve.settings import Settings, Tenant
 from plait.apps.serve.tenants import Tenants, hashed, new_key
 from plait.core.errors import FieldError
+from plait.core.prices import Price
 from plait.workers.scripted import Reply, Scripted
 
 openai = pytest.importorskip("openai")
@@ -143,7 +145,35 @@ async def test_the_metrics_count_requests_runs_steps_and_tokens(serve):
         'plait_runs_total{planner="sample",status="done"} 1.0',
         'plait_steps_total{end="done",kind="think"} 2.0',
         'plait_tokens_total{kind="completion"} 4.0',
+        'plait_model_tokens_total{kind="completion",model="any"} 4.0',
+        'plait_model_steps_waiting{model="any"} 0.0',
         'plait_worker_busy{worker="scripted"} 0.0',
         "plait_runs_live 0.0",
+    ):
+        assert line in said.splitlines(), line
+
+
+async def test_what_an_autoscaler_needs_is_told_by_model(serve):
+    class Named(Scripted):
+        models = ("big",)
+
+    worker = Named([Reply(text="one two", delay=30.0, times=2), Reply(text="one two three")], slots=2)
+    config = {"prices": {"big": Price(output=1e6)}}  # 1 a token
+    async with serve(workers=[worker], config=config) as served, httpx.AsyncClient() as http:
+        client = served.client()
+        asked = [asyncio.ensure_future(client.chat.completions.create(**{**_ASK, "model": "big"})) for _ in range(5)]
+        while len(served.service.live) < 5 or served.worker.stats()["running"] < 2:
+            await asyncio.sleep(0.005)
+        said = (await http.get(f"{served.url}/metrics")).text
+        assert 'plait_model_steps_waiting{model="big"} 3.0' in said.splitlines()
+        for run in list(served.service.live.values())[:2]:
+            run.handle.cancel()
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert sum(isinstance(each, Exception) for each in answers) == 2
+        said = (await http.get(f"{served.url}/metrics")).text
+    for line in (
+        'plait_model_steps_waiting{model="big"} 0.0',
+        'plait_model_tokens_total{kind="completion",model="big"} 9.0',
+        'plait_cost_total{model="big"} 9.0',
     ):
         assert line in said.splitlines(), line
