@@ -240,6 +240,8 @@ def _read(given: object, what: str) -> Message:
         raise FieldError(f'{what} is a {kind} and no message: write {{"role": "user", "content": "…"}}', what)
     named = cast("Mapping[object, object]", fields)
     kept = {str(key): each for key, each in named.items() if key in ("role", "content") or each not in (None, [], "")}
+    if isinstance(calls := kept.get("tool_calls"), list | tuple):  # a stream's calls have a place
+        kept["tool_calls"] = [_without_place(each) for each in cast("Sequence[object]", calls)]
     if "said" in kept:
         raise FieldError(f"{what}: `said` is set by the machine alone: leave it out", what)
     try:
@@ -251,6 +253,12 @@ def _read(given: object, what: str) -> Message:
     if any(isinstance(part, ValuePart) for part in message.parts):
         raise FieldError(f"{what}: only a plan may put the value of a step into a message", what)
     return message
+
+
+def _without_place(call: object) -> object:
+    if not isinstance(call, Mapping):
+        return call
+    return {key: each for key, each in cast("Mapping[object, object]", call).items() if key != "index"}
 
 
 def _clean(value: object, depth: int = 0) -> object:

@@ -27,6 +27,8 @@ from .items import plain_messages
 __all__ = ["PREFIX", "Body", "ChatBody", "ResponseBody", "ServedStrategy", "resolve"]
 
 PREFIX = "plait/"
+AUTO = "auto"
+"""In the name of a model: the planner that chooses a planner."""
 MESSAGES = 2_000
 TOOLS = 1_000
 BIASES = 4_000
@@ -446,6 +448,8 @@ def resolve(name: str, aliases: Mapping[str, str], served: Collection[str], any_
         raise _no_model(model, served, aliases)
     try:
         first, *policies = map(Plugin.of, _MORE.split(plan))
+        if first == Plugin(name=AUTO):
+            first = Plugin(name="route")
     except PluginError as error:
         raise invalid(f"model {name!r}: {error}", "model") from None
     return ServedStrategy(first, tuple(policies), model or None)
