@@ -160,16 +160,6 @@ class Machine:
         """Model steps that run, or could run if there were a slot."""
         return self._records.ready + self._records.thinking
 
-    def model_steps_waiting(self) -> dict[str | None, int]:
-        """Return how many model steps are ready and have no slot, by the model that they name."""
-        waiting: dict[str | None, int] = {}
-        for run in self.runs.values():
-            for node in run.nodes if run.ready else ():
-                op = node.step.op
-                if node.state is READY and op.kind == "think":
-                    waiting[op.model] = waiting.get(op.model, 0) + 1
-        return waiting
-
     @property
     def refused(self) -> list[tuple[int, RefuseOrder]]:
         """Steps that were refused an attempt in the last `handle`, each with how many actions came before."""

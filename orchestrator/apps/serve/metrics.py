@@ -12,6 +12,7 @@ from prometheus_client.exposition import generate_latest
 from ...core.events import Action, Event
 from ...core.interfaces import Worker, offer
 from ...core.result import Usage
+from ...core.states import State
 from ...machine import Machine
 from ...runtime.runlog import RunLog, RunRecord
 
@@ -119,8 +120,10 @@ class Metrics:
             "plait_model_steps_waiting", "Model steps that are ready and have no slot", labels=["model"]
         )
         found = Counts({self._model(None): 0})
-        for model, count in ({} if self._machine is None else self._machine.model_steps_waiting()).items():
-            found[self._model(model)] += count
+        for run in () if self._machine is None else self._machine.runs.values():
+            for node in run.nodes if run.ready else ():
+                if node.state is State.READY and node.step.op.kind == "think":
+                    found[self._model(node.step.op.model)] += 1
         for model, count in found.items():
             waiting.add_metric([model], count)
         return [slots, busy, waiting]
