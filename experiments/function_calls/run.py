@@ -99,4 +99,4 @@ def run(given: Given) -> str:
 
 def main() -> None:
     """Ask what has not been asked yet, and write the page."""
-    command("function_calls", run, problems=200)
+    command("function_calls", run, problems=60)
