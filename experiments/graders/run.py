@@ -193,10 +193,10 @@ def _page(
             Table("Beside other harnesses", ["who", "answers", "agree", "right missed", "wrong verified"], others,
                   "The truth is the harness's own verdict; of texts as of gsm8k it is known from their making. A "
                   "verifier of Reasoning Gym may take another solution than the one of its entry, or part of it, which "
-                  "no equality knows of; and it may want a full stop or a case that our equality passes over. The rows of "
-                  "equality were narrowed after a first look (92.11%, 95 verified): entries without an answer and the "
-                  "spelling 13.0 for 13 were left out. What the first table says of our modes and of math-verify is of an "
-                  "earlier run of the same command; lm-eval's column and this table were made later."),
+                  "no equality knows of; and it may want a full stop or a case that our equality passes over. The rows "
+                  "of equality were narrowed after a first look (92.11%, 95 verified): entries without an answer and "
+                  "the spelling 13.0 for 13 were left out. What the first table says of our modes and of math-verify "
+                  "is of an earlier run of the same command; lm-eval's column and this table were made later."),
             Table("Cases of math-verify's own tests", ["grader", "agree", "equal missed", "different verified"],
                   [[name, f"{each.share:.2%}", str(len(each.missed)), str(len(each.verified))]
                    for name, each in public.items()],
