@@ -245,7 +245,7 @@ class Machine:
 
     def reads(self, attempt: int, most: int) -> int:
         """Return about how many characters joins read when an attempt's step ends, counted up to `most`."""
-        return read_after(self.attempts[attempt].node, most) if attempt in self.attempts else 0
+        return read_after(live.node, most) if (live := self.attempts.get(attempt)) and live.node.dependants else 0
 
     def finished(self, run: str) -> Run | None:
         """Return the records of a run that finished in the last `handle`."""

@@ -97,7 +97,8 @@ class Expander:
         except RAISED as error:
             raise _of_planner(planner, "start", error) from error
         self._runs[run] = _Open(planner, brief)
-        plan = forms.with_form(plan, brief.request)
+        if brief.request.output is not None:
+            plan = forms.with_form(plan, brief.request)
         plan = answering(self._revise(plan, brief), brief.request)
         return Submitted(at=at, run=run, request=brief.request, plan=plan)
 
