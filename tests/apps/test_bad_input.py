@@ -107,7 +107,7 @@ def test_a_model_folder_that_is_none(plait, tmp_path, worker):
         done = plait("run", "q", "--worker", worker, "--model", folder, "--json")
         assert done.code == 1
         assert said in done.json["error"]
-        assert "give a folder" in done.json["error"]
+        assert "folder with config.json" in done.json["error"]
 
 
 def test_bad_settings_say_where_they_stand(plait, tmp_path, monkeypatch):

@@ -146,7 +146,7 @@ def reasons_of_events(journal: Journal, run: str) -> list[Reason]:
 
 def _remedy(reason: Reason, settings: Mapping[str, Any]) -> str:
     """Return what to do, by the code; for a model behind a server, what to do about that."""
-    if reason.code in ("engine-error", "rejected") and settings.get("base_url"):
+    if reason.code == "engine-error" and settings.get("base_url"):
         return f"the server says so: see its own log; `plait doctor --base-url {settings['base_url']}` asks it again"
     return REMEDIES.get(reason.code, ("", ()))[0]
 

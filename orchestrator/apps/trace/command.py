@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from pydantic_core import to_jsonable_python
 
+from ...core.addresses import allow
 from ...core.errors import ConfigError, UsageError
 from ...core.events import Finish, Submitted
 from ...runtime import telemetry
@@ -20,7 +21,7 @@ from ...runtime.plugins.loader import Plugins
 from ...runtime.runlog import AttemptRecord
 from ..common.files import write_private
 from ..common.journals import Place, journal_of, place_of
-from ..common.options import Json
+from ..common.options import Allow, Json
 from ..common.output import opened
 from .atif import atif
 from .chrome import chrome_events
@@ -66,6 +67,7 @@ def trace(
     ] = False,
     redact: Annotated[bool, typer.Option("--redact", help="No texts, arguments or token ids (atif).")] = False,
     place: Place = None,
+    allowed: Allow = None,
     as_json: Json = False,
 ) -> None:
     """Write a run as a Chrome trace, as OpenTelemetry spans (one JSON object a line), as plain JSON, as an ATIF
@@ -76,6 +78,7 @@ def trace(
         raise UsageError("--ray goes with --format chrome: Ray's timeline is in that format")
     if send and (form != "otel" or out is not None):
         raise UsageError("--send goes with --format otel and without --out: spans are sent or written")
+    allow(*(allowed or ()))
     journal, found = journal_of(run, place_of(place), only)
     with opened(as_json) as output:
         made = read_trace(journal, Plugins(), found)

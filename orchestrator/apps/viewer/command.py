@@ -10,11 +10,12 @@ from typing import Annotated
 
 import typer
 
+from ...core.addresses import allow
 from ...core.messages import counted
 from ...runtime.plugins.loader import Plugins
 from ..common.files import write_private
 from ..common.journals import Place, journal_of, place_of
-from ..common.options import Json
+from ..common.options import Allow, Json
 from ..common.output import opened
 from ..trace.read import default_name, read_trace
 from .page import page
@@ -32,12 +33,14 @@ def view(
         bool | None, typer.Option("--open/--no-open", help="Show it in a browser; by default if there is a display.")
     ] = None,
     place: Place = None,
+    allowed: Allow = None,
     as_json: Json = False,
 ) -> None:
     """Write the pictures of a run into one HTML file: plan, engines, prefix tree, votes, and a slider through time.
 
     The file needs no server and loads nothing. It holds the run's prompts and texts.
     """
+    allow(*(allowed or ()))
     journal, found = journal_of(run, place_of(place), only)
     with opened(as_json) as output:
         trace = read_trace(journal, Plugins(), found)
