@@ -1,14 +1,18 @@
 """Prints what each planner comes to on models that think and on one that does not: `python -m tests.thinking.table`.
 
-The model is the test's server. A cell has the run's status, its tokens beside thoughts, and its thoughts.
+The model is the test's server. A cell has the run's status, its tokens beside thoughts, and its thoughts. With
+`--model smollm2` the table has one column, that of a real model in this process: status, tokens, and how its answer
+begins.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
 
-from tests.planners.test_contract import NAMES
+from plait import AsyncOrchestrator, Budget, Plugin
+from tests.planners.test_contract import ASKS, NAMES, OPTIONS, PROMPT, run_python, search
 
 from .server import SHAPES
 from .test_thinking import Ran, run
@@ -22,6 +26,22 @@ def cell(ran: Ran, plain: Ran) -> str:
     return f"{said}, {ran.spoken}{'' if ran is plain else f' ({times:.2f}×)'} + {ran.server.thought}"
 
 
+async def real(model: str) -> None:
+    """Print what each planner comes to on a real model, of at most 3,000 tokens a run."""
+    sys.stdout.write(f"| planner | {model} | answer |\n|---|---|---|\n")
+    async with AsyncOrchestrator(
+        model=model, worker="engine", slots=16, tools=[search, run_python], journal="off"
+    ) as plait:
+        for name in NAMES:
+            task, text = ASKS.get(name, ("plain", PROMPT))
+            spec = Plugin(name=name, options=OPTIONS.get(name, {}))
+            answer = await plait.run(text, planner=spec, task=task, seed=7, budget=Budget(tokens=3000, seconds=120))
+            said = answer.status if answer.failure is None else f"{answer.status} ({answer.failure.kind})"
+            begin = " ".join(str(answer.value or answer.why or "").split())[:60].replace("|", "/")
+            sys.stdout.write(f"| `{name}` | {said}, {answer.usage.completion} tokens | {begin} |\n")
+            sys.stdout.flush()
+
+
 async def main() -> None:
     """Print the table."""
     sys.stdout.write(f"| planner | {' | '.join(SHAPES)} |\n{'|---' * (len(SHAPES) + 1)}|\n")
@@ -33,4 +53,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    chosen = argparse.ArgumentParser(prog="python -m tests.thinking.table")
+    chosen.add_argument("--model", help="a model in this process, such as smollm2")
+    given = chosen.parse_args().model
+    asyncio.run(main() if given is None else real(given))

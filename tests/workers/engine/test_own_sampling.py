@@ -58,6 +58,7 @@ async def test_an_engine_samples_as_its_model_says(tiny_model: Path, tmp_path: P
 
 
 @pytest.mark.engine
+@pytest.mark.asyncio(loop_scope="session")
 async def test_an_engine_takes_the_fields_of_a_request_that_are_vllms_own(engine: Any) -> None:
     async def ended(**fields: Any) -> Any:
         think = Think(prompt="w3 w4", sampling=Sampling(max_tokens=4, temperature=1.0), extra_body=fields)
