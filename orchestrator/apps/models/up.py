@@ -24,6 +24,7 @@ from .standing import StandingEngine, began, put, standing, take_down
 __all__ = ["down", "up"]
 
 _SLOTS = 128
+"""Requests that an engine decodes together where nobody says how many, as the worker `engine` has it."""
 _SETTINGS = {
     "threads": "threads", "max_model_len": "max_model_len", "tensor_parallel": "tensor_parallel_size", "seed": "seed",
 }  # fmt: skip
