@@ -46,11 +46,11 @@ def found_in(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield from (part for part in value.split("+") if _ADDRESS.fullmatch(part))
     elif isinstance(value, Mapping):
-        for each in cast("Mapping[object, object]", value).values():
-            yield from found_in(each)
+        for inner in cast("Mapping[object, object]", value).values():
+            yield from found_in(inner)
     elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        for each in cast("Sequence[object]", value):
-            yield from found_in(each)
+        for inner in cast("Sequence[object]", value):
+            yield from found_in(inner)
 
 
 def check(address: str, what: str, *, plugin: bool = False) -> None:
@@ -68,9 +68,9 @@ def resolve(address: str, what: str) -> Callable[..., object]:
     check(address, what)
     module, _, name = address.partition(":")
     try:
-        found: object = getattr(importlib.import_module(module), name, None)
+        named: object = getattr(importlib.import_module(module), name, None)
     except ImportError as error:
         raise PluginError(f"{what} {address}: {module} cannot be imported ({error}); is it installed?") from error
-    if not callable(found):
+    if not callable(named):
         raise PluginError(f"{what} {address}: there is no function {name!r} in {module}")
-    return found
+    return named

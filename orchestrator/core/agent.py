@@ -54,7 +54,7 @@ class Agent(Flow):
     def _named(self) -> Agent:
         if not is_name(self.name):
             raise ValueError(f"{self.name!r:.80} is no name of an agent: letters, digits, `_`, `.` and `-`")
-        names = [each.name for each in (*self.agents, *self.handoffs)]
+        names = [agent.name for agent in (*self.agents, *self.handoffs)]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"two agents of {self.name!r} are named {twice!r}")
@@ -63,8 +63,8 @@ class Agent(Flow):
     @property
     def reach(self) -> tuple[str, ...] | None:
         """Names of the tools that it and the agents beside it may call; `None` for all of the run."""
-        reaches = [self.tools, *(each.reach for each in (*self.agents, *self.handoffs))]
-        return None if None in reaches else tuple(dict.fromkeys(name for each in reaches for name in each or ()))
+        reaches = [self.tools, *(agent.reach for agent in (*self.agents, *self.handoffs))]
+        return None if None in reaches else tuple(dict.fromkeys(name for reach in reaches for name in reach or ()))
 
     def step(self, question: str, name: str) -> Step:
         """Return a step for the patch of a reader: the agent works on a question, as a part of the run."""

@@ -333,8 +333,8 @@ class All(Several[list[T]]):
         self.members: Sequence[Promise[object]] = self._each
         self._open = len(self._each)
         self._exceptions = exceptions
-        for each in self._each:
-            each.when_ended(lambda each=each: self._one(each))
+        for member in self._each:
+            member.when_ended(lambda member=member: self._one(member))
         if not self._each:
             self.settle([])
 
@@ -343,7 +343,7 @@ class All(Several[list[T]]):
         if member.error is not None and not self._exceptions:
             self.settle(error=member.error)
         elif not self._open:
-            self.settle([each.outcome() if each.error is None else each.error for each in self._each])
+            self.settle([member.outcome() if member.error is None else member.error for member in self._each])
 
 
 class First(Several[T | None]):
@@ -362,8 +362,8 @@ class First(Several[T | None]):
         self.members: Sequence[Promise[object]] = self._each
         self._open = len(self._each)
         self._ok, self._cancel, self._any_end = ok, cancel, any_end
-        for each in self._each:
-            each.when_ended(lambda each=each: self._one(each))
+        for member in self._each:
+            member.when_ended(lambda member=member: self._one(member))
         if not self._each:
             self.settle(None)
 
@@ -372,14 +372,14 @@ class First(Several[T | None]):
             return
         self._open -= 1
         try:
-            found = self._any_end or (member.error is None and (self._ok is None or self._ok(member.outcome())))
+            wins = self._any_end or (member.error is None and (self._ok is None or self._ok(member.outcome())))
         except Exception as raised:
             self.settle(error=raised)
             return
-        if found:
+        if wins:
             self.settle(None if member.error is not None else member.outcome(), member.error)
-            for each in self._each:
-                if not each.ended:
-                    self._cancel(each)
+            for other in self._each:
+                if not other.ended:
+                    self._cancel(other)
         elif not self._open:
             self.settle(None)

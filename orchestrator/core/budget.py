@@ -87,8 +87,8 @@ class Budget(Frozen):
         return _new_budget(**given)
 
     def __repr__(self) -> str:
-        said = {**self.limits, **({"strict": True} if self.strict else {})}
-        return f"Budget({', '.join(f'{name}={value!r}' for name, value in said.items())})"
+        fields = {**self.limits, **({"strict": True} if self.strict else {})}
+        return f"Budget({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
 
     __str__ = __repr__
 

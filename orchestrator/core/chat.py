@@ -118,7 +118,7 @@ class Message(Frozen):
     """Who speaks, where several do."""
     tool_calls: tuple[ToolCall, ...] = Field(default=(), exclude_if=lambda calls: not calls)
     """Of an assistant."""
-    tool_call_id: str | None = Field(default=None, exclude_if=lambda each: each is None)
+    tool_call_id: str | None = Field(default=None, exclude_if=lambda value: value is None)
     """Of a tool: which call this is the result of."""
     reasoning: str = Field(
         default="",
@@ -126,7 +126,7 @@ class Message(Frozen):
         exclude_if=lambda reasoning: not reasoning,
     )
     """Of an assistant: what it thought before it spoke."""
-    said: str = Field(default="", exclude_if=lambda said: not said)
+    said: str = Field(default="", exclude_if=lambda value: not value)
     """Of an assistant's turn that this run made: the model's text as it was, reasoning and calls in it. Set by the
     machine, so that the turn can be continued token for token."""
 
@@ -177,11 +177,11 @@ def spoken(text: str, first: int = 1, of: str = "") -> Message:
     calls: list[ToolCall] = []
 
     def taken(body: str) -> bool:
-        read = [each for each in calls_in(loads(body)) if not each.wrong]
+        read = [call for call in calls_in(loads(body)) if not call.wrong]
         if not read or len(calls) + len(read) > MOST_CALLS:
             return False
-        for each in read:
-            function = FunctionCall(name=each.name[:200], arguments=json.dumps(each.arguments, ensure_ascii=False))
+        for call in read:
+            function = FunctionCall(name=call.name[:200], arguments=json.dumps(call.arguments, ensure_ascii=False))
             calls.append(ToolCall(id=call_id(first + len(calls), of), function=function))
         return True
 
@@ -219,13 +219,13 @@ def read_messages(given: object, what: str = "messages") -> tuple[Message, ...]:
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence):
         raise FieldError(f'{what} is no list of messages: write [{{"role": "user", "content": "…"}}]', what)
     items = cast("Sequence[object]", given)
-    found = tuple(_read(each, f"{what}[{place}]") for place, each in enumerate(items))
-    if not found:
+    messages = tuple(_read(item, f"{what}[{place}]") for place, item in enumerate(items))
+    if not messages:
         raise FieldError(f"{what} is empty: give at least one user's message", what)
-    if not any(each.role == "user" for each in found):
+    if not any(message.role == "user" for message in messages):
         raise FieldError(f"{what} has no user's message: say what is asked", what)
-    _check_calls(found, what)
-    return found
+    _check_calls(messages, what)
+    return messages
 
 
 def _read(given: object, what: str) -> Message:
@@ -239,9 +239,11 @@ def _read(given: object, what: str) -> Message:
         kind = type(given).__name__
         raise FieldError(f'{what} is a {kind} and no message: write {{"role": "user", "content": "…"}}', what)
     named = cast("Mapping[object, object]", fields)
-    kept = {str(key): each for key, each in named.items() if key in ("role", "content") or each not in (None, [], "")}
+    kept = {
+        str(key): value for key, value in named.items() if key in ("role", "content") or value not in (None, [], "")
+    }
     if isinstance(calls := kept.get("tool_calls"), list | tuple):  # a stream's calls have a place
-        kept["tool_calls"] = [_without_place(each) for each in cast("Sequence[object]", calls)]
+        kept["tool_calls"] = [_without_place(call) for call in cast("Sequence[object]", calls)]
     if "said" in kept:
         raise FieldError(f"{what}: `said` is set by the machine alone: leave it out", what)
     try:
@@ -258,7 +260,7 @@ def _read(given: object, what: str) -> Message:
 def _without_place(call: object) -> object:
     if not isinstance(call, Mapping):
         return call
-    return {key: each for key, each in cast("Mapping[object, object]", call).items() if key != "index"}
+    return {key: value for key, value in cast("Mapping[object, object]", call).items() if key != "index"}
 
 
 def _clean(value: object, depth: int = 0) -> object:
@@ -267,9 +269,9 @@ def _clean(value: object, depth: int = 0) -> object:
         case str():
             return writable(value)
         case Mapping() if depth < 8:
-            return {key: _clean(each, depth + 1) for key, each in cast("Mapping[object, object]", value).items()}
+            return {key: _clean(inner, depth + 1) for key, inner in cast("Mapping[object, object]", value).items()}
         case list() | tuple() if depth < 8:
-            return [_clean(each, depth + 1) for each in cast("Sequence[object]", value)]
+            return [_clean(inner, depth + 1) for inner in cast("Sequence[object]", value)]
         case _:
             return value
 
@@ -280,26 +282,26 @@ _TAGS = ("none", "parts", "text", "image_url", "value")
 
 def _complaints(error: ValidationError) -> str:
     known = list(Message.model_fields)
-    said: list[str] = []
-    for each in first_of_each(error):
-        loc = [part for part in each["loc"] if part not in _TAGS]
-        near = did_you_mean(str(loc[0]), known) if each["type"] == "extra_forbidden" and loc else ""
-        said.append(explain(f"`{json_path(loc)}`" if loc else "it", each) + near)
-    return "; ".join(said)
+    complaints: list[str] = []
+    for detail in first_of_each(error):
+        loc = [part for part in detail["loc"] if part not in _TAGS]
+        near = did_you_mean(str(loc[0]), known) if detail["type"] == "extra_forbidden" and loc else ""
+        complaints.append(explain(f"`{json_path(loc)}`" if loc else "it", detail) + near)
+    return "; ".join(complaints)
 
 
 def _check_calls(messages: Sequence[Message], what: str) -> None:
     """Refuse calls without results, and results without calls."""
     waiting: dict[str, int] = {}
-    for place, each in enumerate(messages):
-        if each.role == "tool":
-            if each.tool_call_id not in waiting:
+    for place, message in enumerate(messages):
+        if message.role == "tool":
+            if message.tool_call_id not in waiting:
                 raise FieldError(
-                    f"{what}[{place}] is the result of {each.tool_call_id!r}, and the assistant's message before it "
+                    f"{what}[{place}] is the result of {message.tool_call_id!r}, and the assistant's message before it "
                     f"has no such call that waits (waiting: {', '.join(waiting) or 'none'})",
                     f"{what}[{place}]",
                 )
-            del waiting[each.tool_call_id]
+            del waiting[message.tool_call_id]
             continue
         if waiting:
             raise FieldError(
@@ -307,7 +309,7 @@ def _check_calls(messages: Sequence[Message], what: str) -> None:
                 "stands between",
                 f"{what}[{place}]",
             )
-        for call in each.tool_calls:
+        for call in message.tool_calls:
             if call.id in waiting:
                 raise FieldError(f"{what}[{place}]: two calls have the id {call.id!r}", f"{what}[{place}]")
             waiting[call.id] = place
@@ -337,19 +339,19 @@ _WHO = {"system": "System", "developer": "System", "user": "User", "assistant": 
 def transcript(messages: Sequence[Message], opens: bool = True) -> Iterator[str | ValuePart]:
     """Yield the pieces of a conversation as plain text, for a model without a chat template. A user's message that
     `opens` the conversation stands bare, and the answer to it follows at once."""
-    for place, each in enumerate(messages):
-        bare = opens and place == 0 and each.role == "user"
-        answers_bare = opens and place == 1 and each.role == "assistant" and messages[0].role == "user"
-        if each.role == "assistant" and (each.said or answers_bare):
+    for place, message in enumerate(messages):
+        bare = opens and place == 0 and message.role == "user"
+        answers_bare = opens and place == 1 and message.role == "assistant" and messages[0].role == "user"
+        if message.role == "assistant" and (message.said or answers_bare):
             # `said` goes on where the model was asked to
-            yield ("" if answers_bare else "\n\nAssistant:") + (each.said or f"\n\n{_written(each)}")
+            yield ("" if answers_bare else "\n\nAssistant:") + (message.said or f"\n\n{_written(message)}")
             continue
         if not bare:
-            yield ("" if opens and place == 0 else "\n\n") + f"{_WHO[each.role]}: "
-        if each.role == "assistant":
-            yield _written(each)
+            yield ("" if opens and place == 0 else "\n\n") + f"{_WHO[message.role]}: "
+        if message.role == "assistant":
+            yield _written(message)
             continue
-        for part in each.parts:
+        for part in message.parts:
             yield "[an image]" if isinstance(part, ImagePart) else part.text if isinstance(part, TextPart) else part
 
 

@@ -25,13 +25,13 @@ def fields_of(cls: type[BaseModel]) -> Mapping[str, FieldInfo]:
     """Return a model's fields, each with its description. A class whose source is not there has none."""
     if cls not in _filled:
         _filled.add(cls)
-        said: dict[str, str] = {}
-        for each in reversed(cls.__mro__):
-            if each is not BaseModel and issubclass(each, BaseModel):
-                said |= _docstrings(each)
+        texts: dict[str, str] = {}
+        for base in reversed(cls.__mro__):
+            if base is not BaseModel and issubclass(base, BaseModel):
+                texts |= _docstrings(base)
         for name, field in cls.model_fields.items():
             if field.description is None:
-                field.description = said.get(name)
+                field.description = texts.get(name)
     return cls.model_fields
 
 
@@ -41,8 +41,8 @@ def described(cls: type[BaseModel]) -> None:
         return
     _rebuilt.add(cls)
     for field in fields_of(cls).values():
-        for each in _models(field.annotation):
-            described(each)
+        for model in _models(field.annotation):
+            described(model)
     cls.model_rebuild(force=True)
 
 
@@ -53,18 +53,18 @@ def _docstrings(cls: type) -> dict[str, str]:
     except (OSError, TypeError, ValueError, SyntaxError):
         return {}
     body = made.body if isinstance(made, ast.ClassDef) else []
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for field, under in zip(body, body[1:], strict=False):
         match field, under:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as text)):
-                found[name] = inspect.cleandoc(text)
+                texts[name] = inspect.cleandoc(text)
             case _:
                 pass
-    return found
+    return texts
 
 
 def _models(annotation: object) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    for each in get_args(annotation):
-        yield from _models(each)
+    for argument in get_args(annotation):
+        yield from _models(argument)

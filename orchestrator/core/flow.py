@@ -159,7 +159,7 @@ class Context:
 
     def called(self, op: Call, after: Iterable[StepHandle[object]] = (), **named: Unpack[StepOptions]) -> CallHandle:
         """Make a tool call as plans have it, once the steps `after` have ended in a value."""
-        return self._add(CallHandle(self, self._host, self._step("call", op, (each.name for each in after), named)))
+        return self._add(CallHandle(self, self._host, self._step("call", op, (step.name for step in after), named)))
 
     def ask(self, question: str, choices: Sequence[JsonValue] = ()) -> CallHandle:
         """Put a question to a person. Awaiting it gives the answer, one of `choices` if there are any; `StepFailed` if
@@ -216,16 +216,16 @@ class Context:
     def gather(self, *awaited: Waited[T], return_exceptions: bool = False) -> All[T]:
         """Wait for steps and coroutines side by side; awaiting it gives their values in order. The first exception
         ends it, unless exceptions are to stand among the values."""
-        return All(self._host, [self._one(each) for each in awaited], return_exceptions)
+        return All(self._host, [self._one(waited) for waited in awaited], return_exceptions)
 
     def first(self, awaited: Iterable[Waited[T]], ok: Callable[[T], bool] | None = None) -> First[T]:
         """Wait for the first value for which `ok` holds (the first value at all without it) and give up the others, in
         the engine too. Awaiting it gives that value, or `None` if there is none."""
-        return First(self._host, [self._one(each) for each in awaited], ok, self.cancel)
+        return First(self._host, [self._one(waited) for waited in awaited], ok, self.cancel)
 
     def race(self, awaited: Iterable[Waited[T]]) -> First[T]:
         """Wait for the first to end, in a value or an exception, and give up the others."""
-        return First(self._host, [self._one(each) for each in awaited], None, self.cancel, any_end=True)
+        return First(self._host, [self._one(waited) for waited in awaited], None, self.cancel, any_end=True)
 
     def cancel(self, awaited: Promise[object], reason: str = "given up by the flow") -> None:
         """Give something up: a step, or a coroutine of `gather`, `first` or `race` with the steps that it has made."""
@@ -268,13 +268,13 @@ class Context:
         the run's `tools` that are named (all by default), and the conversation before the question (`messages`).
         Raises what the flow raises; `FlowError` for a tool that is not there.
         """
-        known = {each.name for each in self._tools}
+        known = {tool.name for tool in self._tools}
         missing = sorted(set(tools or ()) - known)
         if missing:
             raise FlowError(f"{name or 'a flow'} wants the tools {', '.join(missing)}: give them to the run")
         place = self._next(name or "flow")
         async with self.scope(budget) as inner:
-            chosen = tuple(each for each in self._tools if tools is None or each.name in tools)
+            chosen = tuple(tool for tool in self._tools if tools is None or tool.name in tools)
             asked = {"text": question, "messages": tuple(messages), "asked": False}
             request = self.brief.request.model_copy(update=asked)
             task = self.brief.task.model_copy(update={"text": question})
@@ -396,7 +396,7 @@ class Flow(Planner):
             case {"planner": dict() as spec, "tools": tools, "state": state}:
                 planner = brief.plugin("planner", Plugin.model_validate(spec))
                 assert isinstance(planner, Planner)
-                chosen = tuple(each for each in brief.tools if not isinstance(tools, list) or each.name in tools)
+                chosen = tuple(tool for tool in brief.tools if not isinstance(tools, list) or tool.name in tools)
                 return planner.reader(step.model_copy(update={"state": state}), replace(brief, tools=chosen))
             case _:
                 return super().reader(step, brief)
@@ -445,8 +445,8 @@ def may_change(step: Step, brief: Brief) -> bool:
     """Whether a step changes the world, or is a flow that may call a tool which does."""
     match step.state:
         case {"flow": dict(), "reach": reach}:
-            tools = (each for each in brief.tools if not isinstance(reach, list) or each.name in reach)
-            return any(each.side_effects or each.approve for each in tools)
+            tools = (tool for tool in brief.tools if not isinstance(reach, list) or tool.name in reach)
+            return any(tool.side_effects or tool.approve for tool in tools)
         case _:
             return step.side_effects
 

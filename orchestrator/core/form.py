@@ -66,22 +66,22 @@ class Form(Frozen):
     def read(self, text: str, check: Callable[[JsonValue], str]) -> tuple[JsonValue, str]:
         """Return the value that a text holds, and why there is none (empty if there is one). `check` says what is wrong
         with a value as the schema sees it."""
-        found = json_in(text)
-        if found is None:
+        data = json_in(text)
+        if data is None:
             return None, "there is no JSON object in it"
-        if wrong := check(found):
-            wrapping: JsonValue = {"value": found}
+        if wrong := check(data):
+            wrapping: JsonValue = {"value": data}
             if not self.wrapped or check(wrapping):  # a model may leave the wrapping out
                 return None, wrong
-            found = wrapping
-        value: JsonValue = cast("dict[str, JsonValue]", found)["value"] if self.wrapped else found
+            data = wrapping
+        value: JsonValue = cast("dict[str, JsonValue]", data)["value"] if self.wrapped else data
         adapter = ADAPTERS.get(self.key)
         if adapter is not None:
             try:
                 adapter.validate_json(json.dumps(value))
             except ValidationError as error:
-                each = first_of_each(error)[0]
-                return None, explain(f"`{json_path(each['loc'])}`" if each["loc"] else "it", each)
+                detail = first_of_each(error)[0]
+                return None, explain(f"`{json_path(detail['loc'])}`" if detail["loc"] else "it", detail)
             except Exception as error:  # a validator of the user's own
                 return None, f"{type(error).__name__}: {error}"
         return value, ""
@@ -92,24 +92,24 @@ def json_in(text: str) -> JsonValue:
     stands in it; `None` if there is none. A block of reasoning before it does not count."""
     text = split_reasoning(text)[1].strip()
     blocks = [part.partition("\n")[2] for part in text.split("```")[1::2]]
-    for each in (text, *reversed(blocks)):
+    for block in (text, *reversed(blocks)):
         try:
-            return json_value(json.loads(each, parse_constant=_refuse))
+            return json_value(json.loads(block, parse_constant=_refuse))
         except (ValueError, RecursionError):
             pass
     decoder = json.JSONDecoder(parse_constant=_refuse)
     longest: JsonValue = None
     most = end = 0
-    for _, found in zip(range(_STARTS), _START.finditer(text), strict=False):
-        if found.start() < end:  # within the value before
+    for _, start in zip(range(_STARTS), _START.finditer(text), strict=False):
+        if start.start() < end:  # within the value before
             continue
         try:
-            value, stop = decoder.raw_decode(text, found.start())
+            value, stop = decoder.raw_decode(text, start.start())
             value = json_value(value)
         except (ValueError, RecursionError):
             continue
-        if stop - found.start() > most:
-            longest, most = value, stop - found.start()
+        if stop - start.start() > most:
+            longest, most = value, stop - start.start()
         end = stop
     return longest
 
@@ -138,7 +138,7 @@ def _is_object(schema: dict[str, JsonValue]) -> bool:
 
 
 def _wrapped(schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    inner = {key: each for key, each in schema.items() if key not in ("$defs", "$schema")}
+    inner = {key: value for key, value in schema.items() if key not in ("$defs", "$schema")}
     outer: dict[str, JsonValue] = {
         "type": "object",
         "properties": {"value": inner},

@@ -292,8 +292,8 @@ class Allocator(Merge):
         if self.most_tokens is None:
             return room
         used = sum(probe.tokens for probe in probes)
-        each = max(1, -(-used // max(1, sum(probe.tokens > 0 for probe in probes))))
-        return min(room, max(0, self.most_tokens - used) // each)
+        mean = max(1, -(-used // max(1, sum(probe.tokens > 0 for probe in probes))))
+        return min(room, max(0, self.most_tokens - used) // mean)
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the allocation as a value."""

@@ -89,8 +89,8 @@ def faults(schema: Mapping[str, JsonValue], value: JsonValue, most: int = 1) -> 
 
     Raises `ValueError` where that cannot be said: see `check_schema`, or the check takes too many steps.
     """
-    found = _errors(cast("dict[str, object]", schema), value, Registry(), most)
-    return [Fault(tuple(each.absolute_path), each.json_path, each.message) for each in found]
+    errors = _errors(cast("dict[str, object]", schema), value, Registry(), most)
+    return [Fault(tuple(error.absolute_path), error.json_path, error.message) for error in errors]
 
 
 def _errors(
@@ -106,8 +106,8 @@ def _errors(
 
 
 def _check_parts(schema: Mapping[str, JsonValue]) -> None:
-    said = schema.get("$schema")
-    form = specification_with(said, DRAFT202012) if isinstance(said, str) else DRAFT202012
+    dialect = schema.get("$schema")
+    form = specification_with(dialect, DRAFT202012) if isinstance(dialect, str) else DRAFT202012
     registry: SchemaRegistry = Registry()
     resolver = registry.with_resource("", form.create_resource(dict(schema))).resolver()
     parts: list[JsonValue] = [dict(schema)]
@@ -122,7 +122,7 @@ def _check_parts(schema: Mapping[str, JsonValue]) -> None:
             if isinstance(pattern := part.get("pattern"), str):
                 expression(pattern)
             if isinstance(named := part.get("patternProperties"), dict):
-                _ = [expression(each) for each in named]
+                _ = [expression(pattern) for pattern in named]
             ref = part.get("$ref")
             if isinstance(ref, str) and not (inner and ref.startswith("#")):
                 try:
@@ -144,7 +144,9 @@ def _bounded(kind: type[Validator]) -> type[_Validator]:
     changed = {name: _counted(own.get(name, rule)) for name, rule in rules.items()}
     made = cast("Callable[[object, object], type[_Validator]]", extend)(kind, changed)
     # The library's own takes another class, whose rules are neither counted nor linear, where a part has a `$schema`.
-    fields = [(each.name, each.alias) for each in attrs.fields(cast("type[attrs.AttrsInstance]", made)) if each.init]
+    fields = [
+        (field.name, field.alias) for field in attrs.fields(cast("type[attrs.AttrsInstance]", made)) if field.init
+    ]
 
     def evolve(validator: _Validator, **changes: object) -> _Validator:
         for name, alias in fields:
@@ -158,12 +160,12 @@ def _bounded(kind: type[Validator]) -> type[_Validator]:
 
 def _counted(rule: Rule) -> Rule:
     def counted(
-        validator: _Validator, said: object, value: object, schema: Mapping[str, object]
+        validator: _Validator, rule_value: object, value: object, schema: Mapping[str, object]
     ) -> Iterator[ValidationError]:
         validator.format_checker.spend(
-            1 + len(said) // 8 if isinstance(said, Sized) and not isinstance(said, str) else 1
+            1 + len(rule_value) // 8 if isinstance(rule_value, Sized) and not isinstance(rule_value, str) else 1
         )
-        return rule(validator, said, value, schema)
+        return rule(validator, rule_value, value, schema)
 
     return counted
 
@@ -173,24 +175,26 @@ def _matches(validator: _Validator, pattern: str, text: str) -> bool:
     return expression(pattern).search(text) is not None
 
 
-def _pattern(validator: _Validator, said: object, value: object, _: Mapping[str, object]) -> Iterator[ValidationError]:
-    if isinstance(value, str) and not _matches(validator, str(said), value):
-        yield ValidationError(f"{value[:200]!r} does not match {said!r}")
+def _pattern(
+    validator: _Validator, pattern: object, value: object, _: Mapping[str, object]
+) -> Iterator[ValidationError]:
+    if isinstance(value, str) and not _matches(validator, str(pattern), value):
+        yield ValidationError(f"{value[:200]!r} does not match {pattern!r}")
 
 
 def _pattern_properties(
-    validator: _Validator, said: object, value: object, _: Mapping[str, object]
+    validator: _Validator, patterns: object, value: object, _: Mapping[str, object]
 ) -> Iterator[ValidationError]:
     if isinstance(value, dict):
         fields = cast("dict[str, object]", value)
-        for pattern, inner in cast("dict[str, object]", said).items():
-            for name, each in fields.items():
+        for pattern, inner in cast("dict[str, object]", patterns).items():
+            for name, field in fields.items():
                 if _matches(validator, pattern, name):
-                    yield from validator.descend(each, inner, path=name, schema_path=pattern)
+                    yield from validator.descend(field, inner, path=name, schema_path=pattern)
 
 
 def _additional(
-    validator: _Validator, said: object, value: object, schema: Mapping[str, object]
+    validator: _Validator, allowed: object, value: object, schema: Mapping[str, object]
 ) -> Iterator[ValidationError]:
     if not isinstance(value, dict):
         return
@@ -198,20 +202,20 @@ def _additional(
     fields = cast("dict[str, object]", value)
     more = [name for name in fields if name not in cast("dict[str, object]", known)]
     more = [name for name in more if not any(_matches(validator, pattern, name) for pattern in patterns)]
-    if isinstance(said, dict):
+    if isinstance(allowed, dict):
         for name in more:
-            yield from validator.descend(fields[name], cast("object", said), path=name)
-    elif not said and more:
+            yield from validator.descend(fields[name], cast("object", allowed), path=name)
+    elif not allowed and more:
         listed = ", ".join(map(repr, sorted(more)[:20]))
         yield ValidationError(f"Additional properties are not allowed ({listed} were unexpected)")
 
 
-def _unique(_: _Validator, said: object, value: object, __: Mapping[str, object]) -> Iterator[ValidationError]:
-    if not said or not isinstance(value, list):
+def _unique(_: _Validator, unique: object, value: object, __: Mapping[str, object]) -> Iterator[ValidationError]:
+    if not unique or not isinstance(value, list):
         return
     seen: set[str] = set()
-    for each in cast("list[object]", value):
-        key = _key(each)
+    for item in cast("list[object]", value):
+        key = _key(item)
         if key in seen:
             yield ValidationError("it has the same item twice")
             return
@@ -234,14 +238,14 @@ def _key(value: object) -> str:
 
 def _unevaluated(rule: Rule) -> Rule:
     def unevaluated(
-        validator: _Validator, said: object, value: object, schema: Mapping[str, object]
+        validator: _Validator, rule_value: object, value: object, schema: Mapping[str, object]
     ) -> Iterator[ValidationError]:
         # The library looks through all that the schema refers to by itself: uncounted, and with Python's expressions.
         if _reaches_far(schema):
             raise ValueError("`unevaluatedProperties` and `unevaluatedItems` go with neither `$ref` nor "
                              "`patternProperties` here: write `additionalProperties`")  # fmt: skip
         validator.format_checker.spend(100)
-        yield from rule(validator, said, value, schema)
+        yield from rule(validator, rule_value, value, schema)
 
     return unevaluated
 

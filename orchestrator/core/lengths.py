@@ -66,7 +66,7 @@ def expected_tokens(
             if rest <= 0.0:
                 break
     if rest > 0.0:
-        prior = (min(limit, SHARE * limit * each) for each in _PRIOR)
+        prior = (min(limit, SHARE * limit * multiple) for multiple in _PRIOR)
         longer += [(length, rest / ENOUGH) for length in prior if length > known]
     if not longer:
         return max(1.0, SHARE * (limit - known))

@@ -87,10 +87,10 @@ def _of_text(text: str) -> Plugin:
             raise PluginError(f"{text!r}: {key!r} is not an option: write them as option=value,option=value")
         inner = options
         for part in outer:  # `plan.max_tokens=4000`: a field of the option `plan`
-            found = inner.setdefault(part, {})
-            if not isinstance(found, dict):
+            deeper = inner.setdefault(part, {})
+            if not isinstance(deeper, dict):
                 raise PluginError(f"{text!r}: the option {part!r} is given whole and in parts")
-            inner = found
+            inner = deeper
         if last == "template" and rest.lstrip().startswith("@"):  # a row or a body must not read this machine's files
             raise PluginError(f"{text!r}: {key}=@FILE is read only where a person types it: give the text itself")
         if last in inner:
@@ -227,16 +227,16 @@ class Sampling(Frozen):
     """Tokens less likely than this share of the likeliest one are left out."""
     repetition_penalty: float = Field(default=1.0, gt=0.0)
     """Above 1 tokens that occurred before become less likely (CTRL, arXiv 1909.05858); 1 changes nothing."""
-    presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, exclude_if=lambda each: not each)
+    presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, exclude_if=lambda value: not value)
     """Taken off the logit of each token that the output has already; 0 changes nothing."""
-    frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, exclude_if=lambda each: not each)
+    frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, exclude_if=lambda value: not value)
     """The same, times how often the output has the token."""
-    logit_bias: LogitBias = Field(default_factory=dict, exclude_if=lambda each: not each)
+    logit_bias: LogitBias = Field(default_factory=dict, exclude_if=lambda value: not value)
     """Added to the logits of tokens, by token id (a number as text, as JSON has it), from -100 to 100."""
     seed: int | None = None
     """Of the random numbers of a sampled answer. An attempt that goes on from tokens of another gets one made of this
     seed and the number of those tokens."""
-    arithmetic: float | None = Field(default=None, ge=0.0, lt=1.0, exclude_if=lambda each: each is None)
+    arithmetic: float | None = Field(default=None, ge=0.0, lt=1.0, exclude_if=lambda value: value is None)
     """The code of this line of arithmetic sampling (arXiv 2210.15458), from which all its tokens follow: a number in
     [0, 1) in place of random ones. Lines of one prompt whose codes are far apart say different things; one whose code
     is uniform is an ordinary sample. Without effect at temperature 0."""
@@ -249,9 +249,9 @@ class Sampling(Frozen):
     logprobs: int = Field(default=0, ge=-1)
     """At how many of the likeliest tokens of each position to look: 0 none; 1 the sampled one alone (the result then
     carries their mean as `logprob`); k >= 2 also summarised as `Result.signals`; -1 the whole vocabulary."""
-    token_logprobs: bool = Field(default=False, exclude_if=lambda each: not each)
+    token_logprobs: bool = Field(default=False, exclude_if=lambda value: not value)
     """Whether the result also has each token's log-probability (`Result.drawn`); needs `logprobs` of 1 or more."""
-    top_logprobs: int | None = Field(default=None, ge=0, le=20, exclude_if=lambda each: each is None)
+    top_logprobs: int | None = Field(default=None, ge=0, le=20, exclude_if=lambda value: value is None)
     """Have each token's text and log-probability told, with so many of the likeliest beside it (`Result.tokens`)."""
     window: int = Field(default=0, ge=0)
     """Tokens in a sliding group of confidence (W of DeepConf, arXiv 2508.15260); 0: no groups."""
@@ -323,20 +323,20 @@ class Think(Frozen):
     """With `chat`: functions that the model may call by itself, by its chat template or the server's API. Its calls are
     part of the text, each as `<tool_call>{"name": …, "arguments": …}</tool_call>`. A server that takes no functions is
     not told of them, so a prompt that relies on them says in words what else to write."""
-    tool_choice: str = Field(default="required", max_length=64, exclude_if=lambda each: each == "required")
+    tool_choice: str = Field(default="required", max_length=64, exclude_if=lambda value: value == "required")
     """`auto`: the model may call one of `tools`. `required`: it must. A name: it must call that one. A server is told
     so; an engine in this process holds the model to it."""
-    parallel_tool_calls: bool = Field(default=True, exclude_if=lambda each: each)
+    parallel_tool_calls: bool = Field(default=True, exclude_if=lambda value: value)
     """Whether one turn may make several calls."""
     thinking: Thinking = Field(default="auto", exclude_if=lambda thinking: thinking == "auto")
     """Whether a model that can think before it answers shall; `auto` leaves it to the model."""
     thinking_tokens: int | None = Field(default=None, ge=0, exclude_if=lambda tokens: tokens is None)
     """Most tokens of thoughts, beyond `Sampling.max_tokens`; `None`: 8,192 where the model is known to think."""
-    reasoning_effort: str | None = Field(default=None, max_length=40, exclude_if=lambda each: each is None)
+    reasoning_effort: str | None = Field(default=None, max_length=40, exclude_if=lambda value: value is None)
     """How much a model that reasons shall think, in the server's words: `low`, `medium`, `high`."""
-    chat_template_kwargs: dict[str, JsonValue] = Field(default_factory=dict, exclude_if=lambda each: not each)
+    chat_template_kwargs: dict[str, JsonValue] = Field(default_factory=dict, exclude_if=lambda value: not value)
     """Values for the model's chat template, such as `{"enable_thinking": false}`."""
-    extra_body: dict[str, JsonValue] = Field(default_factory=dict, exclude_if=lambda each: not each)
+    extra_body: dict[str, JsonValue] = Field(default_factory=dict, exclude_if=lambda value: not value)
     """Further fields of the request to a server, as they are. Of an engine in this process see
     `Worker.extra_body`."""
 
@@ -382,8 +382,10 @@ class Think(Frozen):
         opens = self.after is None and not self.context
         if not self.chat or (opens and not new):
             return self.prompt
-        said = [Text(text=each) if isinstance(each, str) else Ref(step=each.step) for each in transcript(new, opens)]
-        out: list[Part] = [*self.context, *said]
+        spoken = [
+            Text(text=piece) if isinstance(piece, str) else Ref(step=piece.step) for piece in transcript(new, opens)
+        ]
+        out: list[Part] = [*self.context, *spoken]
         joins = bool(new) and new[-1].role == "user"
         if self.prompt:
             out += (Text(text="\n" if joins else "\n\nUser: "), *self.prompt)

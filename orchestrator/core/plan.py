@@ -89,9 +89,9 @@ class Step(Frozen):
         match self.op:
             case Think(prompt=parts, messages=messages):
                 yield from (part.step for part in parts if isinstance(part, Ref))
-                for each in messages:
-                    if isinstance(each.content, tuple):
-                        yield from (part.step for part in each.content if part.type == "value")
+                for message in messages:
+                    if isinstance(message.content, tuple):
+                        yield from (part.step for part in message.content if part.type == "value")
             case Call(args=args):
                 if args:
                     yield from json_references(args)

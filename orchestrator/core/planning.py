@@ -135,27 +135,27 @@ def call_model(
         after: the step whose line the call continues.
         options: what the planner says itself; it goes before what the prompt says.
     """
-    said = _as_options(prompt) | cast("dict[str, object]", options)
-    said.setdefault("chat", brief.task.chat() if after is None else bool(said.get("messages")))
-    return _called(name, pieces, said, derive(brief.request.seed, planner, name), after)
+    fields = _as_options(prompt) | cast("dict[str, object]", options)
+    fields.setdefault("chat", brief.task.chat() if after is None else bool(fields.get("messages")))
+    return _called(name, pieces, fields, derive(brief.request.seed, planner, name), after)
 
 
 def ask_model(task: Task, name: str, pieces: str, prompt: Prompt, **options: Unpack[CallOptions]) -> Step:
     """Return the same for a merge, which sees the task and not the request: a call that is sampled has no seed."""
-    said = _as_options(prompt) | cast("dict[str, object]", options)
-    said.setdefault("chat", task.chat())
-    return _called(name, pieces, said, None)
+    fields = _as_options(prompt) | cast("dict[str, object]", options)
+    fields.setdefault("chat", task.chat())
+    return _called(name, pieces, fields, None)
 
 
 def _called(
-    name: str, pieces: str | Sequence[Part], said: dict[str, object], seed: int | None, after: str | None = None
+    name: str, pieces: str | Sequence[Part], fields: dict[str, object], seed: int | None, after: str | None = None
 ) -> Step:
     """Return a call with these options."""
-    step = {key: said.pop(key) for key in _OF_STEP if key in said}
-    form = said["structured"] = said.pop("form", None)
+    step = {key: fields.pop(key) for key in _OF_STEP if key in fields}
+    form = fields["structured"] = fields.pop("form", None)
     if isinstance(form, str):  # the planner makes no such form for this call
         raise FlowError(f"the call {name!r} has no form {form!r} of its own: leave the form out, or write it out")
-    sampling = {key: said.pop(key) for key in list(said) if key in _OF_SAMPLING}
+    sampling = {key: fields.pop(key) for key in list(fields) if key in _OF_SAMPLING}
     stop = sampling.pop("stop", ())
     if stop:
         sampling["stop"] = (stop,) if isinstance(stop, str) else tuple(cast("Sequence[str]", stop))
@@ -165,17 +165,17 @@ def _called(
         sampling.setdefault("seed", seed)
     else:
         sampling.pop("seed", None)  # nothing is drawn
-    chat = said.pop("chat")
+    chat = fields.pop("chat")
     given = (Text(text=pieces),) if isinstance(pieces, str) and pieces else pieces
     parts = tuple(cast("Sequence[Part]", given))
-    begin = str(said.pop("begin", "") or "")
+    begin = str(fields.pop("begin", "") or "")
     begin = NO_THINKING if begin == "no-thinking" else begin
     if begin and not chat:  # text without roles: the model's turn begins where the prompt ends
         parts, begin = (*parts, Text(text=f"\n{begin}")), ""
-    unknown = [key for key in said if key not in Think.model_fields]
+    unknown = [key for key in fields if key not in Think.model_fields]
     if unknown:
         raise FlowError(f"a model call has no option {', '.join(unknown)}")
-    op = _CALL(prompt=parts, chat=chat, begin=begin, sampling=sampling, after=after, **said)
+    op = _CALL(prompt=parts, chat=chat, begin=begin, sampling=sampling, after=after, **fields)
     return _STEP(name=name, op=op, **step)
 
 

@@ -125,14 +125,14 @@ class PrefixIndex:
 
     def held(self, root: Hashable, content: bytes) -> dict[str, int]:
         """Return how many bytes of a context, from its start, each worker holds; workers without any are left out."""
-        found: list[tuple[int, int]] = []
+        nodes: list[tuple[int, int]] = []
         for node, upto in self._walk(root, content):
             if not node.holders:
                 break
-            found.append((upto, node.holders))
+            nodes.append((upto, node.holders))
         held: dict[str, int] = {}
         seen = 0
-        for upto, holders in reversed(found):
+        for upto, holders in reversed(nodes):
             new = holders & ~seen
             seen |= new
             while new:
@@ -312,7 +312,7 @@ class PrefixIndex:
             del node.parent.children[node.edge[0]]
             node = node.parent
         if node.parent is None and not node.children:
-            self._roots = {root: each for root, each in self._roots.items() if each is not node}
+            self._roots = {root: top for root, top in self._roots.items() if top is not node}
 
 
 def _bits(mask: int) -> Iterator[int]:

@@ -110,14 +110,14 @@ def harness(program: str, entry: str, inputs: Sequence[Sequence[JsonValue]], key
     return _HARNESS.format(
         mark=repr(f"{_MARK}{key} "),
         program=repr(program),
-        inputs=repr(json.dumps([list(each) for each in inputs])),
+        inputs=repr(json.dumps([list(arguments) for arguments in inputs])),
         entry=repr(entry),
     )
 
 
-def outputs(said: JsonValue, count: int, key: str) -> list[Cell]:
+def outputs(result: JsonValue, count: int, key: str) -> list[Cell]:
     """Read what a run of `harness` printed: a cell for each of `count` inputs."""
-    printed = said.get("stdout", "") if isinstance(said, dict) else ""
+    printed = result.get("stdout", "") if isinstance(result, dict) else ""
     cells: list[Cell] = []
     mark = f"{_MARK}{key} "
     for line in str(printed).split("\n"):
@@ -150,7 +150,10 @@ def timed(program: str, entry: str, inputs: Sequence[Sequence[JsonValue]], repea
     """Return a program that times a function: its one value is a list of `repeats` times, in seconds of CPU a pass over
     all inputs. A pass is repeated until a time is 5 ms long. `key` as for `harness`."""
     return harness(
-        program + _TIMER.format(entry=entry), "_plait_timed", [[[list(each) for each in inputs], repeats]], key
+        program + _TIMER.format(entry=entry),
+        "_plait_timed",
+        [[[list(arguments) for arguments in inputs], repeats]],
+        key,
     )
 
 

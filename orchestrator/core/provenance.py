@@ -78,8 +78,8 @@ def _difference(path: str, there: JsonValue, here: JsonValue) -> str:
     if isinstance(there, dict) and isinstance(here, dict):
         for name in sorted({*there, *here}):
             inner = cast("Mapping[str, JsonValue]", there).get(name), cast("Mapping[str, JsonValue]", here).get(name)
-            if found := _difference(f"{path}.{name}" if path else name, *inner):
-                return found
+            if difference := _difference(f"{path}.{name}" if path else name, *inner):
+                return difference
         return ""
     return "" if there == here else f"{path} is {_short(there)} there and {_short(here)} here"
 

@@ -98,8 +98,8 @@ class Expression:
         """Yield the matches from left to right, none over another, as long as the bound on the work allows. A match
         ends where it would in the next few hundred characters, also where it could be longer with all of the text."""
         data = text.encode("utf-8", "replace")
-        start, width, left, found = 0, _WINDOW, self._most, 0
-        while start <= len(data) and left > 0 and found < _MATCHES:
+        start, width, left, matches = 0, _WINDOW, self._most, 0
+        while start <= len(data) and left > 0 and matches < _MATCHES:
             end = _boundary(data, start + min(width, left))
             match = self._compiled.search(data, start, end)
             if match is None or (match.span()[1] == end < len(data)):  # it may be longer, or begin later
@@ -111,7 +111,7 @@ class Expression:
                     return
             yield self._found(data, match)
             first, last = match.span()
-            left, found = left - max(_SHORT, last - start), found + 1
+            left, matches = left - max(_SHORT, last - start), matches + 1
             start, width = last if last > first else max(last + 1, _boundary(data, last + 1)), _WINDOW
 
     def _found(self, data: bytes, match: _Match) -> ExpressionMatch:
@@ -138,9 +138,9 @@ def expression(pattern: str) -> Expression:
         made = Expression(pattern)
     except (_RE2.error, UnicodeEncodeError) as error:
         cause: object = error.args[0] if error.args else ""
-        said = cause.decode("utf-8", "replace") if isinstance(cause, bytes) else str(cause)
+        reason = cause.decode("utf-8", "replace") if isinstance(cause, bytes) else str(cause)
         raise ValueError(
-            f"{pattern[:80]!r} is not a regular expression that can be used here: {said} "
+            f"{pattern[:80]!r} is not a regular expression that can be used here: {reason} "
             "(they are read by RE2, which has no lookaround and no back-references)"
         ) from None
     if made.size > LARGEST:

@@ -35,8 +35,8 @@ _LIMITS = ("tokens", "seconds")
 def listed(name: str, given: object, example: str) -> tuple[object, ...]:
     """Return an argument that holds several things. Raises `UsageError` with an example."""
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        said = reprlib.repr(cast("object", given))
-        raise UsageError(f"{name}={said} is no list: write {example}")
+        written = reprlib.repr(cast("object", given))
+        raise UsageError(f"{name}={written} is no list: write {example}")
     return tuple(cast("Iterable[object]", given))
 
 
@@ -78,8 +78,8 @@ def _function(given: object) -> object:
     if fields.get("type") == "function" and isinstance(inner := fields.get("function"), Mapping):
         fields = cast("Mapping[object, object]", inner)
     if not fields:
-        said = reprlib.repr(cast("object", given))
-        raise ValueError(f'{said} is no function: write {{"name": "f", "parameters": {{…}}}}')
+        written = reprlib.repr(cast("object", given))
+        raise ValueError(f'{written} is no function: write {{"name": "f", "parameters": {{…}}}}')
     if not is_name(str(fields.get("name"))):
         raise ValueError(f"{fields.get('name')!r:.80} is no name of a function")
     # `strict` and `type` say how OpenAI's own server reads the schema
@@ -148,7 +148,7 @@ class Request(Frozen):
     """Functions that the model may call and the caller runs: its calls stand in the answer's message."""
     tool_choice: str = Field(default="auto", max_length=64, exclude_if=lambda choice: choice == "auto")
     """Of these: `auto`, `none`, `required`, or the name of the one that has to be called."""
-    parallel_tool_calls: bool = Field(default=True, exclude_if=lambda each: each)
+    parallel_tool_calls: bool = Field(default=True, exclude_if=lambda value: value)
     """Whether one turn may make several calls."""
     begin: str = Field(default="", max_length=1_000_000, exclude_if=lambda begin: not begin)
     """Text that the model's turn begins with in the calls whose text is the answer (`Think.begin`)."""
@@ -236,8 +236,8 @@ class Request(Frozen):
                   if value is not None}  # fmt: skip
         for name in fields:
             if name in Generation.model_fields and name not in cls.model_fields:
-                said = reprlib.repr(fields[name])
-                raise UsageError(f"{name} is a field of `generation`: write generation={{{name!r}: {said}}}")
+                written = reprlib.repr(fields[name])
+                raise UsageError(f"{name} is a field of `generation`: write generation={{{name!r}: {written}}}")
         text = fields.get("text", "")
         if not isinstance(text, str):
             what = type(text).__name__
@@ -265,14 +265,14 @@ def _conversation(text: str, messages: object) -> dict[str, object]:
     """
     if text and isinstance(messages, list | tuple):  # a conversation that ended goes on
         messages = [*cast("Iterable[object]", messages), {"role": "user", "content": text}]
-    found = read_messages(messages)
-    last = found[-1]
+    turns = read_messages(messages)
+    last = turns[-1]
     if last.role != "user":
-        said = next(each.text for each in reversed(found) if each.role == "user")
-        return {"text": said, "messages": found, "asked": True}
+        question = next(turn.text for turn in reversed(turns) if turn.role == "user")
+        return {"text": question, "messages": turns, "asked": True}
     if not last.text.strip():
         raise FieldError("the last message has no text: say what is asked", "messages")
     if not last.images:
-        return {"text": last.text, "messages": found[:-1]}
+        return {"text": last.text, "messages": turns[:-1]}
     images = tuple(part for part in last.parts if part.type == "image_url")
-    return {"text": last.text, "messages": (*found[:-1], last.model_copy(update={"content": images}))}
+    return {"text": last.text, "messages": (*turns[:-1], last.model_copy(update={"content": images}))}

@@ -260,11 +260,11 @@ _FRAMES = 20
 
 def frames_of(error: BaseException) -> str:
     """Return where an exception was raised, for `Failure.frames`: the innermost 20 frames that are not plait's own."""
-    found: list[str] = []
+    frames: list[str] = []
     trace = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
         if not str(trace.tb_frame.f_globals.get("__name__", "")).startswith("plait."):
-            found.append(f"{code.co_filename}:{trace.tb_lineno} in {code.co_qualname}")
+            frames.append(f"{code.co_filename}:{trace.tb_lineno} in {code.co_qualname}")
         trace = trace.tb_next
-    return writable("\n".join(found[-_FRAMES:]))
+    return writable("\n".join(frames[-_FRAMES:]))

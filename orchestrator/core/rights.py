@@ -118,7 +118,7 @@ class Rights(Frozen):
         if self.image_hosts is None or url.startswith("data:image/"):
             return
         host = host_of(url)
-        if host is None or not any(_fits(host, each) for each in self.image_hosts):
+        if host is None or not any(_fits(host, pattern) for pattern in self.image_hosts):
             there = ", ".join(self.image_hosts) or "none"
             raise NotAllowed(
                 f"{what} has an image at {url[:80]!r}: send it along (data:image/…), or from a host that is allowed "
@@ -157,7 +157,7 @@ def _address(host: str) -> str | None:
         whole = numbers[-1]
         if whole >= 256 ** (5 - len(parts)) or any(number > 255 for number in numbers[:-1]):
             return None
-        return str(ipaddress.IPv4Address(whole + sum(each << 8 * (3 - at) for at, each in enumerate(numbers[:-1]))))
+        return str(ipaddress.IPv4Address(whole + sum(part << 8 * (3 - at) for at, part in enumerate(numbers[:-1]))))
     except ValueError:
         return None
 
@@ -172,11 +172,11 @@ def _fits(host: str, allowed: str) -> bool:
 
 def _public(host: str) -> bool:
     try:
-        found = ipaddress.ip_address(host)
+        address = ipaddress.ip_address(host)
     except ValueError:
         return "." in host and host.rpartition(".")[2] not in _INSIDE
-    if isinstance(found, ipaddress.IPv6Address):
+    if isinstance(address, ipaddress.IPv6Address):
         # An IPv4 address may stand inside (mapped, 6to4, Teredo, NAT64): only the plain ones of 2000::/3 are taken.
-        tunnelled = found.ipv4_mapped or found.sixtofour or found.teredo
-        return found.is_global and not tunnelled and found in ipaddress.ip_network("2000::/3")
-    return found.is_global and not found.is_multicast
+        tunnelled = address.ipv4_mapped or address.sixtofour or address.teredo
+        return address.is_global and not tunnelled and address in ipaddress.ip_network("2000::/3")
+    return address.is_global and not address.is_multicast

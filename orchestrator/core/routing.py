@@ -35,7 +35,7 @@ def features(text: str, tools: Iterable[str] = ()) -> dict[str, float]:
     """
     text = text[:_READ]
     words = {word.casefold() for word in _WORD.findall(text)}
-    numbers = [float(each) for each in _NUMBER.findall(text)]
+    numbers = [float(digits) for digits in _NUMBER.findall(text)]
     logs = [math.log1p(number) for number in numbers] or [0.0]
     mean = sum(logs) / len(logs)
     mentioned = (words & {word.casefold() for word in _WORD.findall(name.replace("_", " "))} for name in tools)
@@ -45,7 +45,7 @@ def features(text: str, tools: Iterable[str] = ()) -> dict[str, float]:
         "largest": max(logs),
         "smallest": min(logs),
         "mean": mean,
-        "spread": math.sqrt(sum((each - mean) ** 2 for each in logs) / len(logs)),
+        "spread": math.sqrt(sum((log - mean) ** 2 for log in logs) / len(logs)),
         "last": logs[-1],
         "even": sum(number % 2 == 0 for number in numbers) / len(numbers) if numbers else 0.0,
         "names": math.log1p(len(_NAME.findall(text))),
@@ -80,8 +80,8 @@ class Tier(Frozen):
         if isinstance(value, cls):
             return value
         if isinstance(value, Mapping):
-            said = cast("Mapping[str, object]", value)
-            return said if "planner" in said else {"planner": said}
+            fields = cast("Mapping[str, object]", value)
+            return fields if "planner" in fields else {"planner": fields}
         return {"planner": value}
 
     def chance(self, standard: Mapping[str, float]) -> float:
@@ -124,20 +124,20 @@ class Ranking(TierFit):
 
     @model_validator(mode="after")
     def _costs_of_all(self) -> Ranking:
-        if any(len(each.costs) != len(self.tiers) for each in self.together):
+        if any(len(pattern.costs) != len(self.tiers) for pattern in self.together):
             raise ValueError(f"there are {len(self.tiers)} tiers: each pattern of `together` needs as many costs")
         return self
 
-    def chances(self, found: Mapping[str, float]) -> list[float]:
+    def chances(self, features: Mapping[str, float]) -> list[float]:
         """Return each tier's probability of a right answer for a request with these features."""
         standard = {
-            name: (found[name] - mean) / deviation if deviation else 0.0
+            name: (features[name] - mean) / deviation if deviation else 0.0
             for name, (mean, deviation) in self.scale.items()
-            if name in found
+            if name in features
         }
         return [tier.chance(standard) for tier in self.tiers]
 
-    def order(self, found: Mapping[str, float], checked: bool) -> list[int]:
+    def order(self, features: Mapping[str, float], checked: bool) -> list[int]:
         """Return the places of the tiers to try, in this order.
 
         Args:
@@ -148,7 +148,7 @@ class Ranking(TierFit):
 
         Of equals the cheapest is taken, so that nothing is spent on a request that no tier solves.
         """
-        chances = self.chances(found)
+        chances = self.chances(features)
         by_cost = sorted(range(len(self.tiers)), key=lambda place: (self.tiers[place].cost, -chances[place], place))
         most = len(by_cost) if checked else 1
         tried = [pair for size in range(1, most + 1) for pair in combinations(by_cost, size)]
@@ -171,8 +171,8 @@ class Ranking(TierFit):
             return 1.0, 1.0
         if (known := self._lifts.get((place, failed))) is None:
             whole = _means(self.together, place)
-            left = [each for each in self.together if not any(failed >> other & 1 for other in each.right)]
-            mine, count = _means(left, place), sum(each.count for each in left)
+            left = [pattern for pattern in self.together if not any(failed >> other & 1 for other in pattern.right)]
+            mine, count = _means(left, place), sum(pattern.count for pattern in left)
             ratios = [(a * count + 2 * b) / (count + 2) / b if b else 1.0 for a, b in zip(mine, whole, strict=True)]
             known = self._lifts[place, failed] = (ratios[0], ratios[1])
         return known

@@ -158,13 +158,13 @@ class Problems:
         """As `Branches.quorum`."""
         if not 1 <= k <= n:
             raise ValueError(f"of {n} branches {k} cannot have ended")
-        return self._predicted(lambda each: each._kth(n, k), n, step)  # pyright: ignore[reportPrivateUsage]
+        return self._predicted(lambda distribution: distribution._kth(n, k), n, step)  # pyright: ignore[reportPrivateUsage]
 
     def success(self, n: int, step: Step | None = None) -> Prediction:
         """As `Branches.success`."""
         if n < 1:
             raise ValueError("at least one branch is needed")
-        return self._predicted(lambda each: each._first_success(n), n, step)  # pyright: ignore[reportPrivateUsage]
+        return self._predicted(lambda distribution: distribution._first_success(n), n, step)  # pyright: ignore[reportPrivateUsage]
 
     def _predicted(self, chances: Callable[[Branches], list[float]], n: int, step: Step | None) -> Prediction:
         spread: list[tuple[float, float]] = []

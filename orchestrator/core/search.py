@@ -63,16 +63,16 @@ class SearchNode:
     @property
     def text(self) -> str:
         """The text of the path from the root, observations included."""
-        return "".join(each.step + each.seen for each in self.path())
+        return "".join(node.step + node.seen for node in self.path())
 
     def path(self) -> list[SearchNode]:
         """Return the nodes from the root to this one."""
-        found: list[SearchNode] = []
+        nodes: list[SearchNode] = []
         node: SearchNode | None = self
         while node is not None:
-            found.append(node)
+            nodes.append(node)
             node = node.parent
-        return found[::-1]
+        return nodes[::-1]
 
     def below(self) -> Iterator[SearchNode]:
         """Yield the node and all below it."""
@@ -114,28 +114,28 @@ class SearchTree:
 
     def prune(self, node: SearchNode) -> None:
         """Give up a node and all below it that is open or pending."""
-        for each in node.below():
-            if each.outcome == "open":
-                each.outcome = "pruned"
+        for below in node.below():
+            if below.outcome == "open":
+                below.outcome = "pruned"
 
     def commit(self, node: SearchNode) -> None:
         """Give up all that is open or pending outside a node's path and subtree: its step has an effect that cannot be
         taken back."""
         kept = {*node.path(), *node.below()}
-        for each in self.nodes:
-            if each not in kept and each.outcome == "open":
-                each.outcome = "pruned"
-        for each in node.path()[:-1]:
-            each.outcome = "expanded"
+        for other in self.nodes:
+            if other not in kept and other.outcome == "open":
+                other.outcome = "pruned"
+        for above in node.path()[:-1]:
+            above.outcome = "expanded"
 
     def live(self) -> list[SearchNode]:
         """Return the nodes whose text an engine still needs: those that are open or pending, and their ancestors."""
         kept: dict[SearchNode, None] = {}
         for node in self.nodes:
-            each: SearchNode | None = node if node.outcome == "open" else None
-            while each is not None and each not in kept:
-                kept[each] = None
-                each = each.parent
+            ancestor: SearchNode | None = node if node.outcome == "open" else None
+            while ancestor is not None and ancestor not in kept:
+                kept[ancestor] = None
+                ancestor = ancestor.parent
         return list(kept)
 
     def resident(self) -> int:

@@ -24,10 +24,10 @@ def steps_table(records: Sequence[StepRecord]) -> str:
         state, ran = record.state, record.started_at
         last = record.moves[-1][0] if record.moves and record.ended else whole
         sign = f"<span style='color:{_COLOURS.get(state, '#555')}'>{_MARKS.get(state, '·')}</span>"
-        said = record.reason or (record.value if isinstance(record.value, str) else "")
+        text = record.reason or (record.value if isinstance(record.value, str) else "")
         rows.append((
             f"<span style='padding-left:{1.2 * depth[record.step]:.1f}em'>{sign} {marked(record.name)}</span>",
-            state, str(record.tokens or ""), "" if ran is None else bar(ran, last, whole), marked(said),
+            state, str(record.tokens or ""), "" if ran is None else bar(ran, last, whole), marked(text),
         ))  # fmt: skip
     more = len(records) - len(rows)
     return table(("step", "state", "tokens", "when", "why, or what it said"), rows) + (f"and {more} more" * bool(more))

@@ -56,12 +56,12 @@ class _FieldErrors(type(BaseModel)):
 def complaints(cls: type[BaseModel], error: ValidationError) -> str:
     """Return in words what is wrong with the fields that a model was made of."""
     known = [field.alias or name for name, field in cls.model_fields.items()]
-    said: list[str] = []
-    for each in first_of_each(error):
-        subject = f"`{json_path(each['loc'])}`" if each["loc"] else "it"
-        near = did_you_mean(str(each["loc"][0]), known) if each["type"] == "extra_forbidden" else ""
-        said.append(explain(subject, each) + near)
-    return f"{cls.__name__}: {'; '.join(said)}"
+    texts: list[str] = []
+    for detail in first_of_each(error):
+        subject = f"`{json_path(detail['loc'])}`" if detail["loc"] else "it"
+        near = did_you_mean(str(detail["loc"][0]), known) if detail["type"] == "extra_forbidden" else ""
+        texts.append(explain(subject, detail) + near)
+    return f"{cls.__name__}: {'; '.join(texts)}"
 
 
 class Frozen(BaseModel, metaclass=_FieldErrors):

@@ -56,18 +56,18 @@ def weigh(value: JsonValue, known: Mapping[Same, Weight], most: int) -> Weight:
         elif isinstance(item, int):
             total += ATOM + item.bit_length() // 8
         elif isinstance(item, dict | list):
-            found = known.get(Same(item)) if known else None
-            if found is not None:
-                total += found.bytes
-                deepest = max(deepest, depth + found.levels)
+            weight = known.get(Same(item)) if known else None
+            if weight is not None:
+                total += weight.bytes
+                deepest = max(deepest, depth + weight.levels)
                 continue
             total += HULL + 8 * len(item)
             deepest = max(deepest, depth + 1)
             if isinstance(item, dict):
                 total += sum(map(_of_text, item))
-                todo += [(each, depth + 1) for each in item.values()]
+                todo += [(inner, depth + 1) for inner in item.values()]
             else:
-                todo += [(each, depth + 1) for each in item]
+                todo += [(inner, depth + 1) for inner in item]
         else:
             total += ATOM
     return Weight(total, deepest)

@@ -96,8 +96,8 @@ def _deep(value: JsonValue) -> bool:
     for _ in range(DEEPEST):
         level = [
             inner
-            for each in level
-            for inner in (each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())
+            for value in level
+            for inner in (value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
         ]
         if not level:
             return False

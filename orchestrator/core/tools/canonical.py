@@ -52,7 +52,7 @@ def _formed(value: JsonValue, schema: Schema, root: Schema) -> JsonValue:
     choices = schema.get("anyOf") or schema.get("oneOf")
     if isinstance(choices, list):
         schema = _chosen(value, [_resolved(choice, root) for choice in choices if isinstance(choice, dict)]) | {
-            key: each for key, each in schema.items() if key not in ("anyOf", "oneOf")
+            key: part for key, part in schema.items() if key not in ("anyOf", "oneOf")
         }
     match value:
         case dict():
@@ -71,7 +71,7 @@ def _object(value: dict[str, JsonValue], schema: Schema, root: Schema) -> JsonVa
     fields = _schemas(schema.get("properties"))
     other = schema.get("additionalProperties")
     rest = other if isinstance(other, dict) else {}
-    given = {key: _formed(each, fields.get(key, rest), root) for key, each in value.items()}
+    given = {key: _formed(item, fields.get(key, rest), root) for key, item in value.items()}
     for key, field in fields.items():
         if key not in given and "default" in field:
             given[key] = _formed(field["default"], field, root)
@@ -80,9 +80,9 @@ def _object(value: dict[str, JsonValue], schema: Schema, root: Schema) -> JsonVa
 
 def _array(value: list[JsonValue], schema: Schema, root: Schema) -> JsonValue:
     items = schema.get("items")
-    formed = [_formed(each, items if isinstance(items, dict) else {}, root) for each in value]
+    formed = [_formed(item, items if isinstance(items, dict) else {}, root) for item in value]
     if schema.get("uniqueItems") is True:
-        by_text = {_json(each): each for each in formed}
+        by_text = {_json(item): item for item in formed}
         return [by_text[text] for text in sorted(by_text)]
     return formed
 
@@ -91,15 +91,15 @@ def _scalar(value: str, types: Collection[str]) -> JsonValue:
     """Read a text as the number or boolean that alone may stand there."""
     if "string" in types or not types:
         return value
-    said = value.strip()
-    if "boolean" in types and said.lower() in ("true", "false"):
-        return said.lower() == "true"
-    if "null" in types and said.lower() in ("null", "none"):
+    text = value.strip()
+    if "boolean" in types and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if "null" in types and text.lower() in ("null", "none"):
         return None
     if "integer" in types or "number" in types:
         try:
-            number = float(said)
-            whole = int(said) if said.lstrip("+-").isdecimal() and said.isascii() else None
+            number = float(text)
+            whole = int(text) if text.lstrip("+-").isdecimal() and text.isascii() else None
         except ValueError:
             return value
         if whole is not None:
@@ -139,11 +139,11 @@ def _kind(value: JsonValue) -> str:
 
 
 def _types(schema: Schema) -> frozenset[str]:
-    said = schema.get("type")
-    if isinstance(said, str):
-        return frozenset((said,))
-    if isinstance(said, list):
-        return frozenset(each for each in said if isinstance(each, str))
+    kinds = schema.get("type")
+    if isinstance(kinds, str):
+        return frozenset((kinds,))
+    if isinstance(kinds, list):
+        return frozenset(kind for kind in kinds if isinstance(kind, str))
     enum = schema.get("enum")
     if isinstance(enum, list):
         return frozenset(map(_kind, enum))
@@ -156,14 +156,14 @@ def _resolved(schema: Schema, root: Schema) -> Schema:
         target = schema.get("$ref")
         if not isinstance(target, str) or not target.startswith("#/"):
             return schema
-        found: JsonValue = dict(root)
+        place: JsonValue = dict(root)
         for part in target[2:].split("/"):
-            found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
-        if not isinstance(found, dict):
+            place = place.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(place, dict) else None
+        if not isinstance(place, dict):
             return {}
-        schema = {**found, **{key: each for key, each in schema.items() if key != "$ref"}}
+        schema = {**place, **{key: part for key, part in schema.items() if key != "$ref"}}
     return {}
 
 
 def _schemas(value: JsonValue | None) -> dict[str, Schema]:
-    return {key: each for key, each in value.items() if isinstance(each, dict)} if isinstance(value, dict) else {}
+    return {key: part for key, part in value.items() if isinstance(part, dict)} if isinstance(value, dict) else {}

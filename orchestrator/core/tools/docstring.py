@@ -64,11 +64,11 @@ def _described(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
             continue
         depth = len(line) - len(line.lstrip())
         indent = depth if indent is None else indent
-        found = _ARGUMENT.fullmatch(line.strip()) if depth <= indent else None
-        if found:
+        argument = _ARGUMENT.fullmatch(line.strip()) if depth <= indent else None
+        if argument:
             if item:
                 yield item[0], " ".join(item[1]).strip()
-            item = (found.group(1), [found.group(2)])
+            item = (argument.group(1), [argument.group(2)])
         elif item:
             item[1].append(line.strip())
     if item:

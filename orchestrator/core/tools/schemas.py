@@ -39,7 +39,7 @@ def resolved(schema: JsonValue | Schema, root: Schema) -> Schema:
         if isinstance(ref, str) and ref.startswith("#/"):
             here = {"title": ref.rpartition("/")[2], **_referred(ref, root)}
         elif isinstance(several, list):
-            real = [each for each in map(_schema, several) if each.get("type") != "null"]
+            real = [choice for choice in map(_schema, several) if choice.get("type") != "null"]
             if len(real) != 1:
                 return here
             here = real[0]
@@ -53,22 +53,26 @@ def _schema(value: JsonValue | Schema) -> Schema:
 
 
 def _referred(ref: str, root: Schema) -> Schema:
-    found = root
+    part = root
     for word in ref[2:].split("/"):
-        found = _schema(found.get(word))
-    return found
+        part = _schema(part.get(word))
+    return part
 
 
 def arguments(parameters: Schema) -> dict[str, Schema]:
     """Return the schemas of a tool's arguments, by name."""
     parameter = parameters.get("properties")
-    return {name: resolved(each, parameters) for name, each in parameter.items()} if isinstance(parameter, dict) else {}
+    return (
+        {name: resolved(schema, parameters) for name, schema in parameter.items()}
+        if isinstance(parameter, dict)
+        else {}
+    )
 
 
 def required(parameters: Schema) -> list[str]:
     """Return the names of the arguments that a call must have."""
     parameter = parameters.get("required")
-    return [each for each in parameter if isinstance(each, str)] if isinstance(parameter, list) else []
+    return [name for name in parameter if isinstance(name, str)] if isinstance(parameter, list) else []
 
 
 def kind(name: str, schema: Schema) -> str:
@@ -90,14 +94,14 @@ def kind(name: str, schema: Schema) -> str:
 def needs(parameters: Schema) -> dict[str, str]:
     """Return the required arguments that another tool may have to produce, with what they are (`kind`)."""
     known = arguments(parameters)
-    found: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     for name in required(parameters):
         schema = known.get(name, {})
         if schema.get("type") == "array":
             schema = resolved(schema.get("items"), parameters)
         if what := kind(name, schema):
-            found[name] = what
-    return found
+            kinds[name] = what
+    return kinds
 
 
 def makes(returns: Schema) -> frozenset[str]:
@@ -106,15 +110,15 @@ def makes(returns: Schema) -> frozenset[str]:
 
 
 def _made(name: str, schema: JsonValue | Schema, root: Schema, depth: int) -> Iterator[str]:
-    found = resolved(schema, root)
+    part = resolved(schema, root)
     if depth > _DEEPEST:
         return
-    if what := kind(name, found):
+    if what := kind(name, part):
         yield what
-    yield from _made(name, found["items"], root, depth + 1) if "items" in found else ()
-    properties, title = found.get("properties"), found.get("title")
-    for key, each in properties.items() if isinstance(properties, dict) else ():
-        yield from _made(key, each, root, depth + 1)
+    yield from _made(name, part["items"], root, depth + 1) if "items" in part else ()
+    properties, title = part.get("properties"), part.get("title")
+    for key, inner in properties.items() if isinstance(properties, dict) else ():
+        yield from _made(key, inner, root, depth + 1)
         if key == "id" and isinstance(title, str):
             yield f"{snake(title)}_id"
 
@@ -158,14 +162,14 @@ def fits(given: Schema, wanted: Schema) -> bool:
 
 
 def _types(schema: Schema) -> frozenset[str]:
-    found = schema.get("type")
-    if isinstance(found, str):
-        return frozenset({found})
-    if isinstance(found, list):
-        return frozenset(each for each in found if isinstance(each, str) and each != "null")
+    names = schema.get("type")
+    if isinstance(names, str):
+        return frozenset({names})
+    if isinstance(names, list):
+        return frozenset(name for name in names if isinstance(name, str) and name != "null")
     several = schema.get("anyOf") or schema.get("oneOf")
     if isinstance(several, list):
-        types = [_types(each) for each in several if isinstance(each, dict) and each.get("type") != "null"]
+        types = [_types(choice) for choice in several if isinstance(choice, dict) and choice.get("type") != "null"]
         return frozenset[str]().union(*types) if all(types) else frozenset()
     return frozenset()
 

@@ -231,12 +231,12 @@ def tool(
 
 
 def _checked_name(fn: object, name: str | None) -> str:
-    found = getattr(fn, "__name__", type(fn).__name__) if name is None else name
-    if not is_name(found):
+    checked = getattr(fn, "__name__", type(fn).__name__) if name is None else name
+    if not is_name(checked):
         raise ToolSchemaError(
-            f"{found!r} cannot be the name of a tool: give @tool(name=…) a name of up to 64 letters, digits, _ . or -"
+            f"{checked!r} cannot be the name of a tool: give @tool(name=…) a name of up to 64 letters, digits, _ . or -"
         )
-    return found
+    return checked
 
 
 def _check_callable(fn: object, name: str) -> None:

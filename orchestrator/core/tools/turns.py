@@ -65,27 +65,27 @@ def wanted(text: str, dialect: Dialect, first: int, tools: Sequence[HasParameter
     cannot be read have no id."""
     if dialect == "action":
         return _actions(split_reasoning(text)[1], first, tools)
-    found: list[CallRequest] = []
+    requests: list[CallRequest] = []
     for call in spoken(text, first).tool_calls:
         arguments = loads(call.function.arguments)
-        found.append(CallRequest(call.id, call.function.name, arguments if isinstance(arguments, dict) else {}))
-    return [*found, *(CallRequest("", "", {}, wrong) for wrong in unread(text))]
+        requests.append(CallRequest(call.id, call.function.name, arguments if isinstance(arguments, dict) else {}))
+    return [*requests, *(CallRequest("", "", {}, wrong) for wrong in unread(text))]
 
 
 def unread(text: str) -> list[str]:
     """Return what is wrong with each tag of a native call that cannot be read."""
-    said: list[str] = []
+    complaints: list[str] = []
     for piece in spoken(text).text.split(OPEN)[1:]:
         inside, closed, _ = piece.partition(CLOSE)
         value = loads(inside)
         if not closed:
-            said.append(f"the call {_short(inside)} has no end: close it with {CLOSE}")
+            complaints.append(f"the call {_short(inside)} has no end: close it with {CLOSE}")
         elif value is None:
-            said.append(f"the call {_short(inside)} is no JSON")
+            complaints.append(f"the call {_short(inside)} is no JSON")
         else:
-            wrong = next((each.wrong for each in calls_in(value) if each.wrong), "it has no `name` and `arguments`")
-            said.append(f"the call {_short(inside)}: {wrong}")
-    return said
+            wrong = next((call.wrong for call in calls_in(value) if call.wrong), "it has no `name` and `arguments`")
+            complaints.append(f"the call {_short(inside)}: {wrong}")
+    return complaints
 
 
 def ends_a_call(text: str, delta: str, dialect: Dialect) -> bool:
@@ -102,17 +102,17 @@ def ends_a_call(text: str, delta: str, dialect: Dialect) -> bool:
 def _actions(text: str, first: int, tools: Sequence[HasParameters]) -> list[CallRequest]:
     """Return the calls in lines `Action: name(a=1)`, `Action: name[text]` or `Action: name` with a line
     `Action Input: {…}` after it. Only lines that are whole count."""
-    found: list[CallRequest] = []
+    requests: list[CallRequest] = []
     for line in _ACTION.finditer(text):
         what = line["what"].strip().strip("*`").strip()
         read = _CALL.fullmatch(what)
         if read is None:
-            found.append(CallRequest("", "", {}, f"the action {_short(what)} cannot be read"))
+            requests.append(CallRequest("", "", {}, f"the action {_short(what)} cannot be read"))
             continue
         rest = read["rest"].strip().removesuffix(".").rstrip()
         inside = rest[1:-1] if rest[:1] + rest[-1:] in _BRACKETS and len(rest) > 1 else None
         if rest and inside is None:
-            found.append(CallRequest("", "", {}, f"the action {_short(what)} cannot be read"))
+            requests.append(CallRequest("", "", {}, f"the action {_short(what)} cannot be read"))
             continue
         if inside is None:
             given = _INPUT.match(text, line.end())
@@ -121,13 +121,13 @@ def _actions(text: str, first: int, tools: Sequence[HasParameters]) -> list[Call
             inside = given["input"]
         arguments = _arguments(read["name"], inside.strip(), tools)
         if arguments is None:
-            found.append(
+            requests.append(
                 CallRequest("", read["name"], {}, f"the arguments of the action {_short(what)} cannot be read")
             )
             continue
-        number = first + sum(bool(each.id) for each in found)
-        found.append(CallRequest(call_id(number), read["name"], arguments))
-    return found
+        number = first + sum(bool(request.id) for request in requests)
+        requests.append(CallRequest(call_id(number), read["name"], arguments))
+    return requests
 
 
 def _arguments(name: str, text: str, tools: Sequence[HasParameters]) -> dict[str, JsonValue] | None:
@@ -149,7 +149,7 @@ def _arguments(name: str, text: str, tools: Sequence[HasParameters]) -> dict[str
 
 def _pairs(text: str) -> dict[str, JsonValue] | None:
     decoder = json.JSONDecoder()
-    found: dict[str, JsonValue] = {}
+    arguments: dict[str, JsonValue] = {}
     at = 0
     while at < len(text):
         key = _KEYWORD.match(text, at)
@@ -159,12 +159,12 @@ def _pairs(text: str) -> dict[str, JsonValue] | None:
             value, at = decoder.raw_decode(text, key.end())
         except (ValueError, RecursionError):
             return None
-        found[key[1]] = value
+        arguments[key[1]] = value
         rest = text[at:].lstrip()
         if rest and not rest.startswith(","):
             return None
         at = len(text) - len(rest) + 1 if rest else len(text)
-    return found
+    return arguments
 
 
 def _short(text: str) -> str:
