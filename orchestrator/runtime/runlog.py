@@ -273,7 +273,7 @@ class RunLog:
         for action in actions:
             self._acted(action, delta)
         if isinstance(event, Tick | WorkerDown):  # the machine gave them up: no news of them will come
-            for attempt in [each for each in self.live.values() if each.id not in machine.attempts]:
+            for attempt in [live for live in self.live.values() if live.id not in machine.attempts]:
                 self._over(attempt, "lost", delta)
         if not self._kept:
             for run in delta.finished:

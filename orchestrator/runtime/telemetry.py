@@ -230,8 +230,8 @@ class Spans:
 
         context = trace.set_span_in_context(under) if under is not None else None
         kind = trace.SpanKind.CLIENT if client else trace.SpanKind.INTERNAL
-        said = {key: value for key, value in attributes.items() if value is not None and value != ""}
-        return self._tracer.start_span(name, context, kind, said, start_time=self._ns(at))
+        told = {key: value for key, value in attributes.items() if value is not None and value != ""}
+        return self._tracer.start_span(name, context, kind, told, start_time=self._ns(at))
 
     # -- runs and steps ------------------------------------------------------------------------------------------------
 
@@ -299,7 +299,7 @@ class Spans:
             if span.is_recording():
                 span.end(self._ns(at))
         span, usage = spans.span, finish.usage
-        said: dict[str, Any] = {
+        told: dict[str, Any] = {
             "plait.status": finish.status,
             "plait.steps": finish.steps,
             "plait.critical_path_tokens": finish.critical_path_tokens,
@@ -307,8 +307,8 @@ class Spans:
             **_usage(usage.prompt, usage.cached, usage.completion),
         }
         if self._content and finish.result is not None:
-            said["gen_ai.output.messages"] = _messages("assistant", as_text(finish.result.value))
-        span.set_attributes(said)
+            told["gen_ai.output.messages"] = _messages("assistant", as_text(finish.result.value))
+        span.set_attributes(told)
         if finish.failure is not None and finish.status != "partial":
             self._fails(span, finish.failure)
         span.end(self._ns(at))
@@ -383,9 +383,9 @@ class Spans:
             if thinks:
                 span.set_attribute("gen_ai.response.finish_reasons", [result.finish])
             if self._content:
-                said = as_text(result.value)
+                text = as_text(result.value)
                 name = "gen_ai.output.messages" if thinks else "gen_ai.tool.call.result"
-                span.set_attribute(name, _messages("assistant", said) if thinks else said)
+                span.set_attribute(name, _messages("assistant", text) if thinks else text)
         span.end(self._ns(at))
         if self._metrics is not None:
             self._metrics.called((attempt.end or 0.0) - attempt.start, getattr(span, "attributes", None) or {})

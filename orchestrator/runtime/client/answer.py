@@ -170,32 +170,32 @@ class Answer(Frozen):
         )
 
     def __repr__(self) -> str:
-        found = self._found()
-        found = found if len(found) <= _SHOWN else f"{found[:_SHOWN]}…"
-        return f"<run {self.run}: {self.status}, {found}; {self.total_tokens} tokens, {self.seconds:.2f} s>"
+        text = self._found()
+        text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+        return f"<run {self.run}: {self.status}, {text}; {self.total_tokens} tokens, {self.seconds:.2f} s>"
 
     __str__ = __repr__
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the answer and why, what branches said, each step as a tree, and the cost."""
-        found = self.text if self.answer is None else as_text(self.answer)
+        text = self.text if self.answer is None else as_text(self.answer)
         failed = "" if self.failure is None else f"<br>{marked(self.failure.message)}"
-        said = f"<b>{marked(found)}</b><br>{self.status}{_VERDICTS[self.verified]}. {marked(self.why)}{failed}"
+        head = f"<b>{marked(text)}</b><br>{self.status}{_VERDICTS[self.verified]}. {marked(self.why)}{failed}"
         steps = f"<details open><summary>{escape(self._cost())}</summary>{steps_table(self.trace)}</details>"
-        return f"<div><p>{said}</p>{self._votes()}{steps}</div>"
+        return f"<div><p>{head}</p>{self._votes()}{steps}</div>"
 
     def _votes(self) -> str:
         """Return how often the branches of the last join said what, the most frequent first; empty without one."""
         records = {record.step: record for record in self.trace}
         join = next((record for record in reversed(self.trace) if record.kind == "join" and record.needs), None)
-        said = Counter(
+        texts = Counter(
             as_text(records[step].output).strip().rpartition("\n")[2]
             for step in (() if join is None else join.needs)
             if step in records and records[step].output is not None
         )
-        if len(said) < 1 or join is None or len(join.needs) < 2:
+        if len(texts) < 1 or join is None or len(join.needs) < 2:
             return ""
-        rows = [(marked(text), bar(0, count, said.total()), str(count)) for text, count in said.most_common(_ROWS)]
+        rows = [(marked(text), bar(0, count, texts.total()), str(count)) for text, count in texts.most_common(_ROWS)]
         return table(("last line of a branch", "", "branches"), rows)
 
     @property
@@ -299,8 +299,8 @@ def typed(answer: Answer, form: Form) -> Answer:
     try:
         output = adapter.validate_json(json.dumps(answer.value))
     except Exception as error:  # pydantic's, or a validator of the user's own
-        said = str(error).strip().partition("\n")[0]
-        failure = as_failure(TaskError(f"the answer is not of the type that was asked for: {said}"))
+        reason = str(error).strip().partition("\n")[0]
+        failure = as_failure(TaskError(f"the answer is not of the type that was asked for: {reason}"))
         return answer.model_copy(update={"failure": failure, "status": "failed"})
     return answer.model_copy(update={"output": output, "answer": answer.value})
 

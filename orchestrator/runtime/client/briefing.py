@@ -74,21 +74,21 @@ def taken(given: object, fields: Mapping[str, Any], hand_over: HandOver) -> tupl
 
     Raises `UsageError`.
     """
-    said = {name: value for name, value in fields.items() if name not in ("tools", "verify") and value is not None}
-    said |= {name: _in_a_file(said[name]) for name in ("planner", "merge", "task") if name in said}
-    if isinstance(policies := said.get("policies"), list | tuple):
-        said["policies"] = [_in_a_file(policy) for policy in cast("Sequence[object]", policies)]
+    named = {name: value for name, value in fields.items() if name not in ("tools", "verify") and value is not None}
+    named |= {name: _in_a_file(named[name]) for name in ("planner", "merge", "task") if name in named}
+    if isinstance(policies := named.get("policies"), list | tuple):
+        named["policies"] = [_in_a_file(policy) for policy in cast("Sequence[object]", policies)]
     tools: tuple[Any, ...] = ()
     if fields.get("tools") is not None:
         tools = listed("tools", fields["tools"], "tools=[function]")
     told: list[Any] = [tool for tool in tools if isinstance(tool, Function | Mapping)]
     if told:
-        said["tools"] = told
+        named["tools"] = told
     functions = tuple(tool for tool in tools if not isinstance(tool, Function | Mapping))
     live = Live(functions, fields.get("verify"), held=fields)
     if isinstance(given, Request):
-        return given.updated(said, hand_over), live
-    return Request.of({"text": given, **said}, hand_over), live
+        return given.updated(named, hand_over), live
+    return Request.of({"text": given, **named}, hand_over), live
 
 
 def _in_a_file(given: object) -> object:
@@ -116,8 +116,10 @@ class Briefs:
             self._plugins.policy(spec)  # said now rather than when the run has begun
         if not planned:
             request = self._planned(request, live.lenient)
-        elif not live.lenient and (said := of_the_answer(request.generation)):
-            raise UsageError(f"{', '.join(said)} has no effect on a plan of yours: say it in the plan's steps")
+        elif not live.lenient and (without_effect := of_the_answer(request.generation)):
+            raise UsageError(
+                f"{', '.join(without_effect)} has no effect on a plan of yours: say it in the plan's steps"
+            )
         task = self._plugins.task(request.task, request.text)
         if request.messages and not task.chat():
             raise UsageError(
@@ -156,21 +158,21 @@ class Briefs:
 
     def _completed(self, request: Request, live: Live) -> Request:
         """Return a request with what it leaves out as the settings have it."""
-        config, said = self._config, request.model_fields_set
+        config, named = self._config, request.model_fields_set
         limits: dict[str, Any] = {}
         for budget in (config.budget, Budget(tokens=config.tokens, seconds=config.seconds), request.budget):
             limits |= {name: value for name, value in budget if value is not None and value is not False}
         return request.model_copy(
             update={
                 "task": self._task(request, live.verify),
-                "planner": request.planner if "planner" in said else config.planner,
-                "policies": request.policies if "policies" in said else self._standing,
+                "planner": request.planner if "planner" in named else config.planner,
+                "policies": request.policies if "policies" in named else self._standing,
                 "merge": request.merge or config.merge,
                 "n": request.n or config.n,
                 "budget": Budget(**limits),
                 "bound": request.bound or config.bound,
                 "value_bytes": request.value_bytes or config.value_bytes,
-                "seed": request.seed if "seed" in said else config.seed,
+                "seed": request.seed if "seed" in named else config.seed,
             }
         )
 

@@ -466,8 +466,8 @@ class AsyncOrchestrator:
             return specs
 
         def take_back(*_: object) -> None:
-            for each in lent:
-                each()
+            for give_back in lent:
+                give_back()
 
         try:
             taken = await self._resumer.take_up(entry, driver, lend, unknown, told, anyway)
@@ -578,7 +578,7 @@ class Home:
 
     def leave(self) -> None:
         """Give its workers free for others."""
-        for worker in [each for each, home in _EMPLOYED.items() if home() is self]:
+        for worker in [worker for worker, home in _EMPLOYED.items() if home() is self]:
             del _EMPLOYED[worker]
 
 

@@ -263,12 +263,12 @@ class Config(BaseSettings):
     @property
     def event_addresses(self) -> tuple[str, ...]:
         """The addresses in `kv_events`."""
-        return tuple(address for each in (self.kv_events or "").split(",") if (address := each.strip()))
+        return tuple(address for part in (self.kv_events or "").split(",") if (address := part.strip()))
 
     @property
     def base_urls(self) -> tuple[str, ...]:
         """The addresses in `base_url`."""
-        return tuple(url for each in (self.base_url or "").split(",") if (url := each.strip()))
+        return tuple(url for part in (self.base_url or "").split(",") if (url := part.strip()))
 
     @property
     def standing_policies(self) -> tuple[Plugin, ...]:
@@ -366,7 +366,7 @@ def _from_environment() -> _Source:
             continue
         if not _KUBERNETES.fullmatch(variable.upper()):
             near = did_you_mean(key, Config.model_fields)
-            hint = re.sub(r"'(\w+)'", lambda found: PREFIX + found[1].upper(), near) or "; unset it"
+            hint = re.sub(r"'(\w+)'", lambda key_there: PREFIX + key_there[1].upper(), near) or "; unset it"
             raise ConfigError(f"environment variable {variable}: there is no setting {key!r}{hint}")
     return _Source("environment variable PLAIT_{upper}", EnvSettingsSource(Config)())
 
@@ -375,10 +375,10 @@ def table(name: str, file: str | Path | None = None) -> tuple[str, dict[str, Any
     """Return the path of the settings' file, and a table of it that is for one command alone, such as `serve`; both
     empty if there is none. Raises `ConfigError`."""
     path, whole = _read(file)
-    found: object = whole.get(name, {})
-    if not isinstance(found, dict):
+    part: object = whole.get(name, {})
+    if not isinstance(part, dict):
         raise ConfigError(f"{path}: `{name}` is not a table: write it as [{name}]")
-    return str(path or ""), cast("dict[str, Any]", found)
+    return str(path or ""), cast("dict[str, Any]", part)
 
 
 def _read(given: str | Path | None) -> tuple[Path | None, dict[str, Any]]:

@@ -111,9 +111,9 @@ class _LiveHost:
     def abandon(self, task: Promise[object], reason: str) -> None:
         if isinstance(task, _Task):
             task.task.cancel()
-            for each in task.part.made:
-                if not each.ended:
-                    self.give_up(each, reason)
+            for step in task.part.made:
+                if not step.ended:
+                    self.give_up(step, reason)
 
     def wait(self, awaited: Promise[object]) -> Generator[object, None, None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

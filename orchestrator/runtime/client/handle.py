@@ -427,14 +427,14 @@ def _tokens(result: Result | None, nodes: Sequence[Node]) -> tuple[Token, ...]:
     """Return the tokens of an output: its step's own, or those of the call whose text a join chose."""
     if result is None or result.tokens:
         return () if result is None else result.tokens
-    return next((each.tokens for each in _calls_that_wrote(result, nodes) if each.tokens), ())
+    return next((call.tokens for call in _calls_that_wrote(result, nodes) if call.tokens), ())
 
 
 def _ended_by(result: Result | None, nodes: Sequence[Node]) -> Finish | None:
     """Return how the text of an output ended: its step's own, or that of the call whose text a join chose."""
     if result is None or result.finish != "stop":
         return None if result is None else result.finish
-    ends = [each.finish for each in _calls_that_wrote(result, nodes)]
+    ends = [call.finish for call in _calls_that_wrote(result, nodes)]
     return "length" if ends and all(end == "length" for end in ends) else "stop"
 
 

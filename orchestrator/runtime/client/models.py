@@ -27,8 +27,8 @@ def _bundled() -> Path:
     package = Path(__file__).parents[2]
     if (package / "models").is_dir():
         return package / "models"
-    found = importlib.util.find_spec("plait_models")
-    home = Path(found.origin).parent if found is not None and found.origin else package.parent / "plait_models"
+    spec = importlib.util.find_spec("plait_models")
+    home = Path(spec.origin).parent if spec is not None and spec.origin else package.parent / "plait_models"
     return home / "models"
 
 

@@ -60,17 +60,17 @@ def priced(workers: Sequence[Worker], config: Config) -> list[Worker]:
 
 def table(config: Config, workers: Sequence[Worker]) -> dict[str, Price]:
     """Return the prices of workers' models by name, and under no name that of the model that answers by default."""
-    found: dict[str, Price] = {name: price for name, price in config.prices.items() if name != DEFAULT}
+    prices: dict[str, Price] = {name: price for name, price in config.prices.items() if name != DEFAULT}
     for worker in workers:
         own = str(getattr(worker, "model", None) or config.model)
         names = dict.fromkeys((own, Path(own).name, *getattr(worker, "models", ()), worker.name, DEFAULT))
         price = next((config.prices[name] for name in names if name in config.prices), None)
         base = _hosted(worker, config)
         if price is None and base:
-            price = next((each for name in names if (each := _published(name, base)) is not None), None)
+            price = next((published for name in names if (published := _published(name, base)) is not None), None)
         if price is not None:
-            found.setdefault("", price)
-    return found
+            prices.setdefault("", price)
+    return prices
 
 
 def demand(
@@ -99,7 +99,9 @@ def demand(
 
 
 def _limits_cost(plan: Plan) -> bool:
-    return any(each is not None and each.cost is not None for each in (plan.budget, *(s.budget for s in plan.steps)))
+    return any(
+        budget is not None and budget.cost is not None for budget in (plan.budget, *(s.budget for s in plan.steps))
+    )
 
 
 def _agents_limit_cost(options: object) -> bool:
@@ -146,10 +148,10 @@ def _published(model: str, base_url: str) -> Price | None:
 
 def rates(config: Config) -> Mapping[str, Price]:
     """Return the prices of a configuration's own model, under no name, and of those that the settings name."""
-    found = {name: price for name, price in config.prices.items() if name != DEFAULT}
+    prices = {name: price for name, price in config.prices.items() if name != DEFAULT}
     for name in (config.model, Path(config.model).name, config.worker, DEFAULT):
         if name in config.prices:
-            return {**found, "": config.prices[name]}
+            return {**prices, "": config.prices[name]}
         if (published := _published(name, config.base_url or "")) is not None:
-            return {**found, "": published}
-    return found
+            return {**prices, "": published}
+    return prices

@@ -18,7 +18,7 @@ def models_of(workers: Sequence[Worker]) -> tuple[str, ...]:
     """Return what tells the models of started workers from others. A worker that cannot say is known by its kind and
     the model that it was given."""
     thinking = [worker for worker in workers if "think" in worker.serves]
-    return tuple(sorted({getattr(each, "identity", "") or " ".join(called(each)).strip() for each in thinking}))
+    return tuple(sorted({getattr(worker, "identity", "") or " ".join(called(worker)).strip() for worker in thinking}))
 
 
 def called(worker: Worker) -> tuple[str, str]:
@@ -48,8 +48,8 @@ def check(run: str, meta: Mapping[str, JsonValue], workers: Sequence[Worker], to
     there = Provenance.model_validate({"models": models or here.models, "tools": digests or {}})
     both = there.tools.keys() & here.tools.keys()
     there, here = (
-        Provenance(models=each.models if here.models else (), tools={name: each.tools[name] for name in both})
-        for each in (there, here)
+        Provenance(models=record.models if here.models else (), tools={name: record.tools[name] for name in both})
+        for record in (there, here)
     )
     if difference := there.difference(here):
         raise ConfigError(

@@ -108,7 +108,7 @@ class QuestionQueue:
                 by.check(asked, opened.tenant)
                 future.set_result((asked.check(value), by))
                 return
-        there = [each for opened in self._runs.values() for each in opened.waiting]
+        there = [key for opened in self._runs.values() for key in opened.waiting]
         known = f"open are {', '.join(there)}" if there else "none is open"
         raise UsageError(f"there is no open question {question!r}: {known}")
 
@@ -125,8 +125,8 @@ class QuestionQueue:
             except Unanswered:
                 raise
             except Exception as error:
-                said = f"{type(error).__name__}: {error}"
-                raise Unanswered(f"{question.text!r} could not be put to anybody ({said})") from error
+                reason = f"{type(error).__name__}: {error}"
+                raise Unanswered(f"{question.text!r} could not be put to anybody ({reason})") from error
         if opened.told is None and not self._waits:
             raise Unanswered(
                 f"{question.text!r}: nobody is there to be asked; pass on_ask=…, or submit the run and answer by its "
@@ -139,9 +139,9 @@ class QuestionQueue:
             if opened.told is not None:
                 opened.told(question)
             while path is not None and not future.done():
-                said = await asyncio.to_thread(take, path, question, opened.tenant)
-                if said is not None and not future.done():
-                    return said
+                reply = await asyncio.to_thread(take, path, question, opened.tenant)
+                if reply is not None and not future.done():
+                    return reply
                 await asyncio.wait([future], timeout=_EVERY)
             return await future
         finally:

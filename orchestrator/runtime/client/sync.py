@@ -144,8 +144,8 @@ class Orchestrator:
         try:
             return self._do(_wait(handle))
         except KeyboardInterrupt:
-            for each in (handle, *beside):
-                self._thread.call(each.cancel)
+            for waiting in (handle, *beside):
+                self._thread.call(waiting.cancel)
             with contextlib.suppress(Exception):
                 self._do(asyncio.wait_for(_wait(handle), 15))
             raise

@@ -40,8 +40,8 @@ def settled(spec: Plugin, plugins: Plugins, config: Config, budget: Budget) -> P
             "run `plait simulate calibrate --probe`, or give n as a number"
         )
     profile = load(path)
-    known = next((each for name, each in profile.lengths.items() if name.startswith(spec.name)), ())
-    lengths = known or tuple(length for each in profile.lengths.values() for length in each)
+    known = next((recorded for name, recorded in profile.lengths.items() if name.startswith(spec.name)), ())
+    lengths = known or tuple(length for recorded in profile.lengths.values() for length in recorded)
     made = plugins.planner(Plugin(name=spec.name, options={**spec.options, "n": 1}))
     prompts = (getattr(made, name) for name in planner.says_answer())
     limit = max((prompt.max_tokens or 0 for prompt in prompts), default=0) or 512

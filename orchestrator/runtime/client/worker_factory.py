@@ -49,7 +49,7 @@ def workers(config: Config, plugins: Plugins) -> list[Worker]:
             {**options, "base_url": url, "name": f"http-{i}", "kv_events": address}
             for i, (url, address) in enumerate(zip(urls, addresses, strict=True), 1)
         )
-        return [plugins.worker("http", **_accepted(plugins.worker_class("http"), each)) for each in named]
+        return [plugins.worker("http", **_accepted(plugins.worker_class("http"), fields)) for fields in named]
     return [plugins.worker(config.worker, **_accepted(plugins.worker_class(config.worker), options))]
 
 
@@ -61,13 +61,13 @@ def handed_over(given: object) -> list[Worker] | None:
     if given is None:
         return None
     made = listed("workers", given, "workers=[Scripted([…])]")
-    found: list[Worker] = []
+    instances: list[Worker] = []
     for worker in made:
         if isinstance(worker, type) or not isinstance(worker, Worker):
-            said = reprlib.repr(worker)
-            raise UsageError(f"workers: {said} is no worker: give instances, such as workers=[Scripted([…])]")
-        found.append(worker)
-    return found
+            written = reprlib.repr(worker)
+            raise UsageError(f"workers: {written} is no worker: give instances, such as workers=[Scripted([…])]")
+        instances.append(worker)
+    return instances
 
 
 def tools(config: Config, plugins: Plugins, functions: Iterable[Any]) -> Worker:

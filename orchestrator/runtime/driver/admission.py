@@ -38,8 +38,8 @@ class Admission:
 
     def seconds(self, waiting: int, now: float) -> float | None:
         """Return the seconds until so many runs have been served at the rate of late; `None` before any has ended."""
-        each = self._each(now)
-        return None if each is None else waiting * each
+        interval = self._each(now)
+        return None if interval is None else waiting * interval
 
     def _each(self, now: float) -> float | None:
         if not self._ends:

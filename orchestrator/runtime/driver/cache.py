@@ -89,8 +89,8 @@ class ResultCache:
     def get(self, key: str) -> Result | None:
         """Return what is kept, as a result that cost nothing: its tokens count as `reused`."""
         try:
-            found = self._db.execute("SELECT result FROM results WHERE key = ?", (key,)).fetchone()
-            result = Result.model_validate_json(unpacked(found[0])) if found else None
+            row = self._db.execute("SELECT result FROM results WHERE key = ?", (key,)).fetchone()
+            result = Result.model_validate_json(unpacked(row[0])) if row else None
         except (sqlite3.Error, ValidationError, ValueError):  # damaged, locked, or another version's: generate anew
             result = None
         if result is None:

@@ -250,16 +250,16 @@ class Driver:
     def resize(self, worker: str, slots: int | None = None) -> int:
         """Use so many slots of a worker from now on, and return how many are used. 0: start nothing more there; what
         runs goes on. Raises `UsageError`."""
-        found = self.jobs.workers.get(worker)
-        if found is None:
+        there = self.jobs.workers.get(worker)
+        if there is None:
             raise UsageError(f"there is no worker {worker!r}: there are {', '.join(self.jobs.workers)}")
-        most = offer(found).slots
+        most = offer(there).slots
         if slots is not None:
             if not 0 <= slots <= most:
                 raise UsageError(f"{worker} was started with {most} slots: give it 0 to so many")
             self._sizes[worker] = slots
             if worker in self.machine.workers and self.machine.workers[worker].up:
-                self._up(found)
+                self._up(there)
         return self._sizes.get(worker, most)
 
     def post(self, event: Event) -> None:
@@ -432,9 +432,9 @@ class Driver:
             run, error = self._lost.popleft()
             waiting = [future for future, (finish, _) in self._over if finish.run == run]
             future = self._waiting.pop(run, None)
-            for each in [*waiting, *([future] if future is not None else [])]:
-                if not each.done():
-                    each.set_exception(error)
+            for waiter in [*waiting, *([future] if future is not None else [])]:
+                if not waiter.done():
+                    waiter.set_exception(error)
             self._audience.of.pop(run, None)
             self.cancel(run, f"{type(error).__name__}: {error}", "broken")
 
@@ -537,8 +537,8 @@ class Driver:
     async def _follow_cache(self, worker: str, news: AsyncIterator[CacheNews]) -> None:
         """Report what a worker says of its prefix cache, a few times a second at most."""
         try:
-            async for each in news:
-                self._post(CacheChanged(self.now(), worker, sound_cache(each)))
+            async for change in news:
+                self._post(CacheChanged(self.now(), worker, sound_cache(change)))
                 await asyncio.sleep(LOOK)
         except RAISED as error:
             log.warning("%s tells nothing more of its cache: %s", worker, error)
@@ -549,18 +549,18 @@ class Driver:
 
 def arrival(worker: Worker, at: float) -> WorkerUp:
     """Return the event that says what a worker offers."""
-    said = offer(worker)
+    offered = offer(worker)
     return WorkerUp(
         at=at,
         worker=worker.name,
-        slots=said.slots,
-        serves=said.serves,
-        models=said.models,
-        cache_tokens=said.cache_tokens,
-        block=said.block,
-        reports=said.reports,
-        counts_tokens=said.counts_tokens,
-        prices=dict(said.prices),
+        slots=offered.slots,
+        serves=offered.serves,
+        models=offered.models,
+        cache_tokens=offered.cache_tokens,
+        block=offered.block,
+        reports=offered.reports,
+        counts_tokens=offered.counts_tokens,
+        prices=dict(offered.prices),
     )
 
 

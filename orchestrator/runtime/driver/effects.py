@@ -62,9 +62,9 @@ def answering(plan: Plan, request: Request) -> Plan:
 def with_defaults(plan: Plan, request: Request) -> Plan:
     """Return a plan in which the model calls that name no model, or no salt, have those of the request; and so for its
     messages, its functions, and what its `generation` says."""
-    said = {name: value for name, value in request.generation if value not in (None, (), {}, "auto")}
+    generation = {name: value for name, value in request.generation if value not in (None, (), {}, "auto")}
     apart = request.rights.apart
-    if request.model is None and not (request.salt or request.messages or request.tools or said or apart):
+    if request.model is None and not (request.salt or request.messages or request.tools or generation or apart):
         return plan
     offered = tuple(tool for tool in request.tools if request.tool_choice in ("auto", "required", tool.name))
 
@@ -74,7 +74,7 @@ def with_defaults(plan: Plan, request: Request) -> Plan:
             return step
         salt = request.salt if apart else op.salt or request.salt
         update: dict[str, object] = {"model": op.model or request.model, "salt": salt}
-        update |= _generated(op, said) if said else {}
+        update |= _generated(op, generation) if generation else {}
         if offered and op.chat and not op.tools:
             parallel = request.parallel_tool_calls
             update |= {"tools": offered, "tool_choice": "auto", "parallel_tool_calls": parallel}
@@ -98,19 +98,21 @@ _OF_ALL_CALLS = (
 )
 
 
-def _generated(op: Think, said: Mapping[str, Any]) -> dict[str, object]:
+def _generated(op: Think, generation: Mapping[str, Any]) -> dict[str, object]:
     """Return what a request says of a model call that says nothing of it."""
     own = op.sampling
-    sampling = {name: said[name] for name in _OF_ALL_CALLS if name in said and getattr(own, name) == _OURS[name]}
-    if "stop" in said:
-        sampling["stop"] = tuple(dict.fromkeys((*own.stop, *said["stop"])))
+    sampling = {
+        name: generation[name] for name in _OF_ALL_CALLS if name in generation and getattr(own, name) == _OURS[name]
+    }
+    if "stop" in generation:
+        sampling["stop"] = tuple(dict.fromkeys((*own.stop, *generation["stop"])))
     update: dict[str, object] = {"sampling": own.model_copy(update=sampling)} if sampling else {}
-    if "extra_body" in said:
-        update["extra_body"] = {**said["extra_body"], **op.extra_body}
+    if "extra_body" in generation:
+        update["extra_body"] = {**generation["extra_body"], **op.extra_body}
     if op.chat:  # both are read by a chat template alone
-        if "chat_template_kwargs" in said:
-            update["chat_template_kwargs"] = {**said["chat_template_kwargs"], **op.chat_template_kwargs}
-        update["reasoning_effort"] = op.reasoning_effort or said.get("reasoning_effort")
+        if "chat_template_kwargs" in generation:
+            update["chat_template_kwargs"] = {**generation["chat_template_kwargs"], **op.chat_template_kwargs}
+        update["reasoning_effort"] = op.reasoning_effort or generation.get("reasoning_effort")
     return update
 
 

@@ -130,7 +130,7 @@ class Elastic:
     def look(self) -> None:
         """Let engines come, or one go, as the load wants."""
         now, machine = self._driver.now(), self._driver.machine
-        states = {each.name: machine.workers.get(each.name) for each in self._pool}
+        states = {worker.name: machine.workers.get(worker.name) for worker in self._pool}
         for worker in self._pool:
             state, until = states[worker.name], self._going.get(worker.name)
             if until is None or worker.name in self._work:
@@ -140,23 +140,25 @@ class Elastic:
             elif not state.running or now >= until:
                 self._begin(worker, worker.close())  # what it runs ends as lost, with the tokens told, and goes on
         here = [
-            each
-            for each in self._pool
-            if (state := states[each.name]) is not None and (state.up or state.returning)
-            and each.name not in self._going
+            worker
+            for worker in self._pool
+            if (state := states[worker.name]) is not None and (state.up or state.returning)
+            and worker.name not in self._going
         ]  # fmt: skip
-        absent = [each for each in self._pool if each not in here and each.name not in self._going]
-        starting = [each for each in absent if each.name in self._work]
-        slots = max(each.slots for each in self._pool)
+        absent = [worker for worker in self._pool if worker not in here and worker.name not in self._going]
+        starting = [worker for worker in absent if worker.name in self._work]
+        slots = max(worker.slots for worker in self._pool)
         wanted = self._scaler.wanted(now, machine.model_steps, slots, len(here) + len(starting))
-        ready = [each for each in absent if each not in starting and self._again.get(each.name, now) <= now]
+        ready = [worker for worker in absent if worker not in starting and self._again.get(worker.name, now) <= now]
         for worker in ready[: max(0, wanted - len(here) - len(starting))]:
             self._begin(worker, self._start(worker))
         if len(here) > wanted and not starting and not self._going:
-            least = min(here, key=lambda each: (machine.workers[each.name].running, -self._pool.index(each)))
+            least = min(here, key=lambda worker: (machine.workers[worker.name].running, -self._pool.index(worker)))
             self._going[least.name] = now + self._bounds.drain
-            said = offer(least)
-            self._driver.post(WorkerUp(now, least.name, 0, said.serves, said.models, said.cache_tokens, said.block))
+            offered = offer(least)
+            self._driver.post(
+                WorkerUp(now, least.name, 0, offered.serves, offered.models, offered.cache_tokens, offered.block)
+            )
 
     def _begin(self, worker: Worker, work: Coroutine[Any, Any, None]) -> None:
         task = self._work[worker.name] = asyncio.ensure_future(work)

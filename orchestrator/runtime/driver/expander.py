@@ -111,14 +111,14 @@ class Expander:
                 flow = self.flows.get(root)
                 if flow is not None and flow.knows(step) and root.partition(":")[0] in machine.runs:
                     ends.setdefault(root, []).append(end_of(machine, step))
-        said: list[Event] = []
-        for root, each in ends.items():
+        events: list[Event] = []
+        for root, news in ends.items():
             flow = self.flows[root]
             if machine.nodes[root].ended:  # given up as a whole
-                flow.close(each)
+                flow.close(news)
             else:
-                said += flow.heard(each, machine.now - self._runs[root.partition(":")[0]].shift, at)
-        return said
+                events += flow.heard(news, machine.now - self._runs[root.partition(":")[0]].shift, at)
+        return events
 
     def shift(self, run: str, seconds: float) -> None:
         """Say that a run goes on in a machine whose clock is so far ahead of the one that it had."""
@@ -145,7 +145,7 @@ class Expander:
         flow, brief = within or (opened.planner, opened.brief)
         assert isinstance(flow, Flow)
         account = machine.nodes[action.step].account
-        turns = account is not None and any(each.budget.turns is not None for each in account.chain())
+        turns = account is not None and any(account_above.budget.turns is not None for account_above in account.chain())
         running = self.flows[action.step] = RunningFlow(flow, brief, action.step, action.attempt, self._revise, turns)
         return running
 
@@ -203,13 +203,13 @@ class Expander:
             if reading is None or reading.attempt != action.attempt:
                 reading = _Reading(action.attempt, _reader(opened, action.step, machine))
                 opened.readers[action.step] = reading
-            said: list[Event] = [*self._read(reading, opened.brief, action, step, at)]
+            events: list[Event] = [*self._read(reading, opened.brief, action, step, at)]
         except RAISED as error:
             opened.readers[action.step] = _Reading(action.attempt, None)
             return [_failed(action, at, _of_planner(opened.planner, f"reader of {step.plan.name!r}", error), error)]
         if action.result is not None:
             del opened.readers[action.step]
-        return said
+        return events
 
     def _read(self, reading: _Reading, brief: Brief, action: Expand, step: StepView, at: float) -> list[Expanded]:
         assert reading.reader is not None
@@ -226,10 +226,10 @@ class Expander:
                 made = reading.reader.close(action.result)
             last = None if made is None else self._revise(sound_plan(made, "its reader"), brief)
             patches += reading.held
-        said = [Expanded(at=at, step=action.step, attempt=action.attempt, patch=patch) for patch in patches]
+        events = [Expanded(at=at, step=action.step, attempt=action.attempt, patch=patch) for patch in patches]
         if action.result is not None:
-            said.append(Expanded(at=at, step=action.step, attempt=action.attempt, patch=last, closed=True))
-        return said
+            events.append(Expanded(at=at, step=action.step, attempt=action.attempt, patch=last, closed=True))
+        return events
 
     def forget(self, run: str) -> None:
         """Drop a run that is over."""
@@ -256,12 +256,12 @@ def _reader(opened: _Open, name: str, machine: Machine) -> Reader:
 
 def heard_at(root: str, event: Event, machine: Machine, actions: Sequence[Action]) -> FlowRecord | None:
     """Return what an event that a machine has just handled has to do with the flow of a root, if anything."""
-    said: Expanded | Pruned | None = None
+    of_flow: Expanded | Pruned | None = None
     if isinstance(event, Expanded | Pruned) and (event.step == root or event.step.rpartition("/")[0] == root):
-        said = event if isinstance(event, Pruned) == (event.step != root) else None
+        of_flow = event if isinstance(event, Pruned) == (event.step != root) else None
     ended = tuple(step for _, step, _, state, _ in machine.moves if state in ENDS and step.rpartition("/")[0] == root)
     began = any(isinstance(action, Expand) and action.step == root for action in actions)
-    return FlowRecord(machine.now, said, ended, began) if said is not None or ended or began else None
+    return FlowRecord(machine.now, of_flow, ended, began) if of_flow is not None or ended or began else None
 
 
 def end_of(machine: Machine, step: str) -> End:

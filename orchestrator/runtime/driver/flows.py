@@ -177,9 +177,9 @@ class RunningFlow:
         if not isinstance(task, FlowTask) or task.ended:
             return
         task.given_up = True
-        for each in task.made:
-            if not each.ended:
-                self.give_up(each, reason)
+        for step in task.made:
+            if not step.ended:
+                self.give_up(step, reason)
         for inner in task.tasks:
             self.abandon(inner, reason)
         if task is not self._current:
@@ -320,11 +320,11 @@ class RunningFlow:
             patches += self._patches()
         except BaseException as error:
             return self._stopped(error, at)
-        said = self._said(patches, at)  # before the end: what it gave up in its last turn is given up
+        last = self._said(patches, at)  # before the end: what it gave up in its last turn is given up
         self.close()
         end = Plan(steps=(), output=value.name)
         cut = self._cut and not self._flow.cuts_are_fine
-        return [*said, Expanded(at, self.root, self._attempt, end, closed=True, cut=cut)]
+        return [*last, Expanded(at, self.root, self._attempt, end, closed=True, cut=cut)]
 
     def _stopped(self, error: BaseException, at: float) -> list[Event]:
         """Fail; what was made and not yet sent out is dropped, what runs is given up by the machine."""
@@ -335,7 +335,7 @@ class RunningFlow:
         return Expanded(at=at, step=self.root, attempt=self._attempt, failure=failure_of(self._flow, error))
 
     def _all(self, task: FlowTask | None) -> list[FlowTask]:
-        return [] if task is None else [task, *(inner for each in task.tasks for inner in self._all(each))]
+        return [] if task is None else [task, *(inner for below in task.tasks for inner in self._all(below))]
 
     def _close(self, task: FlowTask) -> None:
         """End a coroutine at its `await`. Whatever it does then is its own affair, and is told in the log."""
@@ -398,18 +398,18 @@ class RunningFlow:
     def _said(self, patches: list[Plan], at: float) -> list[Event]:
         waited, self._waited = self._waited, {}
         refused, self._refused = self._refused, {}
-        said: list[Event] = []
+        events: list[Event] = []
         for patch in patches:
             of_it = {step.name: waited[step.name] for step in patch.steps if step.name in waited} if waited else {}
             not_allowed = (
                 {step.name: refused[step.name] for step in patch.steps if step.name in refused} if refused else {}
             )
-            said.append(
+            events.append(
                 Expanded(at=at, step=self.root, attempt=self._attempt, patch=patch, waited=of_it, refused=not_allowed)
             )
         given_up, self._given_up = self._given_up, {}
-        said += [Pruned(at=at, step=step, reason=why) for step, why in given_up.items() if step in self._handles]
-        return said
+        events += [Pruned(at=at, step=step, reason=why) for step, why in given_up.items() if step in self._handles]
+        return events
 
 
 def _count(group: Group | None) -> str:
@@ -457,12 +457,12 @@ def first_patch(flow: Flow, brief: Brief) -> Plan:
     """Return the steps that a flow makes before it waits for the first time. Raises what it raises."""
     demand_size(flow, brief)
     running = RunningFlow(flow, brief, ROOT, 0, lambda plan, brief: plan)
-    said = [each for each in running.begin(0.0, 0.0) if isinstance(each, Expanded)]
+    events = [event for event in running.begin(0.0, 0.0) if isinstance(event, Expanded)]
     running.close()
-    for each in said:
-        if each.failure is not None:
-            raise PlannerError(each.failure.message)
-    patches = [each.patch for each in said if each.patch is not None]
+    for event in events:
+        if event.failure is not None:
+            raise PlannerError(event.failure.message)
+    patches = [event.patch for event in events if event.patch is not None]
     output = next((patch.output for patch in patches if patch.output is not None), None)
     return Plan(steps=tuple(step for patch in patches for step in patch.steps), output=output)
 
@@ -475,7 +475,7 @@ class FlowRecord:
     """What a journal has of a flow at one event: what the flow said, if the event is its own, and which steps ended."""
 
     at: float
-    said: Expanded | Pruned | None
+    event: Expanded | Pruned | None
     ended: tuple[str, ...]
     began: bool = False
 
@@ -490,16 +490,16 @@ def again(flow: RunningFlow, trail: Iterable[FlowRecord], end_of: Callable[[str]
     waiting: deque[Event] = deque()
     pruned: set[str] = set()
     for heard in trail:
-        if isinstance(heard.said, Pruned):
-            pruned.add(heard.said.step)
-        elif heard.said is not None:
+        if isinstance(heard.event, Pruned):
+            pruned.add(heard.event.step)
+        elif heard.event is not None:
             while waiting and isinstance(waiting[0], Pruned):
                 waiting.popleft()
-            _compare(flow, heard.said, waiting.popleft() if waiting else None)
+            _compare(flow, heard.event, waiting.popleft() if waiting else None)
         new = flow.begin(heard.at, at) if heard.began else []
         new += flow.heard([end_of(step) for step in heard.ended], heard.at, at)
         waiting.extend(new)
-    left = [each for each in waiting if not (isinstance(each, Pruned) and each.step in pruned)]
+    left = [event for event in waiting if not (isinstance(event, Pruned) and event.step in pruned)]
     return left
 
 
@@ -527,5 +527,5 @@ def _words(event: Expanded) -> list[str]:
     if event.failure is not None:
         return [f"a failure ({event.failure.message})"]
     steps = event.patch.steps if event.patch is not None else ()
-    said = [f"{step.name} ({step.model_dump_json(exclude_defaults=True)})" for step in steps]
-    return [*said, f"an end in {event.patch.output if event.patch else None}"] if event.closed else said
+    words = [f"{step.name} ({step.model_dump_json(exclude_defaults=True)})" for step in steps]
+    return [*words, f"an end in {event.patch.output if event.patch else None}"] if event.closed else words

@@ -138,18 +138,18 @@ class OutputReader:
             )
         if state[_STATE]:
             raise PlannerError(f"the answer does not have the form that was asked for, and its repair neither: {wrong}")
-        said = state.get("tokens")
-        tokens = said if isinstance(said, int) else _TOKENS
+        limit = state.get("tokens")
+        tokens = limit if isinstance(limit, int) else _TOKENS
         again = self._repair(form, result.text, wrong, tokens)
         return Plan(steps=(again, _reading("repaired", again.name, 1, tokens)), output="repaired")
 
     def _value(self, form: Form, result: Result) -> tuple[JsonValue, str]:
         def check(value: JsonValue) -> str:
             try:
-                found = _json_schema().faults(form.schema_, value)
+                faults = _json_schema().faults(form.schema_, value)
             except ValueError as error:
                 return str(error)
-            return f"at {found[0].json_path}: {found[0].message[:300]}" if found else ""
+            return f"at {faults[0].json_path}: {faults[0].message[:300]}" if faults else ""
 
         return form.read(result.text, check)
 

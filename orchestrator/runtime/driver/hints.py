@@ -97,7 +97,7 @@ class Hinter:
         if node.after is not None:
             name, size = _short(node, f"after {node.after.id}"), len(node.after.dependants)
             if size > 1:
-                size = sum(each.after is node.after for each in node.after.dependants[:_MOST])
+                size = sum(sibling.after is node.after for sibling in node.after.dependants[:_MOST])
         else:
             name = self._beginning(run, node)
             size = self._beginnings(run, node)[name]
@@ -107,36 +107,36 @@ class Hinter:
         """Return how many steps of a step's scope begin with which prompt; each is looked at once."""
         scope = node.scope
         counts = run.begins.setdefault(scope.prefix, Counter())
-        for each in itertools.islice(scope.names.values(), run.counted.get(scope.prefix, 0), None):
-            if each.step.op.kind == "think" and each.after is None:
-                counts[self._beginning(run, each)] += 1
+        for other in itertools.islice(scope.names.values(), run.counted.get(scope.prefix, 0), None):
+            if other.step.op.kind == "think" and other.after is None:
+                counts[self._beginning(run, other)] += 1
         run.counted[scope.prefix] = len(scope.names)
         return counts
 
     def _beginning(self, run: _Run, node: Node) -> str:
-        found = run.names.get(node.id)
-        if found is None:
+        begins = run.names.get(node.id)
+        if begins is None:
             op = node.step.op
             assert op.kind == "think"
-            said = f"{node.scope.prefix}|{_told(op)}"
-            found = run.names[node.id] = _short(node, said)
-        return found
+            text = f"{node.scope.prefix}|{_told(op)}"
+            begins = run.names[node.id] = _short(node, text)
+        return begins
 
 
 def _short(node: Node, begins: str) -> str:
-    said = f"{node.run.id}|{begins}".encode("utf-8", "replace")
-    return hashlib.blake2b(said, digest_size=8).hexdigest()
+    data = f"{node.run.id}|{begins}".encode("utf-8", "replace")
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
 def _told(op: Think) -> str:
     """Return how what a model call asks begins: a prompt may have megabytes, and its end says nothing of that."""
-    said, left = [f"{len(op.prompt)} {len(op.messages)}"], _BEGINS
+    heads, left = [f"{len(op.prompt)} {len(op.messages)}"], _BEGINS
     for piece in itertools.islice(_pieces(op), _MOST):
-        said.append(f"{len(piece)}:{piece[:left]}")
+        heads.append(f"{len(piece)}:{piece[:left]}")
         left -= len(piece)
         if left <= 0:
             break
-    return "|".join(said)
+    return "|".join(heads)
 
 
 def _pieces(op: Think) -> Iterator[str]:

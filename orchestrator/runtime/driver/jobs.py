@@ -133,7 +133,7 @@ class JobTable:
 
     def __init__(self, workers: Iterable[Worker], post: Callable[[Event], None], now: Callable[[], float]) -> None:
         self.workers: dict[str, Worker] = {worker.name: worker for worker in workers}
-        self._direct = {name: found for name, each in self.workers.items() if (found := direct(each)) is not None}
+        self._direct = {name: way for name, worker in self.workers.items() if (way := direct(worker)) is not None}
         self._loop = asyncio.get_running_loop()
         self._post = post
         self._now = now
@@ -180,12 +180,12 @@ class JobTable:
     def abandon(self) -> None:
         """Hear of nothing more, and stop what can be stopped."""
         doing, self._doing = self._doing, {}
-        for attempt, each in doing.items():
-            if isinstance(each, str):
-                self.cancel(each, attempt)
+        for attempt, job in doing.items():
+            if isinstance(job, str):
+                self.cancel(job, attempt)
             else:
-                each.cancel()
-                self._tasks.add(each)
+                job.cancel()
+                self._tasks.add(job)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Do something beside the jobs, until `close`."""
@@ -196,7 +196,7 @@ class JobTable:
     async def close(self) -> None:
         """Stop listening, then free the workers."""
         self._pace.close()
-        tasks = [*self._tasks, *(each for each in self._doing.values() if not isinstance(each, str))]
+        tasks = [*self._tasks, *(job for job in self._doing.values() if not isinstance(job, str))]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -269,8 +269,8 @@ class JobTable:
             end = as_failure(WorkerError(f"{worker.name} ended this job without a result"))
         self._ended(attempt, end)
 
-    def _news(self, attempt: int, said: Progress) -> None:
-        news = sound_news(said)
+    def _news(self, attempt: int, item: Progress) -> None:
+        news = sound_news(item)
         self._post(
             Progressed(
                 self._now(),
@@ -297,23 +297,25 @@ class JobTable:
 
 def sound_news(item: Progress) -> Progress:
     """Return a worker's news with a text that can be written, and counts and ids that can be true."""
-    said = writable(item.text) if isinstance(item.text, str) else ""  # pyright: ignore[reportUnnecessaryIsInstance]
+    text = writable(item.text) if isinstance(item.text, str) else ""  # pyright: ignore[reportUnnecessaryIsInstance]
     tokens = item.tokens if type(item.tokens) is int and 0 <= item.tokens < MOST else 0
     ids = item.ids if _are_ids(item.ids) else ()
     numbers = {name: None for name in ("logprob", "group", "lowest") if not _is_number(getattr(item, name))}
-    if said is item.text and tokens is item.tokens and ids is item.ids and not numbers:
+    if text is item.text and tokens is item.tokens and ids is item.ids and not numbers:
         return item
-    return replace(item, text=said, tokens=tokens, ids=ids, **numbers)
+    return replace(item, text=text, tokens=tokens, ids=ids, **numbers)
 
 
-def sound_cache(said: CacheNews) -> CacheNews:
+def sound_cache(news: CacheNews) -> CacheNews:
     """Return a worker's news of its cache without what cannot be true."""
     held = tuple(
         pair
-        for pair in said.held
-        if isinstance(pair, tuple) and len(pair) == 2 and all(type(each) is int and 0 <= each < MOST for each in pair)  # pyright: ignore[reportUnnecessaryIsInstance]
+        for pair in news.held
+        if isinstance(pair, tuple)
+        and len(pair) == 2
+        and all(type(number) is int and 0 <= number < MOST for number in pair)  # pyright: ignore[reportUnnecessaryIsInstance]
     )
-    return said if held == said.held else CacheNews(held, bool(said.cleared))
+    return news if held == news.held else CacheNews(held, bool(news.cleared))
 
 
 def sound_end(item: Result | Failure, worker: str) -> Result | Failure:
@@ -339,8 +341,8 @@ def sound_end(item: Result | Failure, worker: str) -> Result | Failure:
     changed |= {} if made is item.value else {"value": made}
     for name in _TEXTS:
         given = getattr(item, name)
-        said = writable(given)
-        changed |= {} if said is given else {name: said}
+        clean = writable(given)
+        changed |= {} if clean is given else {name: clean}
     return item.model_copy(update=changed) if changed else item
 
 
@@ -365,7 +367,7 @@ def _wrong_field(item: Result) -> str:
         except (ValidationError, AttributeError):
             return "signals whose numbers are none"
     try:
-        if item.tokens and any(writable(each.text) is not each.text for each in map(_token, item.tokens)):
+        if item.tokens and any(writable(token.text) is not token.text for token in map(_token, item.tokens)):
             raise TypeError
     except (ValidationError, AttributeError, TypeError):
         return "tokens that say no text and log-probability"

@@ -31,7 +31,7 @@ class Turns:
         needs = [*step.references(), step.op.after if step.op.kind == "think" else None]
         before = [waited, *(self._steps[name] for name in needs if name in self._steps)]
         own = step.op.kind == "think"
-        self._steps[step.name] = {scope: own + max(each.get(scope, 0) for each in before) for scope in scopes}
+        self._steps[step.name] = {scope: own + max(calls.get(scope, 0) for calls in before) for scope in scopes}
         return {scope: waited.get(scope, 0) for scope in scopes} if any(map(waited.get, scopes)) else {}
 
     def read(self, awaited: Promise[object], calls: Calls) -> None:

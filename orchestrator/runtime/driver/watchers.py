@@ -33,7 +33,7 @@ class Watchers:
     def remove(self, run: str, watcher: Watcher) -> None:
         """Tell a watcher nothing more of a run."""
         if run in self.of:
-            self.of[run] = [each for each in self.of[run] if each != watcher]
+            self.of[run] = [other for other in self.of[run] if other != watcher]
 
     def tell(self, event: Event, runs: Iterable[str], actions: list[Action]) -> None:
         """Tell of an event: the general ones, those of `runs`, and those of the runs in which something moved."""
@@ -56,5 +56,5 @@ class Watchers:
             if run is None:
                 self.general.remove(watcher)
             else:
-                self.of[run] = [each for each in self.of[run] if each is not watcher]
+                self.of[run] = [other for other in self.of[run] if other is not watcher]
                 self._give_up([run], error)

@@ -26,12 +26,12 @@ class WorkerProxy(Worker):
     def look(self) -> None:
         """Take note of what the inner worker offers now: some of it is known only after its start, or changes when it
         comes back."""
-        said = offer(self.inner)
-        self.slots, self.models, self.identity = said.slots, said.models, said.identity
+        offered = offer(self.inner)
+        self.slots, self.models, self.identity = offered.slots, offered.models, offered.identity
         self.hints = getattr(self.inner, "hints", False)
-        self.cache_tokens, self.block = said.cache_tokens, said.block
+        self.cache_tokens, self.block = offered.cache_tokens, offered.block
         self.counts_tokens: bool
-        self.reports, self.counts_tokens, self.prices = said.reports, said.counts_tokens, said.prices
+        self.reports, self.counts_tokens, self.prices = offered.reports, offered.counts_tokens, offered.prices
 
     async def start(self) -> None:
         """Start the inner worker."""
@@ -55,8 +55,8 @@ class WorkerProxy(Worker):
     async def cache_news(self) -> AsyncIterator[CacheNews]:
         """Yield what the inner worker says, if it says something."""
         if (news := cache_news(self.inner)) is not None:
-            async for each in news:
-                yield each
+            async for change in news:
+                yield change
 
     async def health(self) -> AsyncIterator[bool]:
         """Yield what the inner worker says."""

@@ -31,11 +31,11 @@ def explained(where: Database) -> Generator[None]:
             f"{where}: this process had said nothing for too long, so its runs were given to another process"
         ) from None
     except psycopg.OperationalError as error:
-        said = str(error).partition("\n")[0]
-        raise ConfigError(f"{where} cannot be reached: {said}; check the address, and that the server runs") from None
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"{where} cannot be reached: {reason}; check the address, and that the server runs") from None
     except psycopg.Error as error:
-        said = str(error).partition("\n")[0]
-        raise ConfigError(f"{where} cannot be used: {said}") from None
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"{where} cannot be used: {reason}") from None
 
 
 def open_connection(where: Database) -> psycopg.Connection[Any]:

@@ -19,7 +19,7 @@ class Counters:
         zeros. Earlier spans of that name are forgotten."""
         with connected(self._database) as db, db.transaction():
             db.execute("DELETE FROM plait.counters WHERE name = %s AND span < %s", (name, span))
-            found: list[float] = []
+            sums: list[float] = []
             for place, amount in enumerate(amounts):
                 row = db.execute(
                     "INSERT INTO plait.counters AS c (name, span, place, n) VALUES (%s, %s, %s, %s) "
@@ -27,5 +27,5 @@ class Counters:
                     (name, span, place, amount),
                 ).fetchone()
                 assert row is not None
-                found.append(row[0])
-        return tuple(found)
+                sums.append(row[0])
+        return tuple(sums)

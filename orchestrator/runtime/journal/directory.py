@@ -80,8 +80,8 @@ def journals(place: Path) -> list[Path]:
     """Return the journals of a folder, the newest first; or the one that `place` is."""
     if not place.is_dir():
         return [place] if place.exists() else []
-    found = (path for path in place.iterdir() if path.suffix == SUFFIX and path.is_file())
-    return sorted(found, key=lambda path: path.name, reverse=True)
+    paths = (path for path in place.iterdir() if path.suffix == SUFFIX and path.is_file())
+    return sorted(paths, key=lambda path: path.name, reverse=True)
 
 
 def entries(place: Location, unread: list[str] | None = None, like: str = "") -> Iterator[RunEntry]:
@@ -105,23 +105,23 @@ def entries(place: Location, unread: list[str] | None = None, like: str = "") ->
 def find(place: Location, run: str) -> RunEntry:
     """Return the run whose id is `run`, else the only run whose id begins with it. Raises `UsageError` if there is none
     or several."""
-    found: list[RunEntry] = []
+    entries_there: list[RunEntry] = []
     run = run.encode(errors="replace").decode()  # half a surrogate is in no id, and no database takes it
     for entry in entries(place, like=run):
         if entry.run == run:
             return entry
         if run and entry.run.startswith(run):
-            found.append(entry)
-    if len(found) == 1:
-        return found[0]
-    if not found:
+            entries_there.append(entry)
+    if len(entries_there) == 1:
+        return entries_there[0]
+    if not entries_there:
         unread: list[str] = []
         for _ in entries(place, unread):
             pass
         beside = f"; {counted(len(unread), 'journal')} there cannot be read: {unread[0]}" if unread else ""
         raise UsageError(f"there is no run {run!r} in {place}: `plait runs list` shows those that are there{beside}")
-    several = ", ".join(entry.run for entry in found[:5])
-    raise UsageError(f"{run!r} begins the ids of {len(found)} runs ({several}): write more of it")
+    several = ", ".join(entry.run for entry in entries_there[:5])
+    raise UsageError(f"{run!r} begins the ids of {len(entries_there)} runs ({several}): write more of it")
 
 
 def sweep(
@@ -212,9 +212,9 @@ def _may_go(path: Path, interrupted: bool) -> bool:
 
 def _delete(path: Path) -> int:
     freed = 0
-    for each in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
+    for file in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
         with contextlib.suppress(OSError):
-            size = each.stat().st_size
-            each.unlink()
+            size = file.stat().st_size
+            file.unlink()
             freed += size
     return freed

@@ -30,7 +30,7 @@ LARGEST = 1_000_000
 def pending(path: Location) -> list[tuple[RunEntry, Question]]:
     """Return the questions that nobody has answered yet, of all runs that have not ended in a journal or a folder of
     journals, with their runs. Raises `ConfigError`."""
-    found: list[tuple[RunEntry, Question]] = []
+    questions: list[tuple[RunEntry, Question]] = []
     for entry in entries(path):
         if entry.status not in ("running", "interrupted"):
             continue
@@ -41,8 +41,8 @@ def pending(path: Location) -> list[tuple[RunEntry, Question]]:
                     asked[note.step] = Question.model_validate(note.note)
             elif note.kind == "answered":
                 asked.pop(note.step, None)
-        found += [(entry, each) for each in asked.values() if not _left(entry, each.id)]
-    return found
+        questions += [(entry, question) for question in asked.values() if not _left(entry, question.id)]
+    return questions
 
 
 def leave(path: Location, question: str, value: JsonValue, by: Answerer = OPERATOR) -> Question:
@@ -50,14 +50,14 @@ def leave(path: Location, question: str, value: JsonValue, by: Answerer = OPERAT
     `UsageError` for one that is not open, `Unanswered` for an answer that makes no sense, `NotAllowed` for one who may
     not answer it."""
     there = pending(path)
-    found = next((each for each in there if each[1].id == question), None)
-    if found is None:
-        known = f"open are {', '.join(each.id for _, each in there)}" if there else "none is open"
+    match = next((pair for pair in there if pair[1].id == question), None)
+    if match is None:
+        known = f"open are {', '.join(open_question.id for _, open_question in there)}" if there else "none is open"
         raise UsageError(f"there is no open question {question!r:.200}: {known}")
-    entry, asked = found
+    entry, asked = match
     by.check(asked, entry.share or "")
-    said = asked.check(json_value(value))
-    given = GivenAnswer(value=said, by=by, at=time.time(), call=asked.call).model_dump(mode="json")
+    checked = asked.check(json_value(value))
+    given = GivenAnswer(value=checked, by=by, at=time.time(), call=asked.call).model_dump(mode="json")
     text = json.dumps(given, allow_nan=False)
     if isinstance(entry.path, Database):
         from . import store
@@ -84,9 +84,9 @@ def take(path: Location, question: Question, asked_by: str = "") -> tuple[JsonVa
     if data is None or len(data) > LARGEST:
         return None
     try:
-        said = json_value(json.loads(data))
-        json.dumps(said, allow_nan=False)  # a number beyond all others is no JSON
-        given = GivenAnswer.model_validate(said)
+        left = json_value(json.loads(data))
+        json.dumps(left, allow_nan=False)  # a number beyond all others is no JSON
+        given = GivenAnswer.model_validate(left)
         return (question.check(given.value), given.by) if given.counts(question, asked_by) else None
     except Exception:  # no JSON, too deep, or none of the choices
         return None

@@ -171,14 +171,14 @@ class Journal:
                 self._runs[action.job.attempt] = action.job.run
             elif isinstance(action, Finish) and self._resumes in (None, action.run):
                 self._batch.ended.append((action.status, action.usage.completion, _now(), action.run))
-        said = dump(actions, refused, self._hidden) if actions or refused else "[]"
+        text = dump(actions, refused, self._hidden) if actions or refused else "[]"
         batch = self._batch
         place = seq - batch.events[0][0] if batch.events else -1
         if place >= 0:
-            batch.events[place] = (*batch.events[place][:5], said)
+            batch.events[place] = (*batch.events[place][:5], text)
         else:
-            batch.actions.append((said, seq))
-        if moved or said != "[]":
+            batch.actions.append((text, seq))
+        if moved or text != "[]":
             own = batch.events[place][2] if place >= 0 else None
             batch.marks += [(run, seq) for run in {*about(actions, refused), *moved} if run and run != own]
 

@@ -33,10 +33,10 @@ class Database:
         )
 
     def __str__(self) -> str:
-        said = urlsplit(self.url)
-        where = said.hostname or ""
-        where += f":{said.port}" if said.port else ""
-        return f"postgresql://{where}{said.path}" + (f"#{self.journal}" if self.journal is not None else "")
+        parts = urlsplit(self.url)
+        where = parts.hostname or ""
+        where += f":{parts.port}" if parts.port else ""
+        return f"postgresql://{where}{parts.path}" + (f"#{self.journal}" if self.journal is not None else "")
 
     @property
     def name(self) -> str:

@@ -115,8 +115,8 @@ class ProcessMember:
                 self._say_failed(db)
                 if self.on_orphans and now >= looked:
                     looked = now + self.lease / 4
-                    if found := self._orphans(db):
-                        self.on_orphans[0](found)
+                    if orphans := self._orphans(db):
+                        self.on_orphans[0](orphans)
                 for _ in db.notifies(timeout=min(_LOOK, self.lease / 5), stop_after=1):
                     pass
             except Exception as error:
@@ -140,14 +140,14 @@ class ProcessMember:
     def _orders(self, db: psycopg.Connection[Any]) -> None:
         if not self.on_order:
             return
-        found = db.execute(
+        orders = db.execute(
             "DELETE FROM plait.orders o USING plait.runs r, plait.journals j WHERE r.run = o.run AND j.id = r.journal "
             "AND j.process = %s AND o.verb <> 'answer' RETURNING o.id, o.run, o.verb, o.about, o.value",
             (self.id,),
         ).fetchall()
-        for _, run, verb, about, value in sorted(found):
-            for each in list(self.on_order):
-                each(RunOrder(run, verb, about, json.loads(value)))
+        for _, run, verb, about, value in sorted(orders):
+            for listener in list(self.on_order):
+                listener(RunOrder(run, verb, about, json.loads(value)))
 
     def _say_failed(self, db: psycopg.Connection[Any]) -> None:
         """End the runs of journals that were given up. Those that others have taken over are in other journals."""
@@ -160,14 +160,14 @@ class ProcessMember:
             self._given_up.popleft()
 
     def _orphans(self, db: psycopg.Connection[Any]) -> list[str]:
-        found = db.execute(
+        rows = db.execute(
             "SELECT r.run FROM plait.runs r JOIN plait.journals j ON j.id = r.journal "
             "LEFT JOIN plait.processes p ON p.id = j.process "
             "WHERE r.status IS NULL AND j.pool = %s AND (p.id IS NULL OR p.over OR p.beat + p.lease < now()) "
             "ORDER BY r.number",
             (self.pool,),
         ).fetchall()
-        return [run for (run,) in found]
+        return [run for (run,) in rows]
 
 
 _members: dict[tuple[int, str], ProcessMember] = {}

@@ -42,26 +42,26 @@ def dump(actions: Sequence[Action], refused: Refusals = (), hide: Callable[[str]
 
     All else follows from the events: prompts, what readers are fed, wake-up times. An answer stands there as its hash.
     """
-    said: list[str] = []
+    items: list[str] = []
     waiting = list(refused)
     for index, action in enumerate(actions):
         while waiting and waiting[0][0] <= index:
-            said.append(_refused(waiting.pop(0)[1]))
+            items.append(_refused(waiting.pop(0)[1]))
         match action:
             case Dispatch(worker=worker, job=job, reason=reason):
-                said.append(
+                items.append(
                     f'["dispatch",{job.attempt},{_quoted(job.step)},{_quoted(worker)},{job.priority},{_quoted(reason)}]'
                 )
             case Cancel(step=step, attempt=attempt):
-                said.append(f'["cancel",{"null" if attempt is None else attempt},{_quoted(step)}]')
+                items.append(f'["cancel",{"null" if attempt is None else attempt},{_quoted(step)}]')
             case Finish(run=run, status=status):
                 made = hide(as_json([action.result, action.failure, action.partial, action.usage, action.steps]))
                 digest = hashlib.blake2b(made.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-                said.append(f'["finish",{_quoted(run)},"{status}","{digest}"]')
+                items.append(f'["finish",{_quoted(run)},"{status}","{digest}"]')
             case _:
                 pass
-    said += [_refused(each) for _, each in waiting]
-    return hide(f"[{','.join(said)}]") if said else "[]"
+    items += [_refused(refusal) for _, refusal in waiting]
+    return hide(f"[{','.join(items)}]") if items else "[]"
 
 
 def _refused(order: RefuseOrder) -> str:
@@ -82,49 +82,49 @@ class Recorded:
 
 def read(actions: str | None) -> Recorded:
     """Return recorded actions. Raises `ConfigError`."""
-    found = Recorded([], [], [])
+    recorded = Recorded([], [], [])
     try:
-        for each in _listed(actions):
-            match each:
+        for action in _listed(actions):
+            match action:
                 case ["dispatch", int() as attempt, str() as step, str() as worker, int() as priority, str() as reason]:
                     order = SendOrder(step, worker, attempt, priority, reason)
-                    found.orders.append((order, step.rpartition(":")[0]))
+                    recorded.orders.append((order, step.rpartition(":")[0]))
                 case ["refused", str() as step, failure, str() as run]:
                     order = RefuseOrder(step, Failure.model_validate(failure), run)
-                    found.orders.append((order, run or step.rpartition(":")[0]))
+                    recorded.orders.append((order, run or step.rpartition(":")[0]))
                 case ["finish", str() as run, str() as status, _]:
-                    found.ended.append((run, status))
+                    recorded.ended.append((run, status))
                 case ["cancel", attempt, str()] if attempt is None or type(attempt) is int:
-                    found.cancelled.extend([] if attempt is None else [attempt])
+                    recorded.cancelled.extend([] if attempt is None else [attempt])
                 case _:
-                    raise ValueError(f"{each!r:.100} is no action")
+                    raise ValueError(f"{action!r:.100} is no action")
     except (ValueError, TypeError) as error:
         raise ConfigError(f"the journal is damaged: recorded actions cannot be read ({error})") from None
-    return found
+    return recorded
 
 
 def about(actions: Sequence[Action], refused: Refusals = ()) -> set[str]:
     """Return the runs that actions and refusals concern."""
-    return {_run_in(action) for action in actions} | {each.step.rpartition(":")[0] for _, each in refused}
+    return {_run_in(action) for action in actions} | {refusal.step.rpartition(":")[0] for _, refusal in refused}
 
 
 def of_run(actions: str | None, run: str) -> str | None:
     """Return the part of recorded actions that concerns one run."""
     if actions is None or run not in actions:
         return None if actions is None else "[]"
-    return as_json([each for each in _listed(actions) if _subject(each).partition(":")[0] == run])
+    return as_json([action for action in _listed(actions) if _subject(action).partition(":")[0] == run])
 
 
 def _listed(actions: str | None) -> list[list[Any]]:
     try:
-        found = cast("list[list[Any]]", json.loads(actions or "[]"))
+        listed = cast("list[list[Any]]", json.loads(actions or "[]"))
     except ValueError as error:
         raise ConfigError(f"the journal is damaged: recorded actions cannot be read ({error})") from None
-    if not isinstance(found, list) or any(  # pyright: ignore[reportUnnecessaryIsInstance]
-        type(each) is not list or not each or type(each[0]) is not str for each in found
+    if not isinstance(listed, list) or any(  # pyright: ignore[reportUnnecessaryIsInstance]
+        type(action) is not list or not action or type(action[0]) is not str for action in listed
     ):
-        raise ConfigError(f"the journal is damaged: {found!r:.100} are no recorded actions")
-    return found
+        raise ConfigError(f"the journal is damaged: {listed!r:.100} are no recorded actions")
+    return listed
 
 
 def _subject(action: list[Any]) -> str:
@@ -153,7 +153,7 @@ def of_runs(runs: Container[str], actions: Sequence[Action], refused: Refusals) 
         if _run_in(action) in runs:
             kept.append(action)
         places.append(len(kept))
-    return kept, [(places[index], each) for index, each in refused if each.step.rpartition(":")[0] in runs]
+    return kept, [(places[index], refusal) for index, refusal in refused if refusal.step.rpartition(":")[0] in runs]
 
 
 def event_json(event: Event) -> str:
@@ -195,4 +195,4 @@ def ordered(actions: str | None) -> list[list[object]]:
     """Return the part of recorded actions that has to be the same for a run to go on: which attempt is at which step,
     which steps are cancelled, how runs end. The rest may differ between versions."""
     kept = {"dispatch": 4, "cancel": 3, "finish": 3}
-    return [each[: kept[each[0]]] for each in _listed(actions) if each[0] in kept]
+    return [action[: kept[action[0]]] for action in _listed(actions) if action[0] in kept]

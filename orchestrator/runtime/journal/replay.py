@@ -101,7 +101,7 @@ class Moment:
     actions: list[Action]
     recorded: str | None
     """The actions that followed in life, as `dump` writes them; `None` if the writer crashed before it wrote them."""
-    said: str
+    anew: str
     """The actions that follow now, in the same form."""
     differs: bool
     """The actions now are not those recorded."""
@@ -152,9 +152,9 @@ class Growing:
                 held.append((row, headers[first]))
                 if row.actions is None and not whole:
                     continue
-                for each, header in held:
-                    self._last = each.seq
-                    yield _moment(journal, self._machine, each, header, run)
+                for earlier, header in held:
+                    self._last = earlier.seq
+                    yield _moment(journal, self._machine, earlier, header, run)
                 held = []
             self._last = max(self._last, row.seq)
 
@@ -202,7 +202,7 @@ def _goes_on(header: Header, first: int) -> bool:
 
 def _spans(headers: dict[int, Header], last: int) -> list[tuple[int, int]]:
     """Return the stretches of events, oldest first, that lead from a new machine to event `last`."""
-    first = max((each for each in headers if each <= last), default=None)
+    first = max((seq for seq in headers if seq <= last), default=None)
     if first is None:
         raise ConfigError(f"the journal is damaged: no session of it holds event {last}")
     base = headers[first].base
@@ -230,7 +230,7 @@ def _moment(journal: Journal, machine: Machine, row: EventRow, header: Header, r
     # The due times of a run come with news of time, whoever's they are.
     event = Elsewhere(at=row.at) if row.foreign and row.kind != "tick" else row.load()
     try:
-        actions, said = _said(machine, event, row, header, run)
+        actions, anew = _said(machine, event, row, header, run)
     except ConfigError:
         raise
     except Exception as error:
@@ -238,8 +238,8 @@ def _moment(journal: Journal, machine: Machine, row: EventRow, header: Header, r
             f"event {row.seq} of {journal.path} cannot be replayed ({type(error).__name__}: {error}): the file is "
             "damaged, or another version of plait wrote it"
         ) from error
-    differs = row.actions not in (None, said)
-    return Moment(row.seq, header, event, machine, actions, row.actions, said, differs)
+    differs = row.actions not in (None, anew)
+    return Moment(row.seq, header, event, machine, actions, row.actions, anew, differs)
 
 
 def _said(
@@ -252,7 +252,7 @@ def _said(
     runs = _All() if header.resumes is None else {header.resumes}
     if run is not None:
         runs = {run}
-    actions = machine.follow(event, [order for order, each in read(row.actions).orders if each in runs])
+    actions = machine.follow(event, [order for order, order_run in read(row.actions).orders if order_run in runs])
     return actions, dump(*of_runs(runs, actions, machine.refused))
 
 
@@ -280,12 +280,12 @@ def _machine(header: Header, plugins: PluginRegistry) -> Machine:
 def _step(machine: Machine, row: EventRow, header: Header, check: bool, finished: list[Finish]) -> Divergence | None:
     event = row.load()
     try:
-        actions, said = _said(machine, event, row, header)
+        actions, anew = _said(machine, event, row, header)
         if check:
             check_invariants(machine, follows=header.told)
     except Exception as error:
         return Divergence(row.seq, row.event, row.actions, f"raised {type(error).__name__}: {error}")
-    if row.actions not in (None, said):
-        return Divergence(row.seq, row.event, row.actions, said)
+    if row.actions not in (None, anew):
+        return Divergence(row.seq, row.event, row.actions, anew)
     finished.extend(action for action in actions if isinstance(action, Finish))
     return None

@@ -86,7 +86,7 @@ class Rebuilt:
             elif note.kind == "answered":
                 answers.pop(note.step, None)
                 first, *others = asked.pop(note.step, [None])
-                if first is not None and all(each == first for each in others):
+                if first is not None and all(other == first for other in others):
                     with contextlib.suppress(ValidationError):
                         answers[note.step] = first, GivenAnswer.model_validate(note.note)
         return answers
@@ -145,7 +145,7 @@ class Rebuilder:
 
     def _take(self, moment: Moment) -> None:
         path, run, rebuilt = self.path, self.run, self._rebuilt
-        if moment.differs and ordered(moment.recorded) != ordered(moment.said):
+        if moment.differs and ordered(moment.recorded) != ordered(moment.anew):
             raise ConfigError(
                 f"run {run} cannot be resumed: from event {moment.seq} of {path} on this version of plait decides "
                 f"otherwise than {moment.header.plait}, which wrote it (`plait runs replay` shows how)"
@@ -186,15 +186,15 @@ async def rule(
         elif attempt.id not in intended or _waits_for_approval(rebuilt, attempt.node.id):
             error = NeverMade("the process ended before this call was made")
         else:
-            said = AGAIN if policy == "retry" else GIVE_UP
+            ruling = AGAIN if policy == "retry" else GIVE_UP
             if policy == "ask":
-                said = await ask(_question(rebuilt, attempt.id, attempt.node.id))
-            if said == TREAT_AS_DONE:
+                ruling = await ask(_question(rebuilt, attempt.id, attempt.node.id))
+            if ruling == TREAT_AS_DONE:
                 result = Result(why="taken as done by a person: what it returned is not known")
                 events.append(Succeeded(at=at, attempt=attempt.id, result=result))
                 continue
             error = NeverMade("the process ended during this call, which may be made again")
-            if said != AGAIN:
+            if ruling != AGAIN:
                 remedy = "find out, and resume with on_unknown=retry if it may be made again"
                 error = _unknown(step, attempt.node.id, remedy)
         events.append(Failed(at=at, attempt=attempt.id, failure=as_failure(error)))
@@ -203,8 +203,8 @@ async def rule(
 
 def _waits_for_approval(rebuilt: Rebuilt, step: str) -> bool:
     """Whether a person had been asked to allow a call, and had not answered."""
-    said = [note.kind for note in rebuilt.notes if note.step == f"{step}?approve"]
-    return bool(said) and said[-1] == "asked"
+    kinds = [note.kind for note in rebuilt.notes if note.step == f"{step}?approve"]
+    return bool(kinds) and kinds[-1] == "asked"
 
 
 def settle(
@@ -248,14 +248,14 @@ def _read_again(rebuilt: Rebuilt, expander: Expander, at: float) -> list[Event]:
             action = Expand(step=node.id, attempt=node.generation, result=node.own)
             events += expander.again(action, rebuilt.machine, rebuilt.trails[node.id], at)
             continue
-        said: list[Event] = []
+        read: list[Event] = []
         if op.kind == "think" and op.stream and node.own.text:
             action = Expand(step=node.id, attempt=node.generation, delta=node.own.text)
-            said += expander.expand(action, rebuilt.machine, at)
+            read += expander.expand(action, rebuilt.machine, at)
         action = Expand(step=node.id, attempt=node.generation, result=node.own)
-        said += expander.expand(action, rebuilt.machine, at)
+        read += expander.expand(action, rebuilt.machine, at)
         known = node.inner.names if node.inner is not None else {}
-        events += [_without(each, known) if isinstance(each, Expanded) else each for each in said]
+        events += [_without(event, known) if isinstance(event, Expanded) else event for event in read]
     return events
 
 

@@ -184,7 +184,7 @@ def connect(path: Path, write: bool) -> sqlite3.Connection:
 
 def _bounded(path: Path) -> Callable[[], bool]:
     """Return what SQLite asks every so many steps, whether to give up."""
-    sizes = [each.stat().st_size for each in (path, path.with_name(f"{path.name}-wal")) if each.exists()]
+    sizes = [file.stat().st_size for file in (path, path.with_name(f"{path.name}-wal")) if file.exists()]
     left = (_STEPS + _STEPS_A_BYTE * sum(sizes)) // _LOOK
 
     def over() -> bool:
@@ -221,8 +221,8 @@ def check_format(db: sqlite3.Connection, path: Path) -> None:
         raise ConfigError(f"{path} is not a journal: it is some other program's SQLite file")
     demand_format(version, path)
     with explained(path):
-        found = frozenset(db.execute(_SCHEMA_OF).fetchmany(len(_tables()) + 1))
-    if found != _tables():
+        tables = frozenset(db.execute(_SCHEMA_OF).fetchmany(len(_tables()) + 1))
+    if tables != _tables():
         raise ConfigError(f"{path} is not a journal: it has other tables than a journal of format {FORMAT}")
 
 

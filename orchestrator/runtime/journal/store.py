@@ -27,17 +27,17 @@ def lines(database: Database, like: str = "") -> Iterator[tuple[RunLine, Databas
     before = 1 << 62
     while True:
         with connected(database) as db:
-            found = db.execute(
+            rows = db.execute(
                 f"SELECT r.number, r.journal, {_ALIVE}, r.share, r.run, r.first, r.created, r.text, r.planner, "  # pyright: ignore[reportArgumentType, reportCallIssue]
                 f"r.status, r.tokens, r.ended {_FROM} WHERE r.number < %s AND (%s::bigint IS NULL OR r.journal = %s) "
                 f"AND starts_with(r.run, %s) "
                 f"ORDER BY r.number DESC LIMIT {_PAGE}",
                 (before, database.journal, database.journal, like),
             ).fetchall()
-        for number, journal, alive, share, *line in found:
+        for number, journal, alive, share, *line in rows:
             before = number
             yield RunLine(*line), database.numbered(journal), alive, share
-        if len(found) < _PAGE:
+        if len(rows) < _PAGE:
             return
 
 
@@ -127,6 +127,6 @@ def sweep(
                 db.execute("DELETE FROM plait.marks WHERE journal = %s", (number,))
                 for table, size in (("actions", "actions"), ("events", "event"), ("sessions", "header")):
                     counted = f"DELETE FROM plait.{table} WHERE journal = %s RETURNING length({size})"
-                    freed += sum(each for (each,) in db.execute(counted, (number,)).fetchall())  # pyright: ignore[reportArgumentType, reportCallIssue]
+                    freed += sum(size_of for (size_of,) in db.execute(counted, (number,)).fetchall())  # pyright: ignore[reportArgumentType, reportCallIssue]
                 db.execute("DELETE FROM plait.journals WHERE id = %s", (number,))
                 gone.append(database.numbered(number))

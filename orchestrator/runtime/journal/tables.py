@@ -217,6 +217,6 @@ def is_run_line(line: tuple[object, ...]) -> bool:
     """Whether the columns of a line of the index are of the kinds and sizes that a journal writes."""
     run, first, created, text, planner, status, tokens, ended = line
     texts = [(run, 64), (created, 64), (text, HEAD + 8), (planner, 4096)]
-    sized = all(isinstance(each, str) and len(each) <= most for each, most in texts)
-    ends = all(each is None or (isinstance(each, str) and len(each) <= 64) for each in (status, ended))
-    return sized and ends and all(type(each) is int and each >= 0 for each in (first, tokens))
+    sized = all(isinstance(value, str) and len(value) <= most for value, most in texts)
+    ends = all(value is None or (isinstance(value, str) and len(value) <= 64) for value in (status, ended))
+    return sized and ends and all(type(number) is int and number >= 0 for number in (first, tokens))

@@ -159,10 +159,10 @@ class Recorder:
             self._say_told(journal, goes_on=False)
             for event in self._present():
                 journal.acted(self._append(file, event), [])
-        for each in list(self.files):
-            if each.journal is self.current:
-                each.leaving = True
-                self._leave(each)
+        for older in list(self.files):
+            if older.journal is self.current:
+                older.leaving = True
+                self._leave(older)
         self.files.append(file)
         self.current = journal
         early, self._early = self._early, []
@@ -205,16 +205,16 @@ class Recorder:
     def _present(self) -> Iterator[Event]:
         """Yield events that tell a new machine of the workers."""
         for up, down in self._workers.values():
-            yield from (replace(each, at=self._machine.now) for each in (up, down) if each is not None)
+            yield from (replace(event, at=self._machine.now) for event in (up, down) if event is not None)
 
     def _leave(self, file: _File) -> None:
         if file.leaving and not file.runs:
-            self.files = [each for each in self.files if each is not file]
+            self.files = [other for other in self.files if other is not file]
             file.journal.close()
 
     def _broke(self, file: _File, error: Exception) -> None:
         """Give a file up that cannot be written, and its runs."""
-        self.files = [each for each in self.files if each is not file]
+        self.files = [other for other in self.files if other is not file]
         if file.journal is self.current:
             self.current = None
         self.alone = False
@@ -329,7 +329,7 @@ class Recorder:
     def close(self) -> None:
         """Write what is left and close the journals."""
         self._write_pending()
-        for file in {id(each): each for each in [*self.files, *self._of.values()]}.values():
+        for file in {id(open_file): open_file for open_file in [*self.files, *self._of.values()]}.values():
             file.journal.close()
         self.files.clear()
         self._of.clear()
@@ -407,8 +407,8 @@ class Recorder:
     def _write(self, entry: JournalEntry, sync: bool = False) -> None:
         entry.written = True
         file = self._of.get(entry.run) if entry.run is not None else None
-        for each in [file] if file is not None else list(self.files):
-            self._guarded(each, entry.run, self._enter, each, entry, sync)
+        for target in [file] if file is not None else list(self.files):
+            self._guarded(target, entry.run, self._enter, target, entry, sync)
         if not entry.unhandled:
             self._acted(entry)
 

@@ -38,8 +38,8 @@ class InstalledPlugin:
 
 def installed(kind: str) -> dict[str, list[InstalledPlugin]]:
     """Return the plugins of a kind by name; more than one under a name if several distributions offer it."""
-    found: dict[str, list[InstalledPlugin]] = {}
+    plugins: dict[str, list[InstalledPlugin]] = {}
     for entry in importlib.metadata.entry_points(group=GROUPS[kind]):
         origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown distribution"
-        found.setdefault(entry.name.replace("_", "-"), []).append(InstalledPlugin(entry.value, origin))
-    return found
+        plugins.setdefault(entry.name.replace("_", "-"), []).append(InstalledPlugin(entry.value, origin))
+    return plugins

@@ -70,12 +70,12 @@ def made_of(kind: str, fn: Callable[..., Any]) -> type | None:
     local = is_local(fn)
     code = (kind, _code_of(fn))
     if local:
-        found = _shared.get(code)
+        before = _shared.get(code)
     else:
         known = _made.get(fn, {}).get(kind)
-        found = known() if known is not None else None
-    if found is not None:
-        return found
+        before = known() if known is not None else None
+    if before is not None:
+        return before
     base, takes = bases[kind]
     if kind == "planner" and inspect.iscoroutinefunction(fn):
         base, takes = _Coroutine, 2
@@ -116,8 +116,8 @@ def verified(task: type[Task], fn: Callable[..., Any]) -> type[Task]:
 
     def verify(self: Task, answer: JsonValue) -> bool | None:
         judge = _function_of(self)
-        said = judge(answer, self) if two else judge(answer)
-        return None if said is None else bool(said)
+        judged = judge(answer, self) if two else judge(answer)
+        return None if judged is None else bool(judged)
 
     made = type(task.__name__, (task,), members | {"verify": verify})
     if local:
@@ -193,5 +193,5 @@ class _MergeFunction(Merge):
     _bound: Any = PrivateAttr(default=None)
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
-        said = _function_of(self)(branches, task)
-        return said if isinstance(said, Verdict) else Verdict(value=said, why=f"by {type(self).__name__}")
+        result = _function_of(self)(branches, task)
+        return result if isinstance(result, Verdict) else Verdict(value=result, why=f"by {type(self).__name__}")

@@ -97,7 +97,7 @@ class Plugins:
 
     def made(self, kind: str, spec: Plugin) -> object:
         """Return the plugin of a spec, of any kind that has no state of its own."""
-        kinds: dict[str, PluginKind] = {each: each for each in PACKAGES if each not in _OF_THEIR_OWN}
+        kinds: dict[str, PluginKind] = {name: name for name in PACKAGES if name not in _OF_THEIR_OWN}
         if kind not in kinds:
             raise PluginError(f"there is no kind {kind!r} of plugin to be made by name: there are {', '.join(kinds)}")
         return self._once(kinds[kind], object, spec)
@@ -112,7 +112,7 @@ class Plugins:
             self._bind("task", spec, task)
             return task
         except ValidationError as error:
-            about_text = [each for each in error.errors(include_url=False) if each["loc"][:1] in ((), ("text",))]
+            about_text = [detail for detail in error.errors(include_url=False) if detail["loc"][:1] in ((), ("text",))]
             if about_text:
                 raise TaskError(f"task {spec.name!r}: {explain('the request', about_text[0])}") from None
             raise _bad_options("task", spec.name, cls, error) from None
@@ -148,10 +148,10 @@ class Plugins:
 
     def class_of(self, kind: PluginKind, name: str) -> type:
         """Return the class that a name means."""
-        found = self._classes.get((kind, name))
-        if found is None:
-            found = self._classes[kind, name] = self._find(kind, name)
-        return found
+        cls = self._classes.get((kind, name))
+        if cls is None:
+            cls = self._classes[kind, name] = self._find(kind, name)
+        return cls
 
     def hand_over(self, kind: str, thing: object) -> Plugin:
         """Make a plugin known that a program hands over as it is (an instance, a class, a function); return its
@@ -289,7 +289,7 @@ def _offers(kind: PluginKind, name: str) -> list[InstalledPlugin]:
 
 def _ours(kind: PluginKind, name: str) -> type:
     module_name = name.replace("-", "_")
-    known = {each.replace("-", "_"): each for each in _there(kind)}
+    known = {there.replace("-", "_"): there for there in _there(kind)}
     if module_name not in known:
         raise PluginError(_unknown(kind, name, {*known.values(), *installed(kind)}))
     for package in PACKAGES[kind]:
@@ -322,15 +322,15 @@ def _only_class(kind: PluginKind, name: str, path: str) -> type:
     exported: object = getattr(module, "__all__", None)
     if not isinstance(exported, (list, tuple)):
         raise PluginError(f"{kind} {name!r}: {path} has no __all__; it must name the one {kind} class of the file")
-    found: list[type] = []
-    for each in cast("list[str]", exported):
-        value: object = getattr(module, each, None)
-        if _is(value, kind) and value not in found:
-            found.append(value)
-    if len(found) != 1:
-        which = ", ".join(each.__name__ for each in found) or "none"
+    classes: list[type] = []
+    for exported_name in cast("list[str]", exported):
+        value: object = getattr(module, exported_name, None)
+        if _is(value, kind) and value not in classes:
+            classes.append(value)
+    if len(classes) != 1:
+        which = ", ".join(cls.__name__ for cls in classes) or "none"
         raise PluginError(f"{kind} {name!r}: {path} must export exactly one {kind} class in __all__, not {which}")
-    return found[0]
+    return classes[0]
 
 
 def _third_party(kind: PluginKind, name: str, address: str) -> type:
@@ -377,8 +377,8 @@ def _import(kind: PluginKind, name: str, path: str) -> object:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit too: whatever a third party's module does
-        said = f"{type(error).__name__}: {first_line(error)}"
-        raise PluginError(f"{kind} {name!r} cannot be loaded: importing {path} raised {said}") from error
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise PluginError(f"{kind} {name!r} cannot be loaded: importing {path} raised {reason}") from error
 
 
 def _is(value: object, kind: PluginKind) -> typing.TypeGuard[type]:
@@ -442,17 +442,17 @@ def _constructor_options(name: str, cls: Callable[..., object], options: Mapping
     except (NameError, TypeError):  # a third party's annotation under TYPE_CHECKING: its constructor checks for itself
         hints = {}
     fields: dict[str, Any] = {}
-    for index, each in enumerate(parameters):
-        required = each.default is inspect.Parameter.empty
-        default: Any = ... if required else each.default
-        fields[f"p{index}"] = (hints.get(each.name, Any), PydanticField(default, alias=each.name))
+    for index, parameter in enumerate(parameters):
+        required = parameter.default is inspect.Parameter.empty
+        default: Any = ... if required else parameter.default
+        fields[f"p{index}"] = (hints.get(parameter.name, Any), PydanticField(default, alias=parameter.name))
     config = ConfigDict(extra="allow" if open_ended else "forbid", arbitrary_types_allowed=True)
     model = create_model("Options", __config__=config, **fields)
     try:
         bound = model.model_validate(dict(options))
     except ValidationError as error:
         raise _complaint("worker", name, [parameter.name for parameter in parameters], error) from None
-    values = {each.name: getattr(bound, f"p{index}") for index, each in enumerate(parameters)}
+    values = {parameter.name: getattr(bound, f"p{index}") for index, parameter in enumerate(parameters)}
     return {key: values.get(key, value) for key, value in options.items()}
 
 

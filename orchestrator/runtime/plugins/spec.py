@@ -27,11 +27,11 @@ def typed(text: str | None) -> str | None:
     `UsageError`.
     """
 
-    def held(found: re.Match[str]) -> str:
+    def held(option: re.Match[str]) -> str:
         try:
-            return found[1] + json.dumps(Path(found[2].strip()).expanduser().read_text(encoding="utf-8"))
+            return option[1] + json.dumps(Path(option[2].strip()).expanduser().read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
-            raise PluginError(f"{text!r}: {found[2].strip()} cannot be read: {error}") from None
+            raise PluginError(f"{text!r}: {option[2].strip()} cannot be read: {error}") from None
 
     return text and own_code(_FILE.sub(held, text))
 

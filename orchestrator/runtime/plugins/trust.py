@@ -45,10 +45,10 @@ def refuse(what: str, *given: Plugin | Plan | None) -> None:
 
 
 def _addresses(given: Iterable[Plugin | Plan | str | None]) -> Iterator[str]:
-    for each in given:
-        if isinstance(each, Plan):
-            yield from _addresses(step.op.merge for step in each.steps if isinstance(step.op, Join))
-        elif isinstance(each, Plugin):
-            yield from found_in([each.name, each.options])
-        elif each is not None:
-            yield from _addresses([Plugin.of(each)])
+    for spec in given:
+        if isinstance(spec, Plan):
+            yield from _addresses(step.op.merge for step in spec.steps if isinstance(step.op, Join))
+        elif isinstance(spec, Plugin):
+            yield from found_in([spec.name, spec.options])
+        elif spec is not None:
+            yield from _addresses([Plugin.of(spec)])

@@ -52,21 +52,21 @@ def read_arrivals(path: Path, runs: int | None = None) -> list[float]:
         raise ConfigError(f"{path} cannot be read ({what}): give a file with arrival times") from None
     header = next((line for line in lines if line.strip()), "")
     column = _column(header)
-    found: list[float] = []
+    times: list[float] = []
     for number, line in enumerate(lines, 1):
         if not line.strip() or (column is not None and line is header):
             continue
         try:
-            found.append(_time(line, column))
+            times.append(_time(line, column))
         except (ValueError, KeyError, IndexError, TypeError, RecursionError):
             raise ConfigError(
                 f"{path}, line {number}: {line.strip()[:60]!r} is no arrival time; write a number of seconds a line, "
                 'JSON lines with "at" or "timestamp", or CSV with a column "at"'
             ) from None
-    if not found:
+    if not times:
         raise ConfigError(f"{path} holds no arrival times")
-    found.sort()
-    return [at - found[0] for at in found[:runs]]
+    times.sort()
+    return [at - times[0] for at in times[:runs]]
 
 
 def _column(header: str) -> int | None:

@@ -56,19 +56,19 @@ def recorded(
                 _note(event, streams)
             if row.kind in ("succeeded", "failed", "stopped") and (known := begun.pop(event["attempt"], None)):
                 usage = event["usage"] if row.kind == "failed" else event["result"].get("usage", {})
-                prompt, cached, tokens = (int(usage.get(each, 0)) for each in ("prompt", "cached", "completion"))
+                prompt, cached, tokens = (int(usage.get(count, 0)) for count in ("prompt", "cached", "completion"))
                 worker, name, began, streamed = known
                 done = row.kind == "succeeded"
                 attempts.append(RecordedAttempt(worker, name, began, at, prompt, cached, tokens, done, streamed))
                 if (since := stopping.pop(event["attempt"], None)) is not None and row.kind == "stopped":
                     aborts.append(at - since)
-            said = read(row.actions)
-            for order, run in said.orders:
+            recorded_actions = read(row.actions)
+            for order, run in recorded_actions.orders:
                 if isinstance(order, SendOrder) and (runs is None or run in runs):
                     named = run, order.step.rpartition(":")[2].rpartition("/")[2]
                     if named in streams:  # a model call
                         begun[order.attempt] = order.worker, template(order.step), at, streams[named]
-            for attempt in said.cancelled:
+            for attempt in recorded_actions.cancelled:
                 if attempt in begun:
                     stopping[attempt] = at
         except (ValueError, KeyError, TypeError, AttributeError, ConfigError):
@@ -109,7 +109,7 @@ class RecordedSession(Frozen):
     def follows(self) -> dict[int, tuple[int, float]]:
         """Return the runs that came as soon as another had ended, which were sent for that reason: they would have come
         later if that had ended later. By their numbers: which, and how many seconds after it."""
-        found: dict[int, tuple[int, float]] = {}
+        followed: dict[int, tuple[int, float]] = {}
         ends = sorted(
             (at + took, number) for number, (at, took) in enumerate(zip(self.arrivals, self.latencies, strict=True))
         )
@@ -117,10 +117,10 @@ class RecordedSession(Frozen):
         for number, at in enumerate(self.arrivals):
             for end, other in ends:
                 if other in free and other < number and at - SOON <= end <= at:
-                    found[number] = other, at - end
+                    followed[number] = other, at - end
                     del free[other]
                     break
-        return found
+        return followed
 
     def planners(self) -> list[Planner]:
         """Return a planner for each run, which says again what was said then."""
@@ -140,13 +140,13 @@ class RecordedSession(Frozen):
         for row in Journal(path).rows():
             event: dict[str, Any] = json.loads(row.event)
             if row.kind in ("submitted", "expanded"):
-                said = event_adapter.validate_python(event)
-                if isinstance(said, Submitted):
-                    came[said.run] = said
-                elif isinstance(said, Expanded):
-                    run, _, name = said.step.partition(":")
+                content = event_adapter.validate_python(event)
+                if isinstance(content, Submitted):
+                    came[content.run] = content
+                elif isinstance(content, Expanded):
+                    run, _, name = content.step.partition(":")
                     patches = expanded.setdefault(run, {}).setdefault(name.rpartition("/")[2], [])
-                    patches += [said.patch] if said.patch is not None else []
+                    patches += [content.patch] if content.patch is not None else []
             elif row.kind == "succeeded" and event["attempt"] in begun:
                 step, result = begun[event["attempt"]][0], event["result"]
                 used[step] = Usage.model_validate(result.get("usage", {}))
@@ -159,31 +159,32 @@ class RecordedSession(Frozen):
                     begun[order.attempt] = order.step, order.worker
             for run, _ in done.ended:
                 over[run] = clock(float(event["at"]))
-        wanted = [each for run, each in came.items() if run in over and (runs is None or run in runs)]
-        whole = sorted(wanted, key=lambda each: each.at)
+        wanted = [came_run for run, came_run in came.items() if run in over and (runs is None or run in runs)]
+        whole = sorted(wanted, key=lambda submitted: submitted.at)
         if not whole:
             raise ConfigError(f"{path} has no run that ended: nothing can be compared")
-        number = {each.run: f"run-{i}" for i, each in enumerate(whole)}
+        number = {submitted.run: f"run-{i}" for i, submitted in enumerate(whole)}
         named = {
             step: f"{number[run]}:{name}" for step in used for run, _, name in [step.partition(":")] if run in number
         }
         for step, worker in begun.values():
             if step.partition(":")[0] in number and used.get(step, Usage()).completion:
                 slots[worker] = offered.get(worker, 1)
-        came_at = {each.run: clock(each.at) for each in whole}
+        came_at = {submitted.run: clock(submitted.at) for submitted in whole}
         start = came_at[whole[0].run]
         return cls(
-            requests=tuple(each.request for each in whole),
-            plans=tuple(each.plan for each in whole),
-            arrivals=tuple(came_at[each.run] - start for each in whole),
-            latencies=tuple(over[each.run] - came_at[each.run] for each in whole),
+            requests=tuple(submitted.request for submitted in whole),
+            plans=tuple(submitted.plan for submitted in whole),
+            arrivals=tuple(came_at[submitted.run] - start for submitted in whole),
+            latencies=tuple(over[submitted.run] - came_at[submitted.run] for submitted in whole),
             lengths={name: used[step].completion for step, name in named.items()},
             prompts={name: (used[step].prompt, used[step].cached) for step, name in named.items()},
             values={name: said_by[step] for step, name in named.items()},
             slots=slots,
-            makespan=max(over[each.run] for each in whole) - start,
+            makespan=max(over[submitted.run] for submitted in whole) - start,
             patches=tuple(
-                {name: tuple(patches) for name, patches in expanded.get(each.run, {}).items()} for each in whole
+                {name: tuple(patches) for name, patches in expanded.get(submitted.run, {}).items()}
+                for submitted in whole
             ),
         )
 

@@ -126,8 +126,8 @@ class Cluster:
             self._perform(action)
         if self.expander.flows:
             at = self.now + self._latency.planner
-            for said in self.expander.heard(self.machine, at):
-                self.later(at, lambda said=said: self.take(said))
+            for news in self.expander.heard(self.machine, at):
+                self.later(at, lambda news=news: self.take(news))
         if self._changed:
             for batch in self._changed.values():
                 self._plan_news(batch)
@@ -202,7 +202,7 @@ class Cluster:
             raise ConfigError(f"a fault is planned for {fault.worker!r} at {fault.at:g} s, when it is down already")
         self._up.discard(fault.worker)
         batch = self.batches[fault.worker]
-        for running in [each for each in self._running.values() if each.host is batch.host]:
+        for running in [job for job in self._running.values() if job.host is batch.host]:
             self._end(running, "lost", batch.generated(running, self.now))
         batch.clear(self.now)
         self.tokens.forget(batch.host)
@@ -223,7 +223,7 @@ class Cluster:
         running = RunningJob(job, batch.host, ready, self.now, outcome, 0, reason=reason)
         if isinstance(op, Think):
             streams = op.stream or batch.host.tells_ids
-            asked = [each for each, due in ((self._latency.chunk, streams), (batch.host.reports, job.report)) if due]
+            asked = [chunk for chunk, due in ((self._latency.chunk, streams), (batch.host.reports, job.report)) if due]
             running.chunk = min(asked, default=0)
             self.tokens.begin(running, number)
             self._look(running, outcome, number)

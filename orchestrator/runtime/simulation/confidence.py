@@ -34,11 +34,11 @@ def synthetic(level: float = 8.0, spread: float = 1.5, noise: float = 2.0, memor
         mean = rng.gauss(level, spread)
         step = noise * math.sqrt(max(0.0, 1.0 - memory * memory))
         drift = rng.gauss(0.0, noise)
-        found: list[float] = []
+        figures: list[float] = []
         for _ in range(result.usage.completion):
-            found.append(max(0.0, mean + drift))
+            figures.append(max(0.0, mean + drift))
             drift = memory * drift + rng.gauss(0.0, step)
-        return found
+        return figures
 
     return confidence
 
@@ -104,7 +104,7 @@ def trace_of(confidence: Confidence, job: Job, result: Result, rng: Random, give
     """Return the trace of an attempt that generates `tokens` after the `given` ones that it goes on from; statistics
     are of what it generates itself, as an engine's are. Raises `ConfigError` for too few confidences."""
     assert job.op.kind == "think"
-    found = confidence(job, result, rng)
-    if len(found) < given + tokens:
-        raise ConfigError(f"`confidence` gave {len(found)} figures for the {given + tokens} tokens of {job.step}")
-    return SimTrace.of(found[given : given + tokens], job.op.sampling)
+    figures = confidence(job, result, rng)
+    if len(figures) < given + tokens:
+        raise ConfigError(f"`confidence` gave {len(figures)} figures for the {given + tokens} tokens of {job.step}")
+    return SimTrace.of(figures[given : given + tokens], job.op.sampling)

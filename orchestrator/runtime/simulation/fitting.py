@@ -78,10 +78,12 @@ class _Timeline:
     inside: Any
     """Sparse, shape (attempts, intervals): 1 where an attempt was under way."""
 
-    def played(self, fixed: float, each: float, streamed: float, context: float, read: float) -> tuple[Any, Any]:
+    def played(
+        self, fixed: float, per_sequence: float, streamed: float, context: float, read: float
+    ) -> tuple[Any, Any]:
         """Return how many steps the engine made in each interval and how many prompt tokens it read. Decoding waits
         until prompts have been read, also those that came in earlier intervals."""
-        pace = fixed + each * self.sequences + streamed * self.streaming + context * self.context
+        pace = fixed + per_sequence * self.sequences + streamed * self.streaming + context * self.context
         held: list[float] = []
         debt = 0.0
         for seconds, unread, new in zip(self.seconds.tolist(), self.unread.tolist(), self.new.tolist(), strict=True):
@@ -107,11 +109,11 @@ def fit(attempts: Sequence[RecordedAttempt], aborts: Sequence[float] = (), *, mo
     tokens: Any = np.array([attempt.tokens for attempt in attempts], float)
     whole: Any = np.array([attempt.ended - attempt.began for attempt in attempts])
     alone: Any = np.ones(len(attempts))
-    found: Any = np.array([1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    fitted: Any = np.array([1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
     error: Any = np.zeros(len(attempts))
     for _ in range(_ROUNDS):
-        fixed, each, streamed, context, read, _dispatch = found.tolist()
-        made, came = line.played(fixed, each, streamed, context, read)
+        fixed, per_sequence, streamed, context, read, _dispatch = fitted.tolist()
+        made, came = line.played(fixed, per_sequence, streamed, context, read)
         scale = tokens / np.maximum(line.inside @ made, 1e-12)
         sequences, streaming, before = (
             scale * (line.inside @ (made * what)) for what in (line.sequences, line.streaming, line.context)
@@ -119,14 +121,14 @@ def fit(attempts: Sequence[RecordedAttempt], aborts: Sequence[float] = (), *, mo
         columns = np.column_stack([tokens, sequences, streaming, before, line.inside @ came, alone])
         weights = np.sqrt(tokens / np.maximum(sequences, tokens)) / whole / (1.0 + (error / _ODD) ** 2) ** 0.25
         size: Any = np.maximum(np.abs(columns).max(axis=0), 1e-12)
-        found = optimize.nnls(columns / size * weights[:, None], whole * weights)[0] / size
-        error = columns @ found / whole - 1.0
-    fixed, each, streamed, context, read, dispatch = found.tolist()
+        fitted = optimize.nnls(columns / size * weights[:, None], whole * weights)[0] / size
+        error = columns @ fitted / whole - 1.0
+    fixed, per_sequence, streamed, context, read, dispatch = fitted.tolist()
     return Profile(
         model=Path(model).name,
         machine=machine(),
         fixed=max(fixed, 1e-4 * _median(whole / tokens)),
-        each=each,
+        each=per_sequence,
         streamed=streamed,
         context=context,
         typical=float(np.mean([attempt.context for attempt in attempts])),
@@ -155,7 +157,7 @@ def _timeline(attempts: Sequence[RecordedAttempt]) -> _Timeline:
     context: list[float] = []
     new: list[bool] = []
     for worker in sorted({attempt.worker for attempt in attempts}):
-        here = [i for i, each in enumerate(attempts) if each.worker == worker]
+        here = [i for i, attempt in enumerate(attempts) if attempt.worker == worker]
         times = sorted({time for i in here for time in (attempts[i].began, attempts[i].ended)})
         base, more = len(seconds), len(times) - 1
         seconds += [b - a for a, b in zip(times, times[1:], strict=False)]
@@ -165,7 +167,7 @@ def _timeline(attempts: Sequence[RecordedAttempt]) -> _Timeline:
         context += [0.0] * more
         new += [True] + [False] * (more - 1)
         for i in here:
-            low, high = (base + bisect_left(times, each) for each in (attempts[i].began, attempts[i].ended))
+            low, high = (base + bisect_left(times, time) for time in (attempts[i].began, attempts[i].ended))
             unread[low] += max(0, attempts[i].prompt - attempts[i].cached)
             rows += [i] * (high - low)
             columns += range(low, high)
@@ -189,12 +191,12 @@ def _timeline(attempts: Sequence[RecordedAttempt]) -> _Timeline:
 
 
 def _lengths(attempts: Iterable[RecordedAttempt]) -> dict[str, tuple[int, ...]]:
-    found: dict[str, list[int]] = {}
+    tokens: dict[str, list[int]] = {}
     for attempt in attempts:
         if attempt.done:
-            found.setdefault(attempt.template, []).append(attempt.tokens)
+            tokens.setdefault(attempt.template, []).append(attempt.tokens)
     kept: dict[str, tuple[int, ...]] = {}
-    for name, lengths in found.items():
+    for name, lengths in tokens.items():
         lengths.sort()
         stride = max(1, math.ceil(len(lengths) / _KEPT))
         kept[name] = tuple(lengths[stride // 2 :: stride])

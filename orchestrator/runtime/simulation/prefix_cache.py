@@ -21,15 +21,15 @@ class PrefixCache:
     def cached(self, ids: Sequence[int]) -> int:
         """Return how many tokens of a prompt need not be computed, from its start: full blocks, never its last
         token."""
-        place = found = 0
+        place = whole = 0
         for start in range(0, (len(ids) - 1) // self.block * self.block, self.block):
             key = (place, tuple(ids[start : start + self.block]))
             number = self._blocks.get(key)
             if number is None:
                 break
             self._blocks.move_to_end(key)
-            place, found = number, start + self.block
-        return found
+            place, whole = number, start + self.block
+        return whole
 
     def add(self, ids: Sequence[int]) -> None:
         """Keep the full blocks of a context. Its first blocks are the last to be dropped: without them the later ones

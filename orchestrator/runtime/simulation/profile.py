@@ -76,7 +76,7 @@ class Profile(Frozen):
 
     def outcome(self) -> Outcome:
         """Return what jobs end in: lengths drawn from those recorded of steps of the same name, or of all."""
-        every = tuple(sorted(length for each in self.lengths.values() for length in each))
+        every = tuple(sorted(length for recorded in self.lengths.values() for length in recorded))
 
         def drawn(job: Job, rng: Random) -> Result | Failure:
             if not isinstance(job.op, Think):
@@ -103,7 +103,7 @@ def machine() -> str:
 def profile_file(model: str) -> Path:
     """Return where the profile of a model on this machine is kept."""
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
-    name = "".join(each if each.isalnum() or each in "-._" else "-" for each in Path(model).name)
+    name = "".join(letter if letter.isalnum() or letter in "-._" else "-" for letter in Path(model).name)
     return state / "plait" / "profiles" / f"{name}@{machine()}.json"
 
 

@@ -87,8 +87,8 @@ class SimTokens:
             elif isinstance(part, Text):
                 for start in range(0, len(part.text), CHARACTERS_A_TOKEN):
                     piece = part.text[start : start + CHARACTERS_A_TOKEN]
-                    found = self._pieces.get(piece)
-                    yield found if found is not None else self._pieces.setdefault(piece, self._fresh(1)[0])
+                    ids = self._pieces.get(piece)
+                    yield ids if ids is not None else self._pieces.setdefault(piece, self._fresh(1)[0])
 
     def _fresh(self, count: int) -> tuple[int, ...]:
         self._last += count

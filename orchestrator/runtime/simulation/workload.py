@@ -136,9 +136,9 @@ def simulate_workload(
     workload.check, workload.confidence = check, confidence
     workload.admission, workload.within = Admission(max_waiting), within
     workload.elastic = None if elastic is None else ElasticHosts(workload, elastic, start)
-    briefs = [Brief(each, source.task(each.task, each.text), tuple(tools)) for each in given]
+    briefs = [Brief(request, source.task(request.task, request.text), tuple(tools)) for request in given]
     if planner is None:
-        planners = [Registry().planner(each.planner) for each in given]
+        planners = [Registry().planner(request.planner) for request in given]
     else:
         planners = [planner] * len(given) if isinstance(planner, Planner) else list(planner)
     workload.after = after
@@ -205,8 +205,8 @@ class _Workload(Cluster):
 
     def _follow(self, number: int) -> None:
         """A run is over: let those come that follow it."""
-        for each in self._followers.get(number, ()):
-            self.later(self.now + self.after[each][1], lambda each=each: self._arrive(each))
+        for follower in self._followers.get(number, ()):
+            self.later(self.now + self.after[follower][1], lambda follower=follower: self._arrive(follower))
 
     def _arrive(self, number: int, then: Callable[[], None] | None = None) -> None:
         if then is not None:
