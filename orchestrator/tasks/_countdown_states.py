@@ -14,10 +14,10 @@ def remaining(numbers: Sequence[int], steps: Iterable[tuple[int, str, int, int]]
     there."""
     left = list(numbers)
     for a, op, b, c in steps:
-        for each in (a, b):
-            if each not in left:
+        for number in (a, b):
+            if number not in left:
                 return None
-            left.remove(each)
+            left.remove(number)
         if _result(a, op, b) != c:
             return None
         left.append(c)
@@ -26,13 +26,13 @@ def remaining(numbers: Sequence[int], steps: Iterable[tuple[int, str, int, int]]
 
 def moves(numbers: tuple[int, ...]) -> list[tuple[int, str, int, int]]:
     """Return every exact step that can be made, the larger number first: no negative result, no zero divisor."""
-    found: dict[tuple[int, str, int, int], None] = {}
+    exact: dict[tuple[int, str, int, int], None] = {}
     for a, b in combinations(sorted(numbers, reverse=True), 2):
         for op in "+-*/":
             c = _result(a, op, b)
             if c is not None and c >= 0:
-                found[a, op, b, c] = None
-    return list(found)
+                exact[a, op, b, c] = None
+    return list(exact)
 
 
 @lru_cache(maxsize=1 << 17)

@@ -65,7 +65,7 @@ def canonical(text: str) -> str | None:
         text = text.replace(raw, plain)
     text = text.strip()
     if not text.startswith(("(", "[", "<")):  # `(5,100)` is a point
-        text = _GROUPED.sub(lambda found: found[0].replace(",", ""), text)
+        text = _GROUPED.sub(lambda grouped: grouped[0].replace(",", ""), text)
     text = _MIXED.sub(r"(\1+\2)", text)  # `1\frac{1}{2}` is three halves, not one half
     if not text or len(text) > _MAX_CHARS:
         return None
@@ -373,16 +373,16 @@ def _square_root(number: Fraction) -> _Value:
 @functools.lru_cache(maxsize=1024)
 def _factors(number: int) -> tuple[tuple[int, int], ...]:
     """Return the primes of a number up to `_MAX_ROOT`, each with its count: at most 50,000 divisions."""
-    found: list[tuple[int, int]] = []
+    factors: list[tuple[int, int]] = []
     factor = 2
     while factor * factor <= number:
         count = 0
         while number % factor == 0:
             number, count = number // factor, count + 1
         if count:
-            found.append((factor, count))
+            factors.append((factor, count))
         factor += 1 if factor == 2 else 2
-    return (*found, (number, 1)) if number > 1 else tuple(found)
+    return (*factors, (number, 1)) if number > 1 else tuple(factors)
 
 
 def _root_of_prime(number: int) -> Point:

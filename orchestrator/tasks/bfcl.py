@@ -65,7 +65,7 @@ class Bfcl(Task):
         """Return the question, with the functions if they are to be listed."""
         if not self.listed:
             return self._asked.question
-        functions = "\n".join(json.dumps(each, ensure_ascii=False) for each in self._asked.function)
+        functions = "\n".join(json.dumps(function, ensure_ascii=False) for function in self._asked.function)
         return _ASKED.format(question=self._asked.question, functions=functions)
 
     def chat(self) -> bool:
@@ -74,16 +74,16 @@ class Bfcl(Task):
 
     def extract(self, text: str) -> JsonValue:
         """Return the calls in a text, `[{"name": {argument: value}}, …]`; `None` if it has none."""
-        said = [(call.function.name, json.loads(call.function.arguments)) for call in spoken(text).tool_calls]
-        read = [(each.name, each.arguments) for each in calls_in(json_in(text)) if not each.wrong]
-        return [{name: arguments} for name, arguments in said or read] or None
+        native = [(call.function.name, json.loads(call.function.arguments)) for call in spoken(text).tool_calls]
+        read = [(call.name, call.arguments) for call in calls_in(json_in(text)) if not call.wrong]
+        return [{name: arguments} for name, arguments in native or read] or None
 
     def key(self, answer: JsonValue) -> str:
         """Return the calls in a fixed order: parallel calls have none."""
-        each = (
+        calls = (
             [json.dumps(call, sort_keys=True) for call in answer] if isinstance(answer, list) else [json.dumps(answer)]
         )
-        return "\n".join(sorted(each))
+        return "\n".join(sorted(calls))
 
     @classmethod
     def drawn(
@@ -109,5 +109,7 @@ def _rows(name: str) -> list[dict[str, JsonValue]]:
 def _text(row: dict[str, JsonValue]) -> str:
     turns = row["question"]
     assert isinstance(turns, list) and isinstance(turns[0], list)
-    said = [str(each["content"]) for each in turns[0] if isinstance(each, dict)]
-    return json.dumps({"id": row["id"], "question": "\n\n".join(said), "function": row["function"]}, ensure_ascii=False)
+    texts = [str(message["content"]) for message in turns[0] if isinstance(message, dict)]
+    return json.dumps(
+        {"id": row["id"], "question": "\n\n".join(texts), "function": row["function"]}, ensure_ascii=False
+    )

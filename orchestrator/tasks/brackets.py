@@ -59,7 +59,7 @@ def read(text: str) -> list[str]:
 def steps(words: Sequence[str]) -> list[BracketStep]:
     """Return the steps of a sum in an order in which each needs only earlier ones: brackets as they close, and last
     what is left. Raises `TaskError` for what is no sum, or has more than eight steps."""
-    found: list[BracketStep] = []
+    known: list[BracketStep] = []
     open_: list[list[str]] = [[]]
     for word in words:
         if word == "(":
@@ -67,24 +67,24 @@ def steps(words: Sequence[str]) -> list[BracketStep]:
         elif word == ")":
             if len(open_) < 2:
                 raise TaskError(f"a bracket is closed that was not opened; {_EXAMPLE}")
-            open_[-2].append(_close(found, open_.pop()))
+            open_[-2].append(_close(known, open_.pop()))
         else:
             open_[-1].append(word)
     if len(open_) != 1:
         raise TaskError(f"a bracket is not closed; {_EXAMPLE}")
-    _close(found, open_[0])
-    return found
+    _close(known, open_[0])
+    return known
 
 
-def _close(found: list[BracketStep], words: list[str]) -> str:
+def _close(known: list[BracketStep], words: list[str]) -> str:
     """Add the step of a line, and return its name."""
     turns = all((word in "+-*") == bool(place % 2) for place, word in enumerate(words))
     if len(words) < 3 or len(words) % 2 == 0 or not turns:
         raise TaskError(f"{' '.join(words)!r} is no line of numbers with operators between them; {_EXAMPLE}")
-    if len(found) == len(LETTERS):
+    if len(known) == len(LETTERS):
         raise TaskError(f"there are more than {len(LETTERS)} steps: a sum has at most {len(LETTERS) - 1} brackets")
-    name = LETTERS[len(found)]
-    found.append(BracketStep(name, tuple(words), tuple(LETTERS.index(word) for word in words if word in LETTERS)))
+    name = LETTERS[len(known)]
+    known.append(BracketStep(name, tuple(words), tuple(LETTERS.index(word) for word in words if word in LETTERS)))
     return name
 
 
@@ -141,8 +141,8 @@ class Brackets(Task):
 
     def extract(self, text: str) -> JsonValue:
         """Return the last number of a text, or `None` where there is none or it is no whole number (`45.9`)."""
-        found = _NUMBER.findall(text.replace("\N{MINUS SIGN}", "-"))
-        return int(found[-1]) if found and re.fullmatch(r"-?\d{1,18}", found[-1]) else None
+        numbers = _NUMBER.findall(text.replace("\N{MINUS SIGN}", "-"))
+        return int(numbers[-1]) if numbers and re.fullmatch(r"-?\d{1,18}", numbers[-1]) else None
 
     def key(self, answer: JsonValue) -> str:
         """Return the number as text."""
@@ -154,9 +154,9 @@ class Brackets(Task):
 
     def right(self) -> int:
         """Return what the sum comes to."""
-        found = value(self._steps)
-        assert found is not None
-        return found
+        result = value(self._steps)
+        assert result is not None
+        return result
 
     def steps(self, text: str) -> list[str]:
         """Return the operations that a text carries out."""

@@ -81,11 +81,11 @@ class Countdown(Task):
         words = {3: "three", 4: "four", 5: "five", 6: "six"}[self.count]
         shape = " ".join(("3", "5", "7", "11", "2", "9")[: self.count])
         example = f"write {words} numbers and a target, for example: {shape} -> 24"
-        found = _TEXT.fullmatch(self.text) if len(self.text) <= 200 else None
-        if found is None:
+        parts = _TEXT.fullmatch(self.text) if len(self.text) <= 200 else None
+        if parts is None:
             raise TaskError(f"{shown!r} is not a Countdown puzzle; {example}")
-        numbers = [int(word) for word in re.findall(r"\d+", found[1])]
-        target = int(found[2])
+        numbers = [int(word) for word in re.findall(r"\d+", parts[1])]
+        target = int(parts[2])
         if len(numbers) != self.count:
             raise TaskError(f"{shown!r} has {len(numbers)} numbers; {example}")
         outside = [n for n in numbers if not NUMBERS[0] <= n <= NUMBERS[1]]
@@ -144,8 +144,8 @@ class Countdown(Task):
     def steps(self, text: str) -> list[str]:
         """Return the operations that a text carries out (`a op b = c`), in order; of a sum or product the larger number
         comes first, so that `3+5=8` and `5 + 3 = 8` are one."""
-        found = [_Step(int(a), op, int(b), int(c)) for a, op, b, c in _OPERATION.findall(text)]
-        return [str(_Step(max(s.a, s.b), s.op, min(s.a, s.b), s.c) if s.op in "+*" else s) for s in found]
+        operations = [_Step(int(a), op, int(b), int(c)) for a, op, b, c in _OPERATION.findall(text)]
+        return [str(_Step(max(s.a, s.b), s.op, min(s.a, s.b), s.c) if s.op in "+*" else s) for s in operations]
 
     def state_key(self, partial: str) -> str | None:
         """Return the numbers left: `4 5 8 -> 24` for any steps that leave these. `None` for steps that are wrong."""
@@ -244,8 +244,8 @@ def _steps(value: object) -> list[_Step] | None:
     steps: list[_Step] = []
     items: list[object] = value
     for item in items:
-        found = _STEP.fullmatch(item) if isinstance(item, str) and len(item) <= _MAX_CLAIM else None
-        if found is None:
+        parts = _STEP.fullmatch(item) if isinstance(item, str) and len(item) <= _MAX_CLAIM else None
+        if parts is None:
             return None
-        steps.append(_Step(int(found[1]), found[2], int(found[3]), int(found[4])))
+        steps.append(_Step(int(parts[1]), parts[2], int(parts[3]), int(parts[4])))
     return steps

@@ -151,8 +151,8 @@ def _auto(text: str) -> str | None:
 
 def boxed(text: str) -> str | None:
     r"""Return what stands in the last complete `\boxed{…}` that is not empty, braces inside balanced."""
-    found = _box(text)
-    return None if found is None else found[0]
+    box = _box(text)
+    return None if box is None else box[0]
 
 
 def final(text: str) -> str | None:
@@ -186,7 +186,7 @@ def _box(text: str) -> tuple[str, int] | None:
 
 def after_the_word(text: str) -> str | None:
     """Return what stands after the last "answer:" (or "answer is") to the end of its line."""
-    starts = [found.end() for found in _ANSWER.finditer(text)]
+    starts = [word.end() for word in _ANSWER.finditer(text)]
     if not starts:
         return None
     line = text[starts[-1] :].split("\n", 1)[0].strip()
@@ -197,7 +197,7 @@ def json_field(text: str, field: str) -> JsonValue:
     """Return a field (`answer`, or `result.value` for a nested one) of the last JSON object that has it and is not part
     of another that does."""
     decoder = json.JSONDecoder(parse_constant=_no_constant)
-    found: JsonValue = None
+    best: JsonValue = None
     covered = len(text)
     end = len(text)
     for _ in range(_OBJECTS):
@@ -210,9 +210,9 @@ def json_field(text: str, field: str) -> JsonValue:
         except (ValueError, RecursionError):
             continue
         inner = _at(value, field.split("."))
-        if inner is not None and (found is None or stop >= covered):
-            found, covered = inner, stop
-    return found
+        if inner is not None and (best is None or stop >= covered):
+            best, covered = inner, stop
+    return best
 
 
 def _no_constant(text: str) -> JsonValue:
@@ -228,12 +228,12 @@ def _at(value: JsonValue, path: list[str]) -> JsonValue:
 def by_pattern(text: str, pattern: str) -> str | None:
     """Return the last match of a regular expression: its group `answer`, else its first group, else all of it."""
     last = None
-    for each in expression(pattern).finditer(text):
-        last = each
+    for match in expression(pattern).finditer(text):
+        last = match
     if last is None:
         return None
-    found = last.named["answer"] if "answer" in last.named else last.groups[0] if last.groups else last.text
-    return (found or "").strip() or None
+    end = last.named["answer"] if "answer" in last.named else last.groups[0] if last.groups else last.text
+    return (end or "").strip() or None
 
 
 def function(path: str) -> Callable[[str], JsonValue]:
@@ -251,10 +251,10 @@ def normalised(answer: JsonValue) -> str:
     """Return an answer without regard to case, white space, a final full stop, `$`, brackets around a word, how a
     number or a percentage is written, and the order of keys in JSON."""
     text = plain(answer)
-    if (found := number(text)) is not None:
-        return str(found)
-    if (share := _PERCENT.fullmatch(text)) and (found := number(share[1])) is not None:
-        return f"{found}%"
+    if (value := number(text)) is not None:
+        return str(value)
+    if (share := _PERCENT.fullmatch(text)) and (value := number(share[1])) is not None:
+        return f"{value}%"
     if text[:1] + text[-1:] in ("{}", "[]"):
         text = _rewritten(text)
     elif word := _BRACKETED.fullmatch(text):

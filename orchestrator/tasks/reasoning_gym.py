@@ -60,8 +60,8 @@ class ReasoningGym(Task):
         if tag and _OPEN in head:
             return head.rpartition(_OPEN)[2].strip()
         for form in (_BOXED, _SAID):
-            if found := form.findall(text):
-                return str(found[-1]).strip().rstrip(".")
+            if answers := form.findall(text):
+                return str(answers[-1]).strip().rstrip(".")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return lines[-1] if lines else None
 

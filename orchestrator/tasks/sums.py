@@ -51,9 +51,9 @@ class Sums(Task):
     def extract(self, text: str) -> JsonValue:
         """Return the number after `<hit>`; a text that was cut off before it has none. A number alone is one as well:
         what the model says when it is asked for its answer so far."""
-        found = _SAID.findall(text)
-        alone = None if found else _ALONE.fullmatch(text.strip())
-        return int(found[-1]) if found else int(alone[1]) if alone else None
+        stated = _SAID.findall(text)
+        alone = None if stated else _ALONE.fullmatch(text.strip())
+        return int(stated[-1]) if stated else int(alone[1]) if alone else None
 
     def key(self, answer: JsonValue) -> str:
         """Return the number as text."""

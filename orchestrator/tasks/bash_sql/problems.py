@@ -32,11 +32,11 @@ class SqlProblem:
 def drawn(count: int, seed: int) -> list[SqlProblem]:
     """Return problems, every kind in turn, all different."""
     random = Random(f"bash-sql/{seed}")
-    found: dict[str, SqlProblem] = {}
-    while len(found) < count:
-        made = KINDS[len(found) % len(KINDS)](random)
-        found.setdefault(made.text, made)
-    return list(found.values())
+    problems: dict[str, SqlProblem] = {}
+    while len(problems) < count:
+        made = KINDS[len(problems) % len(KINDS)](random)
+        problems.setdefault(made.text, made)
+    return list(problems.values())
 
 
 def _rows(random: Random, count: int = 6) -> Rows:
@@ -53,11 +53,11 @@ def _table(kind: str, prompt: str, rows: Rows, after: dict[str, Sequence[Sequenc
     values = ", ".join(f"('{name}', {stock})" for name, stock in rows)
     made = f"create table goods (name text, stock integer); insert into goods values {values};"
     tables: dict[str, JsonValue] = {
-        name: sorted([str(cell) for cell in row] for row in each)  # pyright: ignore[reportAssignmentType]
-        for name, each in after.items()
+        name: sorted([str(cell) for cell in row] for row in rows_after)  # pyright: ignore[reportAssignmentType]
+        for name, rows_after in after.items()
     }
     text = json.dumps({"prompt": prompt, "files": {}, "sql": made})
-    return SqlProblem(kind, text, tuple(("sql", each) for each in sql), {"files": {}, "tables": tables})
+    return SqlProblem(kind, text, tuple(("sql", statement) for statement in sql), {"files": {}, "tables": tables})
 
 
 def _lines(rows: Rows) -> str:

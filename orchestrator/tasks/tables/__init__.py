@@ -65,11 +65,11 @@ class Tables(Task):
     def extract(self, text: str) -> JsonValue:
         """Return the number, name, `true` or `false` that a text is, or else the last one in it, or `None`. `not true`
         is `false`."""
-        found = _ANSWER.findall(text.replace("\N{MINUS SIGN}", "-"))
-        if not found:
+        answers = _ANSWER.findall(text.replace("\N{MINUS SIGN}", "-"))
+        if not answers:
             return None
-        denied, said = found[-1]
-        value = _value(said)
+        denied, word = answers[-1]
+        value = _value(word)
         return not value if denied and isinstance(value, bool) else value
 
     def key(self, answer: JsonValue) -> str:

@@ -44,9 +44,9 @@ def is_test(text: str) -> bool:
     return zlib.crc32(_OWNED.sub(_of, slots(text)[0]).encode()) % 10 == 0
 
 
-def _of(found: re.Match[str]) -> str:
-    name, *chain = found[0].split("'s ")
-    return "".join(f"the {each} of " for each in reversed(chain)) + name
+def _of(match: re.Match[str]) -> str:
+    name, *chain = match[0].split("'s ")
+    return "".join(f"the {relation} of " for relation in reversed(chain)) + name
 
 
 def draw(rng: random.Random, size: int | None = None, most: int = MOST_CALLS) -> Question:
@@ -61,13 +61,13 @@ def draw(rng: random.Random, size: int | None = None, most: int = MOST_CALLS) ->
 def held_out(count: int, seed: int = 2024, sizes: tuple[int, int] = (1, MOST_CALLS)) -> list[str]:
     """Return distinct questions of the test split, sizes in turn."""
     rng = random.Random(seed)
-    found: dict[str, None] = {}
+    texts: dict[str, None] = {}
     span = sizes[1] - sizes[0] + 1
-    while len(found) < count:
-        text = words(draw(rng, sizes[0] + len(found) % span))
+    while len(texts) < count:
+        text = words(draw(rng, sizes[0] + len(texts) % span))
         if is_test(text):
-            found[text] = None
-    return list(found)
+            texts[text] = None
+    return list(texts)
 
 
 def _draw(rng: random.Random) -> Question:
@@ -111,9 +111,9 @@ def _entity(rng: random.Random, relations: int) -> Entity:
 
 
 def _entities(rng: random.Random) -> tuple[Entity, ...]:
-    found: list[Entity] = []
+    entities: list[Entity] = []
     for _ in range(rng.randint(2, 5)):
-        each = _entity(rng, rng.choice((0, 0, 0, 1)))
-        if each not in found:
-            found.append(each)
-    return tuple(found) if len(found) > 1 else _entities(rng)
+        entity = _entity(rng, rng.choice((0, 0, 0, 1)))
+        if entity not in entities:
+            entities.append(entity)
+    return tuple(entities) if len(entities) > 1 else _entities(rng)

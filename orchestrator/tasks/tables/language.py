@@ -278,10 +278,10 @@ def _question(source: _Words) -> Question:
 
 
 def _entities(source: _Words) -> tuple[Entity, ...]:
-    found = [_entity(source)]
+    entities = [_entity(source)]
     while source.got(",") or source.got("and"):
-        found.append(_entity(source))
-    return tuple(found)
+        entities.append(_entity(source))
+    return tuple(entities)
 
 
 def _entity(source: _Words) -> Entity:
@@ -324,18 +324,18 @@ def slots(text: str) -> tuple[str, dict[str, str]]:
     >>> slots("is the age of Ardan above 40?")
     ("is s0's age above n0?", {'s0': 'Ardan', 'n0': '40'})
     """
-    found: dict[str, str] = {}
+    slot_of: dict[str, str] = {}
     counts = {"s": 0, "n": 0}
 
     def replaced(match: re.Match[str]) -> str:
         word = match[0]
-        if word not in found:
+        if word not in slot_of:
             kind = "n" if word.isdigit() else "s"
             if counts[kind] == 10:
                 raise TaskError(f"the question has more than ten {'numbers' if kind == 'n' else 'names'}")
-            found[word] = f"{kind}{counts[kind]}"
+            slot_of[word] = f"{kind}{counts[kind]}"
             counts[kind] += 1
-        return found[word]
+        return slot_of[word]
 
     out = _REPLACED.sub(replaced, words(read(text)))
-    return out, {slot: word for word, slot in found.items()}
+    return out, {slot: word for word, slot in slot_of.items()}

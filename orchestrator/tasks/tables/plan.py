@@ -92,14 +92,14 @@ def calls(question: Question) -> list[TableCall]:
         out.append(TableCall(tool, args))
         return CallRef(len(out) - 1)
 
-    def entity(each: Entity) -> str | CallRef:
-        at: str | CallRef = each.name
-        for relation in reversed(each.relations):
+    def entity(whose: Entity) -> str | CallRef:
+        at: str | CallRef = whose.name
+        for relation in reversed(whose.relations):
             at = made("lookup", relation, at)
         return at
 
-    def value(each: Value) -> str | CallRef:
-        match each:
+    def value(part: Value) -> str | CallRef:
+        match part:
             case Number(text):
                 return text
             case Field(attribute, of):
@@ -111,8 +111,8 @@ def calls(question: Question) -> list[TableCall]:
     def fan(attribute: str, entities: Sequence[Entity]) -> tuple[tuple[str | CallRef, ...], tuple[str | CallRef, ...]]:
         names: list[str | CallRef] = []
         values: list[str | CallRef] = []
-        for each in entities:
-            names.append(entity(each))
+        for owner in entities:
+            names.append(entity(owner))
             values.append(made("lookup", attribute, names[-1]))
         return tuple(names), tuple(values)
 
@@ -188,14 +188,14 @@ def answer(question: Question, facts: Facts, stands_for: Mapping[str, str] | Non
     `stands_for` says what slots in the question mean."""
     meaning = stands_for or {}
 
-    def entity(each: Entity) -> str:
-        at = meaning.get(each.name, each.name)
-        for relation in reversed(each.relations):
+    def entity(whose: Entity) -> str:
+        at = meaning.get(whose.name, whose.name)
+        for relation in reversed(whose.relations):
             at = str(facts.lookup(relation, at))
         return at
 
-    def value(each: Value) -> int:
-        match each:
+    def value(part: Value) -> int:
+        match part:
             case Number(text):
                 return int(meaning.get(text, text))
             case Field(attribute, of):
@@ -210,9 +210,9 @@ def answer(question: Question, facts: Facts, stands_for: Mapping[str, str] | Non
                 both = sorted((value(left), value(right)))
                 return both[1 if name == "larger" else 0]
 
-    def holds(each: Is) -> bool:
-        left, right = value(each.left), value(each.right)
-        return left > right if each.test == "above" else left < right
+    def holds(test: Is) -> bool:
+        left, right = value(test.left), value(test.right)
+        return left > right if test.test == "above" else left < right
 
     match question:
         case Find(wanted):
@@ -223,7 +223,7 @@ def answer(question: Question, facts: Facts, stands_for: Mapping[str, str] | Non
             return holds(question)
         case Which(extreme, attribute, entities):
             sign = 1 if extreme == "most" else -1
-            return entity(max(entities, key=lambda each: sign * value(Field(attribute, each))))
+            return entity(max(entities, key=lambda owner: sign * value(Field(attribute, owner))))
         case Total(attribute, entities):
             return sum(value(Field(attribute, entity)) for entity in entities)
         case CountQuestion(attribute, entities, limit):

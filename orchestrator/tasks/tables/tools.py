@@ -30,11 +30,11 @@ def names_in(part: object) -> Iterator[str]:
     if isinstance(part, Entity):
         yield part.name
     elif isinstance(part, tuple):
-        for each in part:  # pyright: ignore[reportUnknownVariableType]
-            yield from names_in(each)  # pyright: ignore[reportUnknownArgumentType]
+        for inner in part:  # pyright: ignore[reportUnknownVariableType]
+            yield from names_in(inner)  # pyright: ignore[reportUnknownArgumentType]
     elif dataclasses.is_dataclass(part) and not isinstance(part, type):
-        for each in dataclasses.fields(part):
-            yield from names_in(getattr(part, each.name))
+        for field in dataclasses.fields(part):
+            yield from names_in(getattr(part, field.name))
 
 
 def made_tools(
@@ -53,7 +53,7 @@ def made_tools(
 
     def given(value: JsonValue) -> JsonValue:
         if isinstance(value, list):
-            return [given(each) for each in value]
+            return [given(item) for item in value]
         value = meaning.get(value, value) if isinstance(value, str) else value
         return int(value) if isinstance(value, str) and value.lstrip("-").isdigit() else value
 
