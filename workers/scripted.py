@@ -228,8 +228,8 @@ class Scripted(Worker):
             return as_failure(Rejected(f"worker {self.name!r} has no model and sees no images: give text alone"))
         texts = [part.text for part in think.parts if isinstance(part, Text)]
         if len(texts) < len(think.parts):
-            said = f"worker {self.name!r} has no tokenizer and cannot read token ids: give the prompt as text"
-            return as_failure(EngineError(said))
+            complaint = f"worker {self.name!r} has no tokenizer and cannot read token ids: give the prompt as text"
+            return as_failure(EngineError(complaint))
         prompt = "".join(texts) + think.begin
         for index, (reply, pattern) in enumerate(zip(self.script.replies, self._patterns, strict=True)):
             left = self._left[index]
@@ -247,7 +247,7 @@ def _labelled(given: Mapping[str, float], labels: Sequence[str], usage: Usage) -
     known = {label: math.log(given[label]) for label in labels if given.get(label, 0.0) > 0.0}
     if not known:
         return as_failure(EngineError("the script's reply has no probability of a label: give it `labels`"))
-    return Result(value=max(known, key=lambda each: known[each]), labels=known, usage=usage, finish="length")
+    return Result(value=max(known, key=lambda label: known[label]), labels=known, usage=usage, finish="length")
 
 
 def _compiled(when: str) -> re.Pattern[str]:

@@ -60,7 +60,7 @@ class ToolActors(Tools):
     ) -> None:
         loaded = load_tools(file)
         super().__init__((*tools, *loaded), mcp=mcp, slots=slots, grace=grace, lease=lease, name=name)
-        self._afar = frozenset(each.name for each in loaded if each.context is None)
+        self._afar = frozenset(tool.name for tool in loaded if tool.context is None)
         options: dict[str, Any] = {"file": str(Path(file).absolute()), "slots": slots, "grace": grace, "lease": lease}
         room: dict[str, Any] = {"num_cpus": num_cpus, "count": actors, "start_timeout": start_timeout, "like": self}
         room["quarantine"] = Quarantine()
@@ -79,7 +79,9 @@ class ToolActors(Tools):
         """Start the actors side by side, and connect to the MCP servers. Raises `WorkerError` and `ToolSchemaError`."""
         if self._followers:
             return
-        starts = [asyncio.ensure_future(each) for each in (super().start(), *(actor.start() for actor in self._actors))]
+        starts = [
+            asyncio.ensure_future(start) for start in (super().start(), *(actor.start() for actor in self._actors))
+        ]
         try:
             await asyncio.gather(*starts)
         except BaseException:

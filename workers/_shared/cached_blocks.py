@@ -59,29 +59,31 @@ def read(event: Any) -> Iterator[BlockEvent]:
     """Yield an event of vLLM's, as an object or as it is decoded from msgpack (a map with its `type`, or in older
     releases a list that begins with it), as one of the above. Nothing for blocks that are not in the engine's own
     memory, and for events of unknown kinds."""
-    said: dict[str, Any]
+    fields: dict[str, Any]
     if isinstance(event, list):
         kind, *rest = event or [""]
         names = _STORED if kind == "BlockStored" else _REMOVED
-        said = dict(zip(names, rest, strict=False))
+        fields = dict(zip(names, rest, strict=False))
     elif isinstance(event, dict):
-        kind, said = event.get("type", ""), event
+        kind, fields = event.get("type", ""), event
     else:
         kind = type(event).__name__
-        said = {name: getattr(event, name, None) for name in (*_STORED, "group_idx")}
+        fields = {name: getattr(event, name, None) for name in (*_STORED, "group_idx")}
     if kind == "AllBlocksCleared":
         yield None
         return
-    if said.get("medium") not in (None, "GPU") or said.get("group_idx") not in (None, 0):
+    if fields.get("medium") not in (None, "GPU") or fields.get("group_idx") not in (None, 0):
         return
     if kind == "BlockRemoved":
-        yield BlockRemoved(said["block_hashes"])
+        yield BlockRemoved(fields["block_hashes"])
     if kind != "BlockStored":
         return
-    keys = [tuple(each) if each else None for each in said.get("extra_keys") or ()]
-    if not keys and said.get("lora_name"):
-        keys = [(said["lora_name"],)] * len(said["block_hashes"])
-    yield BlockStored(said["block_hashes"], said["parent_block_hash"], said["token_ids"], said["block_size"], keys)
+    keys = [tuple(key) if key else None for key in fields.get("extra_keys") or ()]
+    if not keys and fields.get("lora_name"):
+        keys = [(fields["lora_name"],)] * len(fields["block_hashes"])
+    yield BlockStored(
+        fields["block_hashes"], fields["parent_block_hash"], fields["token_ids"], fields["block_size"], keys
+    )
 
 
 _STORED = (
@@ -123,15 +125,15 @@ class CachedBlocks:
                 case BlockStored():
                     self._stored(event)
                 case BlockRemoved(hashes=hashes):
-                    for each in hashes:
-                        self._removed(each)
+                    for block in hashes:
+                        self._removed(block)
                 case None:
                     self.lose()
 
     def lose(self) -> None:
         """Forget everything: the cache was emptied, or events were lost."""
-        for each in (self._blocks, self._places, self._after, self._cut, self._newest, self._gone, self._held):
-            each.clear()
+        for table in (self._blocks, self._places, self._after, self._cut, self._newest, self._gone, self._held):
+            table.clear()
         self._cleared = self._evicts = True
 
     def held(self, ids: Sequence[int], model: str = "", salt: str = "", attempt: int = 0) -> int:
@@ -189,34 +191,34 @@ class CachedBlocks:
             before = name
 
     def _removed(self, name: Hashable) -> None:
-        found = self._blocks.pop(name, None)
-        if found is None:
+        block = self._blocks.pop(name, None)
+        if block is None:
             return
         self._evicts = True
         reached = name not in self._cut
         if reached:
             self._cut.update(self._behind(name))
         self._cut.discard(name)
-        siblings = self._after[found.before]
+        siblings = self._after[block.before]
         del siblings[name]
         if not siblings:
-            del self._after[found.before]
-        if self._places.get(found.place) == name:
-            del self._places[found.place]
+            del self._after[block.before]
+        if self._places.get(block.place) == name:
+            del self._places[block.place]
         if (attempt := self._newest.pop(name, None)) is None:
             return
         self._gone[name] = attempt
         if len(self._gone) > GONE:
             del self._gone[next(iter(self._gone))]
         if reached:  # else more of its context is gone, which was told then
-            self._held[attempt] = found.upto - self.block
+            self._held[attempt] = block.upto - self.block
 
     def _behind(self, name: Hashable) -> list[Hashable]:
         """Return the blocks in the cache that stand behind a block, as far as there is no gap."""
-        found = list(self._after.get(name, ()))
-        for each in found:
-            found += self._after.get(each, ())
-        return found
+        blocks = list(self._after.get(name, ()))
+        for block in blocks:
+            blocks += self._after.get(block, ())
+        return blocks
 
 
 class Mailbox:

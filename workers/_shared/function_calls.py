@@ -39,15 +39,15 @@ def forced(think: Think) -> str:
     tags = [
         {
             "type": "tag",
-            "begin": f'{OPEN}{{"name": {json.dumps(each.name)}, "arguments": ',
+            "begin": f'{OPEN}{{"name": {json.dumps(function.name)}, "arguments": ',
             "content": {
                 "type": "json_schema",
-                "json_schema": each.parameters or {"type": "object", "properties": {}},
+                "json_schema": function.parameters or {"type": "object", "properties": {}},
                 "max_whitespace_cnt": 1,
             },
             "end": f"}}{CLOSE}",
         }
-        for each in offered
+        for function in offered
     ]
     made = {"type": "tags_with_separator", "tags": tags, "separator": "\n", "at_least_one": True}
     made["stop_after_first"] = not think.parallel_tool_calls
@@ -110,17 +110,17 @@ class _Open:
 
     def add(self, fragment: str) -> None:
         self.arguments += fragment
-        for each in fragment:
+        for letter in fragment:
             if self.string:
-                if self.escaped or each == "\\":
+                if self.escaped or letter == "\\":
                     self.escaped = not self.escaped
-                elif each == '"':
+                elif letter == '"':
                     self.string = False
-            elif each == '"':
+            elif letter == '"':
                 self.string = True
-            elif each in "{[":
+            elif letter in "{[":
                 self.depth += 1
-            elif each in "}]":
+            elif letter in "}]":
                 self.depth -= 1
                 self.complete = self.complete or self.depth == 0
 
@@ -153,10 +153,10 @@ class CallAssembler:
         return self._told(True)
 
     def _take(self, piece: Mapping[str, Any]) -> None:
-        said = piece.get("function")
-        said = said if isinstance(said, Mapping) else {}
-        name, id_, index = said.get("name") or "", str(piece.get("id") or ""), piece.get("index")
-        arguments = said.get("arguments")
+        function = piece.get("function")
+        function = function if isinstance(function, Mapping) else {}
+        name, id_, index = function.get("name") or "", str(piece.get("id") or ""), piece.get("index")
+        arguments = function.get("arguments")
         fragment = arguments if isinstance(arguments, str) else "" if arguments is None else json.dumps(arguments)
         number = index if isinstance(index, int) else None
         call = self._at.get(number) if number is not None else self._calls[-1] if self._calls else None

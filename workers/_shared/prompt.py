@@ -82,7 +82,7 @@ class Prompter:
 
     def labels(self, labels: Sequence[str]) -> dict[str, int]:
         """Return the token id of each label. Raises `EngineError` for one that is not a token of this model."""
-        found: dict[str, int] = {}
+        token_of: dict[str, int] = {}
         for label in labels:
             ids = self._encode(label, False)
             if len(ids) > 1:  # a tokenizer that marks the beginning of words says it of the text's, too
@@ -94,8 +94,8 @@ class Prompter:
                     f"the label {label!r} is {len(ids)} tokens of this model, and must be one: take single digits or "
                     "letters as labels"
                 )
-            found[label] = ids[0]
-        return found
+            token_of[label] = ids[0]
+        return token_of
 
     def count(self, text: str) -> int:
         """Return how many tokens a text has by itself."""
@@ -108,8 +108,8 @@ class Prompter:
     @property
     def template(self) -> str:
         """The model's chat template; empty if it has none."""
-        found: Any = getattr(self.tokenizer, "chat_template", None)
-        return found if isinstance(found, str) else "\n".join(found.values()) if isinstance(found, dict) else ""
+        text: Any = getattr(self.tokenizer, "chat_template", None)
+        return text if isinstance(text, str) else "\n".join(text.values()) if isinstance(text, dict) else ""
 
     def rewrites(self) -> str:
         """Return what the chat template does to earlier turns that keeps conversations from going on token for token;
@@ -117,13 +117,13 @@ class Prompter:
         if not self.template:
             return ""
         asked = [user("a")]
-        for said, what in (
+        for earlier, what in (
             ("s", "it writes an earlier answer in another way than the model did"),
             ("<think>\nr\n</think>\n\ns", "it takes the reasoning out of earlier turns"),
         ):
             try:
-                before = self._render(asked, Think(prompt="a", chat=True), True) + said
-                after = self._render([*asked, spoken(said), user("b")], Think(prompt="a", chat=True), True)
+                before = self._render(asked, Think(prompt="a", chat=True), True) + earlier
+                after = self._render([*asked, spoken(earlier), user("b")], Think(prompt="a", chat=True), True)
             except EngineError as error:
                 return str(error)
             if not after.startswith(before):
@@ -135,14 +135,14 @@ class Prompter:
         a model is not told who said what, or is not told it at all."""
         if not self.template:
             return ""
-        first, second, third = said = ("Zone", "Ztwo", "Zthree")
+        first, second, third = names = ("Zone", "Ztwo", "Zthree")
         asked = Think(prompt="a", chat=True)
         try:
             text = self._render([user(first), spoken(second), user(third)], asked, True)
             swapped = self._render([user(first), user(second), user(third)], asked, True)
         except EngineError:  # some take turns in one order alone; `rewrites` says what else is wrong
             return ""
-        if not all(each in text for each in said):
+        if not all(name in text for name in names):
             return "it leaves out earlier turns of a conversation"
         return "it writes no roles, so who said what is lost" if text == swapped else ""
 
@@ -150,7 +150,7 @@ class Prompter:
         messages = with_prompt(think.messages, "".join(self._text_of(part) for part in think.prompt))
         why = ""
         if think.context:
-            ids = [each for part in think.context if isinstance(part, Tokens) for each in part.ids]
+            ids = [id_ for part in think.context if isinstance(part, Tokens) for id_ in part.ids]
             known = all(isinstance(part, Tokens) for part in think.context)
             so_far = self.text(ids) if known else ""
             for raw in (True, False):  # as the model wrote its turns, and as the template writes them
@@ -183,8 +183,8 @@ class Prompter:
         try:
             return self.tokenizer.apply_chat_template(given, add_generation_prompt=True, tokenize=False, **options)
         except Exception as error:  # jinja's, and what a template raises by itself
-            said = str(error).strip().partition("\n")[0] or type(error).__name__
-            raise EngineError(f"the model's chat template does not take this conversation: {said}") from None
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise EngineError(f"the model's chat template does not take this conversation: {reason}") from None
 
     def text(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, control tokens included, as the engine decodes it: without the cleaning up of
@@ -222,11 +222,11 @@ class Prompter:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if len(self.text(ids[:middle])) <= len(text) else (low, middle - 1)
         kept = self.within(ids[:low], text)
-        said = self.text(kept)
+        beginning = self.text(kept)
         whole = (
-            text if text.startswith(said) else text.lstrip()
+            text if text.startswith(beginning) else text.lstrip()
         )  # some tokenizers drop the first space when they decode
-        rest = whole[len(said) :]
+        rest = whole[len(beginning) :]
         return kept + list(self._encode_uncached(rest, False)) if rest else kept
 
     def _text_of(self, part: Any) -> str:

@@ -85,8 +85,8 @@ def _width(dtype: object) -> int | None:
 
 def weight_bytes(folder: Path) -> int:
     """Return the size of a model folder's weights on disk, in bytes."""
-    found = list(folder.glob("*.safetensors")) or list(folder.glob("*.bin"))
-    return sum(path.stat().st_size for path in found)
+    files = list(folder.glob("*.safetensors")) or list(folder.glob("*.bin"))
+    return sum(path.stat().st_size for path in files)
 
 
 def loaded_bytes(folder: Path, config: dict[str, Any] | None, dtype: str) -> int:
@@ -103,9 +103,9 @@ def loaded_bytes(folder: Path, config: dict[str, Any] | None, dtype: str) -> int
 def head_size(config: Mapping[str, Any]) -> int | None:
     """Return the size of one attention head, `None` if the config does not tell."""
     heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
-    said = config.get("head_dim")
-    if isinstance(said, int):
-        return said
+    size = config.get("head_dim")
+    if isinstance(size, int):
+        return size
     return hidden // heads if isinstance(heads, int) and isinstance(hidden, int) and heads else None
 
 

@@ -87,15 +87,15 @@ class Stream:
 
 def together(news: Sequence[Progress]) -> Progress:
     """Return pieces of news of one job, each of which came right after the one before, as one."""
-    scored = [each for each in news if each.logprob is not None and each.tokens]
-    counted = sum(each.tokens for each in scored)
+    scored = [piece for piece in news if piece.logprob is not None and piece.tokens]
+    counted = sum(piece.tokens for piece in scored)
     return Progress(
-        "".join([each.text for each in news]),
-        sum(each.tokens for each in news),
-        sum((each.logprob or 0.0) * each.tokens for each in scored) / counted if counted else None,
-        tuple(itertools.chain.from_iterable(each.ids for each in news)),
-        next((each.group for each in reversed(news) if each.group is not None), None),
-        next((each.lowest for each in reversed(news) if each.lowest is not None), None),
+        "".join([piece.text for piece in news]),
+        sum(piece.tokens for piece in news),
+        sum((piece.logprob or 0.0) * piece.tokens for piece in scored) / counted if counted else None,
+        tuple(itertools.chain.from_iterable(piece.ids for piece in news)),
+        next((piece.group for piece in reversed(news) if piece.group is not None), None),
+        next((piece.lowest for piece in reversed(news) if piece.lowest is not None), None),
     )
 
 

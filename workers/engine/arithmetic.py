@@ -62,7 +62,7 @@ class Arithmetic(AdapterLogitsProcessor):
         at = torch.tensor(places, device=logits.device)
         rows = logits[at].double()
         if any(line.top_k or line.top_p < 1.0 for line in lines):
-            rows = torch.stack([restricted(row, each.top_k, each.top_p) for row, each in zip(rows, lines, strict=True)])
+            rows = torch.stack([restricted(row, line.top_k, line.top_p) for row, line in zip(rows, lines, strict=True)])
         tokens = chosen(rows, codes)
         kept = logits[at, tokens]
         logits[at] = float("-inf")

@@ -72,8 +72,8 @@ def load(args: dict[str, Any]) -> tuple[Any, Any]:
     try:
         import vllm
     except ModuleNotFoundError as error:
-        said = "is not installed" if error.name == "vllm" else f"is installed but cannot be imported ({error})"
-        raise EngineError(f"vLLM {said}: {INSTALL}") from error
+        state = "is not installed" if error.name == "vllm" else f"is installed but cannot be imported ({error})"
+        raise EngineError(f"vLLM {state}: {INSTALL}") from error
     except Exception as error:
         raise EngineError(f"vLLM is installed but cannot be imported ({first_line(error)}): {INSTALL}") from error
     with contextlib.suppress(ImportError):

@@ -155,18 +155,18 @@ def lora_rank(adapters: Mapping[str, str]) -> int | None:
         config = Path(path).expanduser() / "adapter_config.json"
         remedy = "give a folder with adapter_config.json and adapter_model.safetensors, as `peft` writes it"
         try:
-            found = json.loads(config.read_text())
+            settings = json.loads(config.read_text())
         except OSError as error:
             raise EngineError(
                 f"the LoRA adapter {name!r} cannot be read ({config}: {error.strerror}): {remedy}"
             ) from None
         except ValueError:
             raise EngineError(f"the LoRA adapter {name!r} cannot be read ({config} is not JSON): {remedy}") from None
-        rank = found.get("r") if isinstance(found, dict) else None
+        rank = settings.get("r") if isinstance(settings, dict) else None
         if not isinstance(rank, int) or not 0 < rank <= RANKS[-1]:
             raise EngineError(f"the LoRA adapter {name!r} has the rank {rank!r}: it must be 1 to {RANKS[-1]}")
         ranks.append(rank)
-    return next((each for each in RANKS if each >= max(ranks)), None) if ranks else None
+    return next((allowed for allowed in RANKS if allowed >= max(ranks)), None) if ranks else None
 
 
 def _parameters(callable_: Any) -> frozenset[str]:

@@ -59,10 +59,10 @@ class Pooler:
     def _ids(self, order: Order) -> tuple[list[int], Order]:
         """Return the token ids of an order's text, and what else the parameters need."""
         if (ids := order.get("ids")) is not None:
-            return [int(each) for each in ids], {}
+            return [int(id_) for id_ in ids], {}
         if (messages := order.get("messages")) is not None:
-            said = self._tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True)
-            return list(said["input_ids"]), {}
+            encoded = self._tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True)
+            return list(encoded["input_ids"]), {}
         pair = order.get("pair")
         if pair is None:
             return list(self._tokenizer(order["text"])["input_ids"]), {}
@@ -121,8 +121,8 @@ def _begin(pooler: Pooler, line: str, out: TextIO) -> None:
     try:
         pooler.add(order)
     except Exception as error:  # vLLM's own classes change; nothing has been scheduled yet, so the engine is sound
-        said = str(error) if isinstance(error, EngineError) else f"the engine rejected the text: {first_line(error)}"
-        _tell(out, {"id": order["id"], "error": said})
+        reason = str(error) if isinstance(error, EngineError) else f"the engine rejected the text: {first_line(error)}"
+        _tell(out, {"id": order["id"], "error": reason})
 
 
 def _read(orders: queue.SimpleQueue[str | None]) -> None:

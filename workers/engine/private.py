@@ -103,8 +103,8 @@ def without_amx(attention: Any) -> None:
     if callable(chosen) and not hasattr(chosen, "without_amx"):
 
         def isa(*args: Any, **named: Any) -> Any:
-            found = chosen(*args, **named)
-            return "vec" if found == "amx" else found
+            isa_name = chosen(*args, **named)
+            return "vec" if isa_name == "amx" else isa_name
 
         isa.without_amx = True  # pyright: ignore[reportFunctionMemberAccess]
         attention._get_attn_isa = isa

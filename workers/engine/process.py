@@ -60,8 +60,8 @@ def explain(error: BaseException, model: str) -> str:
     text = str(error)
     lower = text.lower()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = next((line for line in lines if "Value error," in line), lines[0] if lines else "")[:300]
-    own = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    cause = next((line for line in lines if "Value error," in line), lines[0] if lines else "")[:300]
+    own = f"{type(error).__name__}: {cause}" if cause else type(error).__name__
     unknown = ("not supported for now", "recognize this architecture", "no model architectures")
     if any(part in lower for part in unknown):
         return (

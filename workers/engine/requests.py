@@ -72,7 +72,7 @@ class EngineRequest:
     """The text of `ids`."""
     cumulative: float = 0.0
     """Sum of the log-probabilities of `ids`."""
-    each: list[float] = field(default_factory=list[float])
+    scores: list[float] = field(default_factory=list[float])
     """The log-probability of each of `ids`, if asked for."""
     tops: list[tuple[Any, Any]] = field(default_factory=list[tuple[Any, Any]])
     """Ids and log-probabilities of each step's token and of the likeliest beside it, if asked for."""
@@ -80,7 +80,7 @@ class EngineRequest:
     trace: ConfidenceTrace | None = None
     labels: dict[str, int] = field(default_factory=dict[str, int])
     """Token ids of the labels that are asked about."""
-    found: dict[str, float] = field(default_factory=dict[str, float])
+    label_scores: dict[str, float] = field(default_factory=dict[str, float])
     """Their log-probabilities."""
     told: int = 0
     """Tokens that are told already, and with them the sum of their log-probabilities and the length of the text."""
@@ -155,18 +155,20 @@ class EngineRequest:
             signals=self.trace.signals() if self.trace else None,
             anew=self.anew,
             why=self.why,
-            labels=self.found,
+            labels=self.label_scores,
             drawn=self.drawn(ids),
         )
 
     def drawn(self, ids: Sequence[int]) -> TokenDraws | None:
         """Return how the output's tokens were drawn, if asked for. Of what a lost attempt drew nothing is known."""
-        if not self.sampling.token_logprobs or len(self.each) < len(self.ids):
+        if not self.sampling.token_logprobs or len(self.scores) < len(self.ids):
             return None
         new = len(ids) - len(self.past)
         ended = bool(self.ids) and len(self.ids) == new + 1
-        end = (self.ids[-1], min(0.0, self.each[new])) if ended else None
-        return TokenDraws(logprobs=() if self.past else tuple(min(0.0, each) for each in self.each[:new]), end=end)
+        end = (self.ids[-1], min(0.0, self.scores[new])) if ended else None
+        return TokenDraws(
+            logprobs=() if self.past else tuple(min(0.0, logprob) for logprob in self.scores[:new]), end=end
+        )
 
 
 def take_up(order: EngineRequest, past: Sequence[int], prompter: Prompter, stops: Sequence[str]) -> None:
@@ -185,14 +187,14 @@ def ended(order: EngineRequest, prompter: Prompter, ends: Sequence[int], stops: 
     """Return the result of a request whose earlier tokens end it already: the news of it was lost with the worker.
     `ends` are the token ids that end an output, `stops` the texts."""
     past, keep = order.past, order.sampling.keep_stop
-    at = next((place for place, each in enumerate(past) if each in ends), None)
+    at = next((place for place, id_ in enumerate(past) if id_ in ends), None)
     if at is not None:
         kept = past[: at + keep]
         rest = prompter.text(past[at:])
         text = order.earlier if keep else order.earlier.removesuffix(rest)
         return order.result("stop", kept, text)
-    if (found := first_stop(order.earlier, stops)) is not None:
-        text = order.earlier[: found[1] if keep else found[0]]
+    if (stop := first_stop(order.earlier, stops)) is not None:
+        text = order.earlier[: stop[1] if keep else stop[0]]
         return order.result("stop", prompter.within(past, text), text)
     if len(past) >= order.sampling.max_tokens:
         return order.result("length", past, order.earlier)

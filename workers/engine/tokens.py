@@ -24,19 +24,19 @@ def spelled(prompter: Prompter, context: Sequence[int], rows: Sequence[Any], tex
     begin, known = 0, len(ids)
     told: list[Token] = []
     left = text
-    for places, scores in (row for pair in rows for row in zip(*(each.tolist() for each in pair), strict=True)):
+    for places, scores in (row for pair in rows for row in zip(*(array.tolist() for array in pair), strict=True)):
         if not left:
             break
         before = prompter.text(ids[begin:known])
         words = [_added(prompter, before, [*ids[begin:], place]) for place in places]
         near = [max(LEAST, min(0.0, score)) for score in scores]
-        said = words[0][: len(left)]
-        if not left.startswith(said):
+        word = words[0][: len(left)]
+        if not left.startswith(word):
             return ()
-        left = left[len(said) :]
-        told.append(Token(text=said, logprob=near[0], top=tuple(zip(words[1:], near[1:], strict=True))))
+        left = left[len(word) :]
+        told.append(Token(text=word, logprob=near[0], top=tuple(zip(words[1:], near[1:], strict=True))))
         ids.append(places[0])
-        if said:
+        if word:
             begin, known = known, len(ids)
     return () if left else tuple(told)
 

@@ -156,8 +156,8 @@ class Core:
         if think.salt:
             self.able.need("cache_salt", self._salted)
         if foreign := [name for name in think.extra_body if name not in EXTRA]:
-            said, there = ", ".join(foreign), ", ".join(EXTRA)
-            raise Rejected(f"`extra_body` ({said}) is for a server: this engine, in the process itself, takes {there}")
+            names, there = ", ".join(foreign), ", ".join(EXTRA)
+            raise Rejected(f"`extra_body` ({names}) is for a server: this engine, in the process itself, takes {there}")
         think = rendered(think, self.prompter.template)
         prompt, anew = self.prompter.prompt(think)
         if not prompt:
@@ -331,14 +331,14 @@ class Core:
         """Look for a stop text that begins in a request's earlier text and ends in its new one, and cut there."""
         stops = order.sampling.stop
         joined = order.joint + order.text
-        found = first_stop(joined, stops)
-        if found is None or found[0] >= len(order.joint):
+        stop = first_stop(joined, stops)
+        if stop is None or stop[0] >= len(order.joint):
             # A stop text that began in the earlier text would have ended by now: from here on vLLM looks alone.
             if finished or len(order.text) >= max(map(len, stops)) - 1:
                 order.joint = ""
             return False
         whole = order.earlier + order.text
-        cut = len(whole) - len(joined) + found[order.sampling.keep_stop]
+        cut = len(whole) - len(joined) + stop[order.sampling.keep_stop]
         order.earlier, order.text, order.joint = whole[:cut], "", ""
         return True
 
@@ -368,8 +368,8 @@ class Core:
         ids, text = [*order.past, *order.ids], order.earlier + order.text
         if order.mute:
             # As where vLLM decodes: of what stopped it the text has nothing, and a half character waits for its end.
-            said = order.ids[:-1] if reason == "stop" and not order.sampling.keep_stop else order.ids
-            text += self.prompter.after(order.context, said).rstrip("\ufffd")
+            kept = order.ids[:-1] if reason == "stop" and not order.sampling.keep_stop else order.ids
+            text += self.prompter.after(order.context, kept).rstrip("\ufffd")
         if reason == "joined" or (reason == "stop" and not order.sampling.keep_stop and order.ids):
             # vLLM leaves the stop token among the ids although it cuts its text.
             ids = self.prompter.within(ids, text) if reason == "joined" or isinstance(stop, str) else ids[:-1]
@@ -484,10 +484,10 @@ class Core:
                 continue
             if order.labels:
                 places = {int(token): place for place, token in enumerate(taken.logprob_token_ids[0])}
-                order.found = {label: float(logprobs[0, places[token]]) for label, token in order.labels.items()}
+                order.label_scores = {label: float(logprobs[0, places[token]]) for label, token in order.labels.items()}
             order.cumulative += float(logprobs[:, 0].sum())
             if order.sampling.token_logprobs:
-                order.each += logprobs[:, 0].tolist()
+                order.scores += logprobs[:, 0].tolist()
             if (most := order.sampling.top_logprobs) is not None:
                 order.tops.append((taken.logprob_token_ids[:, : 1 + most].copy(), logprobs[:, : 1 + most].copy()))
             if order.trace is not None:
@@ -495,7 +495,7 @@ class Core:
         for k, scored in kinds.items():
             most = None if k == -1 else k + 1
             rows = np.concatenate([logprobs[:, 1:most] for _, logprobs in scored])
-            figures = zip(*(each.tolist() for each in measure(rows, whole=k == -1)), strict=True)
+            figures = zip(*(column.tolist() for column in measure(rows, whole=k == -1)), strict=True)
             for order, logprobs in scored:
                 trace: Any = order.trace
                 for _ in range(len(logprobs)):
@@ -527,7 +527,7 @@ def _take(blocks: CachedBlocks, events: Sequence[Any]) -> None:
 
 def _end_ids(generation: Mapping[str, Any], prompter: Prompter) -> tuple[int, ...]:
     """Return the token ids that end an output of this model by themselves."""
-    found: set[int] = set()
+    ids: set[int] = set()
     for eos in (getattr(prompter.tokenizer, "eos_token_id", None), generation.get("eos_token_id")):
-        found.update(eos if isinstance(eos, list | tuple) else () if eos is None else (eos,))
-    return tuple(sorted(found))
+        ids.update(eos if isinstance(eos, list | tuple) else () if eos is None else (eos,))
+    return tuple(sorted(ids))

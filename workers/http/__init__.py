@@ -213,8 +213,8 @@ class Http(Worker):
         except ServerError as trouble:
             end = self._failure(trouble, sender.server)
         except Exception as error:  # of a library: it fails this job and nothing else
-            said = link.scrub(f"{type(error).__name__}: {error}")
-            end = as_failure(EngineError(f"the request to {link.base_url} failed: {said}"))
+            reason = link.scrub(f"{type(error).__name__}: {error}")
+            end = as_failure(EngineError(f"the request to {link.base_url} failed: {reason}"))
         if isinstance(end, Failure):
             end = end.model_copy(update={"usage": live.spent})
         elif self._events is not None and end.prompt_ids:

@@ -116,9 +116,9 @@ def _size(fields: Mapping[str, Any]) -> tuple[int, int]:
     if isinstance(prompt, str):
         return len(prompt.encode()), 1
     messages: list[Any] = fields.get("messages") or []
-    said = [message if isinstance(message, str) else _texts(message) for message in messages]
+    texts = [message if isinstance(message, str) else _texts(message) for message in messages]
     tools = json.dumps(fields["tools"]) if fields.get("tools") else ""
-    return sum(len(each.encode()) for each in (*said, tools)), _MESSAGE * (len(messages) + 1)
+    return sum(len(text.encode()) for text in (*texts, tools)), _MESSAGE * (len(messages) + 1)
 
 
 def _texts(message: Mapping[str, Any]) -> str:

@@ -259,8 +259,8 @@ class Link:
             return json.loads(text)
         except (ValueError, RecursionError):
             head = self.scrub(text[:200].strip()[:80])
-            said = f"{self.base_url} sent what is not JSON ({head!r}): is it an OpenAI-compatible server?"
-            raise ServerError(said) from None
+            complaint = f"{self.base_url} sent what is not JSON ({head!r}): is it an OpenAI-compatible server?"
+            raise ServerError(complaint) from None
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
@@ -277,23 +277,23 @@ class Link:
             ) from None
         except http.TransportError as error:
             detail = self.scrub(str(error) or type(error).__name__)
-            said = f"{self.base_url} closed the connection before its answer was complete ({detail})"
-            raise ServerError(said, retryable=True) from None
+            complaint = f"{self.base_url} closed the connection before its answer was complete ({detail})"
+            raise ServerError(complaint, retryable=True) from None
 
     def _status(self, response: Any, body: bytes) -> ServerError:
         status: int = response.status_code
-        said = self.scrub(_message(body) or response.reason_phrase)[:500]
+        reason = self.scrub(_message(body) or response.reason_phrase)[:500]
         if status in (401, 403):
             missing = f"set the key in the environment variable {self.key_variable}"
             wrong = f"it does not take the key in {self.key_variable}; put the right one there"
             remedy = wrong if self._key else missing
-            return ServerError(f"{self.base_url} refused access ({status}), saying {said!r}: {remedy}", status=status)
+            return ServerError(f"{self.base_url} refused access ({status}), saying {reason!r}: {remedy}", status=status)
         if status in RETRYABLE:
             wait = _retry_after(response.headers)
             return ServerError(
-                f"{self.base_url} answered {status}: {said}", status=status, retryable=True, retry_after=wait
+                f"{self.base_url} answered {status}: {reason}", status=status, retryable=True, retry_after=wait
             )
-        return ServerError(f"{self.base_url} rejected the request ({status}): {said}", status=status)
+        return ServerError(f"{self.base_url} rejected the request ({status}): {reason}", status=status)
 
 
 async def _written(fields: Mapping[str, Any]) -> bytes:
@@ -306,13 +306,13 @@ async def _written(fields: Mapping[str, Any]) -> bytes:
 def _message(body: bytes) -> str:
     """Return what the server itself said in the body of an error, on one line."""
     text = body.decode(errors="replace")
-    said: Any = text
+    detail: Any = text
     with contextlib.suppress(ValueError, RecursionError):
-        said = json.loads(text)
-    if isinstance(said, Mapping):
-        inner = said.get("error")
-        said = said.get("message") or (inner.get("message") if isinstance(inner, Mapping) else inner) or said
-    return " ".join(str(said).split())
+        detail = json.loads(text)
+    if isinstance(detail, Mapping):
+        inner = detail.get("error")
+        detail = detail.get("message") or (inner.get("message") if isinstance(inner, Mapping) else inner) or detail
+    return " ".join(str(detail).split())
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

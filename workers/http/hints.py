@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 from plait.core.events import Hints, Job
 
-__all__ = ["Kind", "RequestHints", "kind_of", "said"]
+__all__ = ["Kind", "RequestHints", "kind_of", "request_hints"]
 
 Kind = Literal["auto", "vllm", "dynamo", "llm-d", "sglang", "none"]
 _OWNERS = {"vllm": "vllm", "sglang": "sglang", "nvidia": "dynamo", "dynamo": "dynamo"}
@@ -48,11 +48,11 @@ def kind_of(setting: Kind, owners: Collection[str]) -> Kind:
     such as llm-d's passes the list of its engines on, so it has to be set."""
     if setting != "auto":
         return setting
-    found = {_OWNERS.get(owner) for owner in owners} - {None}
-    return next(iter(found)) if len(found) == 1 else "none"  # pyright: ignore[reportReturnType]
+    stacks = {_OWNERS.get(owner) for owner in owners} - {None}
+    return next(iter(stacks)) if len(stacks) == 1 else "none"  # pyright: ignore[reportReturnType]
 
 
-def said(kind: Kind, job: Job, ranks: int = 1, *, priority: bool = False) -> RequestHints:
+def request_hints(kind: Kind, job: Job, ranks: int = 1, *, priority: bool = False) -> RequestHints:
     """Return what a stack is told of a job.
 
     Args:

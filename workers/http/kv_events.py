@@ -44,8 +44,8 @@ class Batches:
         asked for that (`again`); the message is to be given again then. Otherwise what was known is forgotten."""
         try:
             number = int.from_bytes(parts[-2], "big")
-            made, said = self._decode(parts[-1])[:2]
-            events = [each for event in said for each in read(event)]
+            made, raw = self._decode(parts[-1])[:2]
+            events = [block_event for event in raw for block_event in read(event)]
             made = float(made)
         except Exception as error:  # whatever stands there, the blocks that it was about are not known any more
             log.warning("news of a prefix cache that cannot be read: %s: %s", type(error).__name__, error)
@@ -119,8 +119,8 @@ class KvEvents:
                 self._heard = True
                 missing = self._batches.take(parts, again=self._replay is not None)
                 if missing is not None:
-                    for each in await self._again(context, zmq, missing):
-                        self._batches.take(each)
+                    for batch in await self._again(context, zmq, missing):
+                        self._batches.take(batch)
                     self._batches.take(parts)
         finally:
             socket.close()
@@ -129,7 +129,7 @@ class KvEvents:
     async def _again(self, context: Any, zmq: Any, first: int) -> list[list[bytes]]:
         """Ask for messages from a number on; return those that the server still has."""
         socket = context.socket(zmq.DEALER)
-        found: list[list[bytes]] = []
+        batches: list[list[bytes]] = []
         try:
             socket.setsockopt(zmq.LINGER, 0)
             socket.connect(self._replay)
@@ -138,10 +138,10 @@ class KvEvents:
                 while True:
                     parts = await socket.recv_multipart()
                     if len(parts) < 2 or parts[-2] == b"\xff" * 8 or not parts[-1]:
-                        return found
-                    found.append(parts)
+                        return batches
+                    batches.append(parts)
         except TimeoutError:
-            return found
+            return batches
         finally:
             socket.close()
 

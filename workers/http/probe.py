@@ -117,17 +117,17 @@ async def _slots(link: Link) -> int | None:
     )
     for path, keys in places:
         with contextlib.suppress(ServerError):
-            found: Any = await link.get(f"{root}/{path}", 2.0)
+            value: Any = await link.get(f"{root}/{path}", 2.0)
             for key in keys:
-                found = found.get(key) if isinstance(found, dict) else None
-            if type(found) is int and 0 < found <= 1 << 20:
-                return found
+                value = value.get(key) if isinstance(value, dict) else None
+            if type(value) is int and 0 < value <= 1 << 20:
+                return value
     return None
 
 
 async def _opens(link: Link, model: str) -> frozenset[bool]:
     """Return `ServerFacts.opens`, by vLLM's `/tokenize` of a conversation."""
-    root, found = link.base_url.removesuffix("/v1"), set[bool]()
+    root, opens = link.base_url.removesuffix("/v1"), set[bool]()
     for asked in (True, False):
         body = {"model": model, "messages": [{"role": "user", "content": "a"}], "add_generation_prompt": True,
                 "chat_template_kwargs": {SWITCH: asked}}  # fmt: skip
@@ -135,10 +135,10 @@ async def _opens(link: Link, model: str) -> frozenset[bool]:
             answer = await link.post(f"{root}/tokenize", body)
             ids: Any = answer.get("tokens") if isinstance(answer, dict) else None
             if isinstance(ids, list) and (await detokenise(link, model, ids[-16:])).rstrip().endswith(OPEN):
-                found.add(asked)
+                opens.add(asked)
         except ServerError:  # it has no such path, or its model no template
             break
-    return frozenset(found)
+    return frozenset(opens)
 
 
 async def unchanged(server: ServerFacts) -> bool:
@@ -181,7 +181,7 @@ async def tokenise(link: Link, model: str, text: str, opening: bool) -> list[int
     root = link.base_url.removesuffix("/v1")
     answer = await link.post(f"{root}/tokenize", {"model": model, "prompt": text, "add_special_tokens": opening})
     ids = answer.get("tokens") if isinstance(answer, dict) else None
-    if not isinstance(ids, list) or not all(isinstance(each, int) for each in ids):
+    if not isinstance(ids, list) or not all(isinstance(id_, int) for id_ in ids):
         raise ServerError(f"{root}/tokenize did not answer with token ids")
     return ids
 
@@ -216,9 +216,9 @@ async def _models(link: Link, seconds: float | None = None) -> dict[str, str | N
     data = listed.get("data") if isinstance(listed, dict) else None
     if not isinstance(data, list):
         raise ServerError(f"{link.base_url}/models does not list models: is it an OpenAI-compatible server?")
-    listed = [each for each in data if isinstance(each, dict) and each.get("id")]
-    link.owners = frozenset(str(each.get("owned_by", "")).lower() for each in listed)
-    return {str(each["id"]): each["root"] if isinstance(each.get("root"), str) else None for each in listed}
+    listed = [entry for entry in data if isinstance(entry, dict) and entry.get("id")]
+    link.owners = frozenset(str(entry.get("owned_by", "")).lower() for entry in listed)
+    return {str(entry["id"]): entry["root"] if isinstance(entry.get("root"), str) else None for entry in listed}
 
 
 async def _dialect(link: Link, model: str, models: Sequence[str]) -> ServerDialect:

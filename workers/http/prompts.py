@@ -53,15 +53,15 @@ class Prompts:
     ) -> Result | None:
         """Return the result of a job whose last token was generated, but whose end was not reported."""
         sampling = think.sampling
-        found = first_stop(text, sampling.stop)
+        stop = first_stop(text, sampling.stop)
         ids = tuple(past)
         finish: Finish = "stop"
         if past[-1] in (*sampling.stop_ids, *await self.singles(server, think)):
             if not sampling.keep_stop:
                 ids = ids[:-1]
                 text = await self.text_after(server, think, prompt, ids) or ""
-        elif found is not None:
-            text = text[: found[sampling.keep_stop]]
+        elif stop is not None:
+            text = text[: stop[sampling.keep_stop]]
             ids = await self.tokens(server, text, False) if text else ()
         elif len(past) >= sampling.max_tokens:
             finish = "length"
@@ -77,7 +77,7 @@ class Prompts:
         form = think.sampling.structured
         if form is None:
             return {}
-        found, key = ways(form), (server.model, form.kind, chat)
+        fields, key = ways(form), (server.model, form.kind, chat)
         async with self._lock:
             if key not in self._ways:
                 try:
@@ -88,7 +88,7 @@ class Prompts:
                     self._ways[key] = ""
         if not self._ways[key] and form.required:
             raise Rejected(f"{server.link.base_url} takes no form of the kind {form.kind!r}")
-        return found.get(self._ways[key], {})
+        return fields.get(self._ways[key], {})
 
     async def stripped(self, think: Think, server: ServerFacts, reading: AnswerReading) -> Result:
         """Return the result without the ids of a stop that is not to be kept, as vLLM returns it."""
@@ -137,7 +137,7 @@ class Prompts:
             return self._cuts[key]
         texts: dict[int, str] = {}
 
-        async def said(count: int) -> str:
+        async def text_of(count: int) -> str:
             if count not in texts:
                 texts[count] = await detokenise(server.link, server.model, ids[:count]) if count else ""
             return texts[count]
@@ -145,20 +145,20 @@ class Prompts:
         low, high = 0, len(ids)
         while low < high:  # the text of the ids grows with their number
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if len(await said(middle)) <= len(text) else (low, middle - 1)
+            low, high = (middle, high) if len(await text_of(middle)) <= len(text) else (low, middle - 1)
         whole = text
-        while low and not whole.startswith(await said(low)):
+        while low and not whole.startswith(await text_of(low)):
             bare = text.lstrip()  # some tokenizers drop the first space when they decode
-            if bare.startswith(await said(low)):
+            if bare.startswith(await text_of(low)):
                 whole = bare
             else:
                 low -= 1
-        rest = whole[len(await said(low)) :]
-        found = (*ids[:low], *(await self.tokens(server, rest, False) if rest else ()))
+        rest = whole[len(await text_of(low)) :]
+        cut_ids = (*ids[:low], *(await self.tokens(server, rest, False) if rest else ()))
         if len(self._cuts) >= REMEMBERED:
             self._cuts.clear()
-        self._cuts[key] = found
-        return found
+        self._cuts[key] = cut_ids
+        return cut_ids
 
     async def tokens(self, server: ServerFacts, text: str, opening: bool) -> tuple[int, ...]:
         """Return a text's token ids, and remember them."""
@@ -188,7 +188,7 @@ class Prompts:
     async def singles(self, server: ServerFacts, think: Think) -> list[int]:
         """Return the ids of the stop texts that are one token: the server then stops on them at once, and cuts them as
         tokens, as an engine in this process does."""
-        found: list[int] = []
+        tokens: list[int] = []
         for stop in think.sampling.stop:
             key = (server.model, stop)
             if key not in self._stops:
@@ -202,5 +202,5 @@ class Prompts:
                     self._stops.clear()
                 self._stops[key] = token
             token = self._stops[key]
-            found += [] if token is None else [token]
-        return found
+            tokens += [] if token is None else [token]
+        return tokens

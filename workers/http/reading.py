@@ -160,8 +160,8 @@ class AnswerReading:
         if not choices:
             return None
         if self.left:
-            said = choice.get("delta") or choice.get("message") or choice
-            self._beyond += any(said.get(each) for each in ("text", "content", "reasoning_content", "reasoning"))
+            message = choice.get("delta") or choice.get("message") or choice
+            self._beyond += any(message.get(name) for name in ("text", "content", "reasoning_content", "reasoning"))
             return None
         prompt_ids = choice.get("prompt_token_ids") or chunk.get("prompt_token_ids")
         if prompt_ids and not self.prompt_ids:
@@ -195,13 +195,13 @@ class AnswerReading:
         tokens = len(ids) or len(scores) or int(bool(came or thought or calls))
         self._end(choice)
         whole = self.told is not None and self.finish is not None and self.fresh
-        said = max(tokens, min(self.generated, len(text))) if whole else tokens
+        counted = max(tokens, min(self.generated, len(text))) if whole else tokens
         room = self._left(thinking, whole)
         self.thought_tokens += tokens if thinking else 0
-        if said > room:
+        if counted > room:
             self.overran, self.finish, self.stop = True, "length", None
             # Which of the text belongs to which token is not known within a piece.
-            text, ids, self._aligned = text[: len(text) * room // said], ids[:room], self._aligned and not room
+            text, ids, self._aligned = text[: len(text) * room // counted], ids[:room], self._aligned and not room
         self.ids += ids
         self.count += tokens
         self._logprobs += sum(scores)
@@ -281,9 +281,9 @@ class AnswerReading:
     @property
     def cut_in_thoughts(self) -> bool:
         """Whether the answer was cut before its first word that is no thought."""
-        thought, said = self._parts()
-        said = split_reasoning(said)[1] if self._chat and self._thoughts else said
-        return self.finish == "length" and bool(thought) and not said.strip()
+        thought, spoken = self._parts()
+        spoken = split_reasoning(spoken)[1] if self._chat and self._thoughts else spoken
+        return self.finish == "length" and bool(thought) and not spoken.strip()
 
     def _called(self, calls: object) -> str:
         """Return the text of the calls that are complete now."""
@@ -329,9 +329,9 @@ class AnswerReading:
             self._texts.append(text)
             return text
         text, self._held = self._held + text, ""
-        found = [(place + len(stop)) for stop in self._stops if (place := text.find(stop)) >= 0]
-        if found:
-            text, self.stopped_here, self.finish = text[: min(found)], True, "stop"
+        ends = [(place + len(stop)) for stop in self._stops if (place := text.find(stop)) >= 0]
+        if ends:
+            text, self.stopped_here, self.finish = text[: min(ends)], True, "stop"
         for secret in self._secrets:
             if secret in text:
                 text, self._aligned = text.replace(secret, "***"), False
@@ -384,15 +384,15 @@ class AnswerReading:
         seen = self.pieces
         if self.told is None or not self.told.completion:
             return seen
-        said = min(self.told.completion, max(self._sampling.max_tokens + self._room, seen, self.size))
-        return max(said, seen) if self.ids else said
+        generated = min(self.told.completion, max(self._sampling.max_tokens + self._room, seen, self.size))
+        return max(generated, seen) if self.ids else generated
 
     def result(self, finish: Finish) -> Result:
         """Return the result of an answer that ended so."""
         labels = self._labels
-        thoughts, said = self._parts()
-        spoken = said.lstrip() if thoughts and not self._thoughts else self.text
-        text = max(labels, key=lambda each: labels[each]) if labels else spoken
+        thoughts, outside = self._parts()
+        spoken = outside.lstrip() if thoughts and not self._thoughts else self.text
+        text = max(labels, key=lambda label: labels[label]) if labels else spoken
         whole = self._aligned and text == self.text and bool(self.prompt_ids) and (bool(self.ids) or not self.text)
         return Result(
             value=text,
@@ -404,7 +404,7 @@ class AnswerReading:
             reasoning=thoughts,
             labels=labels,
             tokens=self._told_tokens(),
-            drawn=TokenDraws(logprobs=tuple(min(0.0, each) for each in self._each))
+            drawn=TokenDraws(logprobs=tuple(min(0.0, score) for score in self._each))
             if whole and self._each and len(self._each) == len(self.ids)
             else None,
         )
@@ -417,8 +417,8 @@ class AnswerReading:
                 break
             kept.append(token)
             at += len(token.text)
-        said = "".join(token.text for token in self._tokens)
-        hidden = self._thoughts or self._calls is not None or any(secret in said for secret in self._secrets)
+        whole = "".join(token.text for token in self._tokens)
+        hidden = self._thoughts or self._calls is not None or any(secret in whole for secret in self._secrets)
         return () if self._past or hidden else tuple(kept)
 
 
@@ -450,8 +450,8 @@ def _scores(logprobs: object) -> list[float]:
     if not isinstance(logprobs, Mapping):
         return []
     if isinstance(content := logprobs.get("content"), list):
-        return [float(each["logprob"]) for each in content]
-    return [float(each) for each in logprobs.get("token_logprobs") or () if each is not None]
+        return [float(entry["logprob"]) for entry in content]
+    return [float(score) for score in logprobs.get("token_logprobs") or () if score is not None]
 
 
 def _labelled(labels: Sequence[str], logprobs: object) -> dict[str, float]:
@@ -462,19 +462,19 @@ def _labelled(labels: Sequence[str], logprobs: object) -> dict[str, float]:
         tops = logprobs.get("content") or logprobs.get("top_logprobs")
     first: Any = tops[0] if isinstance(tops, list) and tops else None
     if isinstance(first, Mapping) and isinstance(listed := first.get("top_logprobs"), list):
-        first = {each.get("token"): each.get("logprob") for each in listed if isinstance(each, Mapping)}
+        first = {entry.get("token"): entry.get("logprob") for entry in listed if isinstance(entry, Mapping)}
     if not isinstance(first, Mapping) or not first:
         raise ServerError(
             "the server does not list the likeliest tokens, and this step asks how likely its labels are: use a server "
             "that gives `top_logprobs` (vLLM, SGLang, OpenAI), or another scorer"
         )
-    found = {label: float(first[label]) for label in labels if isinstance(first.get(label), int | float)}
-    if not found:
+    scores = {label: float(first[label]) for label in labels if isinstance(first.get(label), int | float)}
+    if not scores:
         raise ServerError(
             f"none of the labels ({', '.join(labels)}) is among the server's {len(first)} likeliest tokens: ask the "
             "model more plainly for one of them"
         )
-    return found
+    return scores
 
 
 def likeliest(logprobs: object) -> list[list[float]]:
@@ -483,11 +483,11 @@ def likeliest(logprobs: object) -> list[list[float]]:
     if not isinstance(logprobs, Mapping):
         return []
     if isinstance(content := logprobs.get("content"), list):
-        return [[float(top["logprob"]) for top in each.get("top_logprobs") or ()] for each in content]
+        return [[float(top["logprob"]) for top in entry.get("top_logprobs") or ()] for entry in content]
     logprob = logprobs.get("top_logprobs")
     if not isinstance(logprob, list):
-        return [[] for each in logprobs.get("token_logprobs") or () if each is not None]
-    return [[float(value) for value in (each or {}).values()] for each in logprob]
+        return [[] for score in logprobs.get("token_logprobs") or () if score is not None]
+    return [[float(value) for value in (tops or {}).values()] for tops in logprob]
 
 
 def tokens_told(logprobs: object, most: int) -> list[Token]:
@@ -497,15 +497,17 @@ def tokens_told(logprobs: object, most: int) -> list[Token]:
         return max(-9999.0, min(0.0, float(value))) if isinstance(value, int | float) else -9999.0
 
     def token(text: object, score: object, tops: Iterable[tuple[object, object]]) -> Token:
-        top = sorted(((writable(str(word)), near(value)) for word, value in tops), key=lambda each: -each[1])
+        top = sorted(((writable(str(word)), near(value)) for word, value in tops), key=lambda pair: -pair[1])
         return Token(text=writable(str(text)), logprob=near(score), top=tuple(top[:most]))
 
     if not isinstance(logprobs, Mapping):
         return []
     if isinstance(content := logprobs.get("content"), list):
         return [
-            token(each["token"], each["logprob"], [(x["token"], x["logprob"]) for x in each.get("top_logprobs") or ()])
-            for each in content
+            token(
+                entry["token"], entry["logprob"], [(x["token"], x["logprob"]) for x in entry.get("top_logprobs") or ()]
+            )
+            for entry in content
         ]
     texts, scores = logprobs.get("tokens") or (), logprobs.get("token_logprobs") or ()
     tops = logprobs.get("top_logprobs") or [None] * len(texts)

@@ -26,7 +26,7 @@ from plait.core.result import Failure, Result, Usage
 from .._shared.codes import PROCESSOR
 from .._shared.streams import Stream, together
 from .bill import SentRequest
-from .hints import Kind, kind_of, said as told
+from .hints import Kind, kind_of, request_hints
 from .limiter import AnswerSpeed, Gate, Verdict
 from .options import HttpOptions
 from .probe import ServerFacts, by_arithmetic, unknown
@@ -258,8 +258,8 @@ class Sender:
         try:
             form = await self._prompts.form(server, think, chat, asked)
         finally:  # what it cost to find out is this job's
-            for each in asked:
-                live.spent += each.usage(asyncio.get_running_loop().time(), self.pace)
+            for request in asked:
+                live.spent += request.usage(asyncio.get_running_loop().time(), self.pace)
         if think.sampling.structured is not None and not form:
             live.unformed = f"not held to the form {think.sampling.structured.kind!r}: {base} takes none of that kind"
         form = {**form, **offer, **self._thoughts.fields(think, dialect, chat, room)}
@@ -285,7 +285,7 @@ class Sender:
             or think.sampling.window
             or think.sampling.max_tokens + room > self._options.whole
         )
-        extra = told(self._kind, live.job, self._options.data_parallel, priority=dialect.extras)
+        extra = request_hints(self._kind, live.job, self._options.data_parallel, priority=dialect.extras)
         if dialect.extras or self._kind == "dynamo":
             fields = merged(extra.fields, fields)
         if live.job.trace:
@@ -364,13 +364,13 @@ class Sender:
                             break
         except TimeoutError:
             if loop.time() >= end:
-                said = f"an answer of {base} took more than {options.total_timeout:g} s: raise `total_timeout`"
-                raise ServerError(f"{said}, or ask for fewer tokens") from None
+                complaint = f"an answer of {base} took more than {options.total_timeout:g} s: raise `total_timeout`"
+                raise ServerError(f"{complaint}, or ask for fewer tokens") from None
             if moved < 0:
-                said = f"{base} did not answer for {options.first_timeout:g} s"
-                raise ServerError(f"{said}: it hangs, or needs a longer `first_timeout`", costly=True) from None
-            said = f"{base} sent no token for {options.timeout:g} s within an answer"
-            raise ServerError(f"{said}: it hangs, or needs a longer `timeout`", retryable=True) from None
+                complaint = f"{base} did not answer for {options.first_timeout:g} s"
+                raise ServerError(f"{complaint}: it hangs, or needs a longer `first_timeout`", costly=True) from None
+            complaint = f"{base} sent no token for {options.timeout:g} s within an answer"
+            raise ServerError(f"{complaint}: it hangs, or needs a longer `timeout`", retryable=True) from None
         finally:
             if slow is not None:
                 slow.cancel()
@@ -397,8 +397,8 @@ class Sender:
     def _unfinished(reading: AnswerReading, base: str, seconds: float) -> ServerError:
         if reading.chunks and reading.fresh:
             return ServerError(f"the answer of {base} held no text and no end (`choices`): is it OpenAI-compatible?")
-        said = f"{base} broke an answer off after {reading.count} tokens: try again"
-        return ServerError(said, retryable=True, costly=seconds >= QUICK)
+        complaint = f"{base} broke an answer off after {reading.count} tokens: try again"
+        return ServerError(complaint, retryable=True, costly=seconds >= QUICK)
 
     async def _turn(self, live: LiveJob) -> None:
         """Wait until the server wants to be asked again."""
@@ -451,7 +451,7 @@ class Sender:
             live.stream.push(progress)
         elif live.think.sampling.window or live.job.report:
             live.untold.append(progress)
-            if reading.due() or (live.job.report and sum(each.tokens for each in live.untold) >= REPORTS):
+            if reading.due() or (live.job.report and sum(piece.tokens for piece in live.untold) >= REPORTS):
                 live.stream.push(replace(together(live.untold), text=""))
                 live.untold.clear()
 
@@ -468,7 +468,7 @@ async def _read_on(chunks: AsyncIterator[Any], reading: AnswerReading) -> None:
 def _continued(think: Think, result: Result) -> Result:
     """Say of a conversation that went on whether the server read what came before token for token, as far as it tells
     its ids."""
-    known = tuple(each for part in think.context if isinstance(part, Tokens) for each in part.ids)
+    known = tuple(id_ for part in think.context if isinstance(part, Tokens) for id_ in part.ids)
     if not known or not result.prompt_ids or result.prompt_ids[: len(known)] == known:
         return result
     same = next((at for at, (a, b) in enumerate(zip(known, result.prompt_ids, strict=False)) if a != b), 0)

@@ -44,23 +44,23 @@ def ways(form: StructuredOutput) -> dict[str, Mapping[str, Any]]:
     """Return the fields that ask for a form, by the kind of server that takes them, vLLM first. Raises
     `EngineError`."""
     spec = specified(form)
-    found: dict[str, Mapping[str, Any]] = {
+    known: dict[str, Mapping[str, Any]] = {
         "structured_outputs (vLLM)": {"structured_outputs": {form.kind: spec}},
         "guided (older vLLM)": {f"guided_{form.kind}": spec},
     }
     match form.kind:
         case "json":
             schema = {"name": "form", "schema": spec, "strict": _strict(spec)}
-            found["response_format (OpenAI)"] = {"response_format": {"type": "json_schema", "json_schema": schema}}
+            known["response_format (OpenAI)"] = {"response_format": {"type": "json_schema", "json_schema": schema}}
         case "regex":
-            found["regex (SGLang)"] = {"regex": spec}
+            known["regex (SGLang)"] = {"regex": spec}
         case "grammar":
-            found["grammar (llama.cpp)"] = {"grammar": spec}
-            found["ebnf (SGLang)"] = {"ebnf": spec}
+            known["grammar (llama.cpp)"] = {"grammar": spec}
+            known["ebnf (SGLang)"] = {"ebnf": spec}
         case "choice":
-            found["regex (SGLang)"] = {"regex": "|".join(f"({re.escape(each)})" for each in spec)}
-            found["grammar (llama.cpp)"] = {"grammar": "root ::= " + " | ".join(json.dumps(each) for each in spec)}
-    return found
+            known["regex (SGLang)"] = {"regex": "|".join(f"({re.escape(choice)})" for choice in spec)}
+            known["grammar (llama.cpp)"] = {"grammar": "root ::= " + " | ".join(json.dumps(choice) for choice in spec)}
+    return known
 
 
 def _strict(schema: object) -> bool:

@@ -21,11 +21,11 @@ functions only when it was started with a parser of calls (`--tool-call-parser`,
 _ABOUT = re.compile(r"tool|function|jinja|unrecogni[sz]ed|extra|not permitted|unknown (field|parameter|name)", re.I)
 
 
-def choice(said: str) -> str | dict[str, Any]:
+def choice(tool_choice: str) -> str | dict[str, Any]:
     """Return a step's `tool_choice` as OpenAI's API has it."""
-    if said in ("auto", "required"):
-        return said
-    return {"type": "function", "function": {"name": said}}
+    if tool_choice in ("auto", "required"):
+        return tool_choice
+    return {"type": "function", "function": {"name": tool_choice}}
 
 
 class Offers:
@@ -41,12 +41,12 @@ class Offers:
             return {}
         names = sent_names(think)
         offered = [function(tool, names[tool.name]) for tool in think.tools]
-        said: dict[str, Any] = {"tools": offered, "tool_choice": "auto"}
+        offer: dict[str, Any] = {"tools": offered, "tool_choice": "auto"}
         if "tool_choice" in WAYS[way]:
-            said["tool_choice"] = choice(names.get(think.tool_choice, think.tool_choice))
+            offer["tool_choice"] = choice(names.get(think.tool_choice, think.tool_choice))
         if "parallel_tool_calls" in WAYS[way]:
-            said["parallel_tool_calls"] = think.parallel_tool_calls
-        return said
+            offer["parallel_tool_calls"] = think.parallel_tool_calls
+        return offer
 
     def refused(self, model: str, fields: Mapping[str, Any], trouble: ServerError) -> bool:
         """Whether a request was refused for the functions in its fields, so that it is to be sent again with less. A

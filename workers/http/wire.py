@@ -115,7 +115,7 @@ def body(
         fields["top_p"] = sampling.top_p
     if chat:
         names = sent_names(think)
-        fields["messages"] = [renamed(each.as_json(), names) for each in with_prompt(think.messages, str(prompt))]
+        fields["messages"] = [renamed(message.as_json(), names) for message in with_prompt(think.messages, str(prompt))]
         if think.begin and dialect.extras:
             fields["messages"].append({"role": "assistant", "content": think.begin})
             fields |= {"add_generation_prompt": False, "continue_final_message": True}

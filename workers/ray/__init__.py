@@ -372,17 +372,17 @@ class RayWorker(Worker):
                 await asyncio.wait([newest, health, silent, gone], return_when=asyncio.FIRST_COMPLETED)
                 # The cluster is asked first: when it is gone, the other two say only that they were cut off.
                 if not newest.done():
-                    said = next(each for each in (gone, silent, health) if each.done())
-                    return said.result() or "its worker ended"
+                    over = next(task for task in (gone, silent, health) if task.done())
+                    return over.result() or "its worker ended"
                 replies.popleft()
                 self._sent.clear()
-                for each in newest.result():
-                    if isinstance(each, TokenBatch):
-                        self._told.keep(each)
-                    elif isinstance(each, CacheNews):
-                        self._cache.put(each)
-                    elif (stream := self._streams.get(each[0])) is not None:
-                        stream.push(each[1])
+                for news in newest.result():
+                    if isinstance(news, TokenBatch):
+                        self._told.keep(news)
+                    elif isinstance(news, CacheNews):
+                        self._cache.put(news)
+                    elif (stream := self._streams.get(news[0])) is not None:
+                        stream.push(news[1])
         except Exception as error:
             return first_line(error)
         finally:

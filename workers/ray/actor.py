@@ -207,8 +207,8 @@ class ActorHost:
         return None if isinstance(news, TokenBatch | CacheNews) else news[1]
 
     async def _follow_cache(self, news: AsyncIterator[CacheNews]) -> None:
-        async for each in news:
-            self._news.append(each)
+        async for change in news:
+            self._news.append(change)
             self._send_in(CACHE_SECONDS)
 
     def _way_out(self, path: str | None) -> Callable[[TokenBatch], None]:

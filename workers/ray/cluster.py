@@ -204,7 +204,7 @@ class Placement:
         room = [_fits(node, bundle, count) for node in nodes]
         match self._strategy:
             case "STRICT_SPREAD":
-                return sum(each > 0 for each in room) >= count
+                return sum(free > 0 for free in room) >= count
             case "STRICT_PACK":
                 return max(room, default=0) >= count
             case _:

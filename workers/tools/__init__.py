@@ -91,9 +91,9 @@ class Tools(Worker):
         self._of_runs: dict[str, dict[str, AnyTool]] = {}
         """By run: the tools that it alone may call."""
         self.add((*tools, *(load_tools(file) if file is not None else ())))
-        self._hidden: dict[str, AnyTool] = {each.name: each for each in (ask_a_person, searcher(self._known))}
+        self._hidden: dict[str, AnyTool] = {hidden.name: hidden for hidden in (ask_a_person, searcher(self._known))}
         """Tools that planners are not told of."""
-        self._servers = [each if isinstance(each, McpServer) else McpServer(each) for each in mcp]
+        self._servers = [server if isinstance(server, McpServer) else McpServer(server) for server in mcp]
         self._running: dict[int, _Running] = {}
         self._threads = ThreadPool(f"plait-{name}")
         self._closed = asyncio.Event()
@@ -110,7 +110,7 @@ class Tools(Worker):
     def lend(self, run: str, tools: Iterable[AnyTool | Callable[..., Any]]) -> Callable[[], None]:
         """Let one run call more tools than the others may; return a function that takes them away again. Raises what
         `add` raises."""
-        own = {name: each for name, each in self._with(tools).items() if name not in self._tools}
+        own = {name: one for name, one in self._with(tools).items() if name not in self._tools}
         if not own or self._of_runs.setdefault(run, own) is not own:
             return lambda: None
         return lambda: cast("None", self._of_runs.pop(run, None))
@@ -118,14 +118,14 @@ class Tools(Worker):
     def specs_with(self, tools: Iterable[AnyTool | Callable[..., Any]]) -> tuple[ToolSpec, ...]:
         """Return the descriptions of tools for the planner of a run that has tools of its own. Raises what `add`
         raises."""
-        return tuple(each.spec for each in self._with(tools).values())
+        return tuple(one.spec for one in self._with(tools).values())
 
     def _with(self, tools: Iterable[AnyTool | Callable[..., Any]]) -> dict[str, AnyTool]:
         known = dict(self._tools)
-        for each in tools:
-            if not callable(each) and not isinstance(each, Tool):
-                raise ToolSchemaError(f"{each!r:.80} is no tool: give functions, such as tools=[search]")
-            made = cast("AnyTool", each if isinstance(each, Tool) else tool(each))
+        for one in tools:
+            if not callable(one) and not isinstance(one, Tool):
+                raise ToolSchemaError(f"{one!r:.80} is no tool: give functions, such as tools=[search]")
+            made = cast("AnyTool", one if isinstance(one, Tool) else tool(one))
             if known.setdefault(made.name, made).fn is not made.fn:
                 raise ToolSchemaError(f"two tools are named {made.name!r}: give one another name with @tool(name=…)")
         return known
@@ -432,11 +432,11 @@ def _run_here(running: _Running, context: contextvars.Context, work: Callable[[]
 
 def _raised(the_tool: AnyTool, error: BaseException) -> Failure:
     try:
-        said = str(error)
+        reason = str(error)
         retryable = bool(getattr(error, "retryable", False)) and not the_tool.once
     except Exception as worse:  # an exception whose own methods raise
-        said, retryable = f"(its message cannot be read: {type(worse).__name__})", False
-    message = f"tool {the_tool.name!r} raised {type(error).__name__}" + (f": {said}" if said else "")
+        reason, retryable = f"(its message cannot be read: {type(worse).__name__})", False
+    message = f"tool {the_tool.name!r} raised {type(error).__name__}" + (f": {reason}" if reason else "")
     log.debug("%s", message, exc_info=error)
     return Failure(kind="ToolError", message=message, retryable=retryable, frames=frames_of(error))
 

@@ -70,33 +70,33 @@ def embedder(
 
 async def _ask(link: Link, model: str, texts: Sequence[str], batch: int) -> Vectors:
     """Ask a server for the vectors of texts. Raises `ToolError`."""
-    found: Vectors = []
+    vectors: Vectors = []
     try:
         for start in range(0, len(texts), batch):
             part = [text or " " for text in texts[start : start + batch]]  # servers refuse an empty one
-            said = await link.post("/embeddings", {"model": model, "input": part, "encoding_format": "float"})
-            found += _vectors(said, len(part), link.base_url)
+            reply = await link.post("/embeddings", {"model": model, "input": part, "encoding_format": "float"})
+            vectors += _vectors(reply, len(part), link.base_url)
     except ServerError as trouble:
         error = ToolError(trouble.message)
         error.retryable = trouble.retryable
         raise error from None
     finally:
         await link.close()
-    return found
+    return vectors
 
 
-def _vectors(said: Any, n: int, server: str) -> Vectors:
+def _vectors(reply: Any, n: int, server: str) -> Vectors:
     """Return the vectors in an answer, in the order of the texts."""
-    rows: Any = said.get("data") if isinstance(said, Mapping) else None
-    found: dict[int, list[float]] = {}
+    rows: Any = reply.get("data") if isinstance(reply, Mapping) else None
+    vectors: dict[int, list[float]] = {}
     for place, row in enumerate(rows if isinstance(rows, list) else ()):
         vector: Any = row.get("embedding") if isinstance(row, Mapping) else None
-        if isinstance(vector, list) and all(isinstance(each, int | float) for each in vector):
-            found[int(row.get("index", place))] = [float(each) for each in vector]
-    if sorted(found) != list(range(n)):
-        said_so = f"{server}/embeddings gave {len(found)} vectors for {n} texts"
+        if isinstance(vector, list) and all(isinstance(number, int | float) for number in vector):
+            vectors[int(row.get("index", place))] = [float(number) for number in vector]
+    if sorted(vectors) != list(range(n)):
+        said_so = f"{server}/embeddings gave {len(vectors)} vectors for {n} texts"
         raise ToolError(f"{said_so}: does it serve an embedding model?")
-    return [found[place] for place in range(n)]
+    return [vectors[place] for place in range(n)]
 
 
 class _PooledStates:

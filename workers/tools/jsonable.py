@@ -73,10 +73,10 @@ def _depth(value: JsonValue) -> int:
     while level:
         depth += 1
         inner: list[JsonValue] = []
-        for each in level:
-            if isinstance(each, dict):
-                inner.extend(each.values())
-            elif isinstance(each, list):
-                inner.extend(each)
+        for item in level:
+            if isinstance(item, dict):
+                inner.extend(item.values())
+            elif isinstance(item, list):
+                inner.extend(item)
         level = inner
     return depth

@@ -48,7 +48,7 @@ def load_tools(path: str | Path) -> list[AnyTool]:
         where = f"line {lines[-1]}: " if lines else ""
         raise ConfigError(f"the tools file {path} cannot be loaded: {where}{type(error).__name__}: {error}") from None
     values = cast("list[object]", list(vars(module).values()))
-    found = [cast("AnyTool", value) for value in values if isinstance(value, Tool)]
-    if not found:
+    tools = [cast("AnyTool", value) for value in values if isinstance(value, Tool)]
+    if not tools:
         raise ConfigError(f"the tools file {path} has no tools: put @tool (from plait import tool) on a function")
-    return list({id(each): each for each in found}.values())
+    return list({id(tool): tool for tool in tools}.values())

@@ -36,8 +36,8 @@ def math_equal(answers: list[str]) -> list[int]:
         lines = done.stderr.strip().splitlines() or ["it was killed"]
         remedy = ": pip install 'plait[math]'" if "No module named" in lines[-1] else ""
         raise ToolError(f"math-verify failed: {lines[-1]}{remedy}")
-    found: list[int] = json.loads(done.stdout)
-    return found
+    places: list[int] = json.loads(done.stdout)
+    return places
 
 
 def main() -> None:

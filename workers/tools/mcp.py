@@ -52,7 +52,7 @@ class RemoteTool(Tool[..., Any]):
         """Return the arguments as they are. Raises `ToolError` for those that the schema does not allow."""
         try:
             faults = sorted(
-                json_schema.faults(self.parameters, dict(args), 100), key=lambda each: [*map(str, each.path)]
+                json_schema.faults(self.parameters, dict(args), 100), key=lambda fault: [*map(str, fault.path)]
             )
         except ValueError as error:
             raise ToolError(f"tool {self.name!r}: the server's schema cannot be used: {error}") from None
@@ -111,15 +111,15 @@ class McpServer:
         if client is None:
             raise ToolError(f"the MCP server {self.label!r} is not connected")
         try:
-            said = await client.call_tool(name, dict(arguments))
+            result = await client.call_tool(name, dict(arguments))
         except Exception as error:
             raise ToolError(f"the MCP server {self.label!r}: {type(error).__name__}: {error}") from error
-        blocks = [block.model_dump(mode="json", exclude_none=True) for block in said.content]
+        blocks = [block.model_dump(mode="json", exclude_none=True) for block in result.content]
         texts = [block["text"] for block in blocks if block.get("type") == "text"]
-        if said.is_error:
+        if result.is_error:
             raise ToolError("\n".join(texts) or f"the MCP server {self.label!r} says the call failed, and not why")
-        if said.structured_content is not None:
-            return _unwrapped(said.structured_content)
+        if result.structured_content is not None:
+            return _unwrapped(result.structured_content)
         return _value("\n".join(texts)) if len(texts) == len(blocks) else blocks
 
     async def close(self) -> None:
@@ -135,7 +135,7 @@ class McpServer:
     async def _hold(self, ready: asyncio.Future[list[RemoteTool]]) -> None:
         try:
             async with _client(self._server) as client:
-                tools = [self._tool(each) for each in await self._listed(client) if self._named(each.name)]
+                tools = [self._tool(entry) for entry in await self._listed(client) if self._named(entry.name)]
                 self._client = client
                 ready.set_result(tools)
                 await self._stop.wait()
@@ -148,8 +148,8 @@ class McpServer:
             cause: BaseException = error
             while isinstance(cause, BaseExceptionGroup):
                 cause = cause.exceptions[0]
-            said = str(cause) or type(cause).__name__
-            ready.set_exception(WorkerError(f"the MCP server {self.label!r} cannot be used: {said}"))
+            reason = str(cause) or type(cause).__name__
+            ready.set_exception(WorkerError(f"the MCP server {self.label!r} cannot be used: {reason}"))
         finally:
             self._client = None
 
@@ -162,18 +162,18 @@ class McpServer:
 
     async def _listed(self, client: Any) -> list[Any]:
         """Return all tools of the server. Raises `WorkerError` for a list without end."""
-        found: list[Any] = []
+        tools: list[Any] = []
         cursor: str | None = None
         for _ in range(PAGES):
             page = await client.list_tools(cursor=cursor)
-            found += page.tools
+            tools += page.tools
             last, cursor = cursor, getattr(page, "next_cursor", None)
             if not cursor:
-                return found
-            if cursor == last or len(found) > TOOLS:
+                return tools
+            if cursor == last or len(tools) > TOOLS:
                 break
         raise WorkerError(
-            f"the MCP server {self.label!r} lists tools without end ({len(found)} so far, {TOOLS} at most): use "
+            f"the MCP server {self.label!r} lists tools without end ({len(tools)} so far, {TOOLS} at most): use "
             "another, or one that lists fewer"
         )
 
@@ -217,8 +217,8 @@ def _value(text: str) -> JsonValue:
 
 
 def _properties(schema: Mapping[str, JsonValue]) -> list[str]:
-    found = schema.get("properties")
-    return list(found) if isinstance(found, dict) else []
+    properties = schema.get("properties")
+    return list(properties) if isinstance(properties, dict) else []
 
 
 def _client(server: str | Any) -> Any:

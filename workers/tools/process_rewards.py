@@ -53,13 +53,13 @@ def asked(style: Style, tokenizer: Any, question: str, text: str, system: str = 
             ]
             rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)
             ids, mark = _ids(tokenizer, rendered), tokenizer.encode(_END, add_special_tokens=False)[0]
-            return RewardPrompt(ids, [place for place, each in enumerate(ids) if each == mark])
+            return RewardPrompt(ids, [place for place, token in enumerate(ids) if token == mark])
         case "math-shepherd":
             steps = text.replace("\n\n", f" {_TAG}\n\n") + f" {_TAG}"
             ids = _ids(tokenizer, f"{system}\n{question}\n {steps}")
             mark = tokenizer.encode(_TAG)[-1]
-            plus, minus = (tokenizer.encode(each, add_special_tokens=False)[-1] for each in ("+", "-"))
-            return RewardPrompt(ids, [place for place, each in enumerate(ids) if each == mark], (plus, minus))
+            plus, minus = (tokenizer.encode(sign, add_special_tokens=False)[-1] for sign in ("+", "-"))
+            return RewardPrompt(ids, [place for place, token in enumerate(ids) if token == mark], (plus, minus))
         case "rlhflow":
             turns: list[dict[str, str]] = []
             places: list[int] = []
@@ -81,11 +81,11 @@ def asked(style: Style, tokenizer: Any, question: str, text: str, system: str = 
             return RewardPrompt(ids, [len(ids) - 1])
 
 
-def likely(found: Sequence[float | None]) -> float:
+def likely(logprobs: Sequence[float | None]) -> float:
     """Return the chance of right against wrong, of their log-probabilities; `None`: not among the likeliest."""
-    if all(each is None for each in found):
+    if all(logprob is None for logprob in logprobs):
         raise ToolError("neither the word for right nor that for wrong is likely here: is it a model of this style?")
-    right, wrong = (0.0 if each is None else math.exp(each) for each in found)
+    right, wrong = (0.0 if logprob is None else math.exp(logprob) for logprob in logprobs)
     return right / (right + wrong) if right + wrong else 0.5
 
 
@@ -104,12 +104,12 @@ def tokenizer_of(model: str) -> Any:
 
 
 def _ids(tokenizer: Any, text: str) -> list[int]:
-    return [int(each) for each in tokenizer(text)["input_ids"]]
+    return [int(token) for token in tokenizer(text)["input_ids"]]
 
 
 def _chat(tokenizer: Any, turns: list[dict[str, str]], opened: bool) -> list[int]:
-    said = tokenizer.apply_chat_template(turns, tokenize=True, add_generation_prompt=opened, return_dict=True)
-    return [int(each) for each in said["input_ids"]]
+    encoded = tokenizer.apply_chat_template(turns, tokenize=True, add_generation_prompt=opened, return_dict=True)
+    return [int(token) for token in encoded["input_ids"]]
 
 
 def _last(tokenizer: Any, text: str) -> int:

@@ -85,8 +85,8 @@ class Catalog:
             for what in made:
                 self._makers.setdefault(what, []).append(place)
         families: dict[str, list[int]] = {}
-        for place, each in enumerate(specs):
-            families.setdefault(each.name.rpartition(".")[0], []).append(place)
+        for place, spec in enumerate(specs):
+            families.setdefault(spec.name.rpartition(".")[0], []).append(place)
         self._families = list(families.values()) if 1 < len(families) < len(specs) else []
         """Tools of one service, such as `mail.send` and `mail.list`: what is wanted of it is often several of them."""
         told = [" ".join(self.texts[place] for place in members) for members in self._families]
@@ -118,7 +118,9 @@ class Catalog:
         rank = {place: at for at, place in enumerate(ranking)}
         best = self._family_words.ranked(query)[:MOST]
         last = len(self.specs)
-        return [each for at in best for each in sorted(self._families[at], key=lambda one: (rank.get(one, last), one))]
+        return [
+            place for at in best for place in sorted(self._families[at], key=lambda one: (rank.get(one, last), one))
+        ]
 
     def _add(self, place: int, chosen: dict[int, None], rank: Mapping[int, int]) -> None:
         """Choose a tool, and what makes that which it needs, and so on."""
@@ -134,13 +136,13 @@ class Catalog:
                     continue
                 others = [maker for maker in makers if what not in self._needs[maker]] or makers
                 if others:
-                    todo.append(min(others, key=lambda each: (rank.get(each, len(self.specs)), each)))
+                    todo.append(min(others, key=lambda other: (rank.get(other, len(self.specs)), other)))
 
     def _near(self, vector: Sequence[float]) -> list[int]:
         import numpy as np
 
         against = np.asarray(vector, dtype=float)
-        return [int(each) for each in (-(self.vectors @ against)).argsort(kind="stable")]
+        return [int(place) for place in (-(self.vectors @ against)).argsort(kind="stable")]
 
 
 def searcher(known: Callable[[str], Mapping[str, AnyTool]]) -> Tool[..., Any]:
@@ -156,20 +158,20 @@ def searcher(known: Callable[[str], Mapping[str, AnyTool]]) -> Tool[..., Any]:
             k: how many at most.
             without: names of tools that shall not be among them.
         """
-        tools = {name: each for name, each in known(ctx.run).items() if name != EMBED}
+        tools = {name: tool for name, tool in known(ctx.run).items() if name != EMBED}
         async with turn:
             key = tuple(map(id, tools.values()))
             if key not in catalogs:
                 while len(catalogs) >= _KEPT:
                     del catalogs[next(iter(catalogs))]
-                catalogs[key] = await asyncio.to_thread(Catalog, [each.spec for each in tools.values()])
+                catalogs[key] = await asyncio.to_thread(Catalog, [tool.spec for tool in tools.values()])
             catalog = catalogs[key]
             vector = await _vector(catalog, query, known(ctx.run).get(EMBED), ctx)
         left_out = frozenset(without or ())
         wanted = max(1, min(k, MOST))
         places = catalog.search(query, wanted + len(left_out), vector)
-        found = [catalog.specs[place] for place in places if catalog.specs[place].name not in left_out]
-        return [_row(each) for each in found[:wanted]]
+        specs = [catalog.specs[place] for place in places if catalog.specs[place].name not in left_out]
+        return [_row(spec) for spec in specs[:wanted]]
 
     return tool(name=MORE_TOOLS)(search)
 
@@ -193,18 +195,18 @@ async def _embedded(embed: AnyTool, texts: Sequence[str], ctx: ToolContext) -> l
     given: dict[str, object] = embed.bind({"texts": list(texts)})
     if embed.context is not None:
         given[embed.context] = ctx
-    said: Any = await (embed.fn(**given) if embed.is_async else asyncio.to_thread(embed.fn, **given))
-    if not isinstance(said, list) or len(cast("list[object]", said)) != len(texts):
+    vectors: Any = await (embed.fn(**given) if embed.is_async else asyncio.to_thread(embed.fn, **given))
+    if not isinstance(vectors, list) or len(cast("list[object]", vectors)) != len(texts):
         raise ToolError(f"the tool {EMBED!r} must return a vector for each of {len(texts)} texts")
-    return cast("list[list[float]]", said)
+    return cast("list[list[float]]", vectors)
 
 
 def _unit(rows: list[list[float]]) -> Any:
     import numpy as np
 
     try:
-        found = np.asarray(rows, dtype=float)
-        return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+        matrix = np.asarray(rows, dtype=float)
+        return matrix / np.maximum(np.linalg.norm(matrix, axis=1, keepdims=True), 1e-12)
     except ValueError:
         raise ToolError(f"the tool {EMBED!r} must return lists of numbers, all of one length") from None
 
@@ -222,11 +224,11 @@ def _row(spec: ToolSpec) -> JsonValue:
 def _told(spec: ToolSpec) -> str:
     """Return what a tool is searched by."""
     known = schemas.arguments(spec.parameters)
-    about = [f"{name} {each.get('description', '')}" for name, each in known.items()]
+    about = [f"{name} {schema.get('description', '')}" for name, schema in known.items()]
     return " ".join((spec.name, spec.name, spec.description, *about))
 
 
 def _words(text: str) -> list[str]:
     """Return the words of a text, names cut apart, plurals as singulars."""
-    found = (each.casefold() for each in _APART.split(text) if each)
-    return [each[:-1] if len(each) > 3 and each.endswith("s") and not each.endswith("ss") else each for each in found]
+    words = (word.casefold() for word in _APART.split(text) if word)
+    return [word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word for word in words]

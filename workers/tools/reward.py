@@ -105,8 +105,8 @@ def reward_model(
             order = asked(style, words[0], question, text, system)
             return await _of_style(ask, order, model)
         if chat:
-            said = [{"role": "user", "content": question}, {"role": "assistant", "content": text}]
-            numbers = await ask({"messages": said})
+            turns = [{"role": "user", "content": question}, {"role": "assistant", "content": text}]
+            numbers = await ask({"messages": turns})
         elif endpoint == "score":
             numbers = await ask({"text": question or " ", "pair": text or " "})
         else:
@@ -120,8 +120,8 @@ async def _of_style(ask: Any, order: RewardPrompt, model: str) -> float:
     """Return the mark of an order's last step."""
     if order.words is not None:
         return likely(await ask({"next": order.prompt, "words": order.words}))
-    said = await ask({"ids": order.ids})
-    rows = said if isinstance(said, list) and said and isinstance(said[-1], list) else [said]
+    rewards = await ask({"ids": order.ids})
+    rows = rewards if isinstance(rewards, list) and rewards and isinstance(rewards[-1], list) else [rewards]
     if len(rows) not in (len(order.ids), len(order.places)):  # of each token, or already of the steps alone
         raise ToolError(
             f"{model} gave {len(rows)} rows of numbers for {len(order.ids)} tokens: is it of this style, and served "
@@ -165,8 +165,8 @@ def _there(model: str, endpoint: Endpoint, address: str, key_variable: str | Non
         if endpoint == "pooling":
             # The model's own activation may be a sigmoid, a softmax or none: the numbers are asked for without it.
             fields |= {"use_activation": False}
-        said = await _posted(link(), f"/{endpoint}", fields)
-        rows: Any = said.get("data") if isinstance(said, Mapping) else None
+        reply = await _posted(link(), f"/{endpoint}", fields)
+        rows: Any = reply.get("data") if isinstance(reply, Mapping) else None
         row: Any = rows[0] if isinstance(rows, list) and rows else None
         return row.get(_FIELDS[endpoint]) if isinstance(row, Mapping) else None
 
@@ -188,19 +188,19 @@ async def _posted(link: Link, path: str, fields: dict[str, Any]) -> Any:
 async def _next(link: Link, fields: dict[str, Any], order: dict[str, Any]) -> list[float | None]:
     """Return the log-probabilities of two tokens behind a prompt, where they are among the likeliest."""
     fields |= {"prompt": order["next"], "max_tokens": 1, "temperature": 0.0, "logprobs": _LIKELIEST}
-    said = await _posted(link, "/v1/completions", fields | {"return_tokens_as_token_ids": True})
-    choices: Any = said.get("choices") if isinstance(said, Mapping) else None
+    reply = await _posted(link, "/v1/completions", fields | {"return_tokens_as_token_ids": True})
+    choices: Any = reply.get("choices") if isinstance(reply, Mapping) else None
     told: Any = choices[0].get("logprobs") if isinstance(choices, list) and choices else None
     tops: Any = told.get("top_logprobs") if isinstance(told, Mapping) else None
     first: Mapping[str, Any] = tops[0] if isinstance(tops, list) and tops else {}
-    return [first.get(f"token_id:{each}") for each in order["words"]]
+    return [first.get(f"token_id:{word}") for word in order["words"]]
 
 
-def _number(said: Any, endpoint: Endpoint, label: int, model: str) -> float:
+def _number(value: Any, endpoint: Endpoint, label: int, model: str) -> float:
     """Return the number in what a model said. Raises `ToolError` where there is none."""
-    while endpoint == "pooling" and isinstance(said, list) and said and isinstance(said[-1], list):
-        said = said[-1]  # the last token's
-    numbers: list[Any] = said if isinstance(said, list) else [said]
+    while endpoint == "pooling" and isinstance(value, list) and value and isinstance(value[-1], list):
+        value = value[-1]  # the last token's
+    numbers: list[Any] = value if isinstance(value, list) else [value]
     sound = all(
         isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number) for number in numbers
     )

@@ -248,15 +248,15 @@ class BashSqlEnvironment(Environment):
         if outcome.status != "done" or outcome.cut:
             what = {"timeout": "it took too long", "output": "too much was written"}.get(outcome.status, outcome.stderr)
             raise ToolError(f"the command was ended, and changed nothing: {what[-500:]}")
-        said: Any = json.loads(outcome.stdout)
+        report: Any = json.loads(outcome.stdout)
         if keep:
-            self._tar, self._state = said["tar"], said["state"]
+            self._tar, self._state = report["tar"], report["state"]
         if kind == "sql":
-            self._rows = said["rows"]
+            self._rows = report["rows"]
         else:
-            self._output = said["output"]
-        told = said["told"]
-        return told if not said["code"] else f"{told}\n(exit code {said['code']})".lstrip()
+            self._output = report["output"]
+        told = report["told"]
+        return told if not report["code"] else f"{told}\n(exit code {report['code']})".lstrip()
 
 
 _WANTED = frozenset(("answer", "rows", "ordered", "output", "files", "tables", "links", "folders", "modes"))

@@ -32,7 +32,7 @@ class BfclEnvironment(Environment):
 
     def tools(self) -> Sequence[Tool[..., Any]]:
         """Return the functions as tools."""
-        return [_NotedFunction(each, self._made) for each in json.loads(self.text)["function"]]
+        return [_NotedFunction(function, self._made) for function in json.loads(self.text)["function"]]
 
     async def grade(self, answer: JsonValue, wanted: JsonValue) -> bool:
         """Grade the calls that were made, else those of the answer. Raises `ToolError` without the checker."""
@@ -54,10 +54,10 @@ def graded(functions: list[Any], calls: list[Any], wanted: Mapping[str, Any]) ->
     language = languages.JAVA if "java" in category else languages.PYTHON
     language = languages.JAVASCRIPT if "javascript" in category else language
     try:
-        said = check(functions, calls, wanted["calls"], language, category, _MODEL)
+        grade = check(functions, calls, wanted["calls"], language, category, _MODEL)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # calls that it does not expect
         return False
-    return bool(said["valid"])
+    return bool(grade["valid"])
 
 
 @cache
@@ -81,13 +81,13 @@ def schema(kind: Mapping[str, Any]) -> dict[str, JsonValue]:
     """Return a function's parameters as JSON schema: the leaderboard has types of Python, Java and JavaScript. Values
     of a type that JSON lacks are texts."""
     out: dict[str, Any] = {
-        key: each for key, each in kind.items() if key in ("description", "enum", "required", "default")
+        key: part for key, part in kind.items() if key in ("description", "enum", "required", "default")
     }
-    said = str(kind.get("type", "any"))
-    found = _TYPES.get(said.lower(), said if said in _JSON else "string")
-    out |= {"type": found} if found else {}
+    type_name = str(kind.get("type", "any"))
+    json_type = _TYPES.get(type_name.lower(), type_name if type_name in _JSON else "string")
+    out |= {"type": json_type} if json_type else {}
     if isinstance(kind.get("properties"), dict):
-        out["properties"] = {name: schema(each) for name, each in kind["properties"].items()}
+        out["properties"] = {name: schema(inner) for name, inner in kind["properties"].items()}
     if isinstance(kind.get("items"), dict):
         out["items"] = schema(kind["items"])
     return out

@@ -39,12 +39,12 @@ class CodeEnvironment(Environment):
     async def grade(self, answer: JsonValue, wanted: JsonValue) -> bool:
         """Run a program on the hidden cases. Raises `ToolError` where the sandbox does not work."""
         cases: Any = wanted
-        if not isinstance(cases, list) or not all(isinstance(each, dict) and "args" in each for each in cases):
+        if not isinstance(cases, list) or not all(isinstance(case, dict) and "args" in case for case in cases):
             raise ToolError('what a program is wanted to do is said as [{"args": [1, 2], "want": 3}, …]')
         if not isinstance(answer, str):
             return False
         key = secrets.token_hex(8)
-        code = harness(answer, str(json.loads(self.text)["entry"]), [each["args"] for each in cases], key)
+        code = harness(answer, str(json.loads(self.text)["entry"]), [case["args"] for case in cases], key)
         outcome = await self._sandbox.run(Program(code=code, limits=self._sandbox.limits))
         if outcome.status == "broken":
             raise ToolError(f"the sandbox does not work: {outcome.stderr}")

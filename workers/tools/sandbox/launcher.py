@@ -142,10 +142,10 @@ def _run(job: dict[str, Any]) -> None:
             text = file.read()
         exec(compile(text, "main.py", "exec"), main.__dict__)
     except SystemExit as ended:
-        said = ended.code
-        code = said if isinstance(said, int) else 0 if said is None else 1
-        if code == 1 and not isinstance(said, int):
-            sys.stderr.write(f"{said}\n")
+        status = ended.code
+        code = status if isinstance(status, int) else 0 if status is None else 1
+        if code == 1 and not isinstance(status, int):
+            sys.stderr.write(f"{status}\n")
     except BaseException:
         import traceback
 

@@ -262,7 +262,7 @@ def interpreter() -> str:
         return str(here)
     for path in (here, Path("/usr/bin/python3"), Path("/usr/local/bin/python3")):
         real = path.resolve()
-        if real.exists() and all(each.stat().st_mode & 0o5 in (1, 5) for each in (real, *real.parents)):
+        if real.exists() and all(folder.stat().st_mode & 0o5 in (1, 5) for folder in (real, *real.parents)):
             return str(real)
     raise ConfigError(f"the user nobody may not run {here}: install a Python in /usr/bin, or do not run plait as root")
 
