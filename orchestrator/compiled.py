@@ -27,10 +27,10 @@ def extensions(folder: Path = MACHINE) -> list[Path]:
 
 def checksum(sources: Path = MACHINE, made: Path | None = None) -> str:
     """Return a checksum of the sources in a folder, and of what was compiled of them, by default in the same one."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in (*sorted(sources.glob("*.py")), *extensions(made or sources)):
-        found.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
-    return found.hexdigest()
+        digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 def choose(folder: Path = MACHINE) -> bool:

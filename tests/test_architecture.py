@@ -198,19 +198,7 @@ def test_a_public_class_name_occurs_once() -> None:
     assert not twice, twice
 
 
-NAMED_ROOMS = (
-    "orchestrator/core",
-    "orchestrator/machine",
-    "orchestrator/runtime",
-    "orchestrator/tasks",
-    "planners",
-    "policies",
-    "workers",
-)
-"""Rooms in which a name says what it holds: a step, a vote, a reason. The list grows."""
-
-
-@over(sources(*NAMED_ROOMS))
+@over(sources(*SHIPPED))
 def test_a_local_name_says_what_it_holds(path: str) -> None:
     nodes = list(ast.walk(tree(path)))
     # A field of a class is no local name: those that are written to files (`Message.said`) keep theirs.

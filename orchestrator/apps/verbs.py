@@ -81,7 +81,7 @@ class Verb:
     def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments that are given. Raises `UsageError` for one too many, too few, or that is no text."""
         known = {argument.name: argument for argument in self.arguments}
-        missing = [name for name, each in known.items() if each.required and name not in given]
+        missing = [name for name, argument in known.items() if argument.required and name not in given]
         extra = [name for name in given if name not in known]
         if missing or extra:
             raise UsageError(f"{self.name} takes {', '.join(known) or 'nothing'}, and was given {', '.join(given)}")
@@ -100,12 +100,12 @@ class Control:
 
     def find(self, run: str) -> Handle:
         """Return the run with this id, or the only one whose id begins so. Raises `UsageError`."""
-        found = [each for name, each in self._orchestrator.runs.items() if name.startswith(run) and self._sees(name)]
-        exact = [each for each in found if each.run == run]
-        if len(exact or found) == 1:
-            return (exact or found)[0]
-        if found:
-            raise UsageError(f"{run!r} begins the ids of {len(found)} runs: write more of it")
+        runs = [handle for name, handle in self._orchestrator.runs.items() if name.startswith(run) and self._sees(name)]
+        exact = [handle for handle in runs if handle.run == run]
+        if len(exact or runs) == 1:
+            return (exact or runs)[0]
+        if runs:
+            raise UsageError(f"{run!r} begins the ids of {len(runs)} runs: write more of it")
         raise UsageError(f"there is no run {run!r} under way: `plait runs top` shows those that are")
 
     def process(self) -> dict[str, Any]:
@@ -113,12 +113,12 @@ class Control:
         config = self._orchestrator.config
         names = [worker.name for worker in self._orchestrator.workers]
         workers = [{"name": name, "slots": self._orchestrator.resize(name)} for name in names]
-        words = [each if len(each) < _HEAD else each[:_HEAD] + "…" for each in sys.argv[1:6]]
+        words = [word if len(word) < _HEAD else word[:_HEAD] + "…" for word in sys.argv[1:6]]
         return {"pid": os.getpid(), "began": self._began, "words": words, "worker": config.worker, "workers": workers}
 
     def list(self) -> list[dict[str, Any]]:
         """Return a row for each run under way."""
-        return [self.row(each) for name, each in self._orchestrator.runs.items() if self._sees(name)]
+        return [self.row(handle) for name, handle in self._orchestrator.runs.items() if self._sees(name)]
 
     def row(self, handle: Handle) -> dict[str, Any]:
         """Return what a list says of a run."""
@@ -196,18 +196,18 @@ def _cancel(run: Steerable, reason: str = "") -> None:
 
 
 def _prune(run: Steerable, step: str, reason: str = "") -> dict[str, Any]:
-    found = steps_named(run.steps, step)
-    if not found:
+    steps = steps_named(run.steps, step)
+    if not steps:
         raise UsageError(f"run {run.run} has no step {step!r}{did_you_mean(step, [step.path for step in run.steps])}")
     # Only a pattern may mean several: who writes a name means one step.
-    if len(found) > 1 and not any(sign in step for sign in "*?["):
-        raise UsageError(f"{step!r} may be {', '.join(each.path for each in found[:6])}: name one, or all by {step}*")
-    live = [each for each in found if not State(each.state).ended]
+    if len(steps) > 1 and not any(sign in step for sign in "*?["):
+        raise UsageError(f"{step!r} may be {', '.join(node.path for node in steps[:6])}: name one, or all by {step}*")
+    live = [node for node in steps if not State(node.state).ended]
     if not live:
-        raise UsageError(f"{', '.join(f'{each.path} is {each.state}' for each in found[:6])}: too late to prune")
-    for each in live:
-        run.prune(each.step, reason or "pruned by the user")
-    return {"done": "prune", "steps": [each.path for each in live]}
+        raise UsageError(f"{', '.join(f'{node.path} is {node.state}' for node in steps[:6])}: too late to prune")
+    for node in live:
+        run.prune(node.step, reason or "pruned by the user")
+    return {"done": "prune", "steps": [node.path for node in live]}
 
 
 def _answer(run: Steerable, value: JsonValue, question: str = "", by: Answerer = OPERATOR) -> None:
@@ -274,15 +274,15 @@ def steps_named(steps: Iterable[StepRecord], pattern: str) -> list[StepRecord]:
     `*` and `?`; the first of these that fits any."""
     there = list(steps)
     for same in (
-        lambda each: each.step == pattern,
-        lambda each: each.path == pattern,
-        lambda each: each.name == pattern,
-        lambda each: each.path.endswith("/" + pattern),
-        lambda each: fnmatch.fnmatchcase(each.name, pattern) or fnmatch.fnmatchcase(each.path, pattern),
+        lambda record: record.step == pattern,
+        lambda record: record.path == pattern,
+        lambda record: record.name == pattern,
+        lambda record: record.path.endswith("/" + pattern),
+        lambda record: fnmatch.fnmatchcase(record.name, pattern) or fnmatch.fnmatchcase(record.path, pattern),
     ):
-        found = [each for each in there if same(each)]
-        if found:
-            return found
+        match = [record for record in there if same(record)]
+        if match:
+            return match
     return []
 
 

@@ -42,8 +42,10 @@ async def agui_events(handle: Handle, thread_id: str) -> AsyncIterator[ag.BaseEv
                         yield ag.ReasoningMessageEndEvent(message_id=step)
                     if record.kind == "call":
                         yield ag.ToolCallEndEvent(tool_call_id=step)
-                        said = as_text(record.output) if record.state == "done" else f"{record.state}: {record.reason}"
-                        yield ag.ToolCallResultEvent(message_id=f"{step}:result", tool_call_id=step, content=said)
+                        outcome = (
+                            as_text(record.output) if record.state == "done" else f"{record.state}: {record.reason}"
+                        )
+                        yield ag.ToolCallResultEvent(message_id=f"{step}:result", tool_call_id=step, content=outcome)
                     yield ag.StepFinishedEvent(step_name=running.pop(step))
             case TextNews(step=step, text=text) if text:
                 if step not in speaking:
@@ -75,13 +77,13 @@ def _ended(answer: Answer, thread_id: str) -> list[ag.BaseEvent]:
         failure = answer.failure
         message = answer.why if failure is None else failure.message
         return [ag.RunErrorEvent(message=message, code=None if failure is None else failure.kind, usage=usage)]
-    said: list[ag.BaseEvent] = []
+    events: list[ag.BaseEvent] = []
     if answer.answer is not None:
-        said = [
+        events = [
             ag.TextMessageStartEvent(message_id=answer.run, role="assistant"),
             ag.TextMessageContentEvent(message_id=answer.run, delta=as_text(answer.answer) or " "),
             ag.TextMessageEndEvent(message_id=answer.run),
         ]
     cancelled = answer.status == "cancelled"
     outcome = ag.RunFinishedCancelledOutcome() if cancelled else ag.RunFinishedSuccessOutcome()
-    return [*said, ag.RunFinishedEvent(thread_id=thread_id, run_id=answer.run, outcome=outcome, usage=usage)]
+    return [*events, ag.RunFinishedEvent(thread_id=thread_id, run_id=answer.run, outcome=outcome, usage=usage)]

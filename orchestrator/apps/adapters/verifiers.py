@@ -86,5 +86,5 @@ class PlaitHarness(Harness[PlaitHarnessConfig]):
 
     def _messages(self, data: TaskData) -> list[dict[str, Any]]:
         system, prompt = self.resolve_prompt(data)
-        said = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else map(message_to_wire, prompt or ())
-        return [*([{"role": "system", "content": system}] if system else []), *said]
+        turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else map(message_to_wire, prompt or ())
+        return [*([{"role": "system", "content": system}] if system else []), *turns]

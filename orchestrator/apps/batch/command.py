@@ -83,17 +83,17 @@ def batch(
     others = other_columns(rows, named)
     with opened(as_json) as output:
         if others:
-            said = f"note: columns that mean nothing here are carried into the output: {', '.join(others)}"
-            output.progress.print(said, style="dim", markup=False, soft_wrap=True)
+            note = f"note: columns that mean nothing here are carried into the output: {', '.join(others)}"
+            output.progress.print(note, style="dim", markup=False, soft_wrap=True)
         for slip in slips(others):
             output.progress.print(f"warning: no option is called {slip}", style="yellow", markup=False, soft_wrap=True)
         log = Log(out.with_name(f"{out.name}.progress"), header, count, fresh)
         if log.is_new and out.exists() and not fresh and has_answers(out):
             log.remove()
             raise ConfigError(f"{out} is there already: give --fresh to write it anew, or another --out")
-        found = log.done
+        already = log.done
         try:
-            stopped = found < count and (
+            stopped = already < count and (
                 _spread(config, rows, count, request, (actors, concurrency), order, log, output, named)
                 if engine == "ray-data"
                 else run_stoppable(
@@ -111,7 +111,7 @@ def batch(
             "status": "done" if finished else "cancelled" if stopped else "unfinished",
             "rows": count,
             "done": log.done,
-            "resumed": found,
+            "resumed": already,
             "failed": log.failed,
             **({"right": log.right} if want else {}),
             "out": str(out) if finished else None,
@@ -157,9 +157,9 @@ async def _run(
             with _progress(output, count, log) as advance:
 
                 async def solve(row: BatchRow) -> None:
-                    found = await outcome(session.orchestrator, row, request, stopper, named.want)
-                    if found is not None:
-                        log.add(found)
+                    ended = await outcome(session.orchestrator, row, request, stopper, named.want)
+                    if ended is not None:
+                        log.add(ended)
                         advance()
 
                 missing = in_order(path, order, lambda number: not log.has(number), named)
@@ -192,8 +192,8 @@ def _spread(
     missing = in_order(path, order, lambda number: not log.has(number), named)
     try:
         with _progress(output, count, log) as advance:
-            for found in spread(missing, config, request, *width, named.want):
-                log.add(found)
+            for ended in spread(missing, config, request, *width, named.want):
+                log.add(ended)
                 advance()
     except KeyboardInterrupt:
         return True
@@ -202,12 +202,12 @@ def _spread(
 
 def _progress(output: Output, total: int, log: Log) -> AbstractContextManager[Callable[[], None]]:
     """Show how far it is and the time left."""
-    began, found = time.monotonic(), log.done
-    if found:
-        output.progress.print(f"{found} of {total} rows are there from an earlier try", markup=False)
+    began, already = time.monotonic(), log.done
+    if already:
+        output.progress.print(f"{already} of {total} rows are there from an earlier try", markup=False)
 
     def line() -> str:
-        rate = (log.done - found) / max(1e-9, time.monotonic() - began)
+        rate = (log.done - already) / max(1e-9, time.monotonic() - began)
         left = (total - log.done) / rate if rate else 0.0
         return f"{log.done} of {total}, {log.failed} failed, {left:.0f} s left"
 

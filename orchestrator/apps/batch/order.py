@@ -40,5 +40,5 @@ def in_order(
 
 def _key(row: BatchRow) -> tuple[str, str, int]:
     """Return what rows are sorted by: those that ask the same model in the same way together, then by text."""
-    said = sorted((name, str(value)) for name, value in row.fields.items() if name not in ("id", "text", "seed"))
-    return str(said), str(row.fields.get("text", "")), row.number
+    fields = sorted((name, str(value)) for name, value in row.fields.items() if name not in ("id", "text", "seed"))
+    return str(fields), str(row.fields.get("text", "")), row.number

@@ -102,9 +102,9 @@ class Solver:
         """Return the outcomes of a block's rows."""
         import pyarrow as pa
 
-        rows = [BatchRow(**json.loads(each)) for each in block["row"].to_pylist()]
-        found = self._await(self._solved(rows))
-        return pa.table({"outcome": pa.array([json.dumps(each, default=str) for each in found], pa.string())})
+        rows = [BatchRow(**json.loads(row)) for row in block["row"].to_pylist()]
+        outcomes = self._await(self._solved(rows))
+        return pa.table({"outcome": pa.array([json.dumps(ended, default=str) for ended in outcomes], pa.string())})
 
     def _await(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
@@ -121,13 +121,13 @@ class Solver:
             async with self._gate:
                 return await outcome(self._orchestrator, row, self._request, want=self._want)
 
-        found = [each for each in await asyncio.gather(*map(one, rows)) if each is not None]
+        outcomes = [ended for ended in await asyncio.gather(*map(one, rows)) if ended is not None]
         text = next((row.fields["text"] for row in rows if not row.fault), "")
-        if found:
+        if outcomes:
             with contextlib.suppress(TaskError):
                 made = await self._orchestrator.provenance(self._request, text=text)
-                found[0]["made_of"] = made.model_dump(mode="json")
-        return found
+                outcomes[0]["made_of"] = made.model_dump(mode="json")
+        return outcomes
 
 
 def _blocks(rows: Iterator[BatchRow], size: int) -> Iterator[Any]:

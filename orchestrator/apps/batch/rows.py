@@ -183,7 +183,7 @@ def _checked(number: int, fields: object, named: InputFields) -> BatchRow:
 def slips(others: Sequence[str]) -> list[str]:
     """Return what carried columns may have been meant for, where their names are nearly those of options."""
     near = [(name, did_you_mean(name, FIELDS)) for name in others if name not in COLUMNS]  # an `answer` is no `planner`
-    return [f"{name!r}{said}" for name, said in near if said]
+    return [f"{name!r}{hint}" for name, hint in near if hint]
 
 
 class Log:

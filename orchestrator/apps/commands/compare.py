@@ -72,11 +72,11 @@ def compared(runs: Mapping[str, Iterable[Mapping[str, Any]]]) -> Comparison:
     """Return the figures of each planner over the problems that all have in common; the first is the one the others are
     compared with. Raises `UsageError` if they have none."""
     by_problem = {name: _by_problem(records) for name, records in runs.items()}
-    common = [key for key in next(iter(by_problem.values())) if all(key in each for each in by_problem.values())]
+    common = [key for key in next(iter(by_problem.values())) if all(key in records for records in by_problem.values())]
     if not common:
         raise UsageError("the results have no problem in common: compare runs on the same file of problems")
     first: list[float] = []
-    found: list[PlannerComparison] = []
+    rows: list[PlannerComparison] = []
     base_tokens = 0.0
     for name, records in by_problem.items():
         mine = [records[key] for key in common]
@@ -98,8 +98,8 @@ def compared(runs: Mapping[str, Iterable[Mapping[str, Any]]]) -> Comparison:
         )
         if not first:
             first, base_tokens = hits, tokens
-        found.append(row)
-    return Comparison(found)
+        rows.append(row)
+    return Comparison(rows)
 
 
 def _mean(records: Sequence[Mapping[str, Any]], name: str) -> float:
@@ -109,13 +109,13 @@ def _mean(records: Sequence[Mapping[str, Any]], name: str) -> float:
 def _by_problem(records: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """Return the records by their problem; equal problems are told apart by their order."""
     times: Counter[str] = Counter()
-    found: dict[str, Mapping[str, Any]] = {}
+    records_by: dict[str, Mapping[str, Any]] = {}
     for record in records:
         known = {key: record[key] for key in ("text", "want", "numbers", "target") if key in record}
         problem = json.dumps(known, sort_keys=True)
-        found[f"{problem} {times[problem]}"] = record
+        records_by[f"{problem} {times[problem]}"] = record
         times[problem] += 1
-    return found
+    return records_by
 
 
 def differences(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
@@ -123,17 +123,19 @@ def differences(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     made of. Raises `UsageError` for runs of different tasks: they were graded by different rules."""
     made: dict[str, Provenance] = {}
     for name, records in runs.items():
-        if found := next((record["made_of"] for record in records if record.get("made_of")), None):
-            request = {key: value for key, value in found["request"].items() if key not in ("planner", "n", "merge")}
-            made[name] = Provenance.model_validate({**found, "request": request})
+        if first_made := next((record["made_of"] for record in records if record.get("made_of")), None):
+            request = {
+                key: value for key, value in first_made["request"].items() if key not in ("planner", "n", "merge")
+            }
+            made[name] = Provenance.model_validate({**first_made, "request": request})
     first, *others = made or [""]
-    said: list[str] = []
+    notes: list[str] = []
     for name in others:
         if difference := made[first].difference(made[name]):
-            said.append(f"{first} (there) and {name} (here) differ in more than the planner: {difference}")
+            notes.append(f"{first} (there) and {name} (here) differ in more than the planner: {difference}")
         if made[first].request.get("task") != made[name].request.get("task"):
             raise UsageError(f"{first} and {name} are of different tasks, so they were graded by different rules")
-    return said
+    return notes
 
 
 def show(rows: Sequence[PlannerComparison], output: Output) -> None:
@@ -168,7 +170,7 @@ def show(rows: Sequence[PlannerComparison], output: Output) -> None:
 
 
 def _points(difference: tuple[float, float, float]) -> tuple[float, ...]:
-    return tuple(100 * each for each in difference)
+    return tuple(100 * part for part in difference)
 
 
 def plot(rows: Sequence[PlannerComparison], path: Path) -> None:
@@ -212,8 +214,8 @@ def compare(
         runs |= {name if name not in runs else f"{name} ({path})": records for name, records in own.items()}
     rows = compared(runs)
     with opened(as_json) as output:
-        for said in differences(runs):
-            output.progress.print(f"note: {said}", style="yellow", markup=False, soft_wrap=True)
+        for note in differences(runs):
+            output.progress.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
         if plot_to is not None:
             plot(rows, plot_to)
         output.result({"compared": [_plain(row) for row in rows]}) if as_json else show(rows, output)
@@ -228,7 +230,7 @@ def _records(path: Path) -> list[dict[str, Any]]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line)
@@ -236,7 +238,7 @@ def _records(path: Path) -> list[dict[str, Any]]:
             record = None
         if not isinstance(record, dict) or not isinstance(record.get("solved"), bool):
             raise ConfigError(f"{path}, line {number}, is no result: give files that `plait eval --answers` wrote")
-        found.append(record)
-    if not found:
+        records.append(record)
+    if not records:
         raise ConfigError(f"{path} holds no results")
-    return found
+    return records

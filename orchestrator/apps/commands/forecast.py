@@ -50,11 +50,11 @@ class Past:
 
     def lengths(self) -> Lengths:
         """Return the lengths of all runs."""
-        found: Lengths = {}
+        lengths: Lengths = {}
         for run in self.runs:
             for name, tokens in run.items():
-                found.setdefault(name, []).extend(tokens)
-        return found
+                lengths.setdefault(name, []).extend(tokens)
+        return lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,34 +92,34 @@ def past(config: Config, planner: str) -> Past:
             if entry.planner == planner:
                 wanted.setdefault(entry.path, set()).add(entry.run)
                 runs += 1
-    found = Past()
+    record = Past()
     for number, (path, there) in enumerate(wanted.items()):
         try:
             lengths = _lengths(path, there)
             attempts, aborts = recorded(path, there)
         except (ConfigError, ValueError, KeyError, TypeError, AttributeError):
             continue
-        found.runs.extend(lengths)
+        record.runs.extend(lengths)
         # workers of two journals are two workers: their times have nothing to do with one another
-        found.attempts.extend(replace(attempt, worker=f"{number}:{attempt.worker}") for attempt in attempts)
-        found.aborts.extend(aborts)
-    return found
+        record.attempts.extend(replace(attempt, worker=f"{number}:{attempt.worker}") for attempt in attempts)
+        record.aborts.extend(aborts)
+    return record
 
 
 def _lengths(path: Location, runs: set[str]) -> list[Lengths]:
     """Return the lengths of the steps of each of some runs."""
     steps: dict[int, str] = {}
-    found: dict[str, Lengths] = {}
+    by_run: dict[str, Lengths] = {}
     for row in Journal(path).rows():
         if row.kind == "succeeded" and row.run in runs:
             event = json.loads(row.event)
             tokens = event["result"]["usage"]["completion"]
             if event["attempt"] in steps and isinstance(tokens, int) and tokens > 0:
-                found.setdefault(row.run, {}).setdefault(steps[event["attempt"]], []).append(tokens)
+                by_run.setdefault(row.run, {}).setdefault(steps[event["attempt"]], []).append(tokens)
         for order, run in read(row.actions).orders:
             if isinstance(order, SendOrder) and run in runs:
                 steps[order.attempt] = template(order.step)
-    return list(found.values())
+    return list(by_run.values())
 
 
 def forecast(plan: Plan, brief: Brief, config: Config, known: Past) -> Forecast:

@@ -28,17 +28,17 @@ _KINDS = ("planner", "policy", "merge", "search", "scorer", "task", "environment
 _LEVELS = ("exact", "variant", "idea")
 """How near a method is to its authors' code, as its docstring says: `Fidelity: variant (what differs); held by `NAME`.`
 or `Fidelity: idea; no oracle.`"""
-_PLURALS = {each: f"{each}s" for each in _KINDS} | {"policy": "policies", "search": "searches"}
+_PLURALS = {kind: f"{kind}s" for kind in _KINDS} | {"policy": "policies", "search": "searches"}
 
 
 def version(as_json: Json = False) -> None:
     """Print the versions of plait and of what it stands on."""
     with opened(as_json) as output:
-        found = {"plait": __version__, **versions()}
+        numbers = {"plait": __version__, **versions()}
         if as_json:
-            output.result(found)
+            output.result(numbers)
             return
-        for name, number in found.items():
+        for name, number in numbers.items():
             output.people.print(f"{name:<14} {number or '-'}", markup=False)
 
 
@@ -61,12 +61,12 @@ def names(
     if fidelity:
         _print_fidelity([row for one in _KINDS if kind in (None, one) for row in fidelities(plugins, one)], as_json)
         return
-    found = {one: _listed(plugins, one) for one in _KINDS if kind in (None, one)}
+    by_kind = {one: _listed(plugins, one) for one in _KINDS if kind in (None, one)}
     with opened(as_json) as output:
         if as_json:
-            output.result({_PLURALS[one]: listed for one, listed in found.items()})
+            output.result({_PLURALS[one]: listed for one, listed in by_kind.items()})
             return
-        for one, listed in found.items():
+        for one, listed in by_kind.items():
             output.people.print(_PLURALS[one], style="bold")
             wide = max(map(len, listed), default=0) + 2
             for name, about in listed.items():
@@ -82,10 +82,10 @@ def fidelities(plugins: Plugins, kind: Any) -> list[dict[str, Any]]:
             doc = " ".join((plugins.class_of(kind, name).__dict__.get("__doc__") or "").split())
         except PluginError:
             continue
-        _, _, said = doc.partition("Fidelity: ")
-        level = next((level for level in _LEVELS if said.startswith(level)), None)
+        _, _, grade = doc.partition("Fidelity: ")
+        level = next((level for level in _LEVELS if grade.startswith(level)), None)
         if level is not None:
-            head, _, held = said.partition(". ")[0].partition("; held by ")
+            head, _, held = grade.partition(". ")[0].partition("; held by ")
             what = head.removesuffix(".").removesuffix("; no oracle").removeprefix(level)
             differs = what.removeprefix(" (").removesuffix(")")
             oracles = re.findall(r"`([\w-]+)`", held)
@@ -114,9 +114,9 @@ def _print_plugin(console: Any, name: str, about: dict[str, Any], options: bool,
     console.print(table, markup=False)
     if options and about["options"]:
         inner = Table.grid(padding=(0, 2))
-        for option, said in about["options"].items():
-            default = "" if said["default"] is None else f"={said['default']}"
-            inner.add_row(f"{option}{default}", said["about"], style="dim")
+        for option, about_option in about["options"].items():
+            default = "" if about_option["default"] is None else f"={about_option['default']}"
+            inner.add_row(f"{option}{default}", about_option["about"], style="dim")
         console.print(Padding(inner, (0, 0, 0, 6)))
 
 

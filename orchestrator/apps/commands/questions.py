@@ -41,18 +41,18 @@ def answer(
     A call that waits to be allowed is answered with yes, no, {"args": {…}} for other arguments, or
     {"approved": false, "reason": "…"}.
     """
-    said = _value(value)
+    reply = _value(value)
     run, of_step, _ = name.partition(":")
     with opened(as_json) as output:
         # A run in a journal that --from names is answered there, whoever has it.
-        found = find(run) if place is None else None
-        if found is not None:
-            where, run = found
-            steer(VERBS["answer"], where, run, value=said, question=name if of_step else "")
+        under_way = find(run) if place is None else None
+        if under_way is not None:
+            where, run = under_way
+            steer(VERBS["answer"], where, run, value=reply, question=name if of_step else "")
             row, words = {"run": run, "done": "answer"}, f"answer: run {run}"
         else:
             by = Answerer(name=f"user {getpass.getuser()}")
-            asked = leave(place_of(place), name if of_step else _only(name, place), said, by)
+            asked = leave(place_of(place), name if of_step else _only(name, place), reply, by)
             row, words = {"question": asked.id, "left": True}, f"the answer to {asked.id} is left for its run"
         if as_json:
             output.result(row)
@@ -62,21 +62,23 @@ def answer(
 
 def _only(run: str, place: str | None) -> str:
     """Return the one question that a run of a journal asks. Raises `UsageError`."""
-    there = [each.id for entry, each in pending(place_of(place)) if entry.run.startswith(run)]
+    there = [question.id for entry, question in pending(place_of(place)) if entry.run.startswith(run)]
     if len(there) != 1:
         raise UsageError(f"run {run!r} asks {len(there)} questions: `plait runs questions` lists those that are open")
     return there[0]
 
 
-def _list(found: Sequence[tuple[RunEntry, Question]], output: Output) -> None:
+def _list(pairs: Sequence[tuple[RunEntry, Question]], output: Output) -> None:
     if output.json:
-        output.result({"questions": [{**each.model_dump(mode="json"), "status": run.status} for run, each in found]})
+        output.result(
+            {"questions": [{**question.model_dump(mode="json"), "status": run.status} for run, question in pairs]}
+        )
         return
-    for run, each in found:
-        choices = f" ({', '.join(map(str, each.choices))})" if each.choices else ""
-        said = safe(f"{each.id}  [{run.status}]\n  {each.text}{choices}")
-        output.people.print(said, markup=False, highlight=False, soft_wrap=True)
-    if not found:
+    for run, question in pairs:
+        choices = f" ({', '.join(map(str, question.choices))})" if question.choices else ""
+        text = safe(f"{question.id}  [{run.status}]\n  {question.text}{choices}")
+        output.people.print(text, markup=False, highlight=False, soft_wrap=True)
+    if not pairs:
         output.people.print("no question is open")
 
 

@@ -45,7 +45,7 @@ def replay(
                     "events": report.events,
                     "sessions": report.sessions,
                     "recomputed": report.recomputed,
-                    "runs": [{"run": each.run, "status": each.status} for each in report.finished],
+                    "runs": [{"run": end.run, "status": end.status} for end in report.finished],
                     "divergence": None
                     if divergence is None
                     else {
@@ -69,7 +69,7 @@ def told(report: ReplayReport) -> list[str]:
     """Return what a replay found, in lines."""
     divergence = report.divergence
     if divergence is None:
-        ends = ", ".join(f"{each.run} {each.status}" for each in report.finished[:8]) or "no run ended"
+        ends = ", ".join(f"{end.run} {end.status}" for end in report.finished[:8]) or "no run ended"
         more = f" and {len(report.finished) - 8} more" if len(report.finished) > 8 else ""
         lost = f"{report.recomputed} events had no recorded actions: the writer had crashed"
         return [
@@ -81,5 +81,5 @@ def told(report: ReplayReport) -> list[str]:
         "recorded": divergence.recorded or "nothing",
         "replayed": divergence.replayed,
     }
-    cut = {name: said if len(said) <= _SHOWN else said[:_SHOWN] + "…" for name, said in sides.items()}
-    return [f"diverged at event {divergence.index}", *(f"  {name:<9} {said}" for name, said in cut.items())]
+    cut = {name: text if len(text) <= _SHOWN else text[:_SHOWN] + "…" for name, text in sides.items()}
+    return [f"diverged at event {divergence.index}", *(f"  {name:<9} {text}" for name, text in cut.items())]

@@ -58,8 +58,8 @@ def run(
             output.progress.print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
         answer = run_stoppable(lambda stopper: _run(config, request, alone, stream, output, stopper))
         if as_json:
-            said = {"explain": answer.explain().splitlines()} if explain else {}
-            output.result({**answer.summary(), **_spawning(answer, warnings), **said})
+            explained = {"explain": answer.explain().splitlines()} if explain else {}
+            output.result({**answer.summary(), **_spawning(answer, warnings), **explained})
         else:
             show(answer, question, request.task, output, verbose and not stream)
             if config.journal != "off":
@@ -142,7 +142,7 @@ def show(answer: Answer, text: str, task: str | Plugin, output: Output, steps: b
         output.progress.print(
             Text(f"{word}: {answer.failure.message} ({answer.failure.kind})", style=style), soft_wrap=True
         )
-        for frames in dict.fromkeys(each.failure.frames for each in answer.trace if each.failure is not None):
+        for frames in dict.fromkeys(step.failure.frames for step in answer.trace if step.failure is not None):
             if frames:
                 output.progress.print(Text("\n".join(f"  {line}" for line in frames.splitlines()), style="dim"),
                                       soft_wrap=True)  # fmt: skip

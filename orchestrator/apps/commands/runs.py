@@ -57,31 +57,31 @@ def listing(
         raise UsageError(f"no run has the status {status!r}{near}: there are {', '.join(_STATUSES)}")
     where = place_of(place)
     with opened(as_json) as output:
-        found: list[RunEntry] = []
+        listed: list[RunEntry] = []
         unread: list[str] = []
         for entry in entries(where, unread):
             if status is None or entry.status == status:
-                found.append(entry)
-            if len(found) == limit:
+                listed.append(entry)
+            if len(listed) == limit:
                 break
         if as_json:
-            output.result({"runs": [_plain(entry) for entry in found], "unread": unread})
+            output.result({"runs": [_plain(entry) for entry in listed], "unread": unread})
             return
         for problem in unread:
             output.people.print(problem, style="yellow", markup=False, highlight=False, soft_wrap=True)
-        if not found:
+        if not listed:
             output.people.print(f"no runs in {where}", markup=False)
             return
-        _table(found, output)
+        _table(listed, output)
 
 
 def show(run: RunUnderWay = "", place: Place = None, allowed: Allow = None, as_json: Json = False) -> None:
     """Show a run: its steps, what its tools ask and, if it has ended, its answer. Starts nothing."""
     allow(*(allowed or ()))
     with opened(as_json) as output:
-        found = find_under_way(run) if place is None else None
-        if found is not None:
-            _show_under_way(row_of(*found), output)
+        under_way = find_under_way(run) if place is None else None
+        if under_way is not None:
+            _show_under_way(row_of(*under_way), output)
             return
         entry = find(place_of(place), _named(run))
         refuse_names(entry.path, entry.run)
@@ -108,7 +108,7 @@ def _show_under_way(row: dict[str, Any], output: Output) -> None:
         output.result(row)
         return
     lines = [f"run {row['run']}: {row['status']}, {row['tokens']} tokens, {row['seconds']:.1f} s", row["text"]]
-    lines += [f"asks {each['id']}: {each['text']}" for each in row["questions"]]
+    lines += [f"asks {question['id']}: {question['text']}" for question in row["questions"]]
     for step in row["steps"]:
         tokens, reason = step["tokens"], step["reason"]
         lines.append(f"  {step['name']} {step['state']}" + (f", {tokens} tokens" if tokens else "")
@@ -274,7 +274,7 @@ _PIPED = 160
 """Columns of a table that no terminal shows."""
 
 
-def _table(found: list[RunEntry], output: Output) -> None:
+def _table(listed: list[RunEntry], output: Output) -> None:
     table = Table(box=None, pad_edge=False)
     piped = not output.people.is_terminal  # a program reads it: ids are whole, and no column is left out
     for name, options in {
@@ -286,7 +286,7 @@ def _table(found: list[RunEntry], output: Output) -> None:
         "asked": {"no_wrap": True, "overflow": "ellipsis", "ratio": 1},
     }.items():
         table.add_column(name, **options)  # pyright: ignore[reportArgumentType]
-    for entry in found:
+    for entry in listed:
         table.add_row(
             entry.run,
             f"{entry.created.astimezone():%Y-%m-%d %H:%M}",

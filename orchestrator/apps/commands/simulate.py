@@ -184,9 +184,9 @@ def _trust(profile: Profile | None, slots: int) -> str:
     """Say what the figures stand on."""
     if profile is None:
         return "uncalibrated: seconds are those of an assumed engine (`plait simulate calibrate` fits them to yours)"
-    said = f"calibrated: {profile.model} on {profile.machine}, attempts to {profile.error:.0%}"
+    told = f"calibrated: {profile.model} on {profile.machine}, attempts to {profile.error:.0%}"
     wide = f"; only up to {profile.widest} sequences together were seen" if slots > 2 * profile.widest else ""
-    return said + wide
+    return told + wide
 
 
 def _times(
@@ -213,7 +213,7 @@ def _strikes(cluster: Sequence[Host], slow: float | None, die: float | None) -> 
 
 
 def _together(variant: str) -> tuple[Any, ...]:
-    return tuple(Plugin.of(each) for each in variant.split("+"))
+    return tuple(Plugin.of(part) for part in variant.split("+"))
 
 
 def _summary(report: SimReport) -> dict[str, Any]:
@@ -304,7 +304,7 @@ def _show_workload(summaries: dict[str, dict[str, Any]], engines: int, slots: in
         table.add_row(
             name,
             f"{summary['makespan_seconds']:.3f}",
-            *(f"{summary[f'latency_{each}_seconds']:.3f}" for each in ("p50", "p90", "p99")),
+            *(f"{summary[f'latency_{share}_seconds']:.3f}" for share in ("p50", "p90", "p99")),
             f"{summary['runs_per_second']:.2f}",
             f"{summary['utilisation'] * 100:.0f} %",
             str(summary["cancelled_tokens"]),

@@ -79,17 +79,17 @@ def try_file(
 
 def _read(file: Path, most: int) -> list[Mapping[str, Any]]:
     """Return the first rows of a file. Raises `ConfigError` for one that cannot be read, or a row that is none."""
-    found: list[Mapping[str, Any]] = []
+    rows: list[Mapping[str, Any]] = []
     try:
         for row in islice(raw_rows(file), most):
             if row.fault or not isinstance(row.fields, dict):
                 raise ConfigError(f"{file}, line {row.line}: {row.fault or 'no object with named fields'}")
-            found.append(cast("dict[str, Any]", row.fields))
+            rows.append(cast("dict[str, Any]", row.fields))
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from None
-    if not found:
+    if not rows:
         raise ConfigError(f'{file} has no rows: write lines like {{"question": "6 times 7?", "answer": "42"}}, or CSV')
-    return found
+    return rows
 
 
 def _told(file: Path, columns: GuessedColumns, count: int) -> str:

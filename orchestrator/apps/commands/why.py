@@ -74,14 +74,14 @@ class Reason:
 
 def reasons(steps: Sequence[StepRecord]) -> list[Reason]:
     """Return what steps failed of by themselves, the most frequent first; what followed from it is left out."""
-    found: dict[tuple[str, str], list[StepRecord]] = {}
+    by_cause: dict[tuple[str, str], list[StepRecord]] = {}
     for step in steps:
         if step.failure is not None and step.failure.code not in _FOLLOWS:
-            found.setdefault((step.failure.code, step.failure.message), []).append(step)
+            by_cause.setdefault((step.failure.code, step.failure.message), []).append(step)
     return [
         Reason(code, message, tuple(step.name for step in those),
                next((step.failure.frames for step in those if step.failure and step.failure.frames), ""))
-        for (code, message), those in sorted(found.items(), key=lambda item: -len(item[1]))
+        for (code, message), those in sorted(by_cause.items(), key=lambda item: -len(item[1]))
     ]  # fmt: skip
 
 
@@ -104,44 +104,46 @@ def why(
     with opened(as_json) as output:
         entry = find(where, run)
         try:
-            status, found = _replayed(entry)
+            status, causes = _replayed(entry)
             note = ""
         except PlaitError as error:  # the code that it names is not allowed or not there any more, or acts otherwise
-            status, found = entry.status, reasons_of_events(Journal(entry.path), entry.run)
+            status, causes = entry.status, reasons_of_events(Journal(entry.path), entry.run)
             note = f"steps are not named, as the run was not replayed: {error}"
         settings = settings_of(entry)
-        found = [dataclasses.replace(reason, remedy=_remedy(reason, settings)) for reason in found]
-        checks = list(_checks(found, settings))
+        causes = [dataclasses.replace(reason, remedy=_remedy(reason, settings)) for reason in causes]
+        checks = list(_checks(causes, settings))
         if as_json:
             told: dict[str, Any] = {"run": entry.run, "status": status, "note": note}
-            told["reasons"] = [dataclasses.asdict(reason) for reason in found]
+            told["reasons"] = [dataclasses.asdict(reason) for reason in causes]
             output.result({**told, "checks": [dataclasses.asdict(check) for check in checks]})
         else:
-            _show(entry.run, status, found, checks, note, output)
+            _show(entry.run, status, causes, checks, note, output)
 
 
 def _replayed(entry: RunEntry) -> tuple[str, list[Reason]]:
     """Return how a run ended and what of, from its replay. Raises `PlaitError` for one that cannot be replayed."""
     refuse_names(entry.path, entry.run)
     rebuilt = rebuild(entry.path, entry.run, Plugins())
-    found = reasons(rebuilt.record.steps)
+    causes = reasons(rebuilt.record.steps)
     finish = rebuilt.record.finish
     failure = finish.failure if finish is not None else None
-    if failure is not None and not found:  # the run itself: a plan that was refused, a planner that raised
-        found = [Reason(code_of(failure.kind), failure.message, (), failure.frames)]
-    return finish.status if finish is not None else entry.status, found
+    if failure is not None and not causes:  # the run itself: a plan that was refused, a planner that raised
+        causes = [Reason(code_of(failure.kind), failure.message, (), failure.frames)]
+    return finish.status if finish is not None else entry.status, causes
 
 
 def reasons_of_events(journal: Journal, run: str) -> list[Reason]:
     """Return what attempts and readers of a run failed of, as its journal says it without a replay."""
-    found: dict[tuple[str, str], Reason] = {}
+    by_cause: dict[tuple[str, str], Reason] = {}
     for row in journal.rows_of(run):
         if row.kind not in ("failed", "expanded"):
             continue
         failure = getattr(row.load(), "failure", None)
         if failure is not None and row.run == run and failure.code not in _FOLLOWS:
-            found.setdefault((failure.code, failure.message), Reason(failure.code, failure.message, (), failure.frames))
-    return list(found.values())
+            by_cause.setdefault(
+                (failure.code, failure.message), Reason(failure.code, failure.message, (), failure.frames)
+            )
+    return list(by_cause.values())
 
 
 def _remedy(reason: Reason, settings: Mapping[str, Any]) -> str:
@@ -151,9 +153,9 @@ def _remedy(reason: Reason, settings: Mapping[str, Any]) -> str:
     return REMEDIES.get(reason.code, ("", ()))[0]
 
 
-def _checks(found: Sequence[Reason], settings: Mapping[str, Any]) -> Iterator[Check]:
+def _checks(causes: Sequence[Reason], settings: Mapping[str, Any]) -> Iterator[Check]:
     """Yield the checks that look at the usual causes, as they are now, on this machine with the run's settings."""
-    wanted = {name for reason in found for name in REMEDIES.get(reason.code, ("", ()))[1]}
+    wanted = {name for reason in causes for name in REMEDIES.get(reason.code, ("", ()))[1]}
     if not wanted:
         return
     kept = {name: value for name in ("model", "worker", "base_url", "engines") if (value := settings.get(name))}
@@ -164,11 +166,11 @@ def _checks(found: Sequence[Reason], settings: Mapping[str, Any]) -> Iterator[Ch
     yield from (check for check in all_checks(config, quick=True) if check.name in wanted)
 
 
-def _show(run: str, status: str, found: Sequence[Reason], checks: Sequence[Check], note: str, output: Output) -> None:
+def _show(run: str, status: str, causes: Sequence[Reason], checks: Sequence[Check], note: str, output: Output) -> None:
     lines = [f"run {run}: {status}"]
-    if not found and not note:
+    if not causes and not note:
         lines.append("no step of it failed" + ("; `plait runs resume` goes on with it" * (status == "interrupted")))
-    for reason in found:
+    for reason in causes:
         first = ", ".join(reason.steps[:3]) + (", …" if len(reason.steps) > 3 else "")
         where = f"{counted(len(reason.steps), 'step')} ({first}): " if reason.steps else ""
         lines.append(f"{where}{reason.message} ({reason.code})")

@@ -30,9 +30,9 @@ def ask_on_terminal(question: Question) -> JsonValue:
         line = sys.stdin.readline()
         if not line:
             raise Unanswered(f"{question.text!r}: the terminal's input ended before there was an answer")
-        said = line.strip()
+        reply = line.strip()
         try:
-            return question.check(_chosen(question, said))
+            return question.check(_chosen(question, reply))
         except Unanswered as error:
             sys.stderr.write(safe(f"{error}\n"))
 
@@ -42,7 +42,7 @@ def _worded(question: Question) -> str:
     return f"\n{question.step} asks: {question.text}\n{choices}> "
 
 
-def _chosen(question: Question, said: str) -> JsonValue:
-    if said.isdecimal() and said not in map(str, question.choices) and 1 <= int(said) <= len(question.choices):
-        return question.choices[int(said) - 1]
-    return said
+def _chosen(question: Question, reply: str) -> JsonValue:
+    if reply.isdecimal() and reply not in map(str, question.choices) and 1 <= int(reply) <= len(question.choices):
+        return question.choices[int(reply) - 1]
+    return reply

@@ -54,11 +54,11 @@ def environment_of(task: str, asked: Plugin | None) -> Plugin | None:
     name = Plugin.of(task).name
     if asked is None and name not in Plugins().names("environment"):
         return None
-    found = asked or Plugin(name=name)
-    cls = Plugins().class_of("environment", found.name)
-    if unknown := sorted(set(found.options) - set(cls.model_fields)):  # pyright: ignore[reportAttributeAccessIssue]
-        raise PluginError(f"environment {found.name!r}: there is no option {', '.join(unknown)}")
-    return found
+    environment = asked or Plugin(name=name)
+    cls = Plugins().class_of("environment", environment.name)
+    if unknown := sorted(set(environment.options) - set(cls.model_fields)):  # pyright: ignore[reportAttributeAccessIssue]
+        raise PluginError(f"environment {environment.name!r}: there is no option {', '.join(unknown)}")
+    return environment
 
 
 def drawn_questions(spec: Plugin, count: int, seed: int, place: Plugin | None = None) -> list[DatasetQuestion]:
@@ -81,7 +81,7 @@ def of_a_set(task: str) -> str:
     'reasoning-gym:set=gsm_symbolic'
     """
     name, colon, rest = task.partition(":")
-    alone = colon and rest and not any(each in rest for each in ":=")
+    alone = colon and rest and not any(sign in rest for sign in ":=")
     return f"{name}:set={rest}" if alone and name in Plugins().names("task") else task
 
 

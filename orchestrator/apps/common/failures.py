@@ -18,8 +18,8 @@ def worded_error(error: Exception) -> tuple[str, int]:
         case TyperException():  # the command line itself
             context = getattr(error, "ctx", None)
             command = context.command_path if context is not None else "plait"
-            said = error.format_message().rstrip(". ") or "a command is missing: choose one of the list"
-            return f"{said} (see {command} --help)", 2
+            reason = error.format_message().rstrip(". ") or "a command is missing: choose one of the list"
+            return f"{reason} (see {command} --help)", 2
         case PlaitError():
             return " ".join(str(error).split()), 2 if isinstance(error, UsageError) else 1
         case ValidationError():
@@ -31,5 +31,5 @@ def worded_error(error: Exception) -> tuple[str, int]:
             where = f"{error.filename}: " if error.filename else ""
             return f"{where}{error.strerror or error}", 1
         case _:
-            said = f"{type(error).__name__}: {first_line(error)[:300]}"
-            return f"{said} (a bug of plait's: set {DEBUG}=1 to see where it comes from)", 1
+            reason = f"{type(error).__name__}: {first_line(error)[:300]}"
+            return f"{reason} (a bug of plait's: set {DEBUG}=1 to see where it comes from)", 1

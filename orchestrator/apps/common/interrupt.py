@@ -97,10 +97,10 @@ def descendants(pid: int) -> list[int]:
             # The name in brackets may hold anything; after it come the state and the parent.
             parent = int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(stat.parent.name))
-    found = [pid]
-    for each in found:
-        found.extend(children.get(each, []))
-    return found[1:]
+    pids = [pid]
+    for process in pids:
+        pids.extend(children.get(process, []))
+    return pids[1:]
 
 
 def run_stoppable(work: Callable[[Stopper], Coroutine[Any, Any, T]]) -> T:

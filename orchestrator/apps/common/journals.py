@@ -23,10 +23,10 @@ Place = Annotated[
 
 def place_of(given: str | None) -> Location:
     """Return the journals that `--from` names, or those of the settings. Raises `UsageError` if there are none."""
-    found = located(given) if given is not None else place(Config.load())
-    if given is not None and isinstance(found, Path) and not found.exists():
+    journals = located(given) if given is not None else place(Config.load())
+    if given is not None and isinstance(journals, Path) and not journals.exists():
         raise UsageError(f"{given} does not exist: name a journal or a folder of journals")
-    return found
+    return journals
 
 
 def journal_of(run: str, where: Location, only: str | None = None) -> tuple[Location, str | None]:

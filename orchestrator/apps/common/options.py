@@ -275,19 +275,19 @@ def common_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_common(**given: Any) -> None:
         for name, options in groups.items():
-            said = {option.name: given.pop(option.name) for option in options}
-            given[name] = Common(**said) if hints[name] is Common else _request(said)
+            values = {option.name: given.pop(option.name) for option in options}
+            given[name] = Common(**values) if hints[name] is Common else _request(values)
         command(**given)
 
     del with_common.__wrapped__
     with_common.__signature__ = inspect.Signature(every)  # pyright: ignore[reportAttributeAccessIssue]
-    with_common.__annotations__ = {each.name: each.annotation for each in every}
+    with_common.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
     return with_common
 
 
-def _request(said: dict[str, Any]) -> Request:
+def _request(values: dict[str, Any]) -> Request:
     """Return the request that flags make. Raises `UsageError`."""
-    given = {name: value for name, value in said.items() if value not in (None, [])}
+    given = {name: value for name, value in values.items() if value not in (None, [])}
     if generation := {name: given.pop(name) for name in _GENERATION if name in given}:
         given["generation"] = generation
     request = Request.of(given)

@@ -152,9 +152,9 @@ class _Walk:
         if isinstance(value, Request):
             self._request = value
         rows = ROWS.get(kind)
-        said = value.model_fields_set
+        fields = value.model_fields_set
         for name, info in kind.model_fields.items():
-            if name not in said:
+            if name not in fields:
                 continue
             how = rows.get(name) if rows is not None else option_check(kind, name, info.annotation)
             if how != "free":
@@ -179,8 +179,8 @@ class _Walk:
             case "model":
                 rights.may_ask(value, path)
             case "models":
-                for each in value:
-                    rights.may_ask(each, path)
+                for model in value:
+                    rights.may_ask(model, path)
             case "tool":
                 rights.may_call(value, path)
             case "url":
@@ -202,11 +202,11 @@ class _Walk:
         if isinstance(value, BaseModel):
             self.model(value, path)
         elif isinstance(value, list | tuple):
-            for at, each in enumerate(value):
-                self._inside(each, f"{path}[{at}]")
+            for at, inner in enumerate(value):
+                self._inside(inner, f"{path}[{at}]")
         elif isinstance(value, dict):
-            for key, each in value.items():
-                self._inside(each, f"{path}.{key}")
+            for key, inner in value.items():
+                self._inside(inner, f"{path}.{key}")
 
     def _plugin(self, kind: str, spec: Plugin, path: str) -> None:
         if spec in self._ours:
@@ -261,8 +261,8 @@ def leaves(annotation: object) -> Iterator[object]:
     if origin is typing.Annotated:
         yield from leaves(typing.get_args(annotation)[0])
     elif origin is not None or isinstance(annotation, types.UnionType):
-        for each in typing.get_args(annotation):
-            if each is not ...:
-                yield from leaves(each)
+        for argument in typing.get_args(annotation):
+            if argument is not ...:
+                yield from leaves(argument)
     else:
         yield annotation

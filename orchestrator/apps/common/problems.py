@@ -85,7 +85,7 @@ def _reach(numbers: tuple[int, ...]) -> set[int]:
     """Return all values that use every number once. Exhaustive: about 3,000 expressions for four numbers."""
     if len(numbers) == 1:
         return set(numbers)
-    found: set[int] = set()
+    reached: set[int] = set()
     seen: set[tuple[int, ...]] = set()
     for i in range(len(numbers)):
         for j in range(i):
@@ -95,8 +95,8 @@ def _reach(numbers: tuple[int, ...]) -> set[int]:
                 left = tuple(sorted((*rest, value)))
                 if left not in seen:
                     seen.add(left)
-                    found |= _reach(left)
-    return found
+                    reached |= _reach(left)
+    return reached
 
 
 def _values(high: int, low: int) -> list[int]:
@@ -113,10 +113,10 @@ def is_right(problem: CountdownProblem, answer: object) -> bool:
     left = list(problem.numbers)
     value = None
     for step in answer:
-        found = _STEP.fullmatch(step) if isinstance(step, str) else None
-        if found is None:
+        parts = _STEP.fullmatch(step) if isinstance(step, str) else None
+        if parts is None:
             return False
-        a, op, b, value = int(found[1]), found[2], int(found[3]), int(found[4])
+        a, op, b, value = int(parts[1]), parts[2], int(parts[3]), int(parts[4])
         for number in (a, b):
             if number not in left:
                 return False

@@ -81,7 +81,7 @@ class CleanOutput(RenderHook):
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         """Return the same things to print, cleaned."""
-        return [_Clean(each, self._clean) for each in renderables]
+        return [_Clean(renderable, self._clean) for renderable in renderables]
 
 
 def _cleaned(segments: Iterable[Segment], clean: Callable[[str], str]) -> Iterator[Segment]:

@@ -231,20 +231,20 @@ def _drawn(guide: str, line: TreeLine, names: int, facts: int, labels: int, widt
     )
     if facts:
         row.append(line.facts.ljust(facts) + "  ", "dim")
-    label, said = safe(record.label), safe(line.text)
+    label, text = safe(record.label), safe(line.text)
     gone = record.state in ("failed", "cancelled")
     if gone and record.reason:
-        said = safe(record.reason)
+        text = safe(record.reason)
     room = width - row.cell_len
     if room <= 0:
         return _cut(row, width)
     row.append(label[:labels].ljust(labels), "cyan")
     room = width - row.cell_len - 2
-    if said and room > 6:
-        if len(said) > room:  # of what was generated the end says most, of all else the beginning
+    if text and room > 6:
+        if len(text) > room:  # of what was generated the end says most, of all else the beginning
             tail = not gone and record.kind != "join"
-            said = "…" + said[-(room - 1) :] if tail else said[: room - 1] + "…"
-        row.append("  ").append(said, "dim" if record.ended else "")
+            text = "…" + text[-(room - 1) :] if tail else text[: room - 1] + "…"
+        row.append("  ").append(text, "dim" if record.ended else "")
     return _cut(row, width)
 
 

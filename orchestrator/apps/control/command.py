@@ -49,8 +49,8 @@ def store_of_settings() -> Database | None:
 def find(run: str) -> tuple[Peer | Distant, str] | None:
     """Return the process of a run that is under way (or the run in the store) and its whole id; `None` if there is no
     such run. Raises `UsageError` for an id that may mean several."""
-    found = [(peer, row["run"]) for peer, _, rows in processes() for row in rows if row["run"].startswith(run)]
-    exact = [pair for pair in found if pair[1] == run] or found
+    runs = [(peer, row["run"]) for peer, _, rows in processes() for row in rows if row["run"].startswith(run)]
+    exact = [pair for pair in runs if pair[1] == run] or runs
     if len(exact) > 1:
         raise UsageError(f"{run!r} begins the ids of {len(exact)} runs: {', '.join(name for _, name in exact[:5])}")
     if exact:
@@ -63,10 +63,10 @@ def find(run: str) -> tuple[Peer | Distant, str] | None:
 
 
 def _found(run: str) -> tuple[Peer | Distant, str]:
-    found = find(run)
-    if found is None:
+    under_way = find(run)
+    if under_way is None:
         raise UsageError(f"there is no run {run!r} under way here: `plait runs top` shows those that are")
-    return found
+    return under_way
 
 
 def row_of(where: Peer | Distant, run: str) -> dict[str, Any]:
@@ -92,11 +92,11 @@ def _command(verb: Verb) -> Callable[..., None]:
                 limit_of(**given)  # refused before a run is looked for
             where, name = _found(run)
             steer(verb, where, name, **given)
-            said = " ".join(given[argument.name] for argument in verb.arguments if argument.required)
+            words = " ".join(given[argument.name] for argument in verb.arguments if argument.required)
             _say(
                 output,
                 {"run": name, "done": verb.name, **given},
-                f"{' '.join(filter(None, (verb.name, said)))}: run {name}",
+                f"{' '.join(filter(None, (verb.name, words)))}: run {name}",
             )
 
     keyword = inspect.Parameter.KEYWORD_ONLY

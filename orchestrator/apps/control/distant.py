@@ -137,7 +137,7 @@ class Distant:
     @property
     def questions(self) -> tuple[Question, ...]:
         """The questions that nobody has answered yet."""
-        return tuple(each for entry, each in pending(self._database) if entry.run == self.entry.run)
+        return tuple(question for entry, question in pending(self._database) if entry.run == self.entry.run)
 
     def cancel(self, reason: str) -> None:
         """Have the run given up. Raises `UsageError`, as all of these do, for a run that is not under way."""

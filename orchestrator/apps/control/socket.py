@@ -42,10 +42,10 @@ def folder() -> Path:
 def is_private(home: Path) -> bool:
     """Whether a folder is there, is this user's, and nobody else's to enter. A link to one is none."""
     try:
-        found = home.lstat()
+        status = home.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
 def owner(link: socket.socket) -> int:
@@ -76,10 +76,10 @@ async def opened(control: Control) -> AsyncIterator[Path | None]:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not is_private(home):
             raise OSError(f"{home} is another's, or open to others")
-        found = home / f"{os.getpid()}-{id(control):x}.sock"
-        server = await asyncio.start_unix_server(met, found, limit=_LINE)
-        found.chmod(0o600)
-        path = found
+        socket = home / f"{os.getpid()}-{id(control):x}.sock"
+        server = await asyncio.start_unix_server(met, socket, limit=_LINE)
+        socket.chmod(0o600)
+        path = socket
     except OSError as error:
         log.info("`plait runs` will not find this process: %s", error)
     try:
@@ -175,11 +175,11 @@ def _connect(link: socket.socket, path: Path) -> None:
 def peers() -> list[Peer]:
     """Return the processes of this user that listen; sockets that were left behind are removed. A folder that is not
     this user's alone has none."""
-    home, found = folder(), list[Peer]()
+    home, peers = folder(), list[Peer]()
     if not is_private(home):
         if home.exists():
             log.warning("%s is not this user's alone: no process is looked for there", home)
-        return found
+        return peers
     for path in sorted(home.glob("*.sock")):
         try:
             with socket.socket(socket.AF_UNIX) as link:
@@ -190,5 +190,5 @@ def peers() -> list[Peer]:
         except OSError:
             continue
         else:
-            found.append(Peer(path))
-    return found
+            peers.append(Peer(path))
+    return peers

@@ -52,9 +52,9 @@ def _look(before: dict[str, tuple[float, int]]) -> dict[str, Any]:
     seen: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
     now = time.monotonic()
-    for _, process, found in processes():
-        seen.append({**process, "runs": len(found)})
-        for row in found:
+    for _, process, listed in processes():
+        seen.append({**process, "runs": len(listed)})
+        for row in listed:
             rate = _rate(before, row["run"], row["tokens"], now, row["seconds"])
             rows.append({**row, "pid": process["pid"], "tokens_per_second": rate})
     if (store := store_of_settings()) is not None:
@@ -75,9 +75,11 @@ def _rate(before: dict[str, tuple[float, int]], run: str, tokens: int, now: floa
 
 def _shown(look: dict[str, Any]) -> Group:
     lines: list[Any] = []
-    for each in look["processes"]:
-        workers = ", ".join(f"{worker['name']} ({worker['slots']} slots)" for worker in each["workers"])
-        lines.append(Text(safe(f"{each['pid']}  plait {' '.join(each['words'][:2])}  {each['runs']} runs  {workers}")))
+    for process in look["processes"]:
+        workers = ", ".join(f"{worker['name']} ({worker['slots']} slots)" for worker in process["workers"])
+        lines.append(
+            Text(safe(f"{process['pid']}  plait {' '.join(process['words'][:2])}  {process['runs']} runs  {workers}"))
+        )
     rate = sum(row["tokens_per_second"] for row in look["runs"])
     lines.append(Text(f"{len(look['runs'])} runs, {rate:.1f} tokens a second", style="bold"))
     return Group(*lines, *([_table(look["runs"])] if look["runs"] else []))

@@ -90,12 +90,12 @@ def libraries(needed: bool) -> Iterator[Check]:
     else:
         yield Check("vllm", "ok", f"{engine} {version_of(engine)}" if engine else "installed, of an unknown build")
     for name in ("ray", "torch", "transformers"):
-        found = version_of(name)
-        if found is None:
+        version = version_of(name)
+        if version is None:
             extra = "pip install 'plait[ray]'" if name == "ray" else "it comes with the engine"
             yield Check(name, absent, "not installed", extra)
         else:
-            yield Check(name, "ok", found)
+            yield Check(name, "ok", version)
 
 
 def media(quick: bool) -> Check:
@@ -202,14 +202,14 @@ def memory(engines: int) -> Check:
     total, free, limited = memory_limits()
     if not total:
         return Check("memory", "warn", "cannot be read on this system", "see that 4 GiB are free for each engine")
-    found = f"{free / GIB:.1f} GiB free of {total / GIB:.1f}" + (" (the container's limit)" if limited else "")
+    text = f"{free / GIB:.1f} GiB free of {total / GIB:.1f}" + (" (the container's limit)" if limited else "")
     need, want = _NEED_MEMORY * engines, _WANT_MEMORY * engines
     remedy = (
         f"close something, run fewer engines, or set PLAIT_KV_CACHE_MIB lower ({want:.0f} GiB free are comfortable)"
     )
     if free < need * GIB:
-        return Check("memory", "fail", found, remedy)
-    return Check("memory", "ok" if free >= want * GIB else "warn", found, "" if free >= want * GIB else remedy)
+        return Check("memory", "fail", text, remedy)
+    return Check("memory", "ok" if free >= want * GIB else "warn", text, "" if free >= want * GIB else remedy)
 
 
 def cores(engines: int) -> Check:
@@ -227,11 +227,11 @@ def cores(engines: int) -> Check:
 def data_type() -> Check:
     """Say which type engines on the CPU compute in."""
     dtype = float_type(_read(Path("/proc/cpuinfo")))
-    found = {
+    texts = {
         "bfloat16": "bfloat16 on the CPU, which this processor computes in itself",
         "float32": "float32 on the CPU: without AVX-512-BF16 or AMX bfloat16 would be slower",
     }
-    return Check("data type", "ok", found[dtype])
+    return Check("data type", "ok", texts[dtype])
 
 
 def shared_memory(needed: bool) -> Check:
@@ -255,12 +255,12 @@ def disk() -> Check:
         usage = shutil.disk_usage(folder)
     except OSError as error:
         return Check("disk", "fail", f"{folder}: {error.strerror}", "set TMPDIR to a folder that is there")
-    found = f"{usage.free / GIB:.1f} GiB free in {folder}"
+    text = f"{usage.free / GIB:.1f} GiB free in {folder}"
     if usage.free < _NEED_DISK * GIB:
-        return Check("disk", "fail", found, "free some, or set RAY_TMPDIR to a roomier folder")
+        return Check("disk", "fail", text, "free some, or set RAY_TMPDIR to a roomier folder")
     if usage.free < 0.05 * usage.total:
-        return Check("disk", "warn", found, "over 95 % full, where Ray stops spilling objects: free some")
-    return Check("disk", "ok", found)
+        return Check("disk", "warn", text, "over 95 % full, where Ray stops spilling objects: free some")
+    return Check("disk", "ok", text)
 
 
 def gpu() -> Check:
@@ -321,7 +321,7 @@ def server(base_url: str, key_variable: str | None, model: str | None) -> Check:
     if status in (401, 403):
         remedy = "name the variable that holds its key with --api-key-env" if not key else f"correct {key_variable}"
         return Check("server", "fail", f"{root} answers, but does not let us in (HTTP {status})", remedy)
-    models = [str(each["id"]) for each in listed if isinstance(each, dict) and "id" in each]
+    models = [str(model["id"]) for model in listed if isinstance(model, dict) and "id" in model]
     if status != 200 or not models:
         return Check("server", "warn", f"{root} answers (HTTP {status}), but lists no models", "name one with --model")
     shown = ", ".join(models[:5]) + (f" and {len(models) - 5} more" if len(models) > 5 else "")

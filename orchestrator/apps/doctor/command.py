@@ -104,8 +104,8 @@ async def trial(config: Config, output: Output, stopper: Stopper) -> Check:
     if answer.status != "done":
         why = answer.failure.message if answer.failure is not None else answer.status
         return Check("trial", "fail", f"started, but generates nothing: {why}", "see the checks above")
-    found = f"the worker {config.worker} starts and generates ({answer.total_tokens} tokens, {seconds:.1f} s in all)"
-    return Check("trial", "ok", found)
+    text = f"the worker {config.worker} starts and generates ({answer.total_tokens} tokens, {seconds:.1f} s in all)"
+    return Check("trial", "ok", text)
 
 
 def worst(checks: Sequence[Check]) -> str:

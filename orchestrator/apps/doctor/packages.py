@@ -21,7 +21,7 @@ def version_of(distribution: str) -> str | None:
 
 def versions() -> dict[str, str | None]:
     """Return the versions of the libraries, by distribution; of the engine's two builds only the one that is there."""
-    engines = {name: found for name in _ENGINES if (found := version_of(name)) is not None}
+    engines = {name: version for name in _ENGINES if (version := version_of(name)) is not None}
     return {
         "python": platform.python_version(),
         **(engines or {"vllm": None}),

@@ -58,7 +58,7 @@ def calibrate(
         profile = fit(attempts, aborts, model=config.model)
         path = out or profile_file(config.model)
         profile.write(path)
-        checks = {str(each): compared(each, profile) for each in check or ()}
+        checks = {str(journal): compared(journal, profile) for journal in check or ()}
         if as_json:
             figures = profile.model_dump(mode="json", exclude={"lengths"})
             output.result({**figures, "file": str(path), "checks": checks})
@@ -77,21 +77,21 @@ def _attempts(config: Config, files: Sequence[Path] | None, probing: bool) -> tu
         if not paths:
             place = config.journal if isinstance(config.journal, Path) else default_folder()
             there = entries(place, []) if place.exists() else []
-            paths = list(dict.fromkeys(each.path for each in there if isinstance(each.path, Path)))[:_NEWEST]
+            paths = list(dict.fromkeys(entry.path for entry in there if isinstance(entry.path, Path)))[:_NEWEST]
         if not paths:
             raise UsageError("no runs of this model are recorded: name journals, or give --probe")
         for at, path in enumerate(paths):
             refuse_names(path)
-            found, stops = recorded(path)
+            attempts_there, stops = recorded(path)
             # workers of two journals are two workers: their times have nothing to do with one another
-            attempts += [_of(at, each) for each in found]
+            attempts += [_of(at, attempt) for attempt in attempts_there]
             aborts += stops
     return attempts, aborts
 
 
 def _of(number: int, attempt: RecordedAttempt) -> RecordedAttempt:
-    said = {name: getattr(attempt, name) for name in RecordedAttempt.__slots__}
-    return RecordedAttempt(**{**said, "worker": f"{number}:{attempt.worker}"})
+    fields = {name: getattr(attempt, name) for name in RecordedAttempt.__slots__}
+    return RecordedAttempt(**{**fields, "worker": f"{number}:{attempt.worker}"})
 
 
 async def probe(config: Config, journal: Path) -> None:
@@ -163,12 +163,12 @@ def _show(profile: Profile, path: Path, checks: dict[str, dict[str, Any]], outpu
         markup=False,
     )
     say(f"attempts are predicted to {profile.error:.1%} (median); written to {path}", markup=False, soft_wrap=True)
-    for name, each in checks.items():
+    for name, figures in checks.items():
         say(
-            f"{name}: {each['runs']} runs took {each['makespan_seconds']:.2f} s, simulated "
-            f"{each['simulated_makespan_seconds']:.2f} s ({each['makespan_error']:+.1%}); "
-            f"p99 {each['p99_seconds']:.2f} s, simulated {each['simulated_p99_seconds']:.2f} s "
-            f"({each['p99_error']:+.1%})",
+            f"{name}: {figures['runs']} runs took {figures['makespan_seconds']:.2f} s, simulated "
+            f"{figures['simulated_makespan_seconds']:.2f} s ({figures['makespan_error']:+.1%}); "
+            f"p99 {figures['p99_seconds']:.2f} s, simulated {figures['simulated_p99_seconds']:.2f} s "
+            f"({figures['p99_error']:+.1%})",
             markup=False,
             soft_wrap=True,
         )

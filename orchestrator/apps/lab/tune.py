@@ -101,13 +101,13 @@ def tune(
     simulated = _Simulation(known, briefs, runs, rate, math.inf if within is None else within, cache)
     with opened(as_json) as output:
         tried = halve(candidates, simulated.play, goal, seeds, None if within is None else share)
-        rows = [dict(plain(each, goal)) for each in tried]
+        rows = [dict(plain(trial, goal)) for trial in tried]
         measured = list[dict[str, Any]]()
         if confirm:
             options = {"task": task, "planner": planner, "merge": merge, "tokens": tokens}
-            for each in tried[:KEPT]:
-                told = simulated.play(each.candidate, 0, confirm)
-                work = _measured(config, text, options, each.candidate, told, confirm, rate, goal, simulated.within)
+            for trial in tried[:KEPT]:
+                told = simulated.play(trial.candidate, 0, confirm)
+                work = _measured(config, text, options, trial.candidate, told, confirm, rate, goal, simulated.within)
                 measured.append(asyncio.run(work))
         if as_json:
             head = {"goal": goal, "calibrated": f"{known.model} on {known.machine}", "error": known.error}
@@ -128,7 +128,7 @@ class _Simulation:
     def play(self, candidate: Configuration, seed: int, runs: int = 0) -> WorkloadReport:
         """Simulate one configuration with one seed."""
         known, brief = self._known, self._briefs[candidate.width]
-        policies = tuple(Plugin.of(each) for each in candidate.policy.split("+"))
+        policies = tuple(Plugin.of(spec) for spec in candidate.policy.split("+"))
         request = brief.request.model_copy(update={"policies": policies, "seed": 1_000_000 * seed})
         hosts = [
             known.host(f"host-{i}", candidate.slots, cache_tokens=self._cache) for i in range(1, candidate.engines + 1)
@@ -181,18 +181,18 @@ async def _measured(
         took = perf_counter() - began
     spread = Spread.of(seconds)
     if goal == "runs-per-second":
-        found = runs / took
+        measured = runs / took
     elif goal == "in-time":
-        found = sum(each <= within for each in seconds) / runs
+        measured = sum(latency <= within for latency in seconds) / runs
     else:
-        found = float(getattr(spread, goal))
+        measured = float(getattr(spread, goal))
     expected = figure(told, goal)
     return {
         **candidate._asdict(),
         "runs": runs,
         "simulated": round(expected, 4),
-        "measured": round(found, 4),
-        "error": round(expected / found - 1.0, 4) if found else None,
+        "measured": round(measured, 4),
+        "error": round(expected / measured - 1.0, 4) if measured else None,
     }
 
 
@@ -214,14 +214,14 @@ def _show(
     columns = ("engines", "slots", "policy", "n", goal, "90 % interval", "seeds", "runs/s")
     for name in (*columns, f"within {within:g} s") if within is not None else columns:
         table.add_column(name, justify="left" if name == "policy" else "right")
-    for each in tried:
-        low, high = interval(each.figures)
-        figures = plain(each, goal)  # type: ignore[arg-type]
-        engines, slots, policy, width = each.candidate
+    for trial in tried:
+        low, high = interval(trial.figures)
+        figures = plain(trial, goal)  # type: ignore[arg-type]
+        engines, slots, policy, width = trial.candidate
         wide = "*" if slots > 2 * known.widest else ""
         table.add_row(
-            f"{engines}", f"{slots}{wide}", policy, "" if width is None else f"{width}", f"{each.mean:.4g}",
-            f"{low:.4g}–{high:.4g}", f"{len(each.figures)}", f"{figures['runs_per_second']:.3g}",
+            f"{engines}", f"{slots}{wide}", policy, "" if width is None else f"{width}", f"{trial.mean:.4g}",
+            f"{low:.4g}–{high:.4g}", f"{len(trial.figures)}", f"{figures['runs_per_second']:.3g}",
             *([f"{figures['in_time']:.0%}"] if within is not None else []),
         )  # fmt: skip
     say(table)
@@ -231,7 +231,7 @@ def _show(
     close = [a for a, b in pairwise(tried[:KEPT]) if interval(a.figures)[1] >= interval(b.figures)[0]]
     if close and goal not in ("runs-per-second", "in-time"):
         say("the first ones lie within one another's intervals: measure them (--confirm RUNS)", markup=False)
-    if any(each.candidate.slots > 2 * known.widest for each in tried):
+    if any(trial.candidate.slots > 2 * known.widest for trial in tried):
         say(f"*: only up to {known.widest} sequences together were seen in calibration", markup=False)
     for row in measured:
         wide = "" if row["width"] is None else f", n={row['width']}"

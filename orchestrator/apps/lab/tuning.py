@@ -56,8 +56,8 @@ def figure(report: WorkloadReport, goal: Goal) -> float:
         return report.throughput
     if goal == "in-time":
         return report.in_time / report.runs
-    found: float = getattr(report.latency, goal)
-    return found
+    value: float = getattr(report.latency, goal)
+    return value
 
 
 def halve(
@@ -73,22 +73,22 @@ def halve(
     branches answer better), then the one with the fewest engines; the others follow by their share.
     """
 
-    def order(each: Trial) -> tuple[float, ...]:
-        value = -each.mean if goal in LARGER else each.mean
+    def order(trial: Trial) -> tuple[float, ...]:
+        value = -trial.mean if goal in LARGER else trial.mean
         if enough is None:
-            return value, each.candidate.engines
-        share = fmean(report.in_time / report.runs for report in each.reports)
+            return value, trial.candidate.engines
+        share = fmean(report.in_time / report.runs for report in trial.reports)
         if share < enough:
             return 1, -share, value
-        return 0, -(each.candidate.width or 0), each.candidate.engines, value
+        return 0, -(trial.candidate.width or 0), trial.candidate.engines, value
 
     left, out, number = [Trial(candidate) for candidate in candidates], list[Trial](), 1
     while True:
-        for each in left:
-            for seed in range(len(each.figures), number):
-                report = play(each.candidate, seed)
-                each.figures.append(figure(report, goal))
-                each.reports.append(report)
+        for trial in left:
+            for seed in range(len(trial.figures), number):
+                report = play(trial.candidate, seed)
+                trial.figures.append(figure(report, goal))
+                trial.reports.append(report)
         left.sort(key=order)
         if number >= seeds:
             return [*left, *reversed(out)]

@@ -28,5 +28,5 @@ def value_of(response: object) -> JsonValue:
     """Return what a form was filled with. Raises `ToolError` where the user declined."""
     if not isinstance(response, ElicitResult) or response.action != "accept" or response.content is None:
         raise ToolError("the run asked, and was not answered: it is given up")
-    found: Any = response.content.get("value")
-    return found
+    value: Any = response.content.get("value")
+    return value

@@ -77,10 +77,10 @@ class Jobs:
 
     def handle(self, run: str) -> Handle:
         """Return a run of this server, running or ended. Raises `UsageError` for another's."""
-        found = self._handles.get(run)
-        if found is None:
+        handle = self._handles.get(run)
+        if handle is None:
             raise UsageError(f"there is no run {run[:80]!r} here: `start` says the ids")
-        return found
+        return handle
 
     async def _submit(self, question: str, plan: Plan | None = None, tools: Any = None, **fields: Any) -> Handle:
         request = Request.of({"text": question, **fields})
@@ -89,14 +89,14 @@ class Jobs:
             request = request.model_copy(update={"rights": _RIGHTS})
             handle = await self._orchestrator.submit(request, plan=plan, tools=tools)
         self._handles[handle.run] = handle
-        for run in [run for run, each in self._handles.items() if each.finished.done()][:-KEPT]:
+        for run in [run for run, earlier in self._handles.items() if earlier.finished.done()][:-KEPT]:
             del self._handles[run]
         return handle
 
     def _least(self, tokens: int) -> int | None:
         if tokens < 0:
             raise UsageError(f"max_tokens={tokens} is no number of tokens: give 1 or more")
-        return min((each for each in (tokens or None, self._tokens) if each is not None), default=None)
+        return min((limit for limit in (tokens or None, self._tokens) if limit is not None), default=None)
 
 
 async def until_asked(handle: Handle, progress: Progress | None, known: Collection[str] = ()) -> Question | None:

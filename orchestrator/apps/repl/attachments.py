@@ -68,9 +68,9 @@ def message_of(question: str, attached: Sequence[Attachment]) -> Message | None:
     """Return a question with what goes with it; `None` if that is nothing."""
     if not attached:
         return None
-    texts = [f"File {each.name}:\n{_fenced(each.text)}" for each in attached if not each.image]
+    texts = [f"File {attachment.name}:\n{_fenced(attachment.text)}" for attachment in attached if not attachment.image]
     text = "\n\n".join([*texts, question])
-    images = [ImagePart(image_url=ImageUrl(url=each.image)) for each in attached if each.image]
+    images = [ImagePart(image_url=ImageUrl(url=attachment.image)) for attachment in attached if attachment.image]
     return Message(role="user", content=(*images, TextPart(text=text)) if images else text)
 
 

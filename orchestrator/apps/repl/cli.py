@@ -50,7 +50,7 @@ def repl(
 
 def _manner(request: Request, dialect: str | None) -> Manner:
     """Return how questions are asked at first. Raises `UsageError` for plugins that are not there."""
-    plugins, said = Plugins(), request.model_fields_set
+    plugins, named = Plugins(), request.model_fields_set
     request = planned(request, None, dialect)
     plugins.class_of("task", request.task.name)
     if "planner" in request.model_fields_set:
@@ -60,4 +60,4 @@ def _manner(request: Request, dialect: str | None) -> Manner:
     if request.merge is not None:
         plugins.merge(request.merge)
     # `--task` has a default, which is no choice of the user's
-    return Manner(request if "task" in said and request.task.name != "plain" else request.updated({"task": None}))
+    return Manner(request if "task" in named and request.task.name != "plain" else request.updated({"task": None}))

@@ -73,7 +73,7 @@ class ReplCompleter(Completer):
             case "file":
                 yield from self._files(rest, event)
             case _:
-                flags = [each for each in re.findall(r"--[a-z]+", command.usage) if each.startswith(word) and word]
+                flags = [flag for flag in re.findall(r"--[a-z]+", command.usage) if flag.startswith(word) and word]
                 yield from (Completion(flag, -len(word)) for flag in flags)
 
     def _files(self, word: str, event: CompleteEvent) -> Iterator[Completion]:
@@ -86,9 +86,9 @@ class ReplCompleter(Completer):
         name, colon, options = text.partition(":")
         plugins = self._repl.session.plugins
         if not colon:
-            for each, about in plugins.names(kind).items():
-                if each.startswith(name):
-                    yield Completion(each, -len(name), display_meta=_short(about))
+            for choice, about in plugins.names(kind).items():
+                if choice.startswith(name):
+                    yield Completion(choice, -len(name), display_meta=_short(about))
             return
         try:
             cls = plugins.class_of(kind, name)
@@ -104,15 +104,15 @@ class ReplCompleter(Completer):
                 fields |= {f"{name}.{part}": inner for part, inner in Prompt.model_fields.items()}
         if equals:
             field = fields.get(option.replace("-", "_"))
-            for each in _values(field.annotation, field.get_default(call_default_factory=True)) if field else ():
-                if each.startswith(value):
-                    yield Completion(each, -len(value))
+            for choice in _values(field.annotation, field.get_default(call_default_factory=True)) if field else ():
+                if choice.startswith(value):
+                    yield Completion(choice, -len(value))
             return
         used = {part.partition("=")[0] for part in options.split(",")[:-1]}
-        for each, field in fields.items():
-            if each.startswith(option) and each not in used:
+        for choice, field in fields.items():
+            if choice.startswith(option) and choice not in used:
                 about = " ".join((field.description or "").split())
-                yield Completion(f"{each}=", -len(option), display_meta=_short(about))
+                yield Completion(f"{choice}=", -len(option), display_meta=_short(about))
 
     def _steps(self, text: str) -> Iterator[Completion]:
         turn = self._repl.session.turn()
@@ -139,13 +139,13 @@ class ReplCompleter(Completer):
                 "ray",
                 *(name for name in self._repl.session.plugins.names("worker") if name != "tools"),
             ]
-            yield from (Completion(each, -len(value)) for each in known if each.startswith(value))
+            yield from (Completion(model, -len(value)) for model in known if model.startswith(value))
         elif not equals:
-            for each in ("bundled", "worker=", "base_url=", "script=", "engines=", "slots=", "tools=", "seed="):
-                field = fields_of(Config).get(each.rstrip("="))
+            for setting in ("bundled", "worker=", "base_url=", "script=", "engines=", "slots=", "tools=", "seed="):
+                field = fields_of(Config).get(setting.rstrip("="))
                 about = "the model that comes with plait" if field is None else field.description or ""
-                if each.startswith(word):
-                    yield Completion(each, -len(word), display_meta=_short(about))
+                if setting.startswith(word):
+                    yield Completion(setting, -len(word), display_meta=_short(about))
 
     def _python(self, source: str) -> Iterator[Completion]:
         matched = re.search(r"[A-Za-z_][\w.]*$", source)
@@ -154,7 +154,7 @@ class ReplCompleter(Completer):
         word = matched[0]
         completer = rlcompleter.Completer(self._repl.cells.namespace)
         found_ones = itertools.takewhile(bool, (completer.complete(word, at) for at in range(_MOST)))
-        names = {each.removesuffix(")").removesuffix("(") for each in found_ones if each}
+        names = {completed.removesuffix(")").removesuffix("(") for completed in found_ones if completed}
         yield from (Completion(name, -len(word)) for name in sorted(names))
 
 
@@ -165,31 +165,31 @@ def _commands(name: str) -> Iterator[Completion]:
 
 
 def _budget(word: str) -> Iterator[Completion]:
-    for each, field in fields_of(Budget).items():
-        if f"{each}=".startswith(word):
-            yield Completion(f"{each}=", -len(word), display_meta=_short(" ".join((field.description or "").split())))
+    for limit, field in fields_of(Budget).items():
+        if f"{limit}=".startswith(word):
+            yield Completion(f"{limit}=", -len(word), display_meta=_short(" ".join((field.description or "").split())))
     if "none".startswith(word):
         yield Completion("none", -len(word), display_meta="no limits")
 
 
 def _values(annotation: Any, default: Any) -> list[str]:
     """Return values that an option may have: of a Literal or an enumeration, both of a bool, else its default."""
-    found: list[Any] = []
+    values: list[Any] = []
     stack = [annotation]
     while stack:
         kind = stack.pop(0)
         origin = typing.get_origin(kind)
         if origin is typing.Literal:
-            found += typing.get_args(kind)
+            values += typing.get_args(kind)
         elif origin in (typing.Union, types.UnionType, typing.Annotated):
             stack += typing.get_args(kind)
         elif kind is bool:
-            found += [True, False]
+            values += [True, False]
         elif isinstance(kind, type) and issubclass(kind, enum.Enum):
-            found += [each.value for each in kind]
-    if not found and isinstance(default, str | int | float):
-        found = [default]
-    return [each if isinstance(each, str) else json.dumps(each) for each in found]
+            values += [member.value for member in kind]
+    if not values and isinstance(default, str | int | float):
+        values = [default]
+    return [value if isinstance(value, str) else json.dumps(value) for value in values]
 
 
 def _short(text: str) -> str:

@@ -49,11 +49,11 @@ def find(name: str) -> Command:
     name = _ALIASES.get(name, name)
     if name in COMMANDS:
         return COMMANDS[name]
-    begins = [each for each in COMMANDS if name and each.startswith(name)]
+    begins = [command for command in COMMANDS if name and command.startswith(name)]
     if len(begins) == 1:
         return COMMANDS[begins[0]]
     if begins:
-        raise UsageError(f"/{name} may mean {', '.join('/' + each for each in begins)}: write more of it")
+        raise UsageError(f"/{name} may mean {', '.join('/' + command for command in begins)}: write more of it")
     raise UsageError(f"there is no command /{name}{did_you_mean(name, COMMANDS)} (/help lists them)")
 
 
@@ -91,7 +91,7 @@ def cut_words(rest: str) -> list[str]:
 
 def take_flags(rest: str, known: tuple[str, ...]) -> tuple[set[str], str]:
     """Take known flags from the start or the end."""
-    found: set[str] = set()
+    flags: set[str] = set()
     words = rest
     again = True
     while again:
@@ -99,11 +99,11 @@ def take_flags(rest: str, known: tuple[str, ...]) -> tuple[set[str], str]:
         for flag in known:
             if words == flag or words.startswith(flag + " "):
                 words, again = words.removeprefix(flag).strip(), True
-                found.add(flag)
+                flags.add(flag)
             elif words.endswith(" " + flag):
                 words, again = words.removesuffix(flag).strip(), True
-                found.add(flag)
-    return found, words
+                flags.add(flag)
+    return flags, words
 
 
 def path_of(text: str) -> Path:

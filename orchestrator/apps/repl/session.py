@@ -344,12 +344,12 @@ class ReplSession:
     @property
     def conversation(self) -> list[ReplTurn]:
         """The questions that the next one goes on, oldest first."""
-        found: list[ReplTurn] = []
+        turns: list[ReplTurn] = []
         turn = self.head if self.manner.talking else None
         while turn is not None:
-            found.insert(0, turn)
+            turns.insert(0, turn)
             turn = turn.before
-        return found
+        return turns
 
     def turn(self, which: str = "") -> ReplTurn | None:
         """Return what is under way, or the last turn; or the one with that number or run id."""
@@ -358,4 +358,4 @@ class ReplSession:
             return every[-1] if every else None
         if which.isdigit() and 1 <= int(which) <= len(every):
             return every[int(which) - 1]
-        return next((each for each in every if each.run and each.run == which), None)
+        return next((turn for turn in every if turn.run and turn.run == which), None)

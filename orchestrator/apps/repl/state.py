@@ -55,15 +55,15 @@ class Manner:
 
     def written(self) -> dict[str, JsonValue]:
         """Return it as it is saved, plugins as people write them."""
-        said: dict[str, Any] = self.request.model_dump(mode="json", exclude_unset=True, exclude={"text"})
-        for name in said.keys() & {"task", "planner", "merge"}:
-            said[name] = spelled(getattr(self.request, name))
-        if "policies" in said:
-            said["policies"] = [spelled(policy) for policy in self.request.policies]
-        if "budget" in said:
-            said["budget"] = self.request.budget.model_dump(exclude_none=True)
+        fields: dict[str, Any] = self.request.model_dump(mode="json", exclude_unset=True, exclude={"text"})
+        for name in fields.keys() & {"task", "planner", "merge"}:
+            fields[name] = spelled(getattr(self.request, name))
+        if "policies" in fields:
+            fields["policies"] = [spelled(policy) for policy in self.request.policies]
+        if "budget" in fields:
+            fields["budget"] = self.request.budget.model_dump(exclude_none=True)
         more = {"system": self.system or None, "talk": self.talk}
-        return said | {name: value for name, value in more.items() if value is not None}
+        return fields | {name: value for name, value in more.items() if value is not None}
 
     @classmethod
     def read(cls, written: dict[str, Any]) -> Manner:
@@ -100,13 +100,13 @@ class ReplTurn:
     @property
     def messages(self) -> list[Message]:
         """The conversation up to and with this turn."""
-        found: list[Message] = []
+        messages: list[Message] = []
         turn: ReplTurn | None = self
         while turn is not None:
             if turn.answer is not None and turn.answer.value is not None:
-                found = [turn.said or Message(role="user", content=turn.question), turn.answer.message, *found]
+                messages = [turn.said or Message(role="user", content=turn.question), turn.answer.message, *messages]
             turn = turn.before
-        return found
+        return messages
 
     @property
     def title(self) -> str:
@@ -201,18 +201,18 @@ def load(path: Path) -> tuple[list[ReplTurn], Manner, ReplTurn | None]:
         raise UsageError(f"{path} holds no conversation of this version of plait: {remedy}")
     try:
         turns: list[ReplTurn] = []
-        for each in written["turns"]:
-            steps = {step["step"]: StepRecord.read(_renamed(step)) for step in each["steps"]}
-            answer = None if each["answer"] is None else Answer.model_validate(each["answer"])
-            said = None if each.get("said") is None else Message.model_validate(each["said"])
-            before = _earlier(turns, each.get("before"))
+        for row in written["turns"]:
+            steps = {step["step"]: StepRecord.read(_renamed(step)) for step in row["steps"]}
+            answer = None if row["answer"] is None else Answer.model_validate(row["answer"])
+            message = None if row.get("said") is None else Message.model_validate(row["said"])
+            before = _earlier(turns, row.get("before"))
             turns.append(
-                ReplTurn(each["question"], each["asked"], each["run"], steps, answer, each["planned"], said, before)
+                ReplTurn(row["question"], row["asked"], row["run"], steps, answer, row["planned"], message, before)
             )
         return turns, Manner.read(written["settings"]), _earlier(turns, written.get("head"))
     except (ValidationError, UsageError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        said = str(error).partition("\n")[0]
-        raise UsageError(f"{path} is damaged ({type(error).__name__}: {said}): {remedy}") from None
+        reason = str(error).partition("\n")[0]
+        raise UsageError(f"{path} is damaged ({type(error).__name__}: {reason}): {remedy}") from None
 
 
 def _earlier(turns: Sequence[ReplTurn], place: object) -> ReplTurn | None:

@@ -139,7 +139,7 @@ class Conversation:
             return
         first, *more = line.rstrip("\n").split("\n")
         self.repl.screen.print(
-            f"{_PROMPT}{first}", *(f"{'… '.rjust(len(_PROMPT))}{each}" for each in more), style="bold"
+            f"{_PROMPT}{first}", *(f"{'… '.rjust(len(_PROMPT))}{later}" for later in more), style="bold"
         )
         line = line.replace("\\\n", "\n")
         if self.session.questions and line[0] not in "/!":
@@ -312,13 +312,13 @@ class Conversation:
             handler for handler in logging.getLogger("plait").handlers if isinstance(handler, logging.StreamHandler)
         ]
         were = [stream.stream for stream in streams]
-        for each in streams:
-            each.stream = proxy
+        for holder in streams:
+            holder.stream = proxy
         try:
             yield
         finally:
-            for each, stream in zip(streams, were, strict=True):
-                each.stream = stream
+            for holder, stream in zip(streams, were, strict=True):
+                holder.stream = stream
             proxy.close()
             sys.stdout, sys.stderr = before
 

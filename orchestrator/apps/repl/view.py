@@ -50,8 +50,10 @@ class Screen:
 
     def print(self, *what: RenderableType, style: str | None = None) -> None:
         """Print texts (wrapped at words on a terminal, in one line elsewhere) or anything of rich's."""
-        for each in what:
-            self._write(Text(safe(each), style=style or "") if isinstance(each, str) else each, self.stream)
+        for renderable in what:
+            self._write(
+                Text(safe(renderable), style=style or "") if isinstance(renderable, str) else renderable, self.stream
+            )
 
     def error(self, message: str) -> None:
         """Say that something was not done."""
@@ -148,11 +150,11 @@ def _said(step: StepRecord, room: int) -> str:
     # A label that only says the name in other words (`sample 1 of 6`) says nothing here.
     stem = step.name.rstrip("0123456789").rstrip("-.")
     label = "" if stem and step.label.startswith(stem) else cut(step.label, room)
-    said = " ".join(safe((as_text(step.value) if step.value is not None else step.text)[-2000:]).split())
+    text = " ".join(safe((as_text(step.value) if step.value is not None else step.text)[-2000:]).split())
     left = room - (len(label) + 2 if label else 0)
-    if len(said) > left:  # of what was generated the end says most
-        said = "…" + said[len(said) - left + 1 :] if left > 6 else ""
-    return "  ".join(filter(None, (label, said)))
+    if len(text) > left:  # of what was generated the end says most
+        text = "…" + text[len(text) - left + 1 :] if left > 6 else ""
+    return "  ".join(filter(None, (label, text)))
 
 
 def _nested(steps: Iterable[StepRecord]) -> list[tuple[StepRecord, int]]:
@@ -161,11 +163,11 @@ def _nested(steps: Iterable[StepRecord]) -> list[tuple[StepRecord, int]]:
     for step in steps:
         below.setdefault(step.owner, []).append(step)
     order: list[tuple[StepRecord, int]] = []
-    stack = [(each, 0) for each in reversed(below.get(None, []))]
+    stack = [(root, 0) for root in reversed(below.get(None, []))]
     while stack:
         step, depth = stack.pop()
         order.append((step, depth))
-        stack += [(each, depth + 1) for each in reversed(below.get(step.step, []))]
+        stack += [(child, depth + 1) for child in reversed(below.get(step.step, []))]
     return order
 
 
@@ -177,9 +179,9 @@ def story(step: StepRecord, full: bool = False) -> RenderableType:
     head = Text.assemble((safe(step.path), "bold"), f"  {kind}, ", (step.state, _STYLES.get(step.state, "")))
     lines.append(head)
 
-    def fact(name: str, said: str, style: str = "") -> None:
-        if said:
-            lines.append(Text.assemble((f"  {name:<9}", "dim"), (safe(said), style)))
+    def fact(name: str, text: str, style: str = "") -> None:
+        if text:
+            lines.append(Text.assemble((f"  {name:<9}", "dim"), (safe(text), style)))
 
     fact("label", step.label)
     fact("within", step.owner.partition(":")[2] if step.owner else "")
@@ -193,18 +195,18 @@ def story(step: StepRecord, full: bool = False) -> RenderableType:
     below = len(step.moves) - 1 if step.ended and (step.state != "done" or not step.why) else None
     for place, (at, state, reason) in enumerate(step.moves):
         on = "on " if state == "running" and reason else ""
-        said = "" if place == below else f"{on}{reason}"  # the last one's reason stands below
-        lines.append(Text.assemble((f"  {at:>8.3f} s  ", "dim"), (f"{state:<10}", _STYLES.get(state, "")), safe(said)))
+        text = "" if place == below else f"{on}{reason}"  # the last one's reason stands below
+        lines.append(Text.assemble((f"  {at:>8.3f} s  ", "dim"), (f"{state:<10}", _STYLES.get(state, "")), safe(text)))
     if step.ended:
         names = {"failed": ("failure", "red"), "cancelled": ("given up", "yellow")}
         name, style = names.get(step.state, ("verdict", "bold") if step.kind == "join" else ("why", ""))
         fact(name, step.reason, style)
-    said = as_text(step.value) if step.value is not None else step.text
-    if len(said) > _LONG and not full:
-        cut_out = f" … {len(said) - _LONG} characters more, with --full … "
-        said = said[: _LONG // 3] + cut_out + said[-(_LONG - _LONG // 3) :]
-    if said:
-        fact("said" if step.kind != "call" else "returned", said.strip("\n"))
+    text = as_text(step.value) if step.value is not None else step.text
+    if len(text) > _LONG and not full:
+        cut_out = f" … {len(text) - _LONG} characters more, with --full … "
+        text = text[: _LONG // 3] + cut_out + text[-(_LONG - _LONG // 3) :]
+    if text:
+        fact("said" if step.kind != "call" else "returned", text.strip("\n"))
     return Text("\n").join(lines)
 
 
@@ -252,10 +254,10 @@ def _does(step: Any) -> str:
     op = step.op
     match op.kind:
         case "think":
-            said = f"think, at most {op.sampling.max_tokens} tokens" + (f", after {op.after}" if op.after else "")
+            words = f"think, at most {op.sampling.max_tokens} tokens" + (f", after {op.after}" if op.after else "")
         case "call":
-            said = f"call {op.tool}({', '.join(op.args)})"
+            words = f"call {op.tool}({', '.join(op.args)})"
         case _:
             extra = f" quorum {op.quorum}" if op.quorum else ""
-            said = f"join by {op.merge.name}, {op.tolerate}{extra}{', early' if op.early else ''}"
-    return said + (", expands" if step.expands else "")
+            words = f"join by {op.merge.name}, {op.tolerate}{extra}{', early' if op.early else ''}"
+    return words + (", expands" if step.expands else "")

@@ -50,16 +50,16 @@ class AboutApi:
         for route in self._routes:
             path = route.path.replace(":path}", "}")
             for method in sorted((route.methods or {"GET"}) - {"HEAD"}):
-                said: dict[str, Any] = {"responses": {"default": {"description": "the answer, or an error"}}}
+                operation: dict[str, Any] = {"responses": {"default": {"description": "the answer, or an error"}}}
                 names = [name.partition("}")[0] for name in path.split("{")[1:]]
                 if names:
-                    said["parameters"] = [
+                    operation["parameters"] = [
                         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
                     ]
                 if method == "POST" and (body := self._bodies.get(route.path)) is not None:
                     schema = refs[body, "validation"]
-                    said["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
-                paths.setdefault(path, {})[method.lower()] = said
+                    operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+                paths.setdefault(path, {})[method.lower()] = operation
         info = {"title": "plait", "version": version()}
         return JSONResponse({"openapi": "3.1.0", "info": info, "paths": paths,
                              "components": {"schemas": whole.get("$defs", {})}})  # fmt: skip

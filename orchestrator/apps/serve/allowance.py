@@ -47,14 +47,14 @@ class Allowance:
     async def reserve(self, most: float, left: float) -> Holding | None:
         """Return what a run gets that may use `most`; `None` where nothing is to be had. `left`: of the day, what is
         not used. Only one at a time may ask."""
-        found = min(most, max(0.0, left - self.held))
+        amount = min(most, max(0.0, left - self.held))
         # What a run gives up is its own no more before the machine has taken its new limit.
-        if found < most and (donor := max(self.holdings, key=self._spare, default=None)) is not None:
-            found += await self._taken(donor, min(most - found, (self._spare(donor) - found) / 2))
-        found = self._whole(found)
-        if found <= 0:
+        if amount < most and (donor := max(self.holdings, key=self._spare, default=None)) is not None:
+            amount += await self._taken(donor, min(most - amount, (self._spare(donor) - amount) / 2))
+        amount = self._whole(amount)
+        if amount <= 0:
             return None
-        self.holdings.append(Holding(most, found))
+        self.holdings.append(Holding(most, amount))
         return self.holdings[-1]
 
     async def begun(self, holding: Holding, handle: Handle) -> None:

@@ -173,9 +173,9 @@ class DoorHandler:
         first, many = body.seed if body.seed is not None else 1, len(asked) > 1
         share = f"choices-{secrets.token_hex(8)}"  # all of a request have slots and turns as one run has
         try:
-            for place, each in enumerate(asked):
+            for place, request in enumerate(asked):
                 await service.counted(user)
-                own = each.model_copy(update={"seed": first + place, "share": share}) if many else each
+                own = request.model_copy(update={"seed": first + place, "share": share}) if many else request
                 began = thread_time()
                 lives.append(await service.submit(own, body, user, watch=bool(body.stream)))
                 if many:  # others have the loop for as long as this took
@@ -237,19 +237,19 @@ class _Endpoint:
 
     def _user(self, request: Request) -> User:
         tenants, headers = self._service.tenants, request.headers
-        said = headers.get("authorization", "")
-        if not said and (key := headers.get("x-api-key", "")):  # as Anthropic's clients say it
-            said = f"Bearer {key}"
-        found = tenants.of_session(request.cookies.get(COOKIE, "")) if self._browser and not said else None
-        if found is not None:
+        key_given = headers.get("authorization", "")
+        if not key_given and (key := headers.get("x-api-key", "")):  # as Anthropic's clients say it
+            key_given = f"Bearer {key}"
+        user = tenants.of_session(request.cookies.get(COOKIE, "")) if self._browser and not key_given else None
+        if user is not None:
             same_page(request)  # a browser sends the cookie along for pages of other ports too
-        return found or tenants.find(said)
+        return user or tenants.find(key_given)
 
     def _error(self, error: Exception) -> Response:
-        said = of_error(error)
-        if said.status == 500 and said.code == "internal_error":
+        told = of_error(error)
+        if told.status == 500 and told.code == "internal_error":
             log.error("a request met with a mistake of ours", exc_info=error)
-        return JSONResponse(self._form(said), said.status, headers=said.headers)
+        return JSONResponse(self._form(told), told.status, headers=told.headers)
 
 
 async def _healthz(_: Request) -> Response:
@@ -280,11 +280,11 @@ def _models(service: Service) -> Handler:
 def _model(service: Service) -> Handler:
     async def model(request: Request, user: User) -> Response:
         name = request.path_params["name"]
-        found = listed(service, user).get(name)
-        if found is None:
+        card = listed(service, user).get(name)
+        if card is None:
             service.strategy(name, user)  # a planner's name with options is a model too
-            found = _card(name)
-        return JSONResponse(found)
+            card = _card(name)
+        return JSONResponse(card)
 
     return model
 
@@ -296,12 +296,12 @@ def listed(service: Service, user: User) -> dict[str, dict[str, Any]]:
     planned = [f"plait/{planner}@{model}" for planner in user.planners for model in served]
     planned = planned or [f"plait/{planner}" for planner in user.planners]
     names = dict.fromkeys([*plain, *planned])
-    found: dict[str, dict[str, Any]] = {}
+    cards: dict[str, dict[str, Any]] = {}
     for name in names:
         with contextlib.suppress(ApiError):
             service.strategy(name, user)
-            found[name] = _card(name)
-    return found
+            cards[name] = _card(name)
+    return cards
 
 
 def _card(name: str) -> dict[str, Any]:

@@ -108,24 +108,26 @@ class Assembly:
         yield self._event("response.reasoning_text.delta", **self._at(_THINKING), delta=text)
 
     def _thought_whole(self) -> Iterator[bytes]:
-        found = self._branches.pop(_THINKING, None)
-        if found is not None:
-            (place, item), text = found, "".join(self._thoughts)
+        branch = self._branches.pop(_THINKING, None)
+        if branch is not None:
+            (place, item), text = branch, "".join(self._thoughts)
             item.update(status="completed", content=[{"type": "reasoning_text", "text": text}])
             at = {"item_id": item["id"], "output_index": place, "content_index": 0}
             yield self._event("response.reasoning_text.done", **at, text=text)
             yield self._event("response.output_item.done", output_index=place, item=item)
 
     def _called(self, call: ToolCall) -> Iterator[bytes]:
-        said = call.function
+        function = call.function
         item = {"type": "function_call", "id": f"fc_{self.response['id']}_{call.id}", "call_id": call.id,
-                "name": said.name, "arguments": "", "status": "in_progress"}  # fmt: skip
+                "name": function.name, "arguments": "", "status": "in_progress"}  # fmt: skip
         place, item = self._added(item)
         yield self._event("response.output_item.added", output_index=place, item=item)
         at = {"item_id": item["id"], "output_index": place}
-        yield self._event("response.function_call_arguments.delta", **at, delta=said.arguments)
-        yield self._event("response.function_call_arguments.done", **at, name=said.name, arguments=said.arguments)
-        item.update(arguments=said.arguments, status="completed")
+        yield self._event("response.function_call_arguments.delta", **at, delta=function.arguments)
+        yield self._event(
+            "response.function_call_arguments.done", **at, name=function.name, arguments=function.arguments
+        )
+        item.update(arguments=function.arguments, status="completed")
         yield self._event("response.output_item.done", output_index=place, item=item)
 
     def _in_message(self) -> dict[str, Any]:

@@ -16,22 +16,22 @@ _THOUGHTS = ("thinking", "redacted_thinking")
 
 def conversation_of(system: Any, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the messages that a body's stand for. Thoughts are left out. Raises `ApiError`."""
-    found: list[dict[str, Any]] = []
+    out: list[dict[str, Any]] = []
     if system:
-        found.append({"role": "system", "content": _text(_list(system, "system"), "system")})
+        out.append({"role": "system", "content": _text(_list(system, "system"), "system")})
     for place, message in enumerate(messages):
         param = f"messages[{place}]"
         blocks = _list(message.get("content"), f"{param}.content")
         match message.get("role"):
             case "user":
-                found += _user(blocks, f"{param}.content")
+                out += _user(blocks, f"{param}.content")
             case "assistant":
-                found.append(_assistant(blocks, f"{param}.content"))
+                out.append(_assistant(blocks, f"{param}.content"))
             case "system":
-                found.append({"role": "system", "content": _text(blocks, f"{param}.content")})
+                out.append({"role": "system", "content": _text(blocks, f"{param}.content")})
             case role:
                 raise invalid(f"{param}.role is {role!r}, and neither user nor assistant", f"{param}.role")
-    return found
+    return out
 
 
 def blocks_of(turn: Message) -> Iterator[dict[str, Any]]:
@@ -47,10 +47,10 @@ def blocks_of(turn: Message) -> Iterator[dict[str, Any]]:
 def input_of(call: ToolCall) -> dict[str, Any]:
     """Return the arguments of a call as an object. What a model wrote that is none stands under `arguments`."""
     try:
-        said = json.loads(call.function.arguments)
+        arguments = json.loads(call.function.arguments)
     except ValueError:
-        said = call.function.arguments
-    return said if isinstance(said, dict) else {"arguments": said}
+        arguments = call.function.arguments
+    return arguments if isinstance(arguments, dict) else {"arguments": arguments}
 
 
 def _list(given: Any, param: str) -> list[dict[str, Any]]:
@@ -67,9 +67,9 @@ def _user(blocks: list[dict[str, Any]], param: str) -> Iterator[dict[str, Any]]:
     for place, block in enumerate(blocks):
         where = f"{param}[{place}]"
         if block.get("type") == "tool_result":
-            said = _text(_list(block.get("content") or "", f"{where}.content"), f"{where}.content")
-            failed = "Error: " if block.get("is_error") and not said.startswith("Error") else ""
-            yield {"role": "tool", "tool_call_id": _field(block, "tool_use_id", where), "content": failed + said}
+            result = _text(_list(block.get("content") or "", f"{where}.content"), f"{where}.content")
+            failed = "Error: " if block.get("is_error") and not result.startswith("Error") else ""
+            yield {"role": "tool", "tool_call_id": _field(block, "tool_use_id", where), "content": failed + result}
         else:
             parts.append(_part(block, where))
     if all(part["type"] == "text" for part in parts):
@@ -118,7 +118,7 @@ def _text(blocks: list[dict[str, Any]], param: str) -> str:
 
 
 def _field(block: Mapping[str, Any], name: str, param: str) -> str:
-    said = block.get(name)
-    if not isinstance(said, str):
+    value = block.get(name)
+    if not isinstance(value, str):
         raise invalid(f"{param}.{name} is missing, or no text", f"{param}.{name}")
-    return said
+    return value

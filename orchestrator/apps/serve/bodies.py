@@ -127,8 +127,8 @@ class Body(FormFields):
     @property
     def passed(self) -> dict[str, Any]:
         """Fields for the upstream, as they are."""
-        found = ((name, value, row_of(name, self.endpoint)) for name, value in self._told())
-        return {name: value for name, value, row in found if row is not None and row.fate == "passed on"}
+        told = ((name, value, row_of(name, self.endpoint)) for name, value in self._told())
+        return {name: value for name, value, row in told if row is not None and row.fate == "passed on"}
 
     @property
     def unread(self) -> tuple[str, ...]:
@@ -150,20 +150,20 @@ class Body(FormFields):
         output: dict[str, JsonValue] | None,
         begin: str = "",
     ) -> Request:
-        said, choice = self.plait, self.tool_choice
+        extra, choice = self.plait, self.tool_choice
         formed = not self.model_fields_set.isdisjoint(FormFields.model_fields)
         named = choice.get("function", choice) if isinstance(choice, dict) else None
         sampled = ("temperature", "top_p", "min_p", "repetition_penalty", "chat_template_kwargs")
         return Request.of(
             {
                 "messages": list(messages) or None,
-                "planner": said.planner or strategy.planner,
-                "policies": (strategy.policies or None) if said.policies is None else said.policies,
+                "planner": extra.planner or strategy.planner,
+                "policies": (strategy.policies or None) if extra.policies is None else extra.policies,
                 "model": strategy.model,
-                "merge": said.merge,
-                "n": said.n,
-                "task": said.task,
-                "budget": said.budget,
+                "merge": extra.merge,
+                "n": extra.n,
+                "task": extra.task,
+                "budget": extra.budget,
                 "seed": self.seed,
                 "metadata": self.metadata,
                 "session": self.session_id,
@@ -307,11 +307,11 @@ class ChatBody(Body):
         if not self.continue_final_message:
             return messages, ""
         *before, last = messages
-        said = last.get("content")
-        if last.get("role") != "assistant" or not isinstance(said, str) or last.get("tool_calls") or not before:
+        beginning = last.get("content")
+        if last.get("role") != "assistant" or not isinstance(beginning, str) or last.get("tool_calls") or not before:
             raise invalid("`continue_final_message` goes with a last message of the assistant's that is a text",
                           "continue_final_message")  # fmt: skip
-        return before, said
+        return before, beginning
 
 
 def _check_choice(choice: str | dict[str, JsonValue] | None, names: list[str]) -> None:

@@ -48,7 +48,7 @@ class ChatCompletions:
             "object": "chat.completion",
             "created": int(live.began),
             "model": live.model,
-            "choices": [_choice(*each, place) for place, each in enumerate(zip(lives, answers, strict=True))],
+            "choices": [_choice(*pair, place) for place, pair in enumerate(zip(lives, answers, strict=True))],
             "usage": chat_usage(used(answers)),
             "plait": said_of(live, answer),
         }
@@ -64,8 +64,10 @@ class ChatCompletions:
         counted = {"usage": None} if body.stream_options is not None and body.stream_options.include_usage else {}
         answers: list[Answer] = []
 
-        def chunk(place: int, delta: dict[str, Any], finish: str | None = None, said: Any = None, **more: Any) -> bytes:
-            choice = {"index": place, "delta": delta, "logprobs": said, "finish_reason": finish}
+        def chunk(
+            place: int, delta: dict[str, Any], finish: str | None = None, logprobs: Any = None, **more: Any
+        ) -> bytes:
+            choice = {"index": place, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
             return sse({**head, "choices": [choice], **counted, **more})
 
         for place in range(len(lives)):
@@ -86,8 +88,8 @@ class ChatCompletions:
             answers.append(answer)
             for number, call in enumerate(answer.message.tool_calls):
                 yield chunk(place, {"tool_calls": [{"index": number, **call.model_dump(mode="json")}]})
-            said = None if content is None else {"content": content, "refusal": None}
-            yield chunk(place, {}, _finish(answer), said, plait=said_of(live, answer))
+            logprobs = None if content is None else {"content": content, "refusal": None}
+            yield chunk(place, {}, _finish(answer), logprobs, plait=said_of(live, answer))
         if counted:
             yield sse({**head, "choices": [], "usage": chat_usage(used(answers))})
         yield b"data: [DONE]\n\n"

@@ -68,7 +68,7 @@ def serve(
         open=open_ or None,
         tls_cert=tls_cert,
         tls_key=tls_key,
-        upstreams=[{"base_url": each} for each in upstream] if upstream else None,
+        upstreams=[{"base_url": url} for url in upstream] if upstream else None,
     )
     if settings.log_json:
         for handler in logging.getLogger("plait").handlers:
@@ -80,7 +80,7 @@ def serve(
 
 
 def _aliases(given: list[str]) -> dict[str, str]:
-    pairs = [each.partition("=") for each in given]
+    pairs = [pair.partition("=") for pair in given]
     for name, equals, model in pairs:
         if not (name and equals and model):
             raise ConfigError(f"--alias {name!r} is not NAME=MODEL: write fast=plait/sample:n=4")
@@ -92,7 +92,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line."""
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -100,7 +100,7 @@ class JsonLines(logging.Formatter):
         }
         for name in ("run", "step", "tenant", "status", "seconds", "endpoint"):
             if hasattr(record, name):
-                said[name] = getattr(record, name)
+                fields[name] = getattr(record, name)
         if record.exc_info:
-            said["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(said, ensure_ascii=True, default=str)
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=True, default=str)

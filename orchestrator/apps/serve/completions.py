@@ -43,7 +43,7 @@ class CompletionBody(Body):
         """Raise `ApiError` for what cannot be honoured."""
         if not self.prompts:
             raise unsupported("prompt", "prompts are texts here, not token ids: give a string, or a list of them")
-        if not all(each.strip() for each in self.prompts):
+        if not all(text.strip() for text in self.prompts):
             raise invalid("`prompt` has a text that is empty: there is nothing to go on from", "prompt")
         if len(self.prompts) * (self.n or 1) > _CHOICES:
             raise invalid(f"that is more than {_CHOICES} choices: ask for fewer, or send several requests", "n")
@@ -60,7 +60,7 @@ class CompletionBody(Body):
     def prompts(self) -> list[str]:
         """The texts to go on from; empty where they are no texts."""
         given = [self.prompt] if isinstance(self.prompt, str) else self.prompt
-        return [each for each in given if isinstance(each, str)]
+        return [text for text in given if isinstance(text, str)]
 
     def asked(self, prompt: str, strategy: ServedStrategy) -> Request:
         """Return what is asked about one prompt."""

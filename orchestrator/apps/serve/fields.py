@@ -265,8 +265,8 @@ def held(
             them; what a plan or an option asks for beside is refused.
         takes: which of such fields each worker takes; `None`: any.
     """
-    allowed = [each for each in (rights.extra_body, *takes) if each is not None]
-    sent = {name: value for name, value in passed.items() if all(name in each for each in allowed)}
+    allowed = [names for names in (rights.extra_body, *takes) if names is not None]
+    sent = {name: value for name, value in passed.items() if all(name in names for names in allowed)}
     update: dict[str, Any] = {}
     if sent:
         own = request.generation

@@ -56,7 +56,7 @@ class FormFields(BaseModel):
         """Return the field that says a form, the form's kind and what specifies it; empty texts where none does."""
         given = self.structured_outputs
         inner: Mapping[str, Any] = {} if given is None else given.model_dump(by_alias=True, exclude_none=True)
-        said = [(f"structured_outputs.{kind}", kind, inner[kind]) for kind in _KINDS if inner.get(kind)]
+        forms = [(f"structured_outputs.{kind}", kind, inner[kind]) for kind in _KINDS if inner.get(kind)]
         outer = {
             "guided_json": "json",
             "guided_regex": "regex",
@@ -66,13 +66,13 @@ class FormFields(BaseModel):
             "ebnf": "grammar",
             "json_schema": "json",
         }
-        said += [(name, kind, getattr(self, name)) for name, kind in outer.items() if getattr(self, name)]
-        if len(said) > 1:
-            both = " and ".join(name for name, _, _ in said[:2])
-            raise invalid(f"{both} both say the form of the answer: give one", said[1][0])
-        if given is not None and not said:
+        forms += [(name, kind, getattr(self, name)) for name, kind in outer.items() if getattr(self, name)]
+        if len(forms) > 1:
+            both = " and ".join(name for name, _, _ in forms[:2])
+            raise invalid(f"{both} both say the form of the answer: give one", forms[1][0])
+        if given is not None and not forms:
             raise invalid(f"`structured_outputs` says none of {', '.join(_KINDS)}", "structured_outputs")
-        return said[0] if said else ("", "", None)
+        return forms[0] if forms else ("", "", None)
 
 
 def _schema(name: str, spec: JsonValue) -> dict[str, JsonValue]:

@@ -52,10 +52,10 @@ class HostGuard:
         """Raise `ApiError` for a request that is turned away."""
         if not self._on:
             return
-        said = request.headers.get("host", "")
-        if not self._any and _name(f"//{said}") not in self._hosts:
+        host = request.headers.get("host", "")
+        if not self._any and _name(f"//{host}") not in self._hosts:
             raise ApiError(
-                421, f"this server does not answer for the host {said[:200]!r}: name it in `allowed_hosts`",
+                421, f"this server does not answer for the host {host[:200]!r}: name it in `allowed_hosts`",
                 code="host_not_allowed",
             )  # fmt: skip
         same_page(request)
@@ -86,11 +86,11 @@ async def read(request: Request, model: type[B], settings: Settings) -> B:
     such thing."""
     pieces = await _pieces(request, settings)
     size = sum(map(len, pieces))
-    found = await apart(size >= LARGE, parse, pieces, model, settings.body_values)
-    if isinstance(found, Body):
-        found.tell_size(size)
-        found.settle(settings.strict)
-    return found
+    body = await apart(size >= LARGE, parse, pieces, model, settings.body_values)
+    if isinstance(body, Body):
+        body.tell_size(size)
+        body.settle(settings.strict)
+    return body
 
 
 async def apart(long: bool, work: Callable[P, T], *args: P.args, **fields: P.kwargs) -> T:
@@ -104,15 +104,15 @@ def parse(pieces: Sequence[bytes], model: type[B], values: int) -> B:
     """Return a body that was read, in pieces, with so many values at most. Raises `ApiError`."""
     _count(pieces, values)
     try:
-        found = from_json(b"".join(pieces), allow_inf_nan=False)
+        data = from_json(b"".join(pieces), allow_inf_nan=False)
     except ValueError as error:
         raise invalid(f"the body is not JSON: {error}", code="invalid_json") from None
-    if not isinstance(found, dict):
+    if not isinstance(data, dict):
         raise invalid("the body is not a JSON object", code="invalid_json")
-    if len(found) > _FIELDS:  # each that is not known would be a fault of its own
-        raise invalid(f"the body has {len(found)} fields, and there are not so many", code="unknown_parameter")
+    if len(data) > _FIELDS:  # each that is not known would be a fault of its own
+        raise invalid(f"the body has {len(data)} fields, and there are not so many", code="unknown_parameter")
     try:
-        return model.model_validate(found)
+        return model.model_validate(data)
     except ValidationError as error:
         raise of_error(error) from None
     except RecursionError:
@@ -136,8 +136,8 @@ def _too_long(most: int) -> ApiError:
 
 async def _pieces(request: Request, settings: Settings) -> list[bytes]:
     most = settings.body_bytes
-    said = request.headers.get("content-length", "0")
-    if not said.isdigit() or int(said) > most:
+    length = request.headers.get("content-length", "0")
+    if not length.isdigit() or int(length) > most:
         await _discard(request, settings)
         raise _too_long(most)
     pieces: list[bytes] = []
@@ -193,9 +193,9 @@ async def unless_gone(receive: Receive, work: asyncio.Future[T], give_up: Callab
 
 def sse(data: Any, event: str = "") -> bytes:
     """Return one server-sent event."""
-    said = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     head = f"event: {event}\n" if event else ""
-    return f"{head}data: {said}\n\n".encode("utf-8", "replace")
+    return f"{head}data: {text}\n\n".encode("utf-8", "replace")
 
 
 class EventStream:
@@ -282,8 +282,8 @@ class BodyShape:
     def _after_the_string(self, piece: bytes) -> bytes:
         """Return what follows the string that the last piece has left open."""
         start = 1 if self._escaped else 0
-        found = _REST.match(piece, start)
-        end = len(piece) if found is None else found.end()
+        rest = _REST.match(piece, start)
+        end = len(piece) if rest is None else rest.end()
         if end < len(piece) and piece[end : end + 1] == b'"':
             self._within = self._escaped = False
             return piece[end + 1 :]

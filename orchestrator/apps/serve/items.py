@@ -17,30 +17,30 @@ def messages_of(given: str | Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the messages that an input, or an output, stands for. Reasoning is left out. Raises `ApiError`."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}] if given else []
-    found: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     for place, item in enumerate(given):
         param = f"input[{place}]"
         kind = item.get("type", "message")
         if kind == "message":
-            found.append({"role": _role(item, param), "content": _content(item.get("content"), param)})
+            messages.append({"role": _role(item, param), "content": _content(item.get("content"), param)})
         elif kind == "function_call":
             call = {
                 "id": _text(item, "call_id", param),
                 "type": "function",
                 "function": {"name": _text(item, "name", param), "arguments": _text(item, "arguments", param)},
             }
-            last = found[-1] if found else {}
+            last = messages[-1] if messages else {}
             if last.get("role") != "assistant":
                 last = {"role": "assistant", "content": None}
-                found.append(last)
+                messages.append(last)
             last.setdefault("tool_calls", []).append(call)
         elif kind == "function_call_output":
-            said = item.get("output", "")
-            content = said if isinstance(said, str) else _content(said, f"{param}.output")
-            found.append({"role": "tool", "tool_call_id": _text(item, "call_id", param), "content": content})
+            output = item.get("output", "")
+            content = output if isinstance(output, str) else _content(output, f"{param}.output")
+            messages.append({"role": "tool", "tool_call_id": _text(item, "call_id", param), "content": content})
         elif kind != "reasoning":
             raise unsupported(f"{param}.type", f"items of type {kind!r} are not taken here")
-    return found
+    return messages
 
 
 _MESSAGE = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content")
@@ -107,7 +107,7 @@ def _content(given: Any, param: str) -> Any:
 
 
 def _text(item: dict[str, Any], name: str, param: str) -> str:
-    said = item.get(name)
-    if not isinstance(said, str):
+    value = item.get(name)
+    if not isinstance(value, str):
         raise invalid(f"{param}.{name} is missing, or no text", f"{param}.{name}")
-    return said
+    return value

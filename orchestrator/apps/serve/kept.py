@@ -67,7 +67,7 @@ class StoredResponse:
     @property
     def size(self) -> int:
         """How many bytes it takes up, about."""
-        return 1000 + sum(map(len, self.events)) + sum(len(str(each)) for each in (*self.conversation, self.response))
+        return 1000 + sum(map(len, self.events)) + sum(len(str(item)) for item in (*self.conversation, self.response))
 
     def add(self, event: bytes) -> None:
         """Take an event for those who follow."""
@@ -200,10 +200,10 @@ class Responses:
         """Return a response of the tenant's that is written down."""
         if self._documents is None or len(name) > 100:
             return None
-        found = await self._do("get", name)
-        if found is None or found[0] != user.name:
+        row = await self._do("get", name)
+        if row is None or row[0] != user.name:
             return None
-        return StoredResponse(user=user, live=None, **json.loads(found[1]))
+        return StoredResponse(user=user, live=None, **json.loads(row[1]))
 
     async def pieces(self, kept: StoredResponse, first: int) -> list[bytes]:
         """Return the events of a response of another process, from one on."""

@@ -91,13 +91,13 @@ def ended_row(live: ServedRun, answer: Answer | None) -> Row:
     }
     if answer is not None:
         value = answer.answer if answer.answer is not None else answer.value
-        said = answer.failure.message if value is None and answer.failure is not None else as_text(value)
+        text = answer.failure.message if value is None and answer.failure is not None else as_text(value)
         row |= {
             "status": answer.status,
             "tokens": answer.usage.completion,
             "seconds": round(answer.seconds, 3),
             "steps": len(answer.report.steps),
-            "answer": "" if value is None and answer.failure is None else writable(said[:_ANSWER]),
+            "answer": "" if value is None and answer.failure is None else writable(text[:_ANSWER]),
         }
     return row
 
@@ -112,18 +112,18 @@ class JournalRuns:
 
     def entries(self, where: Location) -> tuple[list[RunEntry], bool]:
         """Return the newest runs, and whether there are more than a list looks through."""
-        at, took, found, more = self._read
+        at, took, index, more = self._read
         began = time.monotonic()
         if not at or began - at > max(_FRESH, _SHARE * took):
-            found, more = [], False
+            index, more = [], False
             for entry in entries(where):
-                if len(found) == _INDEXED:
+                if len(index) == _INDEXED:
                     more = True
                     break
-                found.append(entry)
+                index.append(entry)
             now = time.monotonic()
-            self._read = (now, now - began, found, more)
-        return found, more
+            self._read = (now, now - began, index, more)
+        return index, more
 
     def count_steps(self, rows: Iterable[Row], places: Mapping[str, Location]) -> None:
         """Fill in how many steps the runs of journals had."""
@@ -169,9 +169,9 @@ def index_row(entry: RunEntry) -> Row:
     }
 
 
-def _time(said: str | None) -> datetime | None:
+def _time(text: str | None) -> datetime | None:
     try:
-        return None if said is None else datetime.fromisoformat(said)
+        return None if text is None else datetime.fromisoformat(text)
     except ValueError:
         return None
 

@@ -183,8 +183,8 @@ class Messages:
     def error(self, error: ApiError) -> dict[str, Any]:
         """Return an error in this form; `code` and `param` are OpenAI's."""
         kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-        said = {"type": kind, "message": error.message, "code": error.code, "param": error.param}
-        return {"type": "error", "error": said, "request_id": None}
+        fields = {"type": kind, "message": error.message, "code": error.code, "param": error.param}
+        return {"type": "error", "error": fields, "request_id": None}
 
 
 class _Writing:

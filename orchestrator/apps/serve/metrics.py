@@ -104,7 +104,7 @@ class Metrics:
 
     def _model(self, name: str | None) -> str:
         """Return the label of a model that a step names: that of the only one there is where it names none."""
-        there = dict.fromkeys(each for worker in self._workers for each in offer(worker).models)
+        there = dict.fromkeys(model for worker in self._workers for model in offer(worker).models)
         if name is None and len(there) == 1:
             return next(iter(there))
         return "any" if name is None else name if name in there else "other"
@@ -119,12 +119,12 @@ class Metrics:
         waiting = GaugeMetricFamily(
             "plait_model_steps_waiting", "Model steps that are ready and have no slot", labels=["model"]
         )
-        found = Counts({self._model(None): 0})
+        counts = Counts({self._model(None): 0})
         for run in () if self._machine is None else self._machine.runs.values():
             for node in run.nodes if run.ready else ():
                 if node.state is State.READY and node.step.op.kind == "think":
-                    found[self._model(node.step.op.model)] += 1
-        for model, count in found.items():
+                    counts[self._model(node.step.op.model)] += 1
+        for model, count in counts.items():
             waiting.add_metric([model], count)
         return [slots, busy, waiting]
 

@@ -86,7 +86,7 @@ def _read(args: DeployArguments) -> tuple[Config, Settings]:
     config = Config.load(args.config, **args.options)
     if isinstance(config.journal, Database) and config.pool is None:
         config = config.model_copy(update={"pool": args.name})
-    said = args.settings
+    settings = args.settings
     if args.upstream:
-        said = {**said, "upstreams": [{"base_url": each} for each in args.upstream.split(",")]}
-    return config, Settings.load(args.config, **said)
+        settings = {**settings, "upstreams": [{"base_url": url} for url in args.upstream.split(",")]}
+    return config, Settings.load(args.config, **settings)

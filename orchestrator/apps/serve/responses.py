@@ -128,8 +128,8 @@ class ResponsesApi:
         try:
             answer = await self._service.orchestrator.resume(kept.run)
         except PlaitError as error:  # it ended because its journal could not be written, and so has no end there
-            said = f"its run has failed, and its journal does not hold the end: {error}"
-            kept.response.update(status="failed", error={"code": "server_error", "message": said})
+            reason = f"its run has failed, and its journal does not hold the end: {error}"
+            kept.response.update(status="failed", error={"code": "server_error", "message": reason})
         else:
             Assembly(kept.response, kept.must_call, kept.likeliest).end(answer, kept.steps)
         await self._kept.keep(kept)
@@ -167,15 +167,15 @@ class ResponsesApi:
         given = body.input if isinstance(body.input, list) else messages_of(body.input)
         new = messages_of(body.input)
         if body.previous_response_id is None:
-            return new, [{"type": "message", **each} if "type" not in each else each for each in given]
+            return new, [{"type": "message", **item} if "type" not in item else item for item in given]
         before = await self._kept.find(body.previous_response_id, user, "previous_response_id")
         before = before if before.over else await self._current(before.id, user)
         if not before.over or before.response["status"] not in ("completed", "incomplete"):
             raise invalid(f"response {before.id} is {before.response['status']}: there is nothing to go on from",
                           "previous_response_id")  # fmt: skip
-        said = messages_of(before.response["output"])
-        return [*before.conversation, *said, *new], [
-            {"type": "message", **each} if "type" not in each else each for each in given
+        answered = messages_of(before.response["output"])
+        return [*before.conversation, *answered, *new], [
+            {"type": "message", **item} if "type" not in item else item for item in given
         ]
 
     async def _whole(self, request: Request, kept: StoredResponse, live: ServedRun) -> Response:
@@ -242,7 +242,7 @@ def _response(live: ServedRun, body: ResponseBody) -> dict[str, Any]:
         "temperature": body.temperature,
         "text": {"format": {"type": "text"}, **form},
         "tool_choice": body.tool_choice or "auto",
-        "tools": [{"strict": None, **each} for each in given.get("tools", [])],
+        "tools": [{"strict": None, **tool} for tool in given.get("tools", [])],
         "top_p": body.top_p,
         "truncation": "disabled",
         "usage": None,

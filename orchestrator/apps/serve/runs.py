@@ -199,8 +199,8 @@ class RunsApi:
 
     def _only_approvals(self, run: Steerable, question: str) -> None:
         """Raise `ApiError` unless the question of another tenant's run is whether a call is allowed."""
-        asked = [each for each in run.questions if question in ("", each.id)]
-        if not asked or not all(each.call for each in asked):
+        asked = [one for one in run.questions if question in ("", one.id)]
+        if not asked or not all(one.call for one in asked):
             raise not_found(f"there is no call to allow in run {run.run!r} ({question[:200]!r})")
 
     # -- the journal ---------------------------------------------------------------------------------------------------
@@ -214,10 +214,10 @@ class RunsApi:
     def _past(self, user: User) -> tuple[list[RunEntry], bool]:
         """Return the runs of the journals that a tenant sees, and whether there are older ones."""
         try:
-            found, more = self._journals.entries(self._place())
+            entries, more = self._journals.entries(self._place())
         except ApiError:
             return [], False
-        return [entry for entry in found if self._service.owns(user, entry.run, entry.share)], more
+        return [entry for entry in entries if self._service.owns(user, entry.run, entry.share)], more
 
     def _entry(self, run: str, user: User, *, approves: bool = False) -> RunEntry:
         if self._service.store is None and not self._service.owns(user, run):

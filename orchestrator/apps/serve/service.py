@@ -70,10 +70,10 @@ class Audit:
             except OSError as error:
                 raise ConfigError(f"the audit file {path} cannot be written: {error.strerror}") from None
 
-    def write(self, **said: Any) -> None:
+    def write(self, **fields: Any) -> None:
         """Add a line."""
         if self._file is not None:
-            line = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), **said}
+            line = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), **fields}
             os.write(self._file, (json.dumps(line, ensure_ascii=True) + "\n").encode())
 
     def close(self) -> None:
@@ -140,11 +140,11 @@ class Service:
         self.metrics.answered(endpoint, status, seconds)
         run = request.scope.get("plait.run", "")
         who = user.name if user is not None else ""
-        said = {"tenant": who, "endpoint": endpoint, "run": run, "status": status, "seconds": round(seconds, 4)}
-        log.info("%s %s", request.method, request.url.path, extra=said)
+        fields = {"tenant": who, "endpoint": endpoint, "run": run, "status": status, "seconds": round(seconds, 4)}
+        log.info("%s %s", request.method, request.url.path, extra=fields)
         if endpoint not in _NOT_AUDITED:
             client = request.client.host if request.client is not None else ""
-            self.audit.write(**said, method=request.method, path=request.url.path[:200], client=client)
+            self.audit.write(**fields, method=request.method, path=request.url.path[:200], client=client)
 
     @property
     def served(self) -> tuple[str, ...]:
@@ -158,9 +158,9 @@ class Service:
 
     def strategy(self, model: str, user: User) -> ServedStrategy:
         """Return what the name of a model asks for. Raises `ApiError`, also for a model that is not the tenant's."""
-        found = resolve(model, self.settings.aliases, self.served, self.any_name)
-        user.may_ask(model, found.model)
-        return found
+        strategy = resolve(model, self.settings.aliases, self.served, self.any_name)
+        user.may_ask(model, strategy.model)
+        return strategy
 
     async def counted(self, user: User) -> None:
         """Count a request of a tenant's over all processes of the store, and learn what they have counted. Raises
@@ -305,7 +305,7 @@ class Service:
 
 def said_of(live: ServedRun, answer: Answer) -> dict[str, Any]:
     """Return the field `plait` of an answer: what other forms have no place for."""
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "run": answer.run,
         "status": answer.status,
         "answer": answer.answer,
@@ -315,8 +315,8 @@ def said_of(live: ServedRun, answer: Answer) -> dict[str, Any]:
         "seconds": round(answer.seconds, 4),
     }
     if live.steps:
-        said["steps"] = [{**step_of(step), "text": written(step)} for step in answer.trace if step.kind != "join"]
-    return said
+        fields["steps"] = [{**step_of(step), "text": written(step)} for step in answer.trace if step.kind != "join"]
+    return fields
 
 
 def used(answers: Sequence[Answer]) -> Usage:
@@ -326,12 +326,12 @@ def used(answers: Sequence[Answer]) -> Usage:
 
 def _named_in(settings: Settings) -> list[Plugin]:
     """Return the plugins that the operator has named in aliases: their options may say more than a request's."""
-    found: list[Plugin] = []
+    plugins: list[Plugin] = []
     for name in settings.aliases:
         with contextlib.suppress(ApiError):  # an alias for nothing is refused where it is asked for
             strategy = resolve(name, settings.aliases, (), any_name=True)
-            found += [each for each in (strategy.planner, *strategy.policies) if each is not None]
-    return found
+            plugins += [plugin for plugin in (strategy.planner, *strategy.policies) if plugin is not None]
+    return plugins
 
 
 async def _logged(work: Awaitable[None], what: str) -> None:

@@ -36,16 +36,16 @@ class Upstream(Frozen):
 
     def config(self, base: Config) -> Config:
         """Return the configuration of this upstream: what it says over what holds for all. Raises `ConfigError`."""
-        said = {key: value for key, value in self.model_dump(exclude={"name"}).items() if value is not None}
+        own = {key: value for key, value in self.model_dump(exclude={"name"}).items() if value is not None}
         if self.base_url is not None and self.worker is None:
-            said["worker"] = "http"
+            own["worker"] = "http"
         if self.script is not None and self.worker is None:
-            said["worker"] = "scripted"
+            own["worker"] = "scripted"
         kept = base.model_dump(exclude_unset=True)
         if self.model is None and self.base_url is not None:
             kept.pop("model", None)  # the server has a model of its own
         try:
-            return Config(**{**kept, **said})
+            return Config(**{**kept, **own})
         except ValidationError as error:
             detail = first_of_each(error)[0]
             raise ConfigError(explain(f"an upstream, at {json_path(detail['loc'])}", detail)) from None
@@ -187,8 +187,8 @@ class Settings(Frozen):
     def load(cls, file: str | Path | None = None, **flags: Any) -> Settings:
         """Return the settings: `flags` (those that are not `None`) over the table `[serve]` of the file. Raises
         `ConfigError`."""
-        path, found = table("serve", file)
-        given: Mapping[str, Any] = {key.replace("-", "_"): value for key, value in found.items()}
+        path, values = table("serve", file)
+        given: Mapping[str, Any] = {key.replace("-", "_"): value for key, value in values.items()}
         try:
             return cls.model_validate({**given, **{key: value for key, value in flags.items() if value is not None}})
         except ValidationError as error:
@@ -200,10 +200,10 @@ class Settings(Frozen):
 def workers_of(config: Config, settings: Settings) -> list[Any]:
     """Return the workers of all upstreams, not started."""
     made: list[Any] = []
-    for place, each in enumerate(settings.upstreams or (Upstream(),), 1):
-        found = workers(each.config(config), Plugins())
-        for worker in found:
-            if len(found) == 1 and (each.name or any(worker.name == other.name for other in made)):
-                worker.name = each.name or f"{worker.name}-{place}"
-        made += found
+    for place, upstream in enumerate(settings.upstreams or (Upstream(),), 1):
+        served = workers(upstream.config(config), Plugins())
+        for worker in served:
+            if len(served) == 1 and (upstream.name or any(worker.name == other.name for other in made)):
+                worker.name = upstream.name or f"{worker.name}-{place}"
+        made += served
     return made

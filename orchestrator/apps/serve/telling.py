@@ -173,7 +173,7 @@ class Parts:
     def feed(self, text: str, last: bool = False) -> list[AnswerText | Thought]:
         """Take a piece, and return what is certain now."""
         self._rest += text
-        found: list[AnswerText | Thought] = []
+        parts: list[AnswerText | Thought] = []
         if self._kind is None:
             bare = self._rest.lstrip()
             if bare.startswith(_THINK):
@@ -181,31 +181,31 @@ class Parts:
             elif last or not _THINK.startswith(bare[: len(_THINK)]):
                 self._kind = AnswerText
             else:
-                return found
+                return parts
         if self._kind is Thought:
             thought, end, rest = self._rest.partition(_THOUGHT)
             keep = 0 if end or last else _overlap(thought, _THOUGHT)
             told = thought[: len(thought) - keep]
-            found += [Thought(told)] if told else []
+            parts += [Thought(told)] if told else []
             self._rest = rest if end else thought[len(thought) - keep :]
             if not end:
-                return found
+                return parts
             self._kind, self._rest = AnswerText, self._rest.lstrip()
         if self._held:
-            return found
-        said, call, _ = self._rest.partition(OPEN)
+            return parts
+        plain, call, _ = self._rest.partition(OPEN)
         self._held = bool(call)
-        keep = 0 if call else _overlap(said, OPEN)
-        told = said[: len(said) - keep].rstrip()  # spaces before a call, or at the end, are perhaps no content
+        keep = 0 if call else _overlap(plain, OPEN)
+        told = plain[: len(plain) - keep].rstrip()  # spaces before a call, or at the end, are perhaps no content
         self._rest = self._rest[len(told) :]
         self._told += told
-        return found + ([AnswerText(told)] if told else [])
+        return parts + ([AnswerText(told)] if told else [])
 
     def close(self, rest: str, content: str) -> list[AnswerText | Thought]:
         """Take the last of the text and the message's content; return all that has not been told."""
-        found = self.feed(rest, last=True)
+        parts = self.feed(rest, last=True)
         more = content[len(self._told) :] if content.startswith(self._told) else ""
-        return found + ([AnswerText(more)] if more else [])
+        return parts + ([AnswerText(more)] if more else [])
 
 
 class RawText:
@@ -243,9 +243,9 @@ def tokens_of(answer: Answer) -> list[dict[str, Any]]:
     def of(text: str, logprob: float) -> dict[str, Any]:
         return {"token": text, "logprob": logprob, "bytes": list(text.encode("utf-8", "replace"))}
 
-    said = "".join(token.text for token in answer.tokens)
+    spelled = "".join(token.text for token in answer.tokens)
     text = answer.message.text
-    same = "\ufffd" in said or said.strip() == text.strip()  # half a character is no text
+    same = "\ufffd" in spelled or spelled.strip() == text.strip()  # half a character is no text
     if text and not (answer.tokens and same):
         raise unsupported("logprobs", "the answer is not the text of one model call whose tokens are known: ask a "
                           "planner such as plait/single over a worker that tells them, or leave them out")  # fmt: skip

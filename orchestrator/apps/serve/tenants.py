@@ -93,7 +93,7 @@ class User:
         """Whether what it uses is counted over all processes of a store, where there is one."""
         tenant = self.tenant
         return any(
-            each is not None for each in (tenant.requests_per_minute, tenant.tokens_per_day, tenant.cost_per_day)
+            limit is not None for limit in (tenant.requests_per_minute, tenant.tokens_per_day, tenant.cost_per_day)
         )
 
     @property
@@ -202,17 +202,17 @@ class User:
         async with self._reserving:  # one after another: what a run holds that has not begun cannot be divided
             made = Reservation(budget)
             try:
-                for each in self._allowances:
-                    await self._reserve(each, made, priced)
+                for allowance in self._allowances:
+                    await self._reserve(allowance, made, priced)
                 yield made
                 if made.handle is not None:
                     self._held[made.handle.run] = made.holdings
-                    for each, holding in zip(self._allowances, made.holdings, strict=True):
-                        await each.begun(holding, made.handle)
+                    for allowance, holding in zip(self._allowances, made.holdings, strict=True):
+                        await allowance.begun(holding, made.handle)
             finally:
                 if made.handle is None:
-                    for each, holding in zip(self._allowances, made.holdings, strict=False):
-                        each.settle(holding, 0.0)
+                    for allowance, holding in zip(self._allowances, made.holdings, strict=False):
+                        allowance.settle(holding, 0.0)
 
     async def _reserve(self, allowance: Allowance, made: Reservation, priced: bool) -> None:
         self.tokens_left()
@@ -247,8 +247,8 @@ class User:
         self._turn()
         self._tokens += tokens
         self._cost += cost
-        for each, holding in zip(self._allowances, self._held.pop(run, ()), strict=False):
-            each.settle(holding, tokens if each.name == "tokens" else cost)
+        for allowance, holding in zip(self._allowances, self._held.pop(run, ()), strict=False):
+            allowance.settle(holding, tokens if allowance.name == "tokens" else cost)
 
     def _turn(self) -> None:
         today = int(self._clock() // _DAY)

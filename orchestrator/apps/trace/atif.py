@@ -37,13 +37,13 @@ class _Maker:
     def trajectory(self) -> dict[str, Any]:
         trace = self._trace
         lines: dict[str, list[AttemptRecord]] = {}
-        for attempt in sorted(trace.attempts, key=lambda each: (each.start, each.id)):
+        for attempt in sorted(trace.attempts, key=lambda attempt: (attempt.start, attempt.id)):
             if attempt.read:
                 lines.setdefault(_line(self._steps.get(attempt.step), self._steps), []).append(attempt)
         root = next(iter(lines), "")
         threads = {name: f"{trace.run}:{number}" for number, name in enumerate(lines) if name != root}
         first: dict[str, Any] = {"source": "user", "message": self._text(trace.text), "timestamp": self._when(0.0)}
-        steps = [first, *(self._step(each) for each in lines.get(root, ()))]
+        steps = [first, *(self._step(attempt) for attempt in lines.get(root, ()))]
         if threads:
             refs = [{"trajectory_id": thread} for thread in threads.values()]
             spawned = next((step for step in steps[1:] if step["source"] == "agent"), None)

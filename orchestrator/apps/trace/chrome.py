@@ -138,7 +138,9 @@ def _running(trace: Trace) -> list[Event]:
     events: list[Event] = []
     for worker in dict.fromkeys(attempt.worker for attempt in trace.attempts):
         own = [attempt for attempt in trace.attempts if attempt.worker == worker]
-        moves = [(each.start, 1) for each in own] + [(each.end, -1) for each in own if each.end is not None]
+        moves = [(attempt.start, 1) for attempt in own] + [
+            (attempt.end, -1) for attempt in own if attempt.end is not None
+        ]
         live = 0
         for at, by in sorted(moves):
             live += by

@@ -79,9 +79,9 @@ def trace(
     if send and (form != "otel" or out is not None):
         raise UsageError("--send goes with --format otel and without --out: spans are sent or written")
     allow(*(allowed or ()))
-    journal, found = journal_of(run, place_of(place), only)
+    journal, run_id = journal_of(run, place_of(place), only)
     with opened(as_json) as output:
-        made = read_trace(journal, Plugins(), found)
+        made = read_trace(journal, Plugins(), run_id)
         ending = {"otel": ".otel.jsonl", "json": ".json", "mooncake": ".mooncake.jsonl"}.get(form, f".{form}.json")
         path = (out or default_name(made, ending)).expanduser()
         if form == "otel":
@@ -117,8 +117,8 @@ def _ray_events(path: Path | None) -> list[Any]:
     if path is None:
         return []
     try:
-        said = json.loads(path.expanduser().read_text(encoding="utf-8"))
-        events = said.get("traceEvents") if isinstance(said, dict) else said
+        data = json.loads(path.expanduser().read_text(encoding="utf-8"))
+        events = data.get("traceEvents") if isinstance(data, dict) else data
     except OSError as error:
         raise UsageError(f"--ray {path} cannot be read: {error.strerror}") from None
     except ValueError:
@@ -170,14 +170,14 @@ def export_spans(
 def _send(spans: Sequence[ReadableSpan], exporter: SpanExporter | None) -> None:
     from opentelemetry.sdk.trace.export import SpanExportResult
 
-    for each in [exporter] if exporter is not None else telemetry.exporters():
+    for target in [exporter] if exporter is not None else telemetry.exporters():
         for start in range(0, len(spans), 512):
-            if each.export(spans[start : start + 512]) is not SpanExportResult.SUCCESS:
+            if target.export(spans[start : start + 512]) is not SpanExportResult.SUCCESS:
                 raise ConfigError(
-                    f"spans could not be sent by {type(each).__name__}: check OTEL_EXPORTER_OTLP_ENDPOINT and the "
+                    f"spans could not be sent by {type(target).__name__}: check OTEL_EXPORTER_OTLP_ENDPOINT and the "
                     "collector there"
                 )
-        each.shutdown()
+        target.shutdown()
 
 
 def _plain(trace: Trace) -> Any:

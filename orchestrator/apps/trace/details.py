@@ -55,7 +55,7 @@ def steps_in_detail(trace: Trace) -> Iterator[dict[str, Any]]:
 def _planned(step: StepRecord, known: Mapping[str, StepRecord], args: JsonValue) -> dict[str, Any]:
     plan = step.plan
     assert plan is not None
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "prompt": [],
         "tool": "",
         "args": None,
@@ -69,15 +69,15 @@ def _planned(step: StepRecord, known: Mapping[str, StepRecord], args: JsonValue)
     }
     match plan.op:
         case Think() as op:
-            said["prompt"] = list(_pieces(step, op, known))
+            fields["prompt"] = list(_pieces(step, op, known))
             given = op.sampling.model_dump(mode="json", exclude_defaults=True)
             defaults = op.sampling.model_dump(mode="json", include={"max_tokens", "temperature"})
-            said["sampling"] = {**defaults, **given}
+            fields["sampling"] = {**defaults, **given}
         case Join() as op:
-            said["merge"], said["rule"] = named(op.merge), _rule(op)
+            fields["merge"], fields["rule"] = named(op.merge), _rule(op)
         case op:
-            said["tool"], said["args"] = op.tool, op.args if args is None else args
-    return said
+            fields["tool"], fields["args"] = op.tool, op.args if args is None else args
+    return fields
 
 
 def _pieces(step: StepRecord, op: Think, known: Mapping[str, StepRecord]) -> Iterator[dict[str, Any]]:
@@ -103,15 +103,15 @@ def named(plugin: Plugin) -> str:
     """Return a plugin with its options, long ones cut."""
     if not plugin.options:
         return plugin.name
-    said = ",".join(f"{key}={_short(value)}" for key, value in plugin.options.items())
-    return f"{plugin.name}:{said}"
+    options = ",".join(f"{key}={_short(value)}" for key, value in plugin.options.items())
+    return f"{plugin.name}:{options}"
 
 
 def _short(value: object) -> str:
     if isinstance(value, dict) and "name" in value:
         return str(value["name"])
-    said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return said if len(said) <= _OPTION else said[: _OPTION - 1] + "…"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _OPTION else text[: _OPTION - 1] + "…"
 
 
 def limits(budget: Budget | None) -> str:

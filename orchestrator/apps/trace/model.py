@@ -120,12 +120,12 @@ class Trace:
 
     def wall(self, at: float) -> float:
         """Return the Unix time, in seconds, of a time of this trace."""
-        clock = next((each for each in reversed(self.clocks) if each.at <= at), self.clocks[0])
+        clock = next((clock for clock in reversed(self.clocks) if clock.at <= at), self.clocks[0])
         return clock.zero + at
 
     def step(self, id: str) -> StepRecord:
         """Return a step by id. Raises `KeyError`."""
-        for each in self.steps:
-            if each.step == id:
-                return each
+        for step in self.steps:
+            if step.step == id:
+                return step
         raise KeyError(id)

@@ -27,8 +27,10 @@ def mooncake(trace: Trace, block: int = BLOCK, ids: dict[bytes, int] | None = No
     are empty where the engine told no token ids."""
     numbers = {} if ids is None else ids
     steps = {step.step: step for step in trace.steps}
-    told = sorted((attempt for attempt in trace.attempts if attempt.read), key=lambda each: (each.start, each.id))
-    ends = {each.step: each for each in told}
+    told = sorted(
+        (attempt for attempt in trace.attempts if attempt.read), key=lambda attempt: (attempt.start, attempt.id)
+    )
+    ends = {attempt.step: attempt for attempt in told}
     rows: list[dict[str, Any]] = []
     for attempt in told:
         if attempt.op.kind != "think":
@@ -43,21 +45,21 @@ def mooncake(trace: Trace, block: int = BLOCK, ids: dict[bytes, int] | None = No
             "input_length": attempt.usage.prompt,
             "output_length": attempt.usage.completion,
             "hash_ids": _blocks(prompt, block, numbers),
-            "wait_for": [each.step.partition(":")[2] for each in waited],
+            "wait_for": [attempt.step.partition(":")[2] for attempt in waited],
         }
         if waited:
-            after = max(each.end or each.start for each in waited)
+            after = max(attempt.end or attempt.start for attempt in waited)
             row["tool_wait_ms"] = round(max(0.0, attempt.start - after) * 1000, 3)
         rows.append(row)
     for row in rows:
-        row["branches"] = [each["request_id"] for each in rows if row["request_id"] in each["wait_for"]]
+        row["branches"] = [later["request_id"] for later in rows if row["request_id"] in later["wait_for"]]
     return rows
 
 
 def _before(step: str, steps: Mapping[str, StepRecord], ends: Mapping[str, AttemptRecord]) -> list[AttemptRecord]:
     """Return the model calls that a step waited for: those that it reads, through joins and tools, or else the one that
     spawned it."""
-    found: dict[str, AttemptRecord] = {}
+    before: dict[str, AttemptRecord] = {}
     seen: set[str] = set()
     begin = steps.get(step)
     above = [] if begin is None else [*begin.needs, *([begin.after] if begin.after else [])]
@@ -70,10 +72,10 @@ def _before(step: str, steps: Mapping[str, StepRecord], ends: Mapping[str, Attem
         seen.add(name)
         attempt, known = ends.get(name), steps.get(name)
         if attempt is not None and attempt.op.kind == "think":
-            found[name] = attempt
+            before[name] = attempt
         elif known is not None:
             above += [*known.needs, *([known.owner] if known.owner and not known.needs else [])]
-    return sorted(found.values(), key=lambda each: (each.start, each.id))
+    return sorted(before.values(), key=lambda attempt: (attempt.start, attempt.id))
 
 
 def _blocks(prompt: Sequence[int], block: int, numbers: dict[bytes, int]) -> list[int]:

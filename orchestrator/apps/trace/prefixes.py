@@ -65,8 +65,8 @@ def prefix_tree(contexts: Sequence[CallContext]) -> tuple[list[Segment], Literal
     Contexts come in the order in which the calls began. Where some calls have ids and others have not (they were
     stopped before the engine said anything), the latter branch off where the ids that they were sent end.
     """
-    unit: Literal["tokens", "words"] = "tokens" if any(each.has_ids for each in contexts) else "words"
-    laid = [_by_ids(each) if unit == "tokens" else _by_words(each) for each in contexts]
+    unit: Literal["tokens", "words"] = "tokens" if any(context.has_ids for context in contexts) else "words"
+    laid = [_by_ids(context) if unit == "tokens" else _by_words(context) for context in contexts]
     root = _Branch((), 0, None)
     ends = [
         _write(_read(root, prompt, context.line), len(prompt), output, step)
@@ -100,13 +100,13 @@ def _by_ids(context: CallContext) -> _Laid:
 
 def _by_words(context: CallContext) -> _Laid:
     result, usage = context.result, context.usage
-    said: list[Unit] = []
+    units: list[Unit] = []
     for part in context.prompt:
-        said.extend(_WORD.findall(part.text) if part.kind == "text" else part.ids)
+        units.extend(_WORD.findall(part.text) if part.kind == "text" else part.ids)
     output = result.value if result is not None and isinstance(result.value, str) and result.value else context.text
     # A server counts tokens of its own; the same share of the words is taken to be cached.
     share = usage.cached / usage.prompt if usage.prompt else 0.0
-    return context.step, tuple(said), tuple(_WORD.findall(output)), round(share * len(said))
+    return context.step, tuple(units), tuple(_WORD.findall(output)), round(share * len(units))
 
 
 def _read(root: _Branch, units: tuple[Unit, ...], line: frozenset[str]) -> _Branch:
@@ -136,11 +136,11 @@ def _write(node: _Branch, at: int, units: tuple[Unit, ...], step: str) -> _Branc
 
 def _alike(node: _Branch, units: tuple[Unit, ...], at: int, line: frozenset[str]) -> _Branch | None:
     """Return the child that a prompt goes on in: an output of its own line of steps, else what goes along furthest."""
-    found = node.children.get(units[at], [])
-    for child in found:
+    children = node.children.get(units[at], [])
+    for child in children:
         if child.maker in line:
             return child
-    return max(found[:_LOOKED_AT], key=lambda child: _common(child.units, units, at), default=None)
+    return max(children[:_LOOKED_AT], key=lambda child: _common(child.units, units, at), default=None)
 
 
 def _split(child: _Branch, common: int) -> _Branch:

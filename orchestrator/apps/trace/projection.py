@@ -43,7 +43,7 @@ def trace_of(
         policies=tuple(map(named, request.policies)),
         budget=limits(request.budget),
         seed=request.seed,
-        clocks=tuple(Clock(each.at - began, each.zero + began, each.exact) for each in clocks),
+        clocks=tuple(Clock(clock.at - began, clock.zero + began, clock.exact) for clock in clocks),
         seconds=run.seconds,
         notes=list(notes),
     )
@@ -56,7 +56,7 @@ def trace_of(
         trace.notes.append(UNFINISHED)
     if len(clocks) > 1:
         trace.notes.append(f"it was interrupted and resumed: {len(clocks)} sessions, whose pauses are left out")
-    if not all(each.exact for each in clocks):
+    if not all(clock.exact for clock in clocks):
         trace.notes.append("the journal tells wall-clock time to the second only")
     if run.records is None:
         return trace
@@ -64,7 +64,7 @@ def trace_of(
     trace.steps, trace.attempts = _steps(run), run.attempts
     if finish is not None:
         trace.verified = None if finish.result is None else _verified(task, finish.result)
-        trace.waited_for = tuple(each.step for each in report(run).waited_for)
+        trace.waited_for = tuple(step.step for step in report(run).waited_for)
     trace.hosts = [_worker(worker, began, trace.seconds) for worker in workers]
     _assign_lanes(trace.attempts)
     trace.votes = votes_of(trace.steps, task)
@@ -98,7 +98,7 @@ def _contexts(run: RunRecord, steps: Sequence[StepRecord]) -> list[CallContext]:
         if attempt.read or not told.get(attempt.step, attempt).read:
             told[attempt.step] = attempt
     made: list[CallContext] = []
-    for attempt in sorted(told.values(), key=lambda each: (each.start, each.id)):
+    for attempt in sorted(told.values(), key=lambda attempt: (attempt.start, attempt.id)):
         op = attempt.op
         if op.kind == "think" and attempt.step in known:
             begin = (Text(text=op.begin),) if op.begin else ()
@@ -113,18 +113,18 @@ def _line(step: StepRecord, known: dict[str, StepRecord]) -> frozenset[str]:
     line: set[str] = set()
     above = [step.after]
     while above:
-        each = above.pop()
-        if each is not None and each not in line:
-            line.add(each)
-            above += [known[each].after, known[each].source]
+        name = above.pop()
+        if name is not None and name not in line:
+            line.add(name)
+            above += [known[name].after, known[name].source]
     return frozenset(line)
 
 
 def _verified(task: Task, result: Result) -> bool | None:
     try:
         value = result.value
-        found = task.extract(value) if isinstance(value, str) else value
-        return None if found is None else task.verify(found)
+        answer = task.extract(value) if isinstance(value, str) else value
+        return None if answer is None else task.verify(answer)
     except Exception:  # a task of somebody else's, asked about what it did not expect: then it cannot tell
         return None
 
@@ -132,13 +132,13 @@ def _verified(task: Task, result: Result) -> bool | None:
 def _worker(there: WorkerRecord, began: float, seconds: float) -> WorkerRecord:
     ups = [(start - began, None if end is None else end - began) for start, end in there.ups]
     shown = [(max(0.0, start), end) for start, end in ups if end is None or end > 0]
-    return replace(there, ups=[each for each in shown if each[0] <= seconds])
+    return replace(there, ups=[span for span in shown if span[0] <= seconds])
 
 
 def _assign_lanes(attempts: Sequence[AttemptRecord]) -> None:
     """Give each attempt the lowest slot of its worker that is free for all of its time."""
     free_from: dict[str, list[float]] = {}
-    for attempt in sorted(attempts, key=lambda each: (each.start, each.id)):
+    for attempt in sorted(attempts, key=lambda attempt: (attempt.start, attempt.id)):
         lanes = free_from.setdefault(attempt.worker, [])
         end = attempt.end if attempt.end is not None else float("inf")
         attempt.lane = next((lane for lane, until in enumerate(lanes) if until <= attempt.start), len(lanes))

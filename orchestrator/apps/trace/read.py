@@ -84,7 +84,7 @@ def read_trace(path: Location | str, plugins: PluginRegistry, run: str | None = 
     trace = trace_of(record, log.workers.values(), clocks, notes)
     trace.model, trace.server = _model(header, trace)
     trace.plait = header.plait
-    trace.others = tuple(each for each in runs if each != run)
+    trace.others = tuple(other for other in runs if other != run)
     return trace
 
 

@@ -23,7 +23,7 @@ def votes_of(steps: Sequence[StepRecord], task: Task) -> list[Vote]:
     known = {step.step: step for step in steps}
     joins = [step for step in steps if step.kind == "join" and len(step.needs) > 1]
     votes = [_vote(step, [known[need] for need in step.needs], task) for step in joins]
-    return sorted(votes, key=lambda each: (each.at is None, each.at or 0.0))
+    return sorted(votes, key=lambda vote: (vote.at is None, vote.at or 0.0))
 
 
 def _vote(join: StepRecord, branches: Sequence[StepRecord], task: Task) -> Vote:
@@ -76,7 +76,7 @@ def _ballots(verdict: JsonValue, heard: Iterable[StepRecord], task: Task) -> tup
         )
         for key, steps in classes.items()
     ]
-    return tuple(sorted(ballots, key=lambda each: (not each.chosen, not each.answer, -len(each.steps))))
+    return tuple(sorted(ballots, key=lambda ballot: (not ballot.chosen, not ballot.answer, -len(ballot.steps))))
 
 
 def _answer(value: JsonValue, task: Task) -> JsonValue:

@@ -41,9 +41,9 @@ def view(
     The file needs no server and loads nothing. It holds the run's prompts and texts.
     """
     allow(*(allowed or ()))
-    journal, found = journal_of(run, place_of(place), only)
+    journal, run_id = journal_of(run, place_of(place), only)
     with opened(as_json) as output:
-        trace = read_trace(journal, Plugins(), found)
+        trace = read_trace(journal, Plugins(), run_id)
         path = (out or default_name(trace, ".html")).expanduser()
         written = page(trace).encode()
         write_private(path, written)

@@ -81,8 +81,8 @@ def _filled(whole: str, parts: dict[str, str]) -> str:
 
 def embedded(data: object) -> str:
     """Return data as JSON that can stand inside a script element: ASCII, and no character that HTML gives a meaning."""
-    said = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
-    return said.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def data_of(trace: Trace) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def _step(
         **{key: cut(step[key]) for key in ("label", "text", "why")},
         "id": step["id"],
         "owner": places.get(step["owner"], -1),
-        "needs": [places[each] for each in step["needs"] if each in places],
+        "needs": [places[name] for name in step["needs"] if name in places],
         "after": places.get(step["after"], -1),
         "moves": [[move["at"], move["state"], cut(move["reason"])] for move in moves],
         "prompt": [
@@ -215,7 +215,7 @@ def _vote(vote: Vote, places: dict[str, int], cut: _Cutter) -> dict[str, Any]:
         "why": cut(vote.why),
         "early": vote.early,
         "ballots": ballots,
-        "unheard": [places[each] for each in vote.unheard],
+        "unheard": [places[name] for name in vote.unheard],
     }
 
 
@@ -224,7 +224,9 @@ def _segment(segment: Segment, places: dict[str, int], cut: _Cutter) -> dict[str
         "parent": -1 if segment.parent is None else segment.parent,
         "start": segment.start,
         "length": segment.length,
-        "contacts": [[places[each.step], each.cached, each.computed, each.generated] for each in segment.contacts],
+        "contacts": [
+            [places[contact.step], contact.cached, contact.computed, contact.generated] for contact in segment.contacts
+        ],
         "text": cut(segment.text),
     }
 
@@ -235,9 +237,9 @@ def _finite(value: Any) -> Any:
         case float():
             return round(value, 6) if abs(value) < float("inf") else None
         case dict():
-            return {key: _finite(each) for key, each in value.items()}
+            return {key: _finite(inner) for key, inner in value.items()}
         case list():
-            return [_finite(each) for each in value]
+            return [_finite(inner) for inner in value]
         case _:
             return value
 

@@ -48,13 +48,13 @@ def demo(
                     "puzzles": [problem.text for problem in problems],
                     "ways": {way.key: way.tally.summary() for way in compared},
                     "answers": {way.key: list(way.tally.records.values()) for way in compared},
-                    **{name: {way.key: way.summary() for way in each} for name, each in asked.items()},
+                    **{name: {way.key: way.summary() for way in ways} for name, ways in asked.items()},
                     "start_seconds": round(start, 3),
                     "seconds": round(seconds, 3),
                 }
             )
         failures = [way.tally.first_failure for way in compared] + [
-            way.failure for each in asked.values() for way in each
+            way.failure for ways in asked.values() for way in ways
         ]
         failure = next(filter(None, failures), "")
         if failure:

@@ -78,6 +78,6 @@ async def ask_plainly(config: Config, output: Output, stopper: Stopper) -> Plain
             if answer.status == "cancelled":
                 break
             figures.add(answer)
-            said = " ".join(str(answer.answer).split())
-            console.print(f"{text}  [{how}, {answer.seconds:.1f} s]\n  {said}", markup=False)
+            reply = " ".join(str(answer.answer).split())
+            console.print(f"{text}  [{how}, {answer.seconds:.1f} s]\n  {reply}", markup=False)
     return figures

@@ -111,13 +111,13 @@ async def _solve(
 
 def _say(problem: CountdownProblem, answer: Answer, solved: bool, console: Console) -> None:
     """Print a puzzle's end in one line."""
-    said = "no answer" if answer.answer is None else _pretty(answer.answer) + ("" if solved else "  (wrong)")
+    text = "no answer" if answer.answer is None else _pretty(answer.answer) + ("" if solved else "  (wrong)")
     mark = ("✓", "green") if solved else ("✗", "red")
     cost = f"{answer.total_tokens:>5} tok {answer.seconds:>5.1f} s"
     line = Text.assemble(mark, " ", f"{problem.text:<18}")
     room = min(console.width, _WIDE + 20) - line.cell_len - len(cost) - 3
-    said = said if len(said) <= room else said[: max(1, room - 1)] + "…"
-    line.append("  ").append(said.ljust(room), "" if solved else "dim").append(f" {cost}", "dim")
+    text = text if len(text) <= room else text[: max(1, room - 1)] + "…"
+    line.append("  ").append(text.ljust(room), "" if solved else "dim").append(f" {cost}", "dim")
     console.print(line, no_wrap=True, overflow="ellipsis")
 
 
@@ -134,12 +134,12 @@ def close_puzzles(compared: Sequence[Way], console: Console) -> None:
         table.add_column(name, justify="right")
     for way in compared:
         tally = way.tally
-        each = max(1, tally.n)
+        count = max(1, tally.n)
         table.add_row(
             way.key,
             f"{tally.solved}/{tally.n}",
-            f"{tally.critical / each:.0f}",
-            f"{tally.total / each:.0f}",
+            f"{tally.critical / count:.0f}",
+            f"{tally.total / count:.0f}",
             str(tally.cached),
             f"{tally.seconds:.1f}",
         )

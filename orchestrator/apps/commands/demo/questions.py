@@ -177,10 +177,10 @@ def _say(answer: Answer, text: str, console: Console) -> None:
     """Print a question's end in one line."""
     mark = ("✓", "green") if answer.verified else ("✗", "red")
     cost = f"{calls_of(answer):>3} model calls {answer.seconds:>5.1f} s"
-    said = "no answer" if answer.answer is None else str(answer.answer)
-    room = min(console.width, _WIDE) - len(cost) - len(said) - 6
+    reply = "no answer" if answer.answer is None else str(answer.answer)
+    room = min(console.width, _WIDE) - len(cost) - len(reply) - 6
     shown = text if len(text) <= room else text[: max(1, room - 1)] + "…"
-    line = Text.assemble(mark, " ", shown.ljust(room), "  ", said)
+    line = Text.assemble(mark, " ", shown.ljust(room), "  ", reply)
     console.print(line.append(f" {cost}", "dim"), no_wrap=True, overflow="ellipsis")
 
 

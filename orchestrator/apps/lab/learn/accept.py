@@ -40,13 +40,13 @@ def flip_p(differences: Sequence[float], draws: int = 20_000) -> float:
     """Return the chance of a sum of differences that is as high or higher where each is as likely as its negative: the
     one-sided paired randomisation test (Fisher, 1935; Pitman, 1937). Where all are of one size this is the sign test,
     and exact; else it is drawn, with seed 0."""
-    told = [each for each in differences if each]
-    if len({abs(each) for each in told}) < 2:
-        return sign_p(sum(each > 0 for each in told), sum(each < 0 for each in told))
-    sizes, found = np.asarray(told), math.fsum(told) - 1e-9
+    told = [difference for difference in differences if difference]
+    if len({abs(difference) for difference in told}) < 2:
+        return sign_p(sum(difference > 0 for difference in told), sum(difference < 0 for difference in told))
+    sizes, total = np.asarray(told), math.fsum(told) - 1e-9
     rng = np.random.default_rng(0)
     high = sum(
-        int(np.count_nonzero((rng.integers(0, 2, (1000, sizes.size)) * 2 - 1) @ sizes >= found))
+        int(np.count_nonzero((rng.integers(0, 2, (1000, sizes.size)) * 2 - 1) @ sizes >= total))
         for _ in range(draws // 1000)
     )
     return (high + 1) / (draws + 1)
@@ -66,7 +66,7 @@ def paired_test(before: Sequence[float], after: Sequence[float], level: float = 
     known = [new - old for old, new in pairs if not math.isnan(new)]
     lost = len(pairs) - len(known)
     differences = [*known, *[-max(map(abs, known), default=1.0) or -1.0] * lost]
-    wins, losses = sum(each > 0 for each in differences), sum(each < 0 for each in differences)
+    wins, losses = sum(difference > 0 for difference in differences), sum(difference < 0 for difference in differences)
     p, more = flip_p(differences), math.fsum(differences) / max(1, len(before))
     return PairedTest(more > 0 and p <= level / max(1, tried), wins, losses, p, more)
 
@@ -89,8 +89,8 @@ def halving(
     for number in range(rounds):
         upto = problems if number == rounds - 1 else max(1, problems // keep ** (rounds - 1 - number))
         if upto > done:
-            for place, each in enumerate(left):
-                scores = score(each, done, upto)
+            for place, candidate in enumerate(left):
+                scores = score(candidate, done, upto)
                 sums[place] += sum(score for score in scores if not math.isnan(score))
                 spent += len(scores)
             done = upto

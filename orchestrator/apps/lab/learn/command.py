@@ -51,26 +51,26 @@ def strategies(
 ) -> None:
     """Count how well strategies did, by task, for `route:by=record`."""
     left = ExclusionCounts()
-    found = list(entries(place_of(place), []))
-    table = count(export(found, Plugins(), left, unanswered=True), price, arm or ())
+    runs = list(entries(place_of(place), []))
+    table = count(export(runs, Plugins(), left, unanswered=True), price, arm or ())
     tasks = sorted({task for task, _ in table.rows})
     made = {task: drawing(table, task).model_dump(mode="json") for task in tasks}
     if out is not None:
         out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     with opened(as_json) as output:
         if as_json:
-            output.result({"runs": len(found), "unjudged": table.unjudged, "left": left.why, "routes": made})
+            output.result({"runs": len(runs), "unjudged": table.unjudged, "left": left.why, "routes": made})
             return
         shown = Shown(box=None, pad_edge=False)
         for name in ("task", "strategy", "runs", "right", "tokens a run", "wins"):
             shown.add_column(name, justify="left" if name in ("task", "strategy") else "right")
         for (task, key), row in sorted(table.rows.items()):
-            each = f"{row.tokens / row.runs:.0f}" if row.runs else "-"
-            shown.add_row(task, key, str(row.runs), str(row.right), each, f"{row.wins:.1f}")
+            tokens = f"{row.tokens / row.runs:.0f}" if row.runs else "-"
+            shown.add_row(task, key, str(row.runs), str(row.right), tokens, f"{row.wins:.1f}")
         output.people.print(shown)
         if table.unjudged:
-            said = f"{counted(table.unjudged, 'run')} left out: their task cannot tell what is right"
-            output.people.print(said, markup=False)
+            note = f"{counted(table.unjudged, 'run')} left out: their task cannot tell what is right"
+            output.people.print(note, markup=False)
 
 
 @common_options
@@ -109,18 +109,20 @@ def prompts(
         made: list[Round[DatasetQuestion]] = []
         learner = _Learner(config, request, concurrency)
         run_stoppable(lambda stopper: learner.run(versions, questions, rounds, level, made, output, stopper))
-        said = [
-            {"failed": each.failed, "proposed": each.proposed, "faults": each.faults,
-             "outcome": None if each.outcome is None else str(each.outcome),
-             "version": None if each.version is None else each.version.number}
-            for each in made
+        rounds_made = [
+            {"failed": trial.failed, "proposed": trial.proposed, "faults": trial.faults,
+             "outcome": None if trial.outcome is None else str(trial.outcome),
+             "version": None if trial.version is None else trial.version.number}
+            for trial in made
         ]  # fmt: skip
         if as_json:
-            output.result({"version": versions.current.number, "values": versions.current.values, "rounds": said})
+            output.result(
+                {"version": versions.current.number, "values": versions.current.values, "rounds": rounds_made}
+            )
             return
-        for number, each in enumerate(made, 1):
-            what = str(each.outcome) if each.outcome is not None else "; ".join(each.faults) or "nothing failed"
-            output.people.print(f"round {number}: {counted(each.failed, 'failure')}; {what}", markup=False)
+        for number, trial in enumerate(made, 1):
+            what = str(trial.outcome) if trial.outcome is not None else "; ".join(trial.faults) or "nothing failed"
+            output.people.print(f"round {number}: {counted(trial.failed, 'failure')}; {what}", markup=False)
         if versions.current.parent is not None:
             output.people.print(versions.diff(versions.current.parent, versions.current.number), markup=False)
 
@@ -177,13 +179,13 @@ class _Learner:
             place, question = item
             text = f"{before}\n\n{question.text}" if before else question.text
             answer = await session.orchestrator.run(given.updated({"text": text}))
-            found = self._log.pop(answer.run)
+            record = self._log.pop(answer.run)
             right = question.is_right(answer.answer)
             wanted = "" if question.want is None else f"; wanted {json.dumps(question.want)}"
             feedback = f"the answer {json.dumps(answer.answer)} is wrong{wanted}"
             if answer.failure is not None:
                 feedback = answer.failure.message
-            out[place] = ProblemTrial(float(right), "" if right or found is None else lesson(found, feedback))
+            out[place] = ProblemTrial(float(right), "" if right or record is None else lesson(record, feedback))
 
         await for_each(list(enumerate(part)), one, min(self._concurrency, max(1, len(part))), stopper)
         if stopper.requested:
@@ -196,13 +198,13 @@ def show(declared: Declared, as_json: Json = False) -> None:
     versions = versions_of(declared)
     with opened(as_json) as output:
         if as_json:
-            said = [each.model_dump(mode="json") for each in versions.all]
-            output.result({"current": versions.current.number, "versions": said})
+            rows = [version.model_dump(mode="json") for version in versions.all]
+            output.result({"current": versions.current.number, "versions": rows})
             return
-        for each in versions.all:
-            mark = "*" if each.number == versions.current.number else " "
-            parent = "" if each.parent is None else f" from {each.parent}"
-            output.people.print(f"{mark} {each.number}{parent}  {each.why or 'as declared'}", markup=False)
+        for version in versions.all:
+            mark = "*" if version.number == versions.current.number else " "
+            parent = "" if version.parent is None else f" from {version.parent}"
+            output.people.print(f"{mark} {version.number}{parent}  {version.why or 'as declared'}", markup=False)
 
 
 def diff(

@@ -63,11 +63,11 @@ async def improve(
     set to measure what came out at the end.
     """
     now = dict(versions.current.values)
-    failed = [each for each in await solve(now, train) if not each.score >= 1.0]
+    failed = [trial for trial in await solve(now, train) if not trial.score >= 1.0]
     if not failed:
         return Round(0)
     learnables = list(versions.learnables.values())
-    plan = reflection(learnables, now, [each.lesson for each in failed], seed=seed, groups=groups)
+    plan = reflection(learnables, now, [trial.lesson for trial in failed], seed=seed, groups=groups)
     suggested = proposal(await ask(plan))
     changed = {name: value for name, value in suggested.items() if now.get(name) != value}
     made: Round[P] = Round(len(failed), changed)
@@ -79,7 +79,7 @@ async def improve(
         return made
     before = await solve(now, validation)
     after = await solve({**now, **changed}, validation)
-    made.outcome = paired_test([each.score for each in before], [each.score for each in after], level)
+    made.outcome = paired_test([trial.score for trial in before], [trial.score for trial in after], level)
     if made.outcome.accepted:
         made.version = versions.add(changed, str(made.outcome))
     return made

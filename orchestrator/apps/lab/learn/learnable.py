@@ -75,12 +75,12 @@ class Learnable(Frozen):
 def applied(planner: Plugin, policies: Sequence[Plugin], values: Values) -> tuple[Plugin, tuple[Plugin, ...]]:
     """Return a request's planner and policies with values in them. Raises `PluginError` for a policy that is none."""
     given = values.get("policy", "")
-    added = [each for each in (given if isinstance(given, list) else [given]) if each]
+    added = [policy for policy in (given if isinstance(given, list) else [given]) if policy]
     options = planner.options
     for name, value in values.items():
         if name not in ("text", "policy"):
             options = with_option(options, name, value)
-    return Plugin(name=planner.name, options=options), (*policies, *(Plugin.of(str(each)) for each in added))
+    return Plugin(name=planner.name, options=options), (*policies, *(Plugin.of(str(policy)) for policy in added))
 
 
 class Version(Frozen):
@@ -109,10 +109,11 @@ class Versions:
             return
         try:
             raw = json.loads(path.read_text(encoding="utf-8"))
-            self.all = [Version.model_validate(each) for each in raw["versions"]]
+            self.all = [Version.model_validate(version) for version in raw["versions"]]
             self._now = int(raw["current"])
-            names = {name for each in self.all for name in each.values}
-            if [each.number for each in self.all] != list(range(len(self.all))) or not 0 <= self._now < len(self.all):
+            names = {name for version in self.all for name in version.values}
+            count = len(self.all)
+            if [version.number for version in self.all] != list(range(count)) or not 0 <= self._now < count:
                 raise ValueError("its versions are not in order")
         except ValidationError as error:
             detail = error.errors(include_url=False)[0]
@@ -165,8 +166,8 @@ class Versions:
         return "\n".join(lines)
 
     def _write(self) -> None:
-        said = {"current": self._now, "versions": [each.model_dump(mode="json") for each in self.all]}
-        write_private(self._path, (json.dumps(said, ensure_ascii=False, indent=1) + "\n").encode())
+        data = {"current": self._now, "versions": [version.model_dump(mode="json") for version in self.all]}
+        write_private(self._path, (json.dumps(data, ensure_ascii=False, indent=1) + "\n").encode())
 
 
 def _text(value: JsonValue) -> str:

@@ -48,26 +48,28 @@ def numbers(
     versions, left = versions_of(declared), ExclusionCounts()
     questions = _drawn(place_of(place), left)
     others = [] if check is None else _drawn(place_of(check), left)
-    replay = Replay(Plugin.of(planner), [Plugin.of(each) for each in policy or ()])
+    replay = Replay(Plugin.of(planner), [Plugin.of(spec) for spec in policy or ()])
     before = dict(versions.current.values)
-    found = learn(versions, replay, questions, price=price, level=level, seed=seed)
-    tested = {"in force": found.before, "best": found.after}
-    checked = {"in force": replay.runs(before, others), "best": replay.runs(found.best, others)} if others else {}
+    result = learn(versions, replay, questions, price=price, level=level, seed=seed)
+    tested = {"in force": result.before, "best": result.after}
+    checked = {"in force": replay.runs(before, others), "best": replay.runs(result.best, others)} if others else {}
     with opened(as_json) as output:
         if as_json:
             output.result(
                 {
-                    "questions": found.questions, "unable": found.unable, "left": left.why, "tried": found.tried,
-                    "replays": found.replays, "not_tried": found.left, "before": before, "best": found.best,
-                    "outcome": None if found.outcome is None else str(found.outcome), "version": found.version,
+                    "questions": result.questions, "unable": result.unable, "left": left.why, "tried": result.tried,
+                    "replays": result.replays, "not_tried": result.left, "before": before, "best": result.best,
+                    "outcome": None if result.outcome is None else str(result.outcome), "version": result.version,
                     "tested": {name: _means(runs, price) for name, runs in tested.items()},
                     "checked": {name: _means(runs, price) for name, runs in checked.items()},
                 }
             )  # fmt: skip
             return
-        told = f"{counted(found.questions, 'question')}, {counted(found.tried, 'candidate')}, {found.replays} replays"
+        told = (
+            f"{counted(result.questions, 'question')}, {counted(result.tried, 'candidate')}, {result.replays} replays"
+        )
         output.people.print(told, markup=False)
-        for why, number in found.left.items():
+        for why, number in result.left.items():
             output.people.print(f"{counted(number, 'candidate')} not tried: {why}", markup=False)
         shown = Shown(box=None, pad_edge=False)
         for name in ("values", "questions", "right", "tokens", "worth"):
@@ -75,10 +77,10 @@ def numbers(
         for what, sides in (("", tested), (", checked", checked)):
             for name, runs in sides.items():
                 means = _means(runs, price)
-                shown.add_row(name + what, str(len(runs)), *(f"{means[each]:.4g}" for each in list(means)[1:]))
+                shown.add_row(name + what, str(len(runs)), *(f"{means[column]:.4g}" for column in list(means)[1:]))
         output.people.print(shown)
-        said = "nothing is better than what is in force" if found.outcome is None else str(found.outcome)
-        output.people.print(f"best: {json.dumps(found.best)}: {said}", markup=False, soft_wrap=True)
+        verdict = "nothing is better than what is in force" if result.outcome is None else str(result.outcome)
+        output.people.print(f"best: {json.dumps(result.best)}: {verdict}", markup=False, soft_wrap=True)
 
 
 def _drawn(place: Location, left: ExclusionCounts) -> list[LineSample]:

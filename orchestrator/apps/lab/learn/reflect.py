@@ -48,15 +48,15 @@ def lesson(run: RunRecord, feedback: str) -> str:
         if step is None or name in seen:
             continue
         seen[name] = None
-        above += [*step.needs, *(each for each in (step.after, step.source) if each)]
-    said: list[str] = []
+        above += [*step.needs, *(other for other in (step.after, step.source) if other)]
+    lines: list[str] = []
     for name, step in steps.items():
         if name in seen and step.kind != "join" and step.state in ("done", "failed", "expanded"):
             text = (
                 step.failure.message if step.failure is not None else as_text(step.value) if step.value else step.text
             )
-            said.append(f"- {step.path}: {_short(text)}")
-    return "\n".join([f"input: {_short(run.request.text)}", "steps:", *said, f"feedback: {_short(feedback)}"])
+            lines.append(f"- {step.path}: {_short(text)}")
+    return "\n".join([f"input: {_short(run.request.text)}", "steps:", *lines, f"feedback: {_short(feedback)}"])
 
 
 def groups_of(lessons: Sequence[str], seed: int, groups: int | None = None, told: int = TOLD) -> list[list[str]]:
@@ -67,10 +67,10 @@ def groups_of(lessons: Sequence[str], seed: int, groups: int | None = None, told
     for _ in range(min(told, count)):
         order = list(range(len(lessons)))
         rng.shuffle(order)
-        for each in order:
-            free = [group for group in places if each not in group]
-            min(free, key=len).append(each)
-    return [[lessons[each] for each in group] for group in places if group]
+        for place in order:
+            free = [group for group in places if place not in group]
+            min(free, key=len).append(place)
+    return [[lessons[place] for place in group] for group in places if group]
 
 
 def reflection(
@@ -90,7 +90,7 @@ def reflection(
     head = _variables(learnables, values)
     steps: list[Step] = []
     for number, group in enumerate(groups_of(lessons, seed, groups), 1):
-        told = "\n\n".join(f"## Run {place}\n{each}" for place, each in enumerate(group, 1))
+        told = "\n\n".join(f"## Run {place}\n{run_lesson}" for place, run_lesson in enumerate(group, 1))
         text = f"# Instruction\nThese runs failed. Propose changes of the variables that would have helped.\n\n{head}"
         text += f"\n\n# Failed runs\n{told}\n\n# Output\n{_REPLY}\n"
         steps.append(
@@ -106,8 +106,8 @@ def reflection(
             name = f"combine-{depth}-{number}"
             text = f"# Instruction\nMake one suggestion of these, and lose no rule that several have.\n\n{head}\n"
             prompt: list[Text | Ref] = [Text(text=text)]
-            for place, each in enumerate(part, 1):
-                prompt += [Text(text=f"\n# Suggestion {place}\n"), Ref(step=each)]
+            for place, suggestion in enumerate(part, 1):
+                prompt += [Text(text=f"\n# Suggestion {place}\n"), Ref(step=suggestion)]
             prompt.append(Text(text=f"\n\n# Output\n{_REPLY}\n"))
             steps.append(Step(name=name, op=Think(prompt=tuple(prompt), sampling=sampled), label="combine"))
             above.append(name)
@@ -118,7 +118,7 @@ def reflection(
 def proposal(text: str) -> Values:
     """Return the suggestion in a reply: of the last JSON object that has one. Empty for a reply without."""
     decoder = json.JSONDecoder()
-    found: Values = {}
+    suggested: Values = {}
     place = text.find("{")
     while place >= 0:
         try:
@@ -127,9 +127,9 @@ def proposal(text: str) -> Values:
             place = text.find("{", place + 1)
             continue
         if isinstance(value, dict) and isinstance(value.get("suggestion"), dict):
-            found = value["suggestion"]
+            suggested = value["suggestion"]
         place = text.find("{", end)
-    return found
+    return suggested
 
 
 def _variables(learnables: Sequence[Learnable], values: Mapping[str, JsonValue]) -> str:

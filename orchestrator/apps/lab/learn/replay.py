@@ -78,15 +78,15 @@ class CandidateRun(NamedTuple):
 def drawn(runs: Iterable[RunRecord]) -> list[LineSample]:
     """Return the questions of runs with all lines that were drawn for each, whatever planner drew them. Calls that go
     on in another's context have no line of their own."""
-    found: dict[tuple[str, str], LineSample] = {}
+    samples: dict[tuple[str, str], LineSample] = {}
     for run in runs:
         request = run.request
-        question = found.setdefault((repr(request.task), request.text), LineSample(request.text, request.task))
+        question = samples.setdefault((repr(request.task), request.text), LineSample(request.text, request.task))
         for attempt in run.calls:
             if attempt.result is not None and (key := _key(attempt.op)) is not None:
                 kept = attempt.result.model_copy(update={"prompt_ids": (), "token_ids": (), "drawn": None})
                 question.lines[key].append(kept)
-    return [each for each in found.values() if each.lines]
+    return [sample for sample in samples.values() if sample.lines]
 
 
 def _key(op: object) -> Key | None:
@@ -115,22 +115,22 @@ class Replay:
 
     def runs(self, values: Values, questions: Sequence[LineSample]) -> list[CandidateRun]:
         """Return what values come to on those questions that have the lines for it."""
-        found: list[CandidateRun] = []
+        results: list[CandidateRun] = []
         for question in questions:
             with contextlib.suppress(NotDrawn):
-                found.append(self.run(values, question))
-        return found
+                results.append(self.run(values, question))
+        return results
 
     def scores(self, values: Values, questions: Sequence[LineSample], price: float) -> list[float]:
         """Return what values are worth on each question (`CandidateRun.worth`); less than
         anything where lines are missing."""
-        found: list[float] = []
+        worths: list[float] = []
         for question in questions:
             try:
-                found.append(self.run(values, question).worth(price))
+                worths.append(self.run(values, question).worth(price))
             except NotDrawn:
-                found.append(-math.inf)
-        return found
+                worths.append(-math.inf)
+        return worths
 
     def _run(self, values: Values, question: LineSample) -> CandidateRun:
         planner, policies = applied(self._planner, self._policies, values)
@@ -187,28 +187,28 @@ def candidates(
     (whole numbers by ratio, others by difference), every one with every other; `most` of them, drawn at random, where
     there are more. Texts stay as they are. Raises `UsageError` for a number without bounds."""
     axes: list[list[tuple[str, JsonValue]]] = []
-    for each in learnables:
-        values: list[JsonValue] = [now[each.name]]
-        if each.kind == "choice":
-            values += each.choices
-        elif each.kind == "number":
-            if not (math.isfinite(each.low) and math.isfinite(each.high)):
-                raise UsageError(f"{each.name} needs both bounds, `low` and `high`: values between them are tried")
-            values += _between(each)
-        axes.append([(each.name, value) for place, value in enumerate(values) if value not in values[:place]])
-    grid = [dict(each) for each in itertools.product(*axes)]
+    for learnable in learnables:
+        values: list[JsonValue] = [now[learnable.name]]
+        if learnable.kind == "choice":
+            values += learnable.choices
+        elif learnable.kind == "number":
+            if not (math.isfinite(learnable.low) and math.isfinite(learnable.high)):
+                raise UsageError(f"{learnable.name} needs both bounds, `low` and `high`: values between them are tried")
+            values += _between(learnable)
+        axes.append([(learnable.name, value) for place, value in enumerate(values) if value not in values[:place]])
+    grid = [dict(values) for values in itertools.product(*axes)]
     rest = grid[1:]
     if len(rest) >= most:
         rest = random.Random(seed).sample(rest, most - 1)
     return [grid[0], *rest]
 
 
-def _between(each: Learnable) -> list[JsonValue]:
+def _between(learnable: Learnable) -> list[JsonValue]:
     parts = [place / (_POINTS - 1) for place in range(_POINTS)]
-    if each.whole:
-        low, high = max(1.0, each.low), max(1.0, each.high)
+    if learnable.whole:
+        low, high = max(1.0, learnable.low), max(1.0, learnable.high)
         return list(dict.fromkeys(round(low * (high / low) ** part) for part in parts))
-    return [round(each.low + (each.high - each.low) * part, 6) for part in parts]
+    return [round(learnable.low + (learnable.high - learnable.low) * part, 6) for part in parts]
 
 
 @dataclass(slots=True)
@@ -275,11 +275,11 @@ def learn(
         except PlaitError as error:
             left[str(error)] += 1
     best, spent = halving(able, lambda values, start, end: replay.scores(values, train[start:end], price), half)
-    before, after = ([replay.run(now, each) for each in test], replay.runs(best, test))
-    found = SearchResult(len(usable), len(questions) - len(usable), len(able), spent, dict(left), best, before, after)
+    before, after = ([replay.run(now, question) for question in test], replay.runs(best, test))
+    result = SearchResult(len(usable), len(questions) - len(usable), len(able), spent, dict(left), best, before, after)
     if best != now:
-        found.outcome = paired_test(replay.scores(now, test, price), replay.scores(best, test, price), level)
-        if found.outcome.accepted:
+        result.outcome = paired_test(replay.scores(now, test, price), replay.scores(best, test, price), level)
+        if result.outcome.accepted:
             changed = {name: value for name, value in best.items() if now[name] != value}
-            found.version = versions.add(changed, f"{found.outcome}, in replay").number
-    return found
+            result.version = versions.add(changed, f"{result.outcome}, in replay").number
+    return result

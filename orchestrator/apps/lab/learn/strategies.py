@@ -60,7 +60,7 @@ def count(runs: Iterable[ExportedRun], price: float = 0.0, arms: Sequence[str] =
     judge no answer at all, it says nothing.
     """
     table = Table()
-    wanted = {_key(each): each for each in map(Plugin.of, arms)}
+    wanted = {_key(arm): arm for arm in map(Plugin.of, arms)}
     unanswered: list[ExportedRun] = []
     for run in runs:
         if wanted and _key(run.run.request.planner) not in wanted:

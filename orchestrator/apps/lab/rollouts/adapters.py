@@ -57,7 +57,11 @@ def grpo_advantages(records: Iterable[Record], epsilon: float = 1e-6) -> dict[st
     A rollout counts once, however many sequences it has: a trainer that groups sequences gives a rollout of many
     threads more weight in the mean, and so other advantages. A rollout that is alone in its group keeps its reward.
     """
-    rewards = {each.rollout: (each.group, each.reward) for each in records if each.judged and each.reward is not None}
+    rewards = {
+        record.rollout: (record.group, record.reward)
+        for record in records
+        if record.judged and record.reward is not None
+    }
     groups: dict[str, list[float]] = {}
     for group, reward in rewards.values():
         groups.setdefault(group, []).append(reward)

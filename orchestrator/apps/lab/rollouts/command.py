@@ -93,10 +93,10 @@ def rollouts(
     header = {"prompts": _digest(prompts), **asked, "request": request.model_dump(mode="json", exclude_unset=True)}
     began = time.monotonic()
     with opened(as_json) as output, Store(log, header) as store:
-        found = len(store.done)
-        wanted = [each for each in todo(questions, branches) if each.rollout not in store.done]
-        if found:
-            output.progress.print(f"{counted(found, 'rollout')} are there from an earlier try", markup=False)
+        already = len(store.done)
+        wanted = [item for item in todo(questions, branches) if item.rollout not in store.done]
+        if already:
+            output.progress.print(f"{counted(already, 'rollout')} are there from an earlier try", markup=False)
         producer, stopped = Producer(request, judge, config.seed), False
         if wanted:
             pace = ProductionPace(concurrency, ahead, weights)
@@ -109,7 +109,7 @@ def rollouts(
             "status": "done" if whole else "cancelled" if stopped else "unfinished",
             "prompts": len(questions),
             "rollouts": len(store.done),
-            "resumed": found,
+            "resumed": already,
             "records": made.records,
             "tokens": made.tokens,
             "reward_mean": round(made.reward / max(1, made.rollouts - made.unjudged), 4),
@@ -165,14 +165,14 @@ def export_runs(
     known = None if tokenizer is None else tokenizer_of(tokenizer)
     with opened(as_json) as output:
         unread: list[str] = []
-        found = [entry for entry in entries(place_of(place), unread) if planner in (None, entry.planner)]
-        runs = export(found, Plugins(), left)
+        wanted = [entry for entry in entries(place_of(place), unread) if planner in (None, entry.planner)]
+        runs = export(wanted, Plugins(), left)
         if form == "tokens" and out.exists():
             raise UsageError(f"{out} is there already: name another file, or delete it")
         with select(runs, left, verified=verified, most=cheapest, distinct=distinct, by=by) as kept:
             rows = write_records(kept, out, left, known) if form == "tokens" else write_texts(kept, out, left, redact)
-        said = {
-            "runs": len(found),
+        summary = {
+            "runs": len(wanted),
             "kept": len(kept),
             "rows": rows,
             "left": left.why,
@@ -180,9 +180,9 @@ def export_runs(
             "out": str(out),
         }
         if as_json:
-            output.result(said)
+            output.result(summary)
             return
-        output.people.print(f"{out}: {rows} rows of {counted(len(kept), 'run')} out of {len(found)}", markup=False)
+        output.people.print(f"{out}: {rows} rows of {counted(len(kept), 'run')} out of {len(wanted)}", markup=False)
         for why, count in sorted(left.why.items()):
             output.people.print(f"  left out: {count} ({why})", markup=False)
 

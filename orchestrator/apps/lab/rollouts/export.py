@@ -237,15 +237,15 @@ def write_texts(runs: Iterable[TrainingRun], out: Path, left: ExclusionCounts, r
                 op, result = attempt.op, attempt.result
                 if not isinstance(op, Think) or result is None:
                     continue
-                said = told(as_text(result.value))
+                completion = told(as_text(result.value))
                 if op.messages:
                     turns = [
                         {"role": message.role, "content": told(_content(message.content))} for message in op.messages
                     ]
-                    row: dict[str, Any] = {"messages": [*turns, {"role": "assistant", "content": said}]}
+                    row: dict[str, Any] = {"messages": [*turns, {"role": "assistant", "content": completion}]}
                 elif all(isinstance(part, Text) for part in op.parts):
                     prompt = "".join(part.text for part in op.parts if isinstance(part, Text)) + op.begin
-                    row = {"prompt": told(prompt), "completion": said}
+                    row = {"prompt": told(prompt), "completion": completion}
                 else:
                     left.add("a call that continues token ids (use --format tokens)")
                     continue

@@ -78,11 +78,11 @@ class Feed:
                 self._filled.clear()
                 await self._filled.wait()
             rollout = self._ready.popleft()
-            oldest = min((version for each in rollout for version in each.versions), default=self.version)
+            oldest = min((version for record in rollout for version in record.versions), default=self.version)
             if self.version - oldest > self.max_staleness:
                 self.counts.stale += 1
                 self._give(1)
-            elif not all(each.judged for each in rollout):
+            elif not all(record.judged for record in rollout):
                 self.counts.unjudged += 1
                 self._give(1)
             else:

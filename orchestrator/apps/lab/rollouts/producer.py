@@ -53,7 +53,7 @@ class ProductionCounts:
         """Count a rollout."""
         self.rollouts += 1
         self.records += len(rollout)
-        self.tokens += sum(each.generated for each in rollout)
+        self.tokens += sum(record.generated for record in rollout)
         if rollout[0].judged:
             self.reward += rollout[0].reward or 0.0
         else:
@@ -125,24 +125,27 @@ class Producer:
             answer = await handle
         finally:
             revoke()
-        found = self.log.pop(handle.run)
-        if answer.status == "cancelled" or found is None:
+        run = self.log.pop(handle.run)
+        if answer.status == "cancelled" or run is None:
             return []
-        made = records(found, item.group, item.branch, self._reward(item.question, answer))
-        said = _said(answer)
+        made = records(run, item.group, item.branch, self._reward(item.question, answer))
+        meta = _said(answer)
         if not made:  # nothing was generated; it is written down, so that it is not tried for ever
-            return [Record(rollout=item.rollout, group=item.group, branch=item.branch, tokens=(), mask=(), meta=said)]
-        return [each.model_copy(update={"meta": {**each.meta, **said}}) if not each.index else each for each in made]
+            return [Record(rollout=item.rollout, group=item.group, branch=item.branch, tokens=(), mask=(), meta=meta)]
+        return [
+            record.model_copy(update={"meta": {**record.meta, **meta}}) if not record.index else record
+            for record in made
+        ]
 
 
 def _said(answer: Answer) -> dict[str, Any]:
     """Return what the first record of a rollout says about its run."""
-    said: dict[str, Any] = {
+    meta: dict[str, Any] = {
         "status": answer.status,
         "critical": answer.critical_path_tokens,
         "total": answer.total_tokens,
         "seconds": round(answer.seconds, 4),
     }
     if answer.failure is not None:
-        said["failure"] = answer.failure.kind
-    return said
+        meta["failure"] = answer.failure.kind
+    return meta

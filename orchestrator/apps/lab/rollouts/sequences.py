@@ -65,7 +65,7 @@ def records(run: RunRecord, group: str, branch: int = 0, reward: float | None = 
             made.append(sequence)
         _write(sequence, prompt, attempt)
         where[attempt.step] = (sequence, len(sequence.tokens))
-    return [_record(each, run, group, branch, len(made), reward) for each in made if each.steps]
+    return [_record(sequence, run, group, branch, len(made), reward) for sequence in made if sequence.steps]
 
 
 def _heirs(calls: Sequence[AttemptRecord], steps: Mapping[str, StepRecord]) -> dict[str, str]:

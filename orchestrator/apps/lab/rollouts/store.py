@@ -180,15 +180,15 @@ class RolloutReader:
         return out
 
     def _wanted(self, rollout: list[Record], version: int) -> bool:
-        oldest = min((version_ for each in rollout for version_ in each.versions), default=version)
+        oldest = min((version_ for record in rollout for version_ in record.versions), default=version)
         if self._max is not None and version - oldest > self._max:
             self.counts.stale += 1
             return False
-        if not self._supervised and not all(each.judged for each in rollout):
+        if not self._supervised and not all(record.judged for record in rollout):
             self.counts.unjudged += 1
             return False
         faults = [fault for fault in map(self._check, rollout) if fault]
-        if not self._supervised and not all(each.logprobs or not each.generated for each in rollout):
+        if not self._supervised and not all(record.logprobs or not record.generated for record in rollout):
             faults.append("it has no log-probabilities")
         if faults:
             self.counts.refused += 1
@@ -214,14 +214,14 @@ def reward(value: object) -> float | None:
 
 def _header(line: bytes, path: Path) -> dict[str, object]:
     try:
-        found = json.loads(line)
+        header = json.loads(line)
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or found.get("rollouts") != 1:
+        header = None
+    if not isinstance(header, dict) or header.get("rollouts") != 1:
         raise ConfigError(
             f"{path} holds no rollouts: its first line is not the header that `plait learn rollouts` writes"
         )
-    return found
+    return header
 
 
 def _pieces(file: BinaryIO, name: str) -> Iterator[tuple[list[Record], int]]:

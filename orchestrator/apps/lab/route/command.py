@@ -55,27 +55,27 @@ def route(
             continue
         routes[task], reports[task] = made, report(rows, made, checked[task])
     if out is not None:
-        said = {task: _plugin(each).model_dump(mode="json") for task, each in routes.items()}
-        out.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+        plugins = {task: _plugin(ranking).model_dump(mode="json") for task, ranking in routes.items()}
+        out.write_text(json.dumps(plugins, indent=1) + "\n", encoding="utf-8")
     with opened(as_json) as output:
         if as_json:
             output.result(
                 {
-                    "routes": {task: each.model_dump(mode="json") for task, each in routes.items()},
-                    "reports": {task: _figures(each) for task, each in reports.items() if each is not None},
+                    "routes": {task: ranking.model_dump(mode="json") for task, ranking in routes.items()},
+                    "reports": {task: _figures(report) for task, report in reports.items() if report is not None},
                     "left": dict(left),
                 }
             )
             return
-        for task, each in reports.items():
-            _show(output, task, routes[task], each)
+        for task, figures in reports.items():
+            _show(output, task, routes[task], figures)
         for why, number in sorted(left.items()):
             output.people.print(f"{counted(number, 'run')} left out: {why}", markup=False)
         if not routes:
             output.people.print("no route: run the same requests with two planners or more, and journal them")
 
 
-def rows_of(found: Iterable[RunEntry], plugins: Plugins, left: dict[str, int]) -> tuple[Tasks, dict[str, bool]]:
+def rows_of(runs: Iterable[RunEntry], plugins: Plugins, left: dict[str, int]) -> tuple[Tasks, dict[str, bool]]:
     """Return the runs of journals by task, and whether each task can tell a wrong answer by itself. A run that ended
     without an answer was wrong; one that cannot be read or judged is counted in `left`."""
     tasks: Tasks = {}
@@ -84,7 +84,7 @@ def rows_of(found: Iterable[RunEntry], plugins: Plugins, left: dict[str, int]) -
     def failed(error: Exception) -> None:
         left[f"that cannot be read ({type(error).__name__})"] += 1
 
-    for run in stored_runs(found, plugins, failed):
+    for run in stored_runs(runs, plugins, failed):
         finish = run.finish
         if finish is None or finish.status not in ("done", "partial"):
             left["that did not end"] += 1
@@ -109,49 +109,49 @@ def rows_of(found: Iterable[RunEntry], plugins: Plugins, left: dict[str, int]) -
 
 
 def _plugin(route: Ranking) -> Plugin:
-    said = route.model_dump(mode="json")
-    return Plugin(name="route", options={"by": "features", "into": said.pop("tiers"), "fit": said})
+    fit = route.model_dump(mode="json")
+    return Plugin(name="route", options={"by": "features", "into": fit.pop("tiers"), "fit": fit})
 
 
-def _show(output: Output, task: str, route: Ranking, said: RouteReport | None) -> None:
+def _show(output: Output, task: str, route: Ranking, report: RouteReport | None) -> None:
     output.people.print(
         f"{task}: {counted(len(route.tiers), 'planner')}, price {route.price:.2g} a token", markup=False
     )
-    if said is None:
+    if report is None:
         output.people.print("no request was run with all of them, so nothing can be compared", markup=False)
         return
     shown = Shown(box=None, pad_edge=False)
     for name in ("choice", "right", "tokens a request", "of the oracle's saving"):
         shown.add_column(name, justify="left" if name == "choice" else "right")
-    always = {f"always {key}": each for key, each in said.tiers.items()}
-    shares = {"all in turn": said.saved_by_cascade, "this route": said.saved, "oracle": 1.0}
+    always = {f"always {key}": outcome for key, outcome in report.tiers.items()}
+    shares = {"all in turn": report.saved_by_cascade, "this route": report.saved, "oracle": 1.0}
     ways = {
         **always,
-        "at random, same mix": said.random,
-        "all in turn": said.cascade,
-        f"in hindsight: {', then '.join(said.hindsight)}": said.ordered,
-        "this route": said.route,
-        "oracle": said.oracle,
+        "at random, same mix": report.random,
+        "all in turn": report.cascade,
+        f"in hindsight: {', then '.join(report.hindsight)}": report.ordered,
+        "this route": report.route,
+        "oracle": report.oracle,
     }
-    for name, each in ways.items():
+    for name, outcome in ways.items():
         share = f"{shares[name]:.0%}" if name in shares else ""
-        shown.add_row(name, f"{each.right:.1%}", f"{each.tokens:.0f}", share)
+        shown.add_row(name, f"{outcome.right:.1%}", f"{outcome.tokens:.0f}", share)
     output.people.print(shown)
-    if said.elasticity is not None:
+    if report.elasticity is not None:
         output.people.print(
-            f"elasticity against the cheapest (our reading of TEP): {said.elasticity:.2f}", markup=False
+            f"elasticity against the cheapest (our reading of TEP): {report.elasticity:.2f}", markup=False
         )
-    output.people.print(f"over {counted(said.requests, 'request')}, each routed by numbers of others", markup=False)
+    output.people.print(f"over {counted(report.requests, 'request')}, each routed by numbers of others", markup=False)
 
 
-def _figures(said: RouteReport) -> dict[str, object]:
-    named = {"route": said.route, "random": said.random, "cascade": said.cascade, "oracle": said.oracle}
+def _figures(report: RouteReport) -> dict[str, object]:
+    named = {"route": report.route, "random": report.random, "cascade": report.cascade, "oracle": report.oracle}
     return {
-        "requests": said.requests,
-        "best": said.best,
-        "tiers": {key: each._asdict() for key, each in said.tiers.items()},
-        **{name: each._asdict() for name, each in named.items()},
-        "saved": said.saved,
-        "saved_by_cascade": said.saved_by_cascade,
-        "elasticity": said.elasticity,
+        "requests": report.requests,
+        "best": report.best,
+        "tiers": {key: outcome._asdict() for key, outcome in report.tiers.items()},
+        **{name: outcome._asdict() for name, outcome in named.items()},
+        "saved": report.saved,
+        "saved_by_cascade": report.saved_by_cascade,
+        "elasticity": report.elasticity,
     }

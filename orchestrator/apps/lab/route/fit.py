@@ -20,7 +20,7 @@ from ....runtime.plugins.spec import spelled
 __all__ = ["FOLDS", "RouteOutcome", "RouteReport", "RouteRow", "Routed", "compare", "fit", "follow", "key_of", "report"]
 
 FOLDS = 5
-PRICES = (0.0, *(float(each) for each in np.logspace(-6, -2, 25)))
+PRICES = (0.0, *(float(price) for price in np.logspace(-6, -2, 25)))
 _RIDGE = 1.0
 """Weight of the squared coefficients: a feature that tells nothing gets none."""
 _MOST_ODDS = 6.0
@@ -84,9 +84,9 @@ class RouteReport:
         return None if more <= 0 or not base.right else (self.route.right / base.right - 1) / (more / base.tokens)
 
 
-def _share(outcome: RouteOutcome, said: RouteReport) -> float:
-    best = said.tiers[said.best].tokens
-    return (best - outcome.tokens) / (best - said.oracle.tokens) if best > said.oracle.tokens else 0.0
+def _share(outcome: RouteOutcome, report: RouteReport) -> float:
+    best = report.tiers[report.best].tokens
+    return (best - outcome.tokens) / (best - report.oracle.tokens) if best > report.oracle.tokens else 0.0
 
 
 Routed = dict[str, tuple[RouteOutcome, dict[str, float]]]
@@ -159,20 +159,20 @@ def compare(rows: Iterable[RouteRow], routed: Routed) -> RouteReport:
 
 def _whole(table: Table, planners: Mapping[str, Plugin]) -> list[str]:
     """Return the requests that all planners were run on."""
-    return [text for text, found in table.items() if all(key in found for key in planners)]
+    return [text for text, row in table.items() if all(key in row for key in planners)]
 
 
 def _taken(
-    outcomes: Mapping[str, RouteOutcome], route: Ranking, found: Mapping[str, float], checked: bool
+    outcomes: Mapping[str, RouteOutcome], route: Ranking, numbers: Mapping[str, float], checked: bool
 ) -> tuple[RouteOutcome, dict[str, float]]:
-    return _followed(outcomes, [key_of(route.tiers[place].planner) for place in route.order(found, checked)])
+    return _followed(outcomes, [key_of(route.tiers[place].planner) for place in route.order(numbers, checked)])
 
 
 def _table(rows: Iterable[RouteRow]) -> Table:
     runs: dict[str, dict[str, list[RouteRow]]] = {}
     for row in rows:
         runs.setdefault(row.text, {}).setdefault(key_of(row.planner), []).append(row)
-    return {text: {key: _mean(each) for key, each in found.items()} for text, found in runs.items()}
+    return {text: {key: _mean(same) for key, same in row.items()} for text, row in runs.items()}
 
 
 def _mean(rows: Sequence[RouteRow] | Sequence[RouteOutcome]) -> RouteOutcome:
@@ -182,9 +182,9 @@ def _mean(rows: Sequence[RouteRow] | Sequence[RouteOutcome]) -> RouteOutcome:
 def _fitted(
     table: Table, texts: Sequence[str], planners: Mapping[str, Plugin], counts: Mapping[str, int], price: float
 ) -> Ranking:
-    found = {text: features(text) for text in texts}
-    names = list(next(iter(found.values())))
-    values = np.array([[each[name] for name in names] for each in found.values()])
+    numbers = {text: features(text) for text in texts}
+    names = list(next(iter(numbers.values())))
+    values = np.array([[row[name] for name in names] for row in numbers.values()])
     means, deviations = values.mean(axis=0), values.std(axis=0)
     told = [place for place, deviation in enumerate(deviations) if deviation > 1e-9]
     standard = (values[:, told] - means[told]) / deviations[told]
@@ -212,14 +212,14 @@ def _fitted(
 def _together(table: Table, texts: Sequence[str], tiers: Sequence[Tier]) -> tuple[Pattern, ...]:
     """Return which tiers were right together, over the requests that all were run on."""
     keys = [key_of(tier.planner) for tier in tiers]
-    found: dict[tuple[int, ...], list[list[float]]] = {}
+    patterns: dict[tuple[int, ...], list[list[float]]] = {}
     for text in texts:
         if all(key in table[text] for key in keys):
             right = tuple(place for place, key in enumerate(keys) if table[text][key].right >= 0.5)
-            found.setdefault(right, []).append([table[text][key].tokens for key in keys])
+            patterns.setdefault(right, []).append([table[text][key].tokens for key in keys])
     return tuple(
-        Pattern(right=right, count=len(costs), costs=tuple(round(float(each), 3) for each in np.mean(costs, axis=0)))
-        for right, costs in sorted(found.items())
+        Pattern(right=right, count=len(costs), costs=tuple(round(float(cost), 3) for cost in np.mean(costs, axis=0)))
+        for right, costs in sorted(patterns.items())
     )
 
 
@@ -272,10 +272,10 @@ def _crossed(
         for text in texts[fold::folds]:
             if len(table[text]) < len(planners):
                 continue
-            found = features(text)
+            numbers = features(text)
             for routed, price in zip(out, prices, strict=True):
                 priced = route.model_copy(update={"price": price})
-                routed[text] = _taken(table[text], priced, found, checked)
+                routed[text] = _taken(table[text], priced, numbers, checked)
     return out
 
 
@@ -302,14 +302,16 @@ def _report(table: Table, planners: Mapping[str, Plugin], routed: Routed) -> Rou
     def best(text: str) -> RouteOutcome:
         solving = [table[text][key] for key in order if table[text][key].right >= 0.5]
         return (
-            min(solving, key=lambda each: each.tokens) if solving else min(table[text].values(), key=lambda e: e.tokens)
+            min(solving, key=lambda outcome: outcome.tokens)
+            if solving
+            else min(table[text].values(), key=lambda e: e.tokens)
         )
 
     name = max(always, key=lambda key: (always[key].right, -always[key].tokens))
     orders = [pair for size in range(1, len(order) + 1) for pair in combinations(order, size)]
     came = {order: _mean([_followed(table[text], order)[0] for text in whole]) for order in orders}
     good = [order for order in orders if came[order].right >= always[name].right - 1e-9]
-    hindsight = min(good, key=lambda each: came[each].tokens)
+    hindsight = min(good, key=lambda order: came[order].tokens)
     return RouteReport(
         requests=len(whole),
         tiers=always,

@@ -93,7 +93,7 @@ async def _history(repl: Repl, rest: str) -> None:
     for number, turn in turns:
         answer = turn.answer
         end = "" if answer is None else f"{answer.status}, {answer.total_tokens} tok, {answer.seconds:.1f} s"
-        sign = "*" if any(turn is each for each in here) else " "
+        sign = "*" if any(turn is other for other in here) else " "
         before = numbers.get(id(turn.before), number - 1)
         fork = "" if before == number - 1 else f"after {before}  "
         head = Text.assemble(f"{number:>3}{sign} ", (f"{turn.run:<8}  {end:<28}  {fork}", "dim"), turn.title)

@@ -71,16 +71,16 @@ async def _why(repl: Repl, rest: str) -> None:
         _why_answer(repl, turn)
         return
     # The run under way comes first, then the latest that has such a step.
-    for each in [turn, *reversed(repl.session.turns)]:
-        found = each.find(rest)
-        if found:
+    for asked in [turn, *reversed(repl.session.turns)]:
+        steps = asked.find(rest)
+        if steps:
             break
     else:
         raise UsageError(f"there is no step {rest!r}: /branches lists them")
-    for step in found[:8]:
+    for step in steps[:8]:
         repl.screen.print(story(step, full=bool(found_flags)))
-    if len(found) > 8:
-        repl.screen.print(f"and {len(found) - 8} more: name one of {', '.join(one.path for one in found[8:14])}")
+    if len(steps) > 8:
+        repl.screen.print(f"and {len(steps) - 8} more: name one of {', '.join(one.path for one in steps[8:14])}")
 
 
 def _why_answer(repl: Repl, turn: ReplTurn) -> None:

@@ -101,14 +101,14 @@ async def _policy(repl: Repl, rest: str) -> None:
         fresh = [] if words[0][0] not in "+-" else now
         for word in words:
             spec = Plugin.of(typed(word.lstrip("+-")))
-            known = [each for each in fresh if each.name == spec.name]
+            known = [policy for policy in fresh if policy.name == spec.name]
             if word.startswith("-"):
                 if not known:
                     raise UsageError(f"the policy {spec.name!r} is not in use")
-                fresh = [each for each in fresh if each.name != spec.name]
+                fresh = [policy for policy in fresh if policy.name != spec.name]
                 continue
             repl.session.plugins.policy(spec)
-            fresh = [*(each for each in fresh if each.name != spec.name), spec]
+            fresh = [*(policy for policy in fresh if policy.name != spec.name), spec]
         manner.set("policies", fresh)
     elif words:
         manner.set("policies", ())

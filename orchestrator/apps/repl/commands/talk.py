@@ -48,7 +48,7 @@ async def _attach(repl: Repl, rest: str) -> None:
         session.attached = []
     elif rest:
         session.attached = [*session.attached, attachment(path_of(rest))]
-    shown = ", ".join(each.about for each in session.attached)
+    shown = ", ".join(attachment.about for attachment in session.attached)
     repl.screen.print(f"attached to the next question: {shown or 'nothing'}")
 
 
@@ -142,7 +142,7 @@ def _numbered(repl: Repl, rest: str) -> tuple[int, str]:
     word, _, text = rest.partition(" ")
     if not word.isdecimal():
         head = repl.session.head
-        return next((at for at, each in enumerate(repl.session.turns, 1) if each is head), count), rest
+        return next((at for at, turn in enumerate(repl.session.turns, 1) if turn is head), count), rest
     if not 1 <= int(word) <= count:
         raise UsageError(f"there is no question {word}: /history lists {counted(count, 'question')}")
     return int(word), text.strip()
