@@ -311,9 +311,9 @@ def sound_cache(news: CacheNews) -> CacheNews:
     held = tuple(
         pair
         for pair in news.held
-        if isinstance(pair, tuple)
+        if isinstance(pair, tuple)  # pyright: ignore[reportUnnecessaryIsInstance]
         and len(pair) == 2
-        and all(type(number) is int and 0 <= number < MOST for number in pair)  # pyright: ignore[reportUnnecessaryIsInstance]
+        and all(type(number) is int and 0 <= number < MOST for number in pair)
     )
     return news if held == news.held else CacheNews(held, bool(news.cleared))
 
