@@ -1,39 +1,22 @@
-"""Events as a journal holds them, as JSON, and of actions what later events depend on."""
+"""Of actions what later events depend on, as a journal holds it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Callable, Container, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, cast
 
-from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError, to_json
-
 from ...core.errors import ConfigError
-from ...core.events import (
-    Action,
-    Cancel,
-    Dispatch,
-    Event,
-    Finish,
-    Progressed,
-    Stopped,
-    Succeeded,
-    Tick,
-    WakeAt,
-    event_adapter,
-)
-from ...core.result import Failure, Result
+from ...core.events import Action, Cancel, Dispatch, Finish, WakeAt
+from ...core.result import Failure
 from ...machine import Order, RefuseOrder, SendOrder
+from .event_json import as_json
 
-_LEFT_OUT = [
-    (name, field.exclude_if) for name, field in Result.model_fields.items() if field.exclude or field.exclude_if
-]
-"""Fields of a result that are not written down: always, or if a function says so."""
 Refusals = Sequence[tuple[int, RefuseOrder]]
 """Steps that the machine refused, each with its place among the actions."""
+_EMPTY = '""'
 
 
 def dump(actions: Sequence[Action], refused: Refusals = (), hide: Callable[[str], str] = str) -> str:
@@ -43,23 +26,23 @@ def dump(actions: Sequence[Action], refused: Refusals = (), hide: Callable[[str]
     All else follows from the events: prompts, what readers are fed, wake-up times. An answer stands there as its hash.
     """
     items: list[str] = []
-    waiting = list(refused)
+    waiting = list(refused) if refused else []
     for index, action in enumerate(actions):
         while waiting and waiting[0][0] <= index:
             items.append(_refused(waiting.pop(0)[1]))
-        match action:
-            case Dispatch(worker=worker, job=job, reason=reason):
-                items.append(
-                    f'["dispatch",{job.attempt},{_quoted(job.step)},{_quoted(worker)},{job.priority},{_quoted(reason)}]'
-                )
-            case Cancel(step=step, attempt=attempt):
-                items.append(f'["cancel",{"null" if attempt is None else attempt},{_quoted(step)}]')
-            case Finish(run=run, status=status):
-                made = hide(as_json([action.result, action.failure, action.partial, action.usage, action.steps]))
-                digest = hashlib.blake2b(made.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-                items.append(f'["finish",{_quoted(run)},"{status}","{digest}"]')
-            case _:
-                pass
+        if isinstance(action, Dispatch):
+            job, reason = action.job, action.reason
+            step, worker = _quoted(job.step), _quoted(action.worker)
+            items.append(
+                f'["dispatch",{job.attempt},{step},{worker},{job.priority},{_quoted(reason) if reason else _EMPTY}]'
+            )
+        elif isinstance(action, Cancel):
+            attempt = "null" if action.attempt is None else action.attempt
+            items.append(f'["cancel",{attempt},{_quoted(action.step)}]')
+        elif isinstance(action, Finish):
+            made = hide(as_json([action.result, action.failure, action.partial, action.usage, action.steps]))
+            digest = hashlib.blake2b(made.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+            items.append(f'["finish",{_quoted(action.run)},"{action.status}","{digest}"]')
     items += [_refused(refusal) for _, refusal in waiting]
     return hide(f"[{','.join(items)}]") if items else "[]"
 
@@ -103,11 +86,6 @@ def read(actions: str | None) -> Recorded:
     return recorded
 
 
-def about(actions: Sequence[Action], refused: Refusals = ()) -> set[str]:
-    """Return the runs that actions and refusals concern."""
-    return {_run_in(action) for action in actions} | {refusal.step.rpartition(":")[0] for _, refusal in refused}
-
-
 def of_run(actions: str | None, run: str) -> str | None:
     """Return the part of recorded actions that concerns one run."""
     if actions is None or run not in actions:
@@ -133,7 +111,8 @@ def _subject(action: list[Any]) -> str:
     return str(action[place]) if len(action) > place else ""
 
 
-def _run_in(action: Action) -> str:
+def run_in(action: Action) -> str:
+    """Return the run that an action concerns; empty for one that concerns none."""
     match action:
         case Dispatch(job=job):
             return job.run
@@ -150,45 +129,15 @@ def of_runs(runs: Container[str], actions: Sequence[Action], refused: Refusals) 
     kept: list[Action] = []
     places = [0]
     for action in actions:
-        if _run_in(action) in runs:
+        if run_in(action) in runs:
             kept.append(action)
         places.append(len(kept))
     return kept, [(places[index], refusal) for index, refusal in refused if refusal.step.rpartition(":")[0] in runs]
 
 
-def event_json(event: Event) -> str:
-    """Return an event as JSON. Most events are of few kinds, which are put together by hand: pydantic's serializer of
-    all events takes three times as long."""
-    match event:
-        case Succeeded(result=result) | Stopped(result=result) if result.patch is None:
-            fields = dict(result.__dict__)
-            for name, leave_out in _LEFT_OUT:
-                if leave_out is None or leave_out(fields[name]):
-                    del fields[name]
-            usage = fields["usage"] = dict(result.usage.__dict__)
-            if sources := usage.pop("sources").model_dump():
-                usage["sources"] = sources
-            if result.signals is not None:
-                fields["signals"] = result.signals.__dict__
-            return as_json({"kind": event.kind, "at": event.at, "attempt": event.attempt, "result": fields})
-        case Progressed() | Tick():
-            return as_json(event)
-        case _:
-            return as_json(event_adapter.dump_python(event))
-
-
 def _quoted(text: str) -> str:
     plain = text.isascii() and text.isprintable() and '"' not in text and "\\" not in text
     return f'"{text}"' if plain else as_json(text)
-
-
-def as_json(item: object) -> str:
-    """Return a value as JSON. Infinities and lone surrogates survive."""
-    plain = item.model_dump() if isinstance(item, BaseModel) else item  # as a model it would write inf as null
-    try:
-        return to_json(plain, inf_nan_mode="constants").decode()
-    except PydanticSerializationError:  # a lone surrogate, which UTF-8 cannot say and JSON's escapes can
-        return json.dumps(plain, separators=(",", ":"), default=asdict)
 
 
 def ordered(actions: str | None) -> list[list[object]]:

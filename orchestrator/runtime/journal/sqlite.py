@@ -43,7 +43,7 @@ CREATE INDEX notes_of_run ON notes (run);
 others too, which `marks` names. Events without a run concern all: news of workers. Times and news of caches have the
 run '': they concern those that they come to something in."""
 _MAGIC = b"SQLite format 3\0"
-_LONG = 4096  # bytes from which on a text is compressed: prompts and token ids, which repeat themselves
+LONG = 4096  # bytes from which on a text is compressed: prompts and token ids, which repeat themselves
 LARGEST = 128 << 20
 """Bytes of one value, unpacked."""
 _STEPS = 20_000_000
@@ -128,7 +128,7 @@ def prepare(db: sqlite3.Connection) -> None:
 
 def packed(text: str) -> str | bytes:
     """Return a text as it is kept: compressed if it is long. Raises `ValueError` for one that would not be read."""
-    if len(text) < _LONG:
+    if len(text) < LONG:
         return text
     data = text.encode()
     if len(data) > LARGEST:

@@ -118,12 +118,17 @@ class RunLine:
     ended: str | None
 
 
+EventLine = tuple[int, float, str | None, str, str | bytes, str | bytes | None]
+"""Number, time, run, kind, event, actions."""
+NoteRow = tuple[str, str, int | None, str, str | bytes]
+"""Run, step, attempt, kind, note."""
+
+
 @dataclass(slots=True)
 class WriteBatch:
     """What is written in one transaction."""
 
-    events: list[tuple[int, float, str | None, str, str | bytes, str | None]] = field(default_factory=list[Any])
-    """Number, time, run, kind, event, actions."""
+    events: list[EventLine] = field(default_factory=list[Any])
     actions: list[tuple[str, int]] = field(default_factory=list[Any])
     """Actions of events that are written already, and their numbers."""
     marks: list[tuple[str, int]] = field(default_factory=list[Any])
@@ -132,11 +137,7 @@ class WriteBatch:
     """Runs that were submitted: run, first, created, text, planner, share."""
     ended: list[tuple[str, int, str, str]] = field(default_factory=list[Any])
     """Runs that are over: status, tokens, ended, run."""
-    notes: list[tuple[str, str, int | None, str, str | bytes]] = field(default_factory=list[Any])
-    """Run, step, attempt, kind, note."""
-
-    def __bool__(self) -> bool:
-        return bool(self.events or self.actions or self.marks or self.begun or self.ended or self.notes)
+    notes: list[NoteRow] = field(default_factory=list[Any])
 
 
 class Storage(Protocol):
@@ -199,7 +200,7 @@ class Storage(Protocol):
         """Return the number of the last event."""
         ...
 
-    def notes(self, run: str) -> list[tuple[str, str, int | None, str, str | bytes]]:
+    def notes(self, run: str) -> list[NoteRow]:
         """Return the notes of a run, oldest first."""
         ...
 

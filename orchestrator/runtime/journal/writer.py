@@ -40,8 +40,8 @@ from ...core.events import (
     WorkerDown,
     WorkerUp,
 )
-from ...machine import Machine, RefuseOrder
-from .journal import Journal
+from ...machine import Machine
+from .journal import Journal, UnwrittenEvent
 from .location import Location
 from .merging import alike, joined, merged
 from .recorded import Refusals, of_runs
@@ -94,8 +94,8 @@ class JournalEntry:
     """Where it was written; empty until then."""
     written: bool = False
     unhandled: int = 1
-    actions: list[Action] = field(default_factory=list[Action])
-    refused: list[tuple[int, RefuseOrder]] = field(default_factory=list[tuple[int, RefuseOrder]])
+    actions: Sequence[Action] = ()
+    refused: Refusals = ()
 
 
 class Recorder:
@@ -228,13 +228,19 @@ class Recorder:
 
     # -- events --------------------------------------------------------------------------------------------------------
 
-    def take(self, batch: Sequence[Event]) -> list[JournalEntry | None]:
+    def take(self, batch: Sequence[Event]) -> list[JournalEntry | UnwrittenEvent | None]:
         """Write events that are about to be handled. Return an entry for each, to be given back with its actions."""
         return [self.take_one(event) for event in batch]
 
     @_locked
-    def take_one(self, event: Event) -> JournalEntry | None:
+    def take_one(self, event: Event) -> JournalEntry | UnwrittenEvent | None:
         """Write one event. Return an entry, to be given back with its actions; `None` if no file has use for it."""
+        if isinstance(event, Succeeded) and self.alone and not self._pending and event.attempt not in self._intents:
+            file = self._of.get(self._attempts.get(event.attempt, ""))
+            if file is not None and not file.shift:  # one file holds all there is, and nothing is due at once
+                del self._attempts[event.attempt]
+                self._heard.discard(event.attempt)
+                return file.journal.enter(event)
         if isinstance(event, WorkerUp):
             self._workers[event.worker] = (event, None)
         elif isinstance(event, WorkerDown):
@@ -263,25 +269,33 @@ class Recorder:
         return entry
 
     @_locked
-    def acted(self, entry: JournalEntry | None, actions: Sequence[Action], refused: Refusals = ()) -> None:
+    def acted(
+        self, entry: JournalEntry | UnwrittenEvent | None, actions: Sequence[Action], refused: Refusals = ()
+    ) -> None:
         """Note what followed from one of an entry's events."""
         if not self.files and entry is None:
             return
         for action in actions:
             if isinstance(action, Dispatch):
-                if action.job.run in self._of:
-                    self._attempts[action.job.attempt] = action.job.run
+                job = action.job
+                if job.run in self._of:
+                    self._attempts[job.attempt] = job.run
             elif isinstance(action, Finish) and action.run in self._of:
                 self._ended.append(action.run)
                 self.urgent = True
-        if entry is None:
+        if isinstance(entry, UnwrittenEvent):
+            file = self._of.get(entry.run or "")
+            if file is not None:
+                file.journal.followed(entry, actions, refused)
+        elif entry is None:
             if not self.alone:
                 self._acted_elsewhere(actions, refused, (), self._machine.now)
         else:
             entry.unhandled -= 1
             if refused:
-                entry.refused += [(index + len(entry.actions), order) for index, order in refused]
-            entry.actions = joined(entry.actions, actions) if entry.actions and actions else [*entry.actions, *actions]
+                before = len(entry.actions)
+                entry.refused = [*entry.refused, *((index + before, order) for index, order in refused)]
+            entry.actions = joined(entry.actions, actions) if entry.actions and actions else actions or entry.actions
             if not entry.written and any(not isinstance(action, Expand | WakeAt) for action in actions):
                 self._write_pending()  # other files must not hear of an attempt before it is sent out
             elif not entry.unhandled and entry.written:
@@ -318,6 +332,8 @@ class Recorder:
         self.urgent = False
         for file in list(self.files):
             self._guarded(file, None, file.journal.flush)
+            while file.journal.failed:
+                self._unwritten(file, *file.journal.failed.pop())
         ended, self._ended = self._ended, []
         for run in ended:
             file = self._of.pop(run, None)
@@ -407,13 +423,13 @@ class Recorder:
     def _write(self, entry: JournalEntry, sync: bool = False) -> None:
         entry.written = True
         file = self._of.get(entry.run) if entry.run is not None else None
-        for target in [file] if file is not None else list(self.files):
-            self._guarded(target, entry.run, self._enter, target, entry, sync)
+        for target in (file,) if file is not None else list(self.files):
+            try:
+                entry.seqs.append((target, self._append(target, entry.event, sync)))
+            except Exception as error:
+                self._unwritten(target, entry.run, error)
         if not entry.unhandled:
             self._acted(entry)
-
-    def _enter(self, file: _File, entry: JournalEntry, sync: bool) -> None:
-        entry.seqs.append((file, self._append(file, entry.event, sync)))
 
     def _append(self, file: _File, event: Event, sync: bool = False) -> int:
         if file.shift:
@@ -424,7 +440,10 @@ class Recorder:
         moved = {move[1].rpartition(":")[0] for move in self._machine.moves} if entry.run is None else ()
         for file, seq in entry.seqs:
             actions, refused = self._of_file(file, entry.actions, entry.refused)
-            self._guarded(file, entry.run, file.journal.acted, seq, actions, refused, moved)
+            try:
+                file.journal.acted(seq, actions, refused, moved)
+            except Exception as error:
+                self._unwritten(file, entry.run, error)
         if not self.alone:
             self._acted_elsewhere(entry.actions, entry.refused, [file for file, _ in entry.seqs], entry.event.at)
 
@@ -443,20 +462,23 @@ class Recorder:
     def _elsewhere(self, file: _File, actions: Sequence[Action], refused: Refusals, at: float) -> None:
         file.journal.acted(self._append(file, Elsewhere(at=at)), actions, refused)
 
-    def _of_file(self, file: _File, actions: Sequence[Action], refused: Refusals) -> tuple[list[Action], Refusals]:
+    def _of_file(self, file: _File, actions: Sequence[Action], refused: Refusals) -> tuple[Sequence[Action], Refusals]:
         """Return the part of what a machine said that concerns a file's runs."""
-        return of_runs(file.runs, actions, refused) if file.told else (list(actions), refused)
+        return of_runs(file.runs, actions, refused) if file.told else (actions, refused)
 
     def _guarded(self, file: _File, run: str | None, write: Callable[P, object], *a: P.args, **k: P.kwargs) -> None:
         """Write something. A file that cannot be written ends its runs; a value that cannot be, its own run alone."""
         try:
             write(*a, **k)
         except Exception as error:
-            if run in file.runs and not isinstance(error, ConfigError):
-                log.error("run %s cannot be written to %s: %s", run, file.journal.path, error)
-                self._of.pop(run, None)
-                file.runs.discard(run)
-                self.failed([run], error)
-                return
-            log.error("%s cannot be written: %s", file.journal.path, error)
-            self._broke(file, error)
+            self._unwritten(file, run, error)
+
+    def _unwritten(self, file: _File, run: str | None, error: Exception) -> None:
+        if run in file.runs and not isinstance(error, ConfigError):
+            log.error("run %s cannot be written to %s: %s", run, file.journal.path, error)
+            self._of.pop(run, None)
+            file.runs.discard(run)
+            self.failed([run], error)
+            return
+        log.error("%s cannot be written: %s", file.journal.path, error)
+        self._broke(file, error)

@@ -55,7 +55,7 @@ def recorded(
             if row.kind in ("submitted", "expanded"):
                 _note(event, streams)
             if row.kind in ("succeeded", "failed", "stopped") and (known := begun.pop(event["attempt"], None)):
-                usage = event["usage"] if row.kind == "failed" else event["result"].get("usage", {})
+                usage = (event if row.kind == "failed" else event["result"]).get("usage", {})
                 prompt, cached, tokens = (int(usage.get(count, 0)) for count in ("prompt", "cached", "completion"))
                 worker, name, began, streamed = known
                 done = row.kind == "succeeded"

@@ -11,15 +11,19 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 from pydantic import JsonValue
 
+from plait.core.budget import Budget
+from plait.core.chat import ImagePart, ImageUrl, Message, TextPart
 from plait.core.errors import ConfigError
 from plait.core.events import (
     Cancelled,
     Event,
+    Expanded,
     Failed,
     Progressed,
     Stopped,
@@ -27,18 +31,18 @@ from plait.core.events import (
     Succeeded,
     Tick,
     WorkerUp,
-    event_adapter,
 )
 from plait.core.interfaces import Merge, Policy, Verdict
-from plait.core.ops import Call, Join, Plugin, Sampling, Text, Think
+from plait.core.ops import Call, Function, Join, Plugin, Ref, Sampling, Text, Think, Tokens
 from plait.core.plan import Plan, Step
 from plait.core.request import Request
-from plait.core.result import Failure, Result, Signals, Sources, Usage
+from plait.core.result import Failure, Result, Signals, Sources, Token, Usage
 from plait.core.task import Task
 from plait.core.view import Branch
 from plait.machine.machine import Machine
+from plait.runtime.journal.event_json import event_json, without_defaults
 from plait.runtime.journal.journal import Journal
-from plait.runtime.journal.recorded import as_json, dump, event_json
+from plait.runtime.journal.recorded import dump
 from plait.runtime.journal.replay import replay
 from plait.runtime.journal.sqlite import FORMAT
 from plait.runtime.plugins.loader import Plugins
@@ -516,20 +520,58 @@ def test_prompts_of_token_ids_survive(file: Path) -> None:
     assert list(Journal(file).events()) == [event]
 
 
-@pytest.mark.parametrize("value", [None, 'a"b\\é\x7f\n', {"a": [1, 2, math.inf]}, "half \ud83d"])
+@pytest.mark.parametrize("value", [None, 'a"b\\é\x7f\n', {"a": [1, 2, math.inf]}, "half \ud83d", [], "", 0, False])
 @pytest.mark.parametrize("usage", [Usage(), Usage(prompt=3, cost=0.25), Usage(prompt=3, sources=Sources(prompt="ids"))])
-def test_events_that_are_put_together_by_hand_read_as_the_serializer_of_all_events_writes_them(
-    value: JsonValue, usage: Usage
-) -> None:
+def test_events_that_leave_out_defaults_are_read_as_they_were(file: Path, value: JsonValue, usage: Usage) -> None:
     signals = Signals(k=2, confidence=1e300, tail=0.5, bottom=1.0, lowest=-1.5, entropy=0.1)
-    result = Result(value=value, usage=usage, token_ids=(1, 2), signals=signals, why='"', prior="before")
+    result = Result(
+        value=value, usage=usage, token_ids=(1, 2), signals=signals, why='"', tokens=(Token(text="t", logprob=0.0),)
+    )
     said = str(value)
-    for event in (
+    events: list[Event] = [
         Succeeded(0.5, 1, Result(value=value)),
         Succeeded(0.5, 1, result),
-        Succeeded(0.5, 1, result.model_copy(update={"prior": "", "reasoning": said, "anew": said})),
+        Succeeded(0.5, 1, result.model_copy(update={"reasoning": said, "anew": said, "usage": Usage()})),
         Stopped(1.0, 3, Result(value=value, finish="cancelled")),
         Progressed(0.1, 2, said, 1, logprob=-math.inf, ids=(1, 2)),
+        Failed(0.2, 2, Failure(kind="ToolError", message=said, retryable=True), usage),
+        Expanded(0.3, "r:s", 1, failure=Failure(kind="ToolError", message=said), closed=True, waited={"a": {"": 1}}),
         Tick(3.0),
-    ):
-        assert event_json(event) == as_json(event_adapter.dump_python(event))
+    ]
+    with Journal(file) as journal:
+        journal.append(events)
+    assert list(Journal(file).events()) == events
+    assert without_defaults(Result(prior="before")) == {}, "what a replay makes again is not written"
+
+
+def test_a_plan_that_leaves_out_defaults_is_read_as_it_was(file: Path) -> None:
+    message = Message(role="user", content=(TextPart(text="a"), ImagePart(image_url=ImageUrl(url="https://a/b"))))
+    ops: list[Any] = [
+        Think(prompt=("p", Ref(step="b")), sampling=Sampling(max_tokens=512, temperature=0.0, logit_bias={"1": -1.0})),
+        Think(prompt="q", chat=True, messages=(message,), tools=(Function(name="f", parameters={"a": {}}),)),
+        Think(prompt=(Tokens(ids=(1, 2)),), sampling=Sampling()),
+        Call(tool="t", args={"x": Ref(step="a"), "empty": {}}, approve=False),
+        Join(merge=Plugin(name="majority", options={"n": 0}), tolerate="quorum", quorum=1),
+    ]
+    steps = [Step(name=f"s{i}", op=op, needs=("s0",) if i else ()) for i, op in enumerate(ops)]
+    steps[1] = steps[1].model_copy(update={"budget": Budget(), "priority": 0, "state": {"a": 1}})
+    patch = Plan(steps=tuple(steps), output="s4", budget=Budget(tokens=3), group="g/h")
+    events: list[Event] = [Expanded(0.1, "r:a", 1, patch), Submitted(0.2, "r", Request(text="x", seed=0), patch)]
+    with Journal(file) as journal:
+        journal.append(events)
+    assert list(Journal(file).events()) == events
+    assert "null" not in event_json(events[0]), "a default is not written"
+
+
+def test_a_value_that_cannot_be_written_ends_its_own_run_alone(file: Path) -> None:
+    good = Succeeded(at=1.0, attempt=1, result=Result(value="x"))
+    with Journal(file) as journal:
+        journal.append([good], commit=False)
+        bad = Succeeded(at=1.0, attempt=2, result=Result.model_construct(value=object()))
+        journal.append([bad, good], commit=False)
+        journal.flush()
+        assert [run for run, _ in journal.failed] == [""]
+        journal.failed.clear()
+        with pytest.raises(TypeError):
+            journal.append([bad])
+    assert [event.kind for event in Journal(file).events()] == ["succeeded", "elsewhere", "succeeded", "elsewhere"]
