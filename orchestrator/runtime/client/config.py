@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -140,7 +140,7 @@ class Config(BaseSettings):
     on a hub; `countdown` by default."""
     worker: Annotated[str, BeforeValidator(_address)] = "ray"
     """What runs the model: `ray` (engines in Ray actors), `engine` (in this process), `http` (a server of your own),
-    `scripted`, `pkg.mod:Class`."""
+    `scripted`, `pkg.mod:Class`. By default `http` where `base_url` is set, `scripted` where `script` is, else `ray`."""
     base_url: str | None = None
     """Address of an OpenAI-compatible server, for the worker `http`, such as `http://localhost:8000/v1`. Several, with
     commas between them, are servers of one model that share the work."""
@@ -299,6 +299,16 @@ class Config(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Let the constructor read nothing but its arguments: `load` gathers the rest, and knows where it is from."""
         return (init_settings,)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _who_names_a_server_means_it(cls, values: Any) -> Any:
+        """Take the worker `http` where an address is given, and `scripted` where replies are, if none is named."""
+        if not isinstance(values, dict) or "worker" in values:
+            return cast("Any", values)
+        given = cast("dict[str, Any]", values)
+        meant = "http" if given.get("base_url") else "scripted" if given.get("script") else None
+        return {**given, "worker": meant} if meant else given
 
     @field_validator("model")
     @classmethod

@@ -295,6 +295,10 @@ def test_other_columns_are_carried_into_the_output_and_named(plait: Plait, tmp_p
     assert (first["label"], first["source"], first["input_answer"]) == ("4", {"page": 3}, 7)
     assert second["label"] == "5"
     assert "carried into the output: label, source, answer" in done.err
+    wanted = plait("batch", rows, "--out", "wanted.jsonl", "--script", script, "--want", "label")
+    assert (
+        "carried into the output: source, answer" in wanted.err and _read(tmp_path / "wanted.jsonl")[1]["label"] == "5"
+    )
     assert plait("batch", rows, "--out", "out.parquet", "--script", script).code == 0
     parquet = pytest.importorskip("pyarrow.parquet")
     table = parquet.read_table(tmp_path / "out.parquet").to_pylist()

@@ -205,6 +205,25 @@ def test_the_address_of_a_server_reaches_the_worker_http(monkeypatch: pytest.Mon
     assert (worker.name, worker.slots) == ("http", 4)
 
 
+@pytest.mark.parametrize(
+    ("given", "worker"),
+    [
+        ({"script": "replies.json"}, "scripted"),
+        ({"base_url": "http://localhost:8000/v1"}, "http"),
+        ({"script": "replies.json", "worker": "engine"}, "engine"),
+        ({}, "ray"),
+    ],
+)
+def test_who_names_replies_or_a_server_means_their_worker(
+    given: dict[str, str], worker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plait.toml").write_text("".join(f'{name} = "{value}"\n' for name, value in given.items()))
+    assert Config.load(tmp_path / "plait.toml").worker == Config(**given).worker == worker
+    for name, value in given.items():
+        monkeypatch.setenv(f"PLAIT_{name.upper()}", value)
+    assert Config.load().worker == worker
+
+
 def test_the_worker_http_needs_an_address() -> None:
     with pytest.raises(ConfigError, match=r"PLAIT_BASE_URL.*http://localhost:8000/v1"):
         settings(Config.load(worker="http"))
