@@ -85,3 +85,143 @@ def batch(
         if unread := [name for name in others if name != named.want]:
             note = f"note: columns that mean nothing here are carried into the output: {', '.join(unread)}"
             output.progress.print(note, style="dim", markup=False, soft_wrap=True)
+        for slip in slips(others):
+            output.progress.print(f"warning: no option is called {slip}", style="yellow", markup=False, soft_wrap=True)
+        log = Log(out.with_name(f"{out.name}.progress"), header, count, fresh)
+        if log.is_new and out.exists() and not fresh and has_answers(out):
+            log.remove()
+            raise ConfigError(f"{out} is there already: give --fresh to write it anew, or another --out")
+        already = log.done
+        try:
+            stopped = already < count and (
+                _spread(config, rows, count, request, (actors, concurrency), order, log, output, named)
+                if engine == "ray-data"
+                else run_stoppable(
+                    lambda stopper: _run(config, rows, count, request, concurrency, order, log, output, stopper, named)
+                )
+            )
+            finished = log.done == count
+            if finished:
+                write_output(log, out, others)
+        finally:
+            log.close()
+        if finished:
+            log.remove()
+        summary = {
+            "status": "done" if finished else "cancelled" if stopped else "unfinished",
+            "rows": count,
+            "done": log.done,
+            "resumed": already,
+            "failed": log.failed,
+            **({"right": log.right} if want else {}),
+            "out": str(out) if finished else None,
+            "seconds": round(time.monotonic() - began, 3),
+        }
+        for error, (row, run) in log.errors.items():
+            more = f" (more: plait why {run})" if run and config.journal != "off" else ""
+            output.progress.print(f"row {row}: {error}{more}", style="yellow", markup=False, soft_wrap=True)
+        output.result(summary) if as_json else _show(summary, output)
+    if not finished:
+        raise typer.Exit(130)
+    if log.failed == count:
+        raise typer.Exit(1)
+
+
+def _check(config: Config, rows: Path, request: Request, named: InputFields) -> None:
+    """Raise what is wrong with the command's own options, which would make every row invalid."""
+    first = next((row for row in read_rows(rows, named) if not row.fault), None)
+    if first is None:
+        fault = next(read_rows(rows, named)).fault
+        raise ConfigError(f"{rows} has no row that can be asked: row 1 has {fault}")
+    allowed(config, first.fields["text"], request)
+
+
+async def _run(
+    config: Config,
+    path: Path,
+    count: int,
+    request: Request,
+    concurrency: int,
+    order: Order,
+    log: Log,
+    output: Output,
+    stopper: Stopper,
+    named: InputFields,
+) -> bool:
+    """Run the rows that have no outcome yet; return whether the user gave up."""
+    try:
+        async with opened_session(config, output, stopper) as session:
+            text = next((row.fields["text"] for row in read_rows(path, named) if not row.fault), "")
+            with contextlib.suppress(TaskError):  # no task of the first row's: its row says so
+                log.claim(await session.orchestrator.provenance(request, text=text))
+            with _progress(output, count, log) as advance:
+
+                async def solve(row: BatchRow) -> None:
+                    ended = await outcome(session.orchestrator, row, request, stopper, named.want)
+                    if ended is not None:
+                        log.add(ended)
+                        advance()
+
+                missing = in_order(path, order, lambda number: not log.has(number), named)
+                await for_each(missing, solve, concurrency, stopper)
+            return stopper.requested
+    except CommandInterrupted:
+        return True
+
+
+def _spreading(config: Config) -> Config:
+    from .ray_data import check
+
+    return check(config)
+
+
+def _spread(
+    config: Config,
+    path: Path,
+    count: int,
+    request: Request,
+    width: tuple[int, int],
+    order: Order,
+    log: Log,
+    output: Output,
+    named: InputFields,
+) -> bool:
+    """Run the rows that have no outcome yet on the cluster; return whether the user gave up."""
+    from .ray_data import spread
+
+    missing = in_order(path, order, lambda number: not log.has(number), named)
+    try:
+        with _progress(output, count, log) as advance:
+            for ended in spread(missing, config, request, *width, named.want):
+                log.add(ended)
+                advance()
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def _progress(output: Output, total: int, log: Log) -> AbstractContextManager[Callable[[], None]]:
+    """Show how far it is and the time left."""
+    began, already = time.monotonic(), log.done
+    if already:
+        output.progress.print(f"{already} of {total} rows are there from an earlier try", markup=False)
+
+    def line() -> str:
+        rate = (log.done - already) / max(1e-9, time.monotonic() - began)
+        left = (total - log.done) / rate if rate else 0.0
+        return f"{log.done} of {total}, {log.failed} failed, {left:.0f} s left"
+
+    return counting(output, total, lambda: log.done, lambda: f"rows, {log.failed} failed", line)
+
+
+def _show(summary: dict[str, Any], output: Output) -> None:
+    console = output.people
+    right = f", {summary['right']} right" if "right" in summary else ""
+    resumed = f", {summary['resumed']} of them from an earlier try" if summary["resumed"] else ""
+    console.print(
+        f"{summary['done']} of {summary['rows']} rows{resumed}; {summary['failed']} failed{right}", markup=False
+    )
+    if summary["out"]:
+        console.print(f"{summary['out']} ({summary['seconds']:.1f} s)", markup=False, soft_wrap=True)
+    else:
+        console.print("run the same command again to go on", markup=False)
