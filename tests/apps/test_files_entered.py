@@ -20,7 +20,7 @@ from plait.workers.scripted import Reply, Scripted
 
 OURS = Path(plait.__file__).parent
 BY_SDK = 37
-BY_SERVER = 52
+BY_SERVER = 50
 BY_REPL = 49
 
 

@@ -16,9 +16,12 @@ from typing import Any
 
 import pytest
 
-from plait import Orchestrator
-from plait.core.ops import Join, Think
+from plait import AsyncOrchestrator, Orchestrator
+from plait.core.errors import PluginError
+from plait.core.ops import Join, Plugin, Think
 from plait.core.plan import Plan, Step
+from plait.core.request import Request
+from plait.runtime.client.briefing import Live
 from plait.workers.scripted import Reply, Scripted
 
 # Names that a file may try to have imported: a module beside the file, of the standard library, of ours, and none.
@@ -191,3 +194,20 @@ def test_no_file_and_no_text_has_anything_imported_written_or_started(journal: P
     assert not (tmp_path / "pwned").exists()
     raw = [each for each in done if "Traceback" in each["said"] or "a bug of plait's" in each["said"]]
     assert not raw, f"{len(raw)}, such as: {raw[0]}"
+
+
+async def test_a_request_from_outside_allows_no_code_by_naming_it() -> None:
+    """A caller's own arguments do: the difference is one field of `Live`, which the server sets."""
+    named = Plugin(name="colorsys:rgb_to_hls")
+    draft, join = Step(name="a", op=Think(prompt="?")), Step(name="b", op=Join(merge=named), needs=("a",))
+    plan = Plan(steps=(draft, join), output="b")
+    async with AsyncOrchestrator(workers=[Scripted([Reply(text="4")])], journal="off") as orchestrator:
+
+        async def refusal(request: Request, plan: Plan | None, live: Live) -> str:
+            with pytest.raises(PluginError) as refused:
+                await (await orchestrator.submit(request, plan=plan, live=live))
+            return str(refused.value)
+
+        for asked in ((Request(text="2+2", planner=named), None), (Request(text="2+2"), plan)):
+            assert "only the caller may allow" in await refusal(*asked, Live(outside=True))
+        assert "only the caller may allow" not in await refusal(Request(text="2+2", planner=named), None, Live())

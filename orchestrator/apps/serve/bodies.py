@@ -41,6 +41,7 @@ _SHORT = frozenset(
      "top_p", "top_k", "seed", "max_tokens", "max_completion_tokens", "max_output_tokens", "n", "stop", "user")
 )  # fmt: skip
 """Fields of which few bytes take little time. Of others they may take long: plans, schemas, regular expressions."""
+_ROLE_AND_TEXT = frozenset(("role", "content"))
 _MORE = re.compile(r"\+(?=[a-z][a-z0-9.-]*(?:[:+]|$))")
 """Where a policy begins: `sample:n=16+consensus`."""
 
@@ -303,7 +304,9 @@ class ChatBody(Body):
 
     def _begun(self) -> tuple[list[dict[str, Any]], str]:
         """Return the messages, and the text that the answer goes on from."""
-        messages = plain_messages(self.messages)
+        messages = self.messages
+        if any(message.keys() - _ROLE_AND_TEXT or not isinstance(message.get("content"), str) for message in messages):
+            messages = plain_messages(messages)  # most have nothing else, and are plain as they are
         if not self.continue_final_message:
             return messages, ""
         *before, last = messages

@@ -35,7 +35,6 @@ from ...runtime.journal.directory import find
 from ...runtime.journal.documents import Documents
 from ...runtime.journal.location import Database
 from ...runtime.journal.sessions import place
-from ...runtime.plugins.trust import untrusted
 from ..common import outside
 from ..control.socket import opened
 from ..verbs import Control
@@ -190,8 +189,7 @@ class Service:
             user.may_plan(planner)
         elif len(plan.steps) > self.settings.steps_per_plan:
             raise invalid(f"the plan has {len(plan.steps)} steps, and {self.settings.steps_per_plan} are the most here")
-        with untrusted():
-            outside.check(request, plan, user.rights(request.model), self.orchestrator.plugins, self._ours)
+        outside.check(request, plan, user.rights(request.model), self.orchestrator.plugins, self._ours)
         if request.output is not None:
             check_schema(request.output)
         self._bounded({"n": request.n, **planner.options})
@@ -219,8 +217,9 @@ class Service:
         takes = (getattr(worker, "extra_body", None) for worker in self.workers if "think" in offer(worker).serves)
         request, unheard = held(request, body.passed, user.rights(request.model), takes)
         request = await apart(body.long, self.allowed, request, body.plait.plan, user)
-        with user.admitted(), untrusted():
-            live = Live(lenient=True)  # clients send a temperature with everything: they are told that it is ignored
+        with user.admitted():
+            # Clients send a temperature with everything: they are told that it is ignored.
+            live = Live(lenient=True, outside=True)
             async with user.reserving(request.budget, self._priced) as reserved:
                 request = request.model_copy(update={"budget": reserved.budget})
                 handle = await self.orchestrator.submit(request, plan=body.plait.plan, watch=watch, live=live)

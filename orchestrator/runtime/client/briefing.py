@@ -52,6 +52,8 @@ class Live:
     """Makes the plan in place of the one that the request names."""
     lenient: bool = False
     """What `generation` says and the planner has no option for is left in it, and not refused."""
+    outside: bool = False
+    """It came from outside: the Python code that it names is not allowed by being named, as with a caller's own."""
     held: object = None
     """What has to live as long as the run, such as functions that are plugins."""
 
@@ -108,7 +110,7 @@ class Briefs:
         """Return the brief of a request; `AsyncOrchestrator.brief` says more."""
         request = self._completed(request, live)
         named = (request.task, request.planner, request.merge, *request.policies)
-        if not all(plugin is None or plugin.plain for plugin in named):
+        if not live.outside and not all(plugin is None or plugin.plain for plugin in named):
             trust(*named)
         if request.budget.cost is not None or request.planner.options:  # those of an agent may limit its cost
             demand(request.budget, None, self._workers or None, self._config, request.planner)

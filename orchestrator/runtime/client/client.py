@@ -346,7 +346,8 @@ class AsyncOrchestrator:
                 else:  # to make so many steps takes longer than the event loop's other work may wait
                     event = await asyncio.to_thread(self._expander.start, run, planner, brief, at)
             else:
-                trust(plan)
+                if not live.outside:
+                    trust(plan)
                 plan = (
                     revised(plan, brief) if len(plan.steps) < LARGE else await asyncio.to_thread(revised, plan, brief)
                 )
