@@ -79,3 +79,9 @@ SCHEMA: st.SearchStrategy[Any] = st.recursive(
 def test_any_schema_and_any_arguments(arguments: dict[str, JsonValue], schema: dict[str, JsonValue]) -> None:
     once = canonical(arguments, schema)
     assert canonical_text(once, schema) == canonical_text(arguments, schema), "the form of the form is the form"
+
+
+def test_a_number_of_an_enumeration_is_read_as_a_number() -> None:
+    """An enumeration names no type: that of its values counts."""
+    halves = {"type": "object", "properties": {"x": {"enum": [0.5, 1.5]}, "y": {"enum": [1.0, 2]}}}
+    assert canonical({"x": "0.5", "y": "2"}, halves) == {"x": 0.5, "y": 2}

@@ -156,3 +156,8 @@ def test_empty_matches_are_found_once_each(pattern: str, text: str) -> None:
     """One at the end was found again, until there were 20,000."""
     found = [each.text for each in expression(pattern).finditer(text)]
     assert found == [each[0] for each in re.finditer(pattern, text, re.ASCII)]
+
+
+def test_named_groups_are_found_by_their_names():
+    match = expression(r"(\d+) (?P<unit>\w+) (?P<rest>.*)").search("12 km to go")
+    assert (match.groups, match.named) == (["12", "km", "to go"], {"unit": "km", "rest": "to go"})

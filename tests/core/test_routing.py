@@ -98,3 +98,13 @@ def test_the_order_is_the_best_of_all_that_begin_cheap(pairs: list[tuple[float, 
 def test_a_route_needs_a_tier() -> None:
     with pytest.raises(FieldError):
         Ranking(tiers=())
+
+
+def test_mean_and_spread_are_of_the_logarithms_of_the_numbers() -> None:
+    one, two, three = (math.log1p(number) for number in (1, 2, 3))
+    mean = (one + two + three) / 3
+    known = features("1 2 3")
+    assert known["mean"] == pytest.approx(mean)
+    assert known["spread"] == pytest.approx(
+        math.sqrt(((one - mean) ** 2 + (two - mean) ** 2 + (three - mean) ** 2) / 3)
+    )

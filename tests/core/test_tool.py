@@ -8,7 +8,7 @@ import enum
 import functools
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -276,3 +276,18 @@ _number = st.floats(allow_nan=False, allow_infinity=False)
 def test_bind_gives_back_what_already_has_the_right_types(args: dict[str, Any]) -> None:
     assert every.bind(args) == args
     assert every.bind(json.loads(json.dumps(args))) == args
+
+
+def test_what_a_function_will_return_is_told_by_what_is_awaited() -> None:
+    @tool
+    def later(x: int) -> Awaitable[int]:
+        """Count."""
+        raise NotImplementedError
+
+    @tool
+    def several(x: int) -> list[int]:
+        """Count."""
+        raise NotImplementedError
+
+    assert later.spec.returns["type"] == "integer"
+    assert several.spec.returns == {"type": "array", "items": {"type": "integer"}}

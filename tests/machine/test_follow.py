@@ -5,10 +5,12 @@ from __future__ import annotations
 from plait.core.budget import Budget
 from plait.core.errors import Interrupted, NeverMade
 from plait.core.events import Dispatch, Elsewhere, Failed, Finish
+from plait.core.interfaces import Policy
 from plait.core.result import as_failure
 from plait.core.states import State
 from plait.machine.follow import SendOrder, orders_of
 from plait.machine.machine import Machine
+from plait.machine.views import MachineView, NodeView
 from tests.machine.kit import Registry, World, call, join, think
 
 
@@ -100,3 +102,28 @@ def test_an_adopted_deadline_still_comes() -> None:
     living.now = 50.0
     actions = living.machine.adopt(left.machine, "r", 50.0)
     assert [each.at for each in actions if each.kind == "wake-at"] == [54.0]
+
+
+def test_a_policy_that_raises_is_an_order_too() -> None:
+    """Whoever follows asks no policies: it is told that the run was broken, and by what."""
+
+    class Raising(Policy):
+        def place(self, step: NodeView, view: MachineView) -> str:
+            raise RuntimeError("where?")
+
+    world = World(policies={"raising": Raising()})
+    world.submit(call("a"), policies=["raising"])
+    assert world.finish.failure is not None
+    follower = Machine(Registry({"raising": Raising()}))
+    told = [follower.follow(*each) for each in zip(world.events, world.orders, strict=True)]
+    assert [each for each in told[-1] if isinstance(each, Finish)] == [world.finish]
+
+
+def test_an_order_waits_until_its_step_is_ready() -> None:
+    """Orders come with the event that they follow; what has ended spreads first."""
+    world = World(slots=2)
+    world.submit(call("a"), call("b", "a"))
+    follower = Machine(Registry())
+    follower.follow(world.events[0], [])
+    follower.follow(world.events[1], [SendOrder("r:b", "w", 1, 0, "")])
+    assert follower.nodes["r:b"].state is State.WAITING and not follower.attempts

@@ -241,3 +241,24 @@ def test_only_a_join_that_is_open_can_be_decided() -> None:
     assert step(world, "j").decided()
     world.succeed("d", "x")
     assert not step(world, "j").decided(), "it has its verdict"
+
+
+def test_what_continues_a_step_whose_expansion_runs_has_the_context_of_that() -> None:
+    world = world_of()
+    world.submit(
+        think("e", prompt="y" * 4, tokens=9, expands=True), think("z", after="e", prompt="z" * 8), policies=["quiet"]
+    )
+    world.succeed("e", "t", prompt_ids=range(3), token_ids=range(2))
+    world.expand("e", think("x", prompt="x" * 400, tokens=30))
+    assert step(world, "z").shared_tokens == 100 + 30
+    assert step(world, "z").prompt_tokens == 100 + 30 + 2
+
+
+@pytest.mark.parametrize(("slots", "could"), [(0, False), (1, True)])
+def test_a_worker_with_one_slot_could_take_a_step_and_one_that_is_going_could_not(slots: int, could: bool) -> None:
+    world = world_of(slots=1)
+    world.submit(think("a"), think("b"), join("j", "a", "b"), policies=["quiet"])
+    world.up("w", slots)
+    worker = view(world).worker("w")
+    assert worker is not None
+    assert (worker.could_take(step(world, "b")), worker.takes(step(world, "b"))) == (could, False)
