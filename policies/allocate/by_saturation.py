@@ -88,6 +88,7 @@ class BySaturation(Allocator):
         """Return successes, failures and what they mean."""
         vote = Poll(probes, task)
         truths = [truth_of(ballot.branch, task) for ballot in vote.roll.ballots]
+        # A probe that ended without an answer tells as much of the request as one that is wrong: it is a failure.
         silent = sum(probe.done for probe in probes) - len(truths)
         judged = len(truths) - truths.count(None)
         if self.evidence == "verifier" or (self.evidence == "auto" and judged and not self.vote):
@@ -99,6 +100,7 @@ class BySaturation(Allocator):
         """Return the branches for a clear lead: the votes it takes, over the share of branches that have an answer."""
         poll = Poll(probes, task)
         first, second = poll.lead()
+        # Probes beyond `most` have run already: the limit is of those to come.
         most = max(self.most, len(probes))
         votes = votes_needed(first, second, self.confidence, most)
         return min(most, len(probes) + math.ceil((votes - first - second) * len(probes) / max(1, poll.votes)))

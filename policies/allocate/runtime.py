@@ -38,6 +38,7 @@ class Runtime(Allocator):
 
     def allocate(self, probes: Sequence[Branch], task: Task) -> Allocation:
         """Return the further branches; `why` has the number that fits and what capped it."""
+        # A probe that still runs is longer than what it has written: with it the estimate would be too short.
         lengths = [probe.tokens for probe in probes if probe.done and probe.tokens > 0]
         if not lengths:
             return Allocation(why="no probe has ended: nothing can be predicted")

@@ -91,6 +91,7 @@ class Grouping(Asking):
     def heard(self, groups: Groups, by_name: Mapping[str, Branch]) -> Groups:
         """Return the groups after a round."""
         likenesses = [self.likeness(by_name.get(call)) for call in groups.calls]
+        # What is not known to be the same stays apart: a wrong class would move votes.
         least = self.threshold or SAME_BY_MODEL
         scores = zip(groups.others, likenesses, strict=True)
         same = [other for other, score in scores if score is not None and score >= least]
@@ -128,12 +129,14 @@ class Grouping(Asking):
 
 def vectors_of(value: JsonValue, n: int) -> list[list[float]] | None:
     """Return `n` vectors of one length and of finite numbers, or `None` if a value is not that."""
+    # The value is a tool's, so anything may stand there; vectors in part would be of unknown texts.
     if not isinstance(value, list) or len(value) != n:
         return None
     vectors: list[list[float]] = []
     for row in value:
         if not isinstance(row, list) or not row or (vectors and len(row) != len(vectors[0])):
             return None
+        # `True` is an `int` to Python, and no coordinate.
         numbers = [float(number) for number in row if isinstance(number, int | float) and not isinstance(number, bool)]
         if len(numbers) != len(row) or not all(map(math.isfinite, numbers)):
             return None

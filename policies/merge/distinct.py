@@ -61,6 +61,7 @@ class Distinct(Merge):
             if trace is None or trace.result is None:
                 continue
             ended = trace.result.finish != "length"
+            # No answer has this key: what has none stays alone.
             key = f"!{pair.trace}"
             if ended and (claim := claim_of(trace, task)) is not None:
                 key = f"={claim[1]}"

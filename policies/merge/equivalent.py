@@ -72,6 +72,7 @@ class Equivalent(Grouping):
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict, or the calls as more plan."""
         by_name = {branch.name: branch for branch in branches}
+        # In the rounds after the first the judge's calls are branches too; they have no vote.
         calls = {self.called, *(self.grouped.calls if self.grouped is not None else ())}
         roll = read([branch for branch in branches if branch.name not in calls], task)
         counted = classes(roll.ballots)
@@ -84,6 +85,7 @@ class Equivalent(Grouping):
         if self.ask == "model":
             return self._by_model(ranked, roll, by_name, why, task)
         if self.called is None:
+            # A vector joins the class of most votes that is near enough; a tool names places in the order it was given.
             return self._call(ranked if self.ask == "embedding" else counted, branches, why)
         asked = by_name.get(self.called)
         value = asked.result.value if asked is not None and asked.result is not None else None
@@ -166,5 +168,6 @@ def _heads(value: JsonValue, n: int) -> list[int] | None:
     if not isinstance(value, list) or len(value) != n:
         return None
     heads = [index for index in value if isinstance(index, int) and not isinstance(index, bool)]
+    # Each answer has to point at the first of its class, and that at itself: else the classes would be circles.
     right = len(heads) == n and all(0 <= head <= i and heads[head] == head for i, head in enumerate(heads))
     return heads if right else None

@@ -67,6 +67,7 @@ def _as_words(text: str) -> tuple[str, str, str]:
         return "none", text.strip(), ""
     thought = _THOUGHT.search(text, 0, action.start())
     rest = text[action.end() :]
+    # Only an action with a parenthesis has an end; without one all that follows belongs to it.
     if action[2]:
         rest = _inside(rest)
     return action[1].lower(), _unquoted(rest.strip()), thought[1].strip() if thought else ""
@@ -92,6 +93,7 @@ def _unquoted(text: str) -> str:
 
 def _as_object(text: str) -> tuple[str, str, str] | None:
     """Read the action as JSON, or return `None` if the text is no such object."""
+    # Models that were trained on JSON actions answer so, whatever the prompt shows.
     start = text.strip().removeprefix("```json").removesuffix("```").strip()
     if not start.startswith("{"):
         return None

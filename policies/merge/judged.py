@@ -105,6 +105,7 @@ class Judged(Asking):
         why = f"marked {_shown(marks[at])} of {self.best} ({shown}); {best.votes} votes"
         others = [mark for i, mark in enumerate(marks) if i != at and mark is not None]
         mark = marks[at]
+        # Without a second mark there is nothing to be ahead of.
         if mark is not None and others:
             why += f", margin {_shown(mark - max(others))}"
         why = "; ".join([why, *self.left_out])
@@ -112,6 +113,7 @@ class Judged(Asking):
 
     def _mark(self, call: Branch | None) -> float | None:
         text = call.text if call is not None and call.done else ""
+        # "8 of 10" ends in a number that is no mark.
         numbers = _NUMBER.findall(re.sub(rf"(?<!\s)\s*+(?:/|out of|of)\s*+{self.best}\b", "", text))
         mark = float(numbers[-1]) if numbers else -1.0
         return mark if 0.0 <= mark <= self.best else None

@@ -98,6 +98,7 @@ class Pairwise(Asking):
         half = (len(left) + 1) // 2
         for i in range(half):
             first, second = left[i], left[len(left) - 1 - i]
+            # Of an odd number the middle one has nobody to meet, and goes on.
             if first == second:
                 matches.append(Match(first=first))
                 continue

@@ -147,6 +147,7 @@ class Splice(Merge):
         self, entry: SplicePlace, number: int, branch: Branch | None, task: Task, most: int | None = None
     ) -> tuple[list[Piece] | None, str | None, bool]:
         """Return a successful thread's entry and claim, else `None` twice; and whether its claim was refuted."""
+        # A thread that was cut while it wrote counts with what it has only where its ids are carried on.
         if branch is None or not (branch.done or (self.carry and branch.written)):
             return None, None, False
         fields = {"item": entry.item, "answer": "", "number": str(number), "index": str(number - 1)}
@@ -165,6 +166,7 @@ class Splice(Merge):
         written = _fill(self.hit, {**fields, "text": text})
         claim = self._claim(fields["answer"]) if self.claim_item else written
         if self.check:
+            # A claim that the task cannot read is no answer; one that it cannot judge (`None`) stands.
             answer = task.extract(claim)
             if answer is None or task.verify(answer) is False:
                 return None, None, True

@@ -63,6 +63,7 @@ class Stitch(Merge):
         """Return the text; `why` has the note, how many parts there are, and who is missing."""
         by_name = {branch.name: branch for branch in branches}
         entries = self.parts or tuple(StitchPart(branch=branch.name) for branch in branches)
+        # Nothing is to be put together: the value keeps its type, and its `why`.
         if len(entries) == 1 and entries[0] == StitchPart(branch=entries[0].branch) and not (self.head or self.tail):
             return self._alone(by_name.get(entries[0].branch))
         parts: list[str] = []
@@ -73,6 +74,7 @@ class Stitch(Merge):
             if text:
                 parts.append(_headed(entry, text))
                 continue
+            # A part that is missing is named, so that what is built on this value does not take it for the whole.
             reason = _reason(branch)
             missing.append(f"{entry.branch} {reason}")
             if entry.missing is not None:

@@ -54,6 +54,7 @@ class SynthesisDrafts(Merge):
         """Return whether `enough` branches are done, or one is verified."""
         if outstanding <= 0:
             return True
+        # The others may still write: they are drafts as far as they have come.
         if self.enough is not None and sum(branch.done for branch in branches) >= self.enough:
             return True
         return self.settle and any(

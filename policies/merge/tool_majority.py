@@ -76,6 +76,7 @@ class ToolMajority(Merge):
         """Return the verdict; `why` has the counts, the margin and who did not vote. Raises `PluginError` for branches
         that are no turns of a model."""
         values = ((branch.name, branch.result.value) for branch in branches if branch.result)
+        # A vote over what tools returned would read every value as "no call".
         odd = next((name for name, value in values if not isinstance(value, str)), None)
         if odd is not None:
             raise PluginError(
@@ -123,6 +124,7 @@ class ToolMajority(Merge):
             return False
         if self.by != "name" and not self.exclude:
             return True
+        # Which arguments are used is the first voter's to say, and an earlier branch could still become that.
         first = max(counted, key=lambda group: group.votes).first
         return all(branch.state.ended for branch in branches[: first.place])
 

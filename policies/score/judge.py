@@ -45,11 +45,13 @@ class Judge(WithPrompts, Scorer):
     async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return (wins + half the draws) / pairs."""
         siblings = [] if node.parent is None else node.parent.children
+        # A sibling without text is still being written.
         others = [other for other in siblings if other is not node and other.step]
         others = [other for other in others if other.outcome not in ("dead", "merged")][-self.against :]
         if not others:
             return 0.5
         asked = [self._asked(ctx, question, *pair) for other in others for pair in ((node, other), (other, node))]
+        # All are asked before the first is waited for, so they run together.
         replies = [await call for call in asked]
         votes = [_named(line.text) for line in replies]
         pairs = [pair for pair in zip(votes[::2], votes[1::2], strict=True) if None not in pair]

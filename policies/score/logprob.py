@@ -24,6 +24,7 @@ class Logprob(Scorer):
         """Return the mean probability."""
         nodes = [node] if self.over == "step" else node.path()[1:]
         known = [(node.tokens, node.line.logprob) for node in nodes if node.line is not None]
+        # A long step counts for more than a short one: the mean is over tokens, as if the path were one step.
         pairs = [(tokens, mean) for tokens, mean in known if mean is not None and tokens]
         total = sum(tokens for tokens, _ in pairs)
         return math.exp(sum(tokens * mean for tokens, mean in pairs) / total) if total else None

@@ -47,6 +47,7 @@ class Model(WithPrompts, Scorer):
     async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return the expected value of the labels, whose probabilities are scaled to sum to 1."""
         ask = self.judge.text(ASK)
+        # Another model has not read this line: it is given the text.
         if node.line is not None and self.judge.model is None:
             line = node.line.think([node.seen + ask], self.judge, labels=self.labels, label="score")
         else:
@@ -54,6 +55,7 @@ class Model(WithPrompts, Scorer):
         labels = (await line).labels
         last = len(self.labels) - 1
         values = self.values or tuple(i / last for i in range(last + 1))
+        # A label that the worker does not list is unlikelier than those that it does: as good as none.
         shares = [math.exp(labels[label]) if label in labels else 0.0 for label in self.labels]
         total = sum(shares)
         return sum(share * value for share, value in zip(shares, values, strict=True)) / total if total else None

@@ -30,5 +30,6 @@ class ToolScorer(Scorer):
                 return float(number)
             case {"passed": int() | float() as passed, "total": int() | float() as total} if total:
                 return float(passed) / float(total)
+            # A score that makes no sense says nothing of the text: it is unknown, not 0.
             case _:
                 return None
