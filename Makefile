@@ -24,15 +24,18 @@ setup: $(READY) ## Make the virtual environment (PYTHON=…, EXTRA=cpu|gpu to ch
 demo: $(READY) ## Solve a few puzzles serially, by a vote and by reasoning threads, on a real engine
 	@$(BIN)/plait demo $(ARGS)
 
-# First what needs no engine, over all cores (`--dist loadfile`: a file's tests share its fixtures); then, one after
-# another, what starts engines and Ray, since engines that share cores hold each other up. The second part collects only
-# the files that have such tests: to collect all takes half a minute of CPU. The chat model is fetched once and kept.
+# Two parts at the same time. What needs no engine runs in a process for each core, file by file, since a file's tests
+# share its fixtures. What starts engines and Ray runs one test after another beside it: such a test mostly waits for a
+# process to start. It collects only the files that have such tests, for to collect all takes half a minute of CPU, and
+# its summary stands last. The chat model is fetched once and kept.
 define run-tests
-	@failed=0; \
+	@failed=0; mkdir -p build; trap 'kill $$engines 2> /dev/null' INT TERM; \
 	$(BIN)/plait model get smollm2 || failed=1; \
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "not engine and not gpu$(1)" || failed=1; \
 	$(BIN)/python -m pytest -m "engine and not gpu$(1)" \
-		$$(grep -rl --include='test_*.py' 'mark\.engine' tests) || failed=1; \
+		$$(grep -rl --include='test_*.py' 'mark\.engine' tests) > build/engine-tests.txt 2>&1 & engines=$$!; \
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not engine and not gpu$(1)" || failed=1; \
+	wait $$engines || failed=1; \
+	cat build/engine-tests.txt; \
 	exit $$failed
 endef
 
