@@ -64,6 +64,7 @@ class Debate(Flow):
         lines = await self._round(ctx, [self._ask(ctx, None, asks, i, 1) for i in range(self.n)], [])
         for number in range(2, self.rounds + 1):
             before = [task.extract(line.line) if line is not None else None for line in lines]
+            # Agents that agree would only read their own answer again.
             if agreed(before, task):
                 break
             asked = [
@@ -72,6 +73,7 @@ class Debate(Flow):
             ]
             lines = await self._round(ctx, asked, lines)
             flips.append(Flips.of(number, before, [task.extract(line.line) if line else None for line in lines], task))
+            # Who read all and changed nothing reads the same again in the next round.
             if not flips[-1].changed:
                 break
         voting = [line for line in lines if line is not None]
@@ -96,6 +98,7 @@ class Debate(Flow):
         for place, answer in enumerate(asked):
             done = answer is not None and answer.done
             lines.append(answer if done else before[place] if before else None)
+        # The first error is as good as any: the agents were asked the same.
         if not any(lines):
             error = next(answer.error for answer in asked if answer is not None)
             raise error if isinstance(error, StepFailed) else PlannerError("no agent has answered")

@@ -63,6 +63,7 @@ class Layers(Flow):
             done = [answer for answer in asked if answer.done]
             if not done:
                 raise next(error for error in ended if isinstance(error, BaseException))
+            # With an answer missing nobody can say which changed into which.
             if layer > 1 and len(done) == len(before):
                 flips.append(Flips.of(layer, before, [task.extract(answer.line) for answer in done], task))
             lines = done
@@ -76,6 +77,7 @@ class Layers(Flow):
     ) -> Line:
         history = list(ctx.brief.request.messages)
         shown = [visible(line.text).strip() for line in read]
+        # Models favour what stands first; a shuffled order gives no place of the layer before that for good.
         ctx.random.shuffle(shown)
         answers = "\n".join(f"{number}. {text}" for number, text in enumerate(shown, 1))
         chat = ctx.brief.task.chat()

@@ -60,6 +60,7 @@ class Calls:
         spec = self._tools.get(name)
         if spec is None:
             return f"there is no tool {name!r}: there are {', '.join(sorted(self._tools)) or 'none'}"
+        # Its effect holds for the whole tree, so the branches that do not lead here are over.
         if spec.side_effects:
             self._tree.commit(node)
             self._drop()
@@ -72,6 +73,7 @@ class Calls:
         try:
             return as_text(await made)
         except StepFailed as failed:
+            # Neither is the tool's fault: there is nobody left to read an observation.
             if node.outcome == "pruned" or failed.failure.kind == "BudgetExceeded":
                 raise
             return f"the call failed: {failed.failure.message}"

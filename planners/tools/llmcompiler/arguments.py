@@ -94,6 +94,7 @@ def parse_arguments(raw: str) -> Arguments:
         return Arguments(parser.arguments(), raw, parser.repairs)
     except _Odd:
         pass
+    # From here on each try is one mistake that models make; the first that gives arguments is taken.
     mended = _NO_QUOTE_BEFORE_KEY.sub(raw[0], raw, count=1) if raw[0] in QUOTES else raw
     if mended != raw:
         parser = _Parser(mended)
@@ -105,6 +106,7 @@ def parse_arguments(raw: str) -> Arguments:
         parser = _Parser(raw[:-1])
         try:
             arguments = Arguments(parser.arguments(), raw[:-1], ["there was one ')' too many", *parser.repairs])
+            # Text without quotes may well end in a parenthesis of its own.
             if not any(item.bare for item in arguments.items):
                 return arguments
         except _Odd:
@@ -243,6 +245,7 @@ class _Parser:
                 at -= 1
                 break
             depth += 1 if char in "([{" else -1 if char in ")]}" else 0
+            # A bracket that closes what nobody opened is part of the text.
             if depth < 0:
                 depth = 0
         else:

@@ -82,12 +82,14 @@ class PlanReader:
         assert brief is not None
         cut = result.finish != "stop"
         steps = self._take(self._rest(cut))
+        # After its join() a plan is whole, whatever the model would have added.
         if cut and self.join is None:
             self.errors.append("the plan was cut off before its join()")
         if not self._entries and self.join is None and not cut:
             self.errors.append("no task was found: write each on a line of its own, as `1. tool(arguments)`")
         if self.errors and self.repair < self.planner.repairs:
             return self._sent_back(steps, brief)
+        # The plan is written to its end and is run: what changes the world may start now.
         steps += self.held.values()
         branches = self.steps
         scratchpad = self._scratchpad(branches)
@@ -150,6 +152,7 @@ class PlanReader:
             if step is None:
                 continue
             self.steps.append(step)
+            # A plan that is sent back for repair must not have changed anything yet.
             if step.side_effects or (self.held and any(name in self.held for name in step.references())):
                 self.held[step.name] = step
             else:
@@ -158,6 +161,7 @@ class PlanReader:
 
     def _step(self, task: PlanTask) -> Step | None:
         """Return a task's call, or `None` if it is not to be run."""
+        # Models that go round in circles write whole plans twice.
         written = (task.id, task.text)
         if written in self._said:
             self.repairs.append(f"task {task.id}: written twice, run once")

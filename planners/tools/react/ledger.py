@@ -126,8 +126,10 @@ class Ledger:
         now: dict[str, str] = {}
         changed = False
         for call, fate in calls:
+            # What cannot be read has no name and no number; the model is told of it as text.
             if fate == "unread":
                 continue
+            # A call that is not made is numbered too: the reader counted it while the turn was written.
             self.next += 1
             self.counts[call.key] = count = self.counts.get(call.key, 0) + 1
             if fate == "limit":
@@ -147,6 +149,7 @@ class Ledger:
                 if fate == "same"
                 else agents.get(call.id) or _result(value, call)
             )
+            # Several agents may be asked in one turn: the model has to see who failed.
             if asked is not None and call.id not in agents:
                 who = f"the agent {call.name}, asked {asked[1][:80]!r}: "
                 failed = result.startswith(ERROR)

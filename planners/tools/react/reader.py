@@ -47,6 +47,7 @@ class TurnReader:
             return None
         new = self._new(calls)
         needs = list(self._made)
+        # The turn's text goes along, since the value of an expanded step is that of its expansion.
         merge = Plugin(name="observations", options={"written": text})
         join = Step(name=RESULTS, op=Join(merge=merge, tolerate="any-end"), needs=tuple(needs), label="results")
         return Plan(steps=(*new, join), output=RESULTS)

@@ -53,6 +53,7 @@ class Runner:
         """Return the step whose value is the answer that a plan words. Raises what a node that it needs failed with."""
         ref = whole(value)
         look, steps = await self._look([value], self._scope)
+        # The answer is a node's value as it is: that step is the answer, and keeps its type.
         if ref is not None and not ref.path and len(steps) == 1:
             return steps[0]
         return self._ctx.answer(filled(value, look), "as the plan words it", name="answer-1")
@@ -133,6 +134,7 @@ class Runner:
         work = (
             self._body(node.blocks[0], scope, f"{name}.{at}.", [*control, *steps]) for at, scope in enumerate(scopes, 1)
         )
+        # Rounds that change something come in the order of the items; the others need not wait for one another.
         ended = [await body for body in work] if effects(node, self._tools) else await self._ctx.gather(*work)
         if not ended:
             return self._ctx.answer([], "there are no items", name=name, label="foreach")
@@ -196,6 +198,7 @@ def _compared(left: JsonValue, op: str, right: JsonValue) -> bool:
             return (left == right) == (op == "==")
         case "in" | "contains":
             inner, outer = (left, right) if op == "in" else (right, left)
+            # JSON's names are texts: a number is in no object.
             if isinstance(outer, list | dict):
                 return inner in outer if isinstance(outer, list) or isinstance(inner, str) else False
             if isinstance(outer, str) and isinstance(inner, str):
