@@ -373,6 +373,7 @@ class First(Several[T | None]):
         self._open -= 1
         try:
             wins = self._any_end or (member.error is None and (self._ok is None or self._ok(member.outcome())))
+        # `ok` is the planner's own code: what it raises is the flow's to hear, at the place where it waits.
         except Exception as raised:
             self.settle(error=raised)
             return

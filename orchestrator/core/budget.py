@@ -12,6 +12,7 @@ from .values import Frozen
 
 
 def _number(value: object) -> object:
+    # To Python `True` is 1: a limit of one token that nobody has meant.
     if isinstance(value, bool):
         raise ValueError("it is a number, and this is true or false")
     return value

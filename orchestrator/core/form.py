@@ -92,6 +92,7 @@ def json_in(text: str) -> JsonValue:
     stands in it; `None` if there is none. A block of reasoning before it does not count."""
     text = split_reasoning(text)[1].strip()
     blocks = [part.partition("\n")[2] for part in text.split("```")[1::2]]
+    # Models think aloud in earlier blocks; the last is what they settled on.
     for block in (text, *reversed(blocks)):
         try:
             return json_value(json.loads(block, parse_constant=_refuse))

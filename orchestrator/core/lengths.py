@@ -60,6 +60,7 @@ def expected_tokens(
     for sample in samples:
         if sample:
             latest = sample[-LATEST:]
+            # A narrow sample counts as far as it is large; what it leaves goes to the next wider one.
             weight = rest * min(1.0, len(latest) / ENOUGH)
             longer += [(length, weight / len(latest)) for length in latest if length > known]
             rest -= weight
@@ -68,6 +69,7 @@ def expected_tokens(
     if rest > 0.0:
         prior = (min(limit, SHARE * limit * multiple) for multiple in _PRIOR)
         longer += [(length, rest / ENOUGH) for length in prior if length > known]
+    # It is longer than all that were seen: only its limit says anything yet.
     if not longer:
         return max(1.0, SHARE * (limit - known))
     longer.sort()

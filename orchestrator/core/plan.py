@@ -115,6 +115,7 @@ class Plan(Frozen):
 
     @model_validator(mode="after")
     def _names_unique(self) -> Plan:
+        # A set is enough for plans that are right; only a wrong one pays for the search of the name.
         if len({step.name for step in self.steps}) != len(self.steps):
             seen: set[str] = set()
             twice = next(s.name for s in self.steps if s.name in seen or seen.add(s.name))
@@ -172,6 +173,7 @@ def validate(plan: Plan, tools: Collection[str] | None = None) -> None:
             if name == step.name:
                 raise PlanError(f"step {name!r} refers to itself")
         _check_op(step, steps, known)
+    # Before the search for stray steps, which a cycle would make pointless.
     in_order(edges)
     stray = _not_leading_to(plan.output, edges)
     if stray:
@@ -200,6 +202,7 @@ def _check_op(step: Step, steps: dict[str, Step], tools: frozenset[str] | None) 
                 raise PlanError(
                     f"step {step.name!r} is `after` {after!r}, a {target.op.kind}: only a think step has a context"
                 )
+        # A planner may ask for more tools than it was told of; that tool is always there.
         case Call(tool=tool) if tools is not None and tool not in tools and tool != MORE_TOOLS:
             hint = did_you_mean(tool, tools) or (f"; there are {some(sorted(tools))}" if tools else "; none was given")
             raise PlanError(f"step {step.name!r} calls the tool {tool!r}, which is not there{hint}")

@@ -159,6 +159,7 @@ def _called(
     stop = sampling.pop("stop", ())
     if stop:
         sampling["stop"] = (stop,) if isinstance(stop, str) else tuple(cast("Sequence[str]", stop))
+    # A label is one token: whatever came after it would be thrown away.
     if sampling.get("labels"):
         sampling.setdefault("max_tokens", 1)
     if sampling.get("temperature") != 0:
@@ -172,6 +173,7 @@ def _called(
     begin = NO_THINKING if begin == "no-thinking" else begin
     if begin and not chat:  # text without roles: the model's turn begins where the prompt ends
         parts, begin = (*parts, Text(text=f"\n{begin}")), ""
+    # Said here, with the planner's own word: pydantic's complaint would name the step's fields.
     unknown = [key for key in fields if key not in Think.model_fields]
     if unknown:
         raise FlowError(f"a model call has no option {', '.join(unknown)}")

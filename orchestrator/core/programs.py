@@ -127,6 +127,7 @@ def outputs(result: JsonValue, count: int, key: str) -> list[Cell]:
             kind, value = cast("list[JsonValue]", json.loads(line[line.index(mark) + len(mark) :]))
         except (ValueError, TypeError, RecursionError):
             continue
+        # The program could not even be read, so no input has a result.
         if kind == "broken":
             return [("broken", value)] * count
         cells.append((str(kind), value))

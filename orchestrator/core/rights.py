@@ -59,6 +59,7 @@ class Rights(Frozen):
                 self.may_call(step.op.tool, step.name)
             elif isinstance(step.op, Think):
                 self.may_think(step.op, step.name)
+            # Priorities of all tenants stand in one order.
             if self.apart and step.priority < 0:
                 raise NotAllowed(f"step {step.name!r} has the priority {step.priority}: only 0 and more are for plans "
                                  "of tenants, as smaller ones go before the steps of others")  # fmt: skip
@@ -106,6 +107,7 @@ class Rights(Frozen):
     def may_render(self, fields: Mapping[str, object], what: str) -> None:
         """Raise `NotAllowed` for a value of `chat_template_kwargs` that is no value for a template, where the run is
         held to anything."""
+        # Where all bodies may be sent and all images fetched, a template's own names can take nothing more.
         if (self.extra_body is None and self.image_hosts is None) or not isinstance(fields, dict):
             return
         if taken := sorted(TEMPLATE_OWN.intersection(fields)):
@@ -138,9 +140,11 @@ def host_of(url: str) -> str | None:
         host = urlsplit(url).hostname
     except ValueError:
         return None
+    # An escape in a host is read as a letter by some and left by others.
     if not host or "%" in host:
         return None
     host = host.removesuffix(".")
+    # A name's last part is no number; whatever ends in one is an address, however it is written.
     if ":" in host or not _NUMBER.fullmatch(host.rpartition(".")[2]):
         return host
     return _address(host)
@@ -174,6 +178,7 @@ def _public(host: str) -> bool:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
+        # A name without a dot is one of the own network.
         return "." in host and host.rpartition(".")[2] not in _INSIDE
     if isinstance(address, ipaddress.IPv6Address):
         # An IPv4 address may stand inside (mapped, 6to4, Teredo, NAT64): only the plain ones of 2000::/3 are taken.

@@ -36,6 +36,7 @@ def features(text: str, tools: Iterable[str] = ()) -> dict[str, float]:
     text = text[:_READ]
     words = {word.casefold() for word in _WORD.findall(text)}
     numbers = [float(digits) for digits in _NUMBER.findall(text)]
+    # A question with a million in it is not a hundred thousand times as far off as one with a ten.
     logs = [math.log1p(number) for number in numbers] or [0.0]
     mean = sum(logs) / len(logs)
     mentioned = (words & {word.casefold() for word in _WORD.findall(name.replace("_", " "))} for name in tools)
