@@ -93,6 +93,7 @@ def _alone(text: str) -> str:
     if equals and re.fullmatch(r"\s*[a-zA-Z]\s*", head):  # `x = 5` says 5
         text = tail
     value = _Parser(text).whole()
+    # A number has one plain form; of all else only a fingerprint can be compared.
     if value.exact is not None:
         return str(value.exact)
     return f"~{value.at[0]:x}.{value.at[1]:x}"
@@ -137,6 +138,7 @@ class _Parser:
         """Take a word as a function, or short ones as a product of variables, but not where all there is are words."""
         if letters in _FUNCTIONS or letters in ("sqrt", "pi"):
             self.tokens.append(("command", letters))
+        # Long runs of letters are words: to multiply their letters would make equal what only shares them.
         elif len(letters) <= 3 and (len(letters) == 1 or re.search(r"[\d\\^*/+=-]", text)):
             self.tokens += [("letter", letter) for letter in letters]
         else:
@@ -262,6 +264,7 @@ class _Parser:
         if self._next() in ("{", "("):
             return self._primary()
         kind, text = self.tokens[self.at] if self.at < len(self.tokens) else ("end", "")
+        # TeX without braces takes one digit: `\frac12` is a half.
         if kind == "number" and len(text) > 1 and text.isdigit():
             self.tokens[self.at] = ("number", text[1:])
             return _rational(Fraction(text[0]))
@@ -272,6 +275,7 @@ class _Parser:
 
 
 def _rational(number: Fraction) -> _Value:
+    # Modulo the prime it is a division by zero, which says nothing of the number itself.
     if number.denominator % _P == 0:
         raise _Unreadable
     at = number.numerator * pow(number.denominator, -1, _P) % _P
@@ -324,6 +328,7 @@ def _settled(at: Point) -> _Value:
 
 def _power(base: _Value, exponent: _Value) -> _Value:
     n = exponent.exact
+    # Too large or not rational: two such powers are equal only if they are written alike.
     if n is None or abs(n.numerator) > _MAX_POWER or n.denominator > 99:
         return _atom("power", f"{base.at}^{exponent.at}")
     if n.denominator == 1:
@@ -357,6 +362,7 @@ def _square_root(number: Fraction) -> _Value:
     `sqrt(8)` is `2 sqrt(2)`, and `sqrt(2) sqrt(3)` is `sqrt(6)`."""
     rest = number.numerator * number.denominator
     value = _rational(Fraction(1, number.denominator))
+    # To factor it would take too long; the root of a number is then its own atom.
     if abs(rest) > _MAX_ROOT:
         return _atom("root", f"2:{_rational(number).at}")
     if rest < 0:

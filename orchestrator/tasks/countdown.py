@@ -128,6 +128,7 @@ class Countdown(Task):
         that build no expression are their own key, behind `!`."""
         steps = _steps(answer)
         built = self._build(steps) if steps else None
+        # Wrong steps are still an answer that others may share; the mark keeps them from any right one.
         if built is None:
             text = ";".join(map(str, steps)) if steps else json.dumps(answer)
             return "!" + text[:_MAX_CLAIM]

@@ -139,6 +139,7 @@ class Plain(Task):
 def _auto(text: str) -> str | None:
     answer = text.strip()
     for _ in range(100):
+        # An answer may be boxed within a sentence that says "answer:" itself.
         shorter = final(answer) or answer
         if shorter == answer:
             break
@@ -177,6 +178,7 @@ def _box(text: str) -> tuple[str, int] | None:
             depth += (text[at] == "{") - (text[at] == "}")
             if depth == 0:
                 inside = text[start + 7 : at].strip()
+                # An empty box is a slip of the pen: the one before it is meant.
                 if inside:
                     return inside, at + 1
                 break
@@ -210,6 +212,7 @@ def json_field(text: str, field: str) -> JsonValue:
         except (ValueError, RecursionError):
             continue
         inner = _at(value, field.split("."))
+        # The search goes backwards, so an object around the one that is kept comes later, and goes before it.
         if inner is not None and (best is None or stop >= covered):
             best, covered = inner, stop
     return best
@@ -310,6 +313,7 @@ def rounded(answer: JsonValue, tolerance: float, digits: int | None) -> str:
     number as `normalised` does. Half goes to even."""
     text = plain(answer).replace("\\%", "%").removesuffix("%").strip()
     value = number(text)
+    # `1e3` is a number only where numbers are asked for: elsewhere it may be a name.
     if value is None and _SCIENTIFIC.fullmatch(text):
         value = Fraction(text)
     if value is None:

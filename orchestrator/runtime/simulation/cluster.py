@@ -116,6 +116,7 @@ class Cluster:
         actions = self.machine.handle(event)
         self.events += 1
         for at, step, _, state, _ in self.machine.moves:
+            # How long a step waits for a slot is counted from here, not from when it entered the plan.
             if state == State.READY:
                 self._ready[step] = at
         if self.watch is not None:
@@ -149,6 +150,7 @@ class Cluster:
                 self.later(self.now, lambda: self.take(Counted(at=self.now, step=action.step)))
             case WakeAt():
                 self._wakes += 1
+                # Only the last wish to be woken counts, as with the driver's one timer.
                 number = self._wakes
                 self.later(max(self.now, action.at), lambda: self._wake(number))
             case Finish():
@@ -244,6 +246,7 @@ class Cluster:
         op, outcome = running.job.op, running.outcome
         if self.confidence is None or op.kind != "think" or not looks(op.sampling):
             return
+        # What fails is never looked at while it is written: it has no tokens.
         if not isinstance(whole, Result) or not isinstance(outcome, Result):
             return
         rng = Random(f"{self._seed}/{running.job.step}/{number}/confidence")
@@ -258,6 +261,7 @@ class Cluster:
         """A prompt has been read."""
         if running.over:
             return
+        # Nothing is left to generate: an attempt that went on from its last token.
         if not running.tokens:
             self._complete(running)
             return
@@ -274,6 +278,7 @@ class Cluster:
             self.later(max(self.now, at), lambda: self._news(batch, version))
 
     def _news(self, batch: DecodeBatch, version: int) -> None:
+        # The batch has changed since, and with it the time of its next news.
         if version != batch.version:
             return
         running, upto = batch.due(self.now)
@@ -297,6 +302,7 @@ class Cluster:
             running.told = upto
             self.take(news)
             self._changed[batch.host.name] = batch
+        # The news just told may have ended the last run.
         if self.left:
             self._complete(running)
 

@@ -255,6 +255,7 @@ class DecodeBatch:
     def advance(self, now: float) -> None:
         """Move the mark to a time."""
         elapsed = now - self.at
+        # An engine that reads prompts between its steps decodes nothing meanwhile.
         if self.debt:
             read = min(self.debt, elapsed)
             self.debt -= read
@@ -290,6 +291,7 @@ class DecodeBatch:
 
     def generated(self, running: RunningJob, now: float) -> int:
         """Return how many tokens a sequence has."""
+        # Its prompt is still being read.
         if running.joined is None:
             return 0
         self.advance(now)
@@ -297,6 +299,7 @@ class DecodeBatch:
 
     def next_at(self) -> float | None:
         """Return when the next sequence has news, if nobody comes or goes before."""
+        # What was cancelled stays in the heap until its turn: to search for it would cost more.
         while self._goals and self._goals[0][2].over:
             heapq.heappop(self._goals)
         if not self._goals:

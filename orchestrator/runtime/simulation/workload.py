@@ -169,6 +169,7 @@ class _Workload(Cluster):
         self._steps = self._refused = self._in_time = 0
         self._failure: Failure | None = None
         self._plans: list[Plan | None] = [None] * len(kinds)
+        # Runs that follow others have no time of arrival: their turn comes when those end.
         self._next = iter([number for number in range(len(arrivals)) if number not in self.after])
         self._followers: dict[int, list[int]] = {}
         for number, (before, _) in self.after.items():
