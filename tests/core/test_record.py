@@ -19,3 +19,8 @@ def test_a_row_without_moves_has_those_of_its_times() -> None:
     assert StepRecord.read(row).moves == MOVES
     del row["started_at"]
     assert [state for _, state, _ in StepRecord.read(row).moves] == ["ready", "done"]
+
+
+def test_a_record_tells_when_it_was_ready_began_and_ended() -> None:
+    record = StepRecord(step="r:a", name="a", kind="think", state="done", moves=MOVES)
+    assert (record.ready_at, record.started_at, record.ended_at, record.worker) == (0.5, 1.0, 2.0, "w")

@@ -161,3 +161,8 @@ def test_empty_matches_are_found_once_each(pattern: str, text: str) -> None:
 def test_named_groups_are_found_by_their_names():
     match = expression(r"(\d+) (?P<unit>\w+) (?P<rest>.*)").search("12 km to go")
     assert (match.groups, match.named) == (["12", "km", "to go"], {"unit": "km", "rest": "to go"})
+
+
+def test_a_refusal_says_what_is_wrong_with_the_expression():
+    with pytest.raises(ValueError, match=r"missing \)"):
+        expression("(a")

@@ -30,6 +30,11 @@ def test_features_of_any_text_are_small_numbers(text: str) -> None:
     assert all(math.isfinite(value) and 0 <= value < 100 for value in features(text).values())
 
 
+def test_of_a_planner_alone_nothing_is_known() -> None:
+    alone = Tier.model_validate("sample:n=8")
+    assert (alone.planner.name, alone.runs, alone.wins, alone.losses) == ("sample", 0, 0.0, 0.0)
+
+
 def test_without_a_check_it_is_the_tier_of_most_worth() -> None:
     tiers = (tier("cheap", 100, 0.5), tier("dear", 1000, 0.9))
     assert Ranking(tiers=tiers, price=0.0).order({}, checked=False) == [1]

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from pydantic import BaseModel
 
 from plait import tool
-from plait.core.tools.schemas import arguments, fits, makes, needs, of_value, part
+from plait.core.tools.schemas import arguments, fits, kind, makes, needs, of_value, part
 
 
 class Flight(BaseModel):
@@ -95,3 +95,9 @@ def test_a_servers_schema_may_be_anything(schema: Any, path: list[str]):
     makes(schema)
     part(schema, path)
     assert fits(of_value(1), schema) in (True, False)
+
+
+def test_what_an_argument_is_is_said_by_its_form_its_title_or_its_name():
+    assert kind("to", {"type": "string", "format": "airport"}) == "airport"
+    assert kind("when", {"type": "string", "format": "date"}) == "", "a form of the standard says nothing of what it is"
+    assert kind("it", {"type": "object", "title": "FlightPlan"}) == "flight_plan"

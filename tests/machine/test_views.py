@@ -177,6 +177,15 @@ def test_confidence_is_seen_while_a_step_runs() -> None:
     assert (step(world, "a").group, step(world, "a").lowest, step(world, "a").started) == (3.5, 2.5, 0.0)
 
 
+def test_a_step_tells_what_became_of_it() -> None:
+    world = world_of()
+    world.submit(think("a"), policies=["quiet"])
+    before = len(step(world, "a").story)
+    world.fail("a", fail_with("it broke", retryable=True))
+    story = step(world, "a").story
+    assert len(story) > before and any("it broke" in line for line in story)
+
+
 def test_a_policy_may_look_at_its_run_before_there_is_any_news() -> None:
     seen: list[tuple[str, str, object]] = []
 

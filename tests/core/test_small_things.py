@@ -1,0 +1,46 @@
+"""Small functions of the core that planners and pages rest on."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import BaseModel
+
+from plait.core.described import fields_of
+from plait.core.rights import host_of
+from plait.core.shown import bar
+from plait.core.tools.more import found_in
+from plait.core.tools.tool import ToolSpec
+
+
+class Described(BaseModel):
+    count: int = 3
+    """How many."""
+
+
+def test_the_text_under_a_field_describes_it() -> None:
+    assert fields_of(Described)["count"].description == "How many."
+
+
+def test_of_the_tools_that_were_named_the_known_ones_are_taken_in_order() -> None:
+    one, two = (ToolSpec(name=name, description="", parameters={}) for name in ("one", "two"))
+    assert found_in([{"name": "two"}, {"name": "three"}, {"name": "one"}, "one"], [one, two]) == [two, one]
+    assert found_in("two", [one, two]) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("https://Example.org./a.png", "example.org"),
+        ("http://0x7f.1/x", "127.0.0.1"),
+        ("http://a@b/", None),
+        ("http://a\\b/", None),
+        ("http://a%41/", None),
+    ],
+)
+def test_an_address_names_one_host_or_none(url: str, host: str | None) -> None:
+    assert host_of(url) == host
+
+
+def test_a_bar_of_nothing_can_still_be_seen() -> None:
+    assert "margin-left:50.0%;width:1.0%" in bar(5.0, 5.0, 10.0)
+    assert "margin-left:0.0%;width:20.0%" in bar(0.0, 2.0, 10.0)
