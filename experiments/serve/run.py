@@ -2,15 +2,16 @@
 
 What the server adds to the upstream's time, how many clients it bears at once, and whether its memory grows.
 
-    python -m experiments serve            # all three, on this machine's cores
-    python -m experiments serve --only added --rounds 5
+    python -m experiments serve            # all, on this machine's cores
+    python -m experiments serve --only token --rounds 5
 
 `added`: the same client asks (a) an upstream, (b) a bare starlette pass-through in front of it (httpx, streams the
 bytes through) and (c) `plait serve` in front of it (worker `http`), in turns within one run, at 32 clients. The
 upstream is a process of its own that streams a chat completion of 32 tokens, 20 ms apart. Reported: the time added at
 p50 and p99, and c's over b's, by round; and the CPU time of either proxy for a request, which a busy machine spoils
-less. `clients`: 256 at once. `memory`: the server over a scripted worker, its resident memory over the requests, and
-the slope in bytes a request of the second half.
+less. `token`: the CPU time of either proxy for one more token of an answer, the difference of long and short answers.
+`clients`: 256 and 500 at once, before either. `memory`: the server over a scripted worker, its resident memory over the
+requests, and the slope in bytes a request of the second half.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def upstream_app() -> Any:
 
     async def chat(request: Any) -> Any:
         asked = await request.json()
-        count = min(TOKENS, asked.get("max_tokens") or asked.get("max_completion_tokens") or TOKENS)
+        count = asked.get("max_tokens") or asked.get("max_completion_tokens") or TOKENS
         usage = {"prompt_tokens": 5, "completion_tokens": count, "total_tokens": 5 + count}
         if not asked.get("stream"):
             await asyncio.sleep(EVERY * count)
@@ -118,9 +119,10 @@ def started(words: list[str], port: int, **environment: str) -> Iterator[tuple[s
 
 
 def app(name: str, **environment: str) -> Any:
+    """Start an app on the loop that `plait serve` has."""
     port = free_port()
     words = ["-m", "uvicorn", "--factory", f"experiments.serve.run:{name}", "--port", str(port), "--log-level", "error"]
-    return started(words, port, **environment)
+    return started([*words, "--loop", "asyncio"], port, **environment)
 
 
 def plait(*words: str) -> Any:
@@ -188,15 +190,44 @@ def added(rounds: int, clients: int = 32, each: int = 10) -> None:
             )
 
 
-def crowd(clients: int = 256, each: int = 4) -> None:
-    with app("upstream_app") as (up, _), plait("--upstream", up) as (own, _):
-        began = time.perf_counter()
-        times, failed = asyncio.run(burst(own, clients, each, BODY))
-        seconds = time.perf_counter() - began
-        print(
-            f"{clients} clients at once, {len(times)} requests in {seconds:.1f} s: {failed} failed, "
-            f"p50 {at(times, 0.5) * 1e3:.0f} ms, p99 {at(times, 0.99) * 1e3:.0f} ms"
-        )
+def token(rounds: int, clients: int = 16, short: int = 16, long: int = 272) -> None:
+    """Print the CPU time of a streamed token, by round, and the ratio of the two proxies."""
+    with (
+        app("upstream_app") as (up, _),
+        app("pass_app", UPSTREAM=up) as bare,
+        plait("--upstream", up) as own,
+    ):
+        for url, _ in (bare, own):
+            asyncio.run(burst(url, clients, 1, BODY))
+        ratios: list[float] = []
+        for number in range(rounds):
+            costs: dict[str, float] = {}
+            for url, pid in (bare, own) if number % 2 == 0 else (own, bare):
+                spent: list[float] = []
+                for tokens in (short, long):
+                    before = cpu(pid)
+                    _, failed = asyncio.run(burst(url, clients, 1, BODY | {"max_tokens": tokens}))
+                    assert not failed
+                    spent.append(cpu(pid) - before)
+                costs[url] = (spent[1] - spent[0]) / clients / (long - short) * 1e6
+            passed, mine = costs[bare[0]], costs[own[0]]
+            ratios.append(mine / passed)
+            print(f"round {number}, load {os.getloadavg()[0]:.1f}: pass-through {passed:.0f} µs, plait {mine:.0f} µs "
+                  f"a token ({mine / passed:.2f}x)", flush=True)  # fmt: skip
+        print(f"token: {statistics.median(ratios):.2f}x a pass-through's ({min(ratios):.2f}–{max(ratios):.2f})")
+
+
+def crowd(clients: int, each: int = 4) -> None:
+    """Print the times of many clients at once, before a pass-through and before plait."""
+    with app("upstream_app") as (up, _), app("pass_app", UPSTREAM=up) as (bare, _), plait("--upstream", up) as (own, _):
+        for name, url in (("pass-through", bare), ("plait", own), ("pass-through", bare), ("plait", own)):
+            began = time.perf_counter()
+            times, failed = asyncio.run(burst(url, clients, each, BODY))
+            seconds = time.perf_counter() - began
+            print(
+                f"{name}, {clients} clients at once, {len(times)} requests in {seconds:.1f} s: {failed} failed, "
+                f"p50 {at(times, 0.5) * 1e3:.0f} ms, p99 {at(times, 0.99) * 1e3:.0f} ms", flush=True
+            )  # fmt: skip
 
 
 def cpu(pid: int) -> float:
@@ -230,13 +261,16 @@ def memory(requests: int, clients: int = 16) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", choices=("added", "clients", "memory"))
+    parser.add_argument("--only", choices=("added", "token", "clients", "memory"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=100_000)
     given = parser.parse_args()
     if given.only in (None, "added"):
         added(given.rounds)
+    if given.only in (None, "token"):
+        token(given.rounds)
     if given.only in (None, "clients"):
-        crowd()
+        for clients in (256, 500):
+            crowd(clients)
     if given.only in (None, "memory"):
         memory(given.requests)

@@ -178,6 +178,12 @@ class NoWorker(WorkerError):
     code = "no-worker"
 
 
+class NoCluster(WorkerError):
+    """Ray is not there, or no local cluster of it starts: an engine can run without."""
+
+    code = "no-cluster"
+
+
 class Overloaded(WorkerError):
     """Too many runs wait for a slot, so this one was not taken. `wait`: the seconds that it would have waited, about;
     `None` if that is not known."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from plait.core.errors import EngineError, Rejected, WorkerLost
 from plait.core.events import Job
-from plait.core.interfaces import CacheNews, Progress, Worker
+from plait.core.interfaces import CacheNews, Progress, Tell, Worker
 from plait.core.ops import Kind, Think
 from plait.core.result import Failure, Result, as_failure
 
@@ -124,25 +124,35 @@ class Http(Worker):
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         """Generate for one think step: deltas if it streams, then the result."""
-        think, sender = job.op, self._sender
-        if sender is None or self._closed:
-            yield as_failure(WorkerLost(f"worker {self.name!r} is not running"))
-            return
-        if not isinstance(think, Think):
-            yield as_failure(EngineError(f"worker {self.name!r} serves think steps, not {think.kind!r} steps"))
-            return
-        live = self._live[job.attempt] = LiveJob(job, think, Stream())
-        task = live.task = asyncio.create_task(self._serve(live, sender))
-        task.add_done_callback(lambda _: live.stream.push(live.why or sender.partial(live)))  # if it was not even begun
+        stream = Stream()
+        self.begin(job, stream.push)
         try:
-            async for item in live.stream:
+            async for item in stream:
                 yield item
         finally:
-            if self._live.get(job.attempt) is live:
-                del self._live[job.attempt]
-            if not task.done():
-                task.cancel()
-                await asyncio.wait([task])
+            live = self._live.get(job.attempt)
+            if live is not None and live.task is not None:
+                live.task.cancel()
+                await asyncio.wait([live.task])
+
+    def begin(self, job: Job, tell: Tell) -> None:
+        """Generate for one think step, and tell what `run` would yield."""
+        think, sender = job.op, self._sender
+        if sender is None or self._closed:
+            tell(as_failure(WorkerLost(f"worker {self.name!r} is not running")))
+            return
+        if not isinstance(think, Think):
+            tell(as_failure(EngineError(f"worker {self.name!r} serves think steps, not {think.kind!r} steps")))
+            return
+        live = self._live[job.attempt] = LiveJob(job, think, tell)
+        live.task = asyncio.create_task(self._serve(live, sender))
+        live.task.add_done_callback(lambda _: self._over(live, sender))
+
+    def _over(self, live: LiveJob, sender: Sender) -> None:
+        """Forget a job, and tell the end of one that was not even begun."""
+        if self._live.get(live.job.attempt) is live:
+            del self._live[live.job.attempt]
+        live.say(live.why or sender.partial(live))
 
     async def cancel(self, attempt: int) -> None:
         """Close the request's connection; its stream then ends with what was generated."""
@@ -222,7 +232,7 @@ class Http(Worker):
             model = asked if asked is not None and asked != sender.server.model else ""
             self._events.ended(live.job.attempt, end, model, live.think.salt)
         sender.count(live)
-        live.stream.push(end)
+        live.say(end)
 
     def _failure(self, trouble: ServerError, server: ServerFacts) -> Failure:
         if trouble.unreachable:

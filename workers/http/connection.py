@@ -11,12 +11,13 @@ import datetime as dt
 import email.utils
 import json
 import os
-import ssl
+import urllib.request
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import urljoin, urlsplit
 
 from plait.core.errors import EngineError
 from plait.core.weights import weigh
@@ -29,8 +30,11 @@ DRAIN = 1.0
 """Seconds that the end of an answer may take after its last line."""
 LONG = 64 << 10
 """What a request weighs (`weigh`) from which on it is written on a thread."""
-POOL = 4
-"""Connections of one pool, about."""
+KEPT = 4.5
+"""Seconds for which an idle connection is kept: servers close theirs after 5."""
+HEAD = 64 << 10
+"""Most bytes of a line in the head of an answer."""
+MOVED = (301, 302, 303, 307, 308)
 REDIRECTS = 3
 ERROR_BYTES = 1 << 16
 """Bytes of an error's body that are read."""
@@ -60,9 +64,9 @@ class Link:
     ) -> None:
         """Open no connection yet. Raises `EngineError`."""
         try:
-            import httpx
+            import aiohttp
         except ModuleNotFoundError as error:
-            raise EngineError(f"the http worker needs {error.name!r}: pip install httpx") from error
+            raise EngineError(f"the http worker needs {error.name!r}: pip install aiohttp") from error
         self.base_url: str
         self.limits: AnswerLimits
         self.base_url, self.limits = base_url, limits or AnswerLimits()
@@ -73,16 +77,9 @@ class Link:
         if key_variable and not key:
             raise EngineError(f"the environment variable {key_variable} is not set: put the server's key into it")
         self._key = key
-        self._http = httpx
-        self._url = httpx.URL(base_url)
-        # For each request a pool looks at all of its connections: with a few hundred in one pool that was a third of
-        # what we did for a request.
-        pools = -(-connections // POOL)
-        self._clients: list[Any] = [None] * pools
-        self._secure: ssl.SSLContext | None = None
-        """Made once, for it reads the system's certificates."""
-        self._out = [0] * pools
-        """Requests under way in each pool."""
+        self._http = aiohttp
+        self._client: aiohttp.ClientSession | None = None
+        self._proxy = _proxy(base_url)
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -102,30 +99,56 @@ class Link:
     ) -> AsyncGenerator[Any, None]:
         """Yield the JSON objects of a streamed answer, or the single object of a server that does not stream. Closing
         the iterator closes the connection if the answer is not over. Raises `ServerError`."""
+        async with contextlib.aclosing(self.batches(endpoint, fields, headers)) as batches:
+            async for batch in batches:
+                for chunk in batch:
+                    yield chunk
+
+    async def batches(
+        self, endpoint: Endpoint, fields: Mapping[str, Any], headers: Mapping[str, str] = MappingProxyType({})
+    ) -> AsyncGenerator[list[Any], None]:
+        """Yield what `stream` yields, in lists of what has arrived together."""
         async with self._answer("POST", endpoint, fields, headers) as response:
             if "json" in response.headers.get("content-type", ""):
-                yield self._json(await self._body(response))
+                yield [self._json(await self._body(response))]
                 return
-            lines = self._lines(response)
-            async for line in lines:
-                if not line.startswith(b"data:"):
-                    continue  # an empty line, a comment, an event's name
-                value = line[5:].strip()
-                if value == b"[DONE]":
-                    # Only a connection whose answer was read to its end is used again.
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(DRAIN):
-                            async for _ in lines:
-                                pass
-                    return
-                if value:
-                    yield self._json(value)
+            async with contextlib.aclosing(self._lines(response)) as arrived:
+                async for lines in arrived:
+                    batch: list[Any] = []
+                    done = False
+                    try:
+                        done = self._read_lines(lines, batch)
+                    except ServerError:
+                        if batch:  # what came before is good
+                            yield batch
+                        raise
+                    if batch:
+                        yield batch
+                    if done:
+                        # Only a connection whose answer was read to its end is used again.
+                        with contextlib.suppress(TimeoutError):
+                            async with asyncio.timeout(DRAIN):
+                                async for _ in arrived:
+                                    pass
+                        return
+
+    def _read_lines(self, lines: list[bytes], batch: list[Any]) -> bool:
+        """Add the JSON objects of some lines to a batch; return whether the last of all is among them."""
+        for line in lines:
+            if not line.startswith(b"data:"):
+                continue  # an empty line, a comment, an event's name
+            value = line[5:].strip()
+            if value == b"[DONE]":
+                return True
+            if value:
+                batch.append(self._json(value))
+        return False
 
     async def close(self) -> None:
         """Close all connections."""
-        for client in self._clients:
-            if client is not None:
-                await client.aclose()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
 
     def scrub(self, text: str) -> str:
         """Return a text without the key."""
@@ -155,49 +178,48 @@ class Link:
         headers = {**more, "accept-encoding": "identity", "authorization": f"Bearer {self._key or 'none'}"}
         if content is not None:
             headers["content-type"] = "application/json"
-        with self._told(), self._pool() as client:
+        with self._told():
             for _ in range(REDIRECTS + 1):
-                request = client.build_request(method, url, content=content, headers=headers)
-                response = await client.send(request, stream=True)
+                response = await self._session().request(
+                    method, url, data=content, headers=headers, allow_redirects=False, proxy=self._proxy
+                )
                 try:
-                    if response.is_success:
+                    if response.status < 300:
                         yield response
                         return
-                    if not response.has_redirect_location:
+                    if response.status not in MOVED or "location" not in response.headers:
                         raise self._status(response, await self._body(response, ERROR_BYTES, cut=True))
                     url = self._redirected(response, method)
                 finally:
-                    await response.aclose()
+                    response.close()  # of an answer that was read to its end the connection is kept
         raise ServerError(f"{self.base_url} redirects in circles: check the address")
 
     def _redirected(self, response: Any, method: str) -> str:
-        target = response.url.join(response.headers["location"])
-        place = f"{target.scheme}://{target.netloc.decode()}"
-        if (target.scheme, target.host, target.port) != (self._url.scheme, self._url.host, self._url.port):
+        target = urljoin(str(response.url), response.headers["location"])
+        if _place(target) != _place(self.base_url):
+            place = "{}://{}:{}".format(*_place(target))
             raise ServerError(
                 f"{self.base_url} sends requests on to {self.scrub(place)}, and neither a prompt nor a key goes to an "
                 "address that was not given: give that one as base_url if it is the right one"
             )
-        if method != "GET" and response.status_code not in (307, 308):
-            raise ServerError(f"{self.base_url} sends requests on to {self.scrub(str(target))}: give that address")
-        return str(target)
+        if method != "GET" and response.status not in (307, 308):
+            raise ServerError(f"{self.base_url} sends requests on to {self.scrub(target)}: give that address")
+        return target
 
-    @contextlib.contextmanager
-    def _pool(self) -> Iterator[Any]:
-        """Yield the client of the first pool that has room, so that few connections serve few requests."""
-        place = next((place for place, out in enumerate(self._out) if out < POOL), 0)
-        client = self._clients[place]
-        if client is None:
+    def _session(self) -> Any:
+        """Return the client, made with the first request: it belongs to the loop that runs then."""
+        if self._client is None:
             http = self._http
-            self._secure = self._secure or http.create_ssl_context()
-            limits = http.Limits(max_connections=None, max_keepalive_connections=POOL + 4)
-            times = http.Timeout(None, connect=self.limits.connect)  # the others are kept by whoever reads
-            client = self._clients[place] = http.AsyncClient(limits=limits, verify=self._secure, timeout=times)
-        self._out[place] += 1
-        try:
-            yield client
-        finally:
-            self._out[place] -= 1
+            times = http.ClientTimeout(total=None, sock_connect=self.limits.connect)  # others are kept by who reads
+            self._client = http.ClientSession(
+                connector=http.TCPConnector(limit=0, keepalive_timeout=KEPT),
+                cookie_jar=http.DummyCookieJar(),
+                timeout=times,
+                auto_decompress=False,
+                max_line_size=HEAD,
+                max_field_size=HEAD,
+            )
+        return self._client
 
     # --- what comes back ---
 
@@ -208,7 +230,7 @@ class Link:
             raise ServerError(f"{self.base_url} answers in the encoding {coding!r}, which was not asked for")
         unpack = None if coding == "identity" else zlib.decompressobj(47 if coding == "gzip" else 15)
         left = self.limits.answer
-        async for raw in response.aiter_raw():
+        async for raw in response.content.iter_any():
             while raw:
                 try:
                     piece, raw = (raw, b"") if unpack is None else (unpack.decompress(raw, 1 << 20), b"")
@@ -221,22 +243,23 @@ class Link:
                     raise self._too_long("an answer", self.limits.answer, "answer_bytes")
                 yield piece
 
-    async def _lines(self, response: Any) -> AsyncGenerator[bytes, None]:
-        """Yield the lines of a body. They end in `\\n` alone: other line ends of Unicode may stand in text."""
+    async def _lines(self, response: Any) -> AsyncGenerator[list[bytes], None]:
+        """Yield the lines of a body that are whole by now. They end in `\\n` alone: other line ends of Unicode may
+        stand in text."""
         begun = bytearray()
         async with contextlib.aclosing(self._bytes(response)) as pieces:
             async for piece in pieces:
-                first, *rest = piece.split(b"\n")
-                begun += first
-                if max(len(begun), *map(len, rest), 0) > self.limits.line:
+                *lines, rest = piece.split(b"\n")
+                if lines and begun:
+                    lines[0] = bytes(begun + lines[0])
+                    begun.clear()
+                begun += rest
+                if max(len(begun), *map(len, lines), 0) > self.limits.line:
                     raise self._too_long("a line", self.limits.line, "line_bytes")
-                if rest:
-                    yield bytes(begun)
-                    for line in rest[:-1]:
-                        yield line
-                    begun = bytearray(rest[-1])
+                if lines:
+                    yield lines
         if begun:
-            yield bytes(begun)
+            yield [bytes(begun)]
 
     async def _body(self, response: Any, most: int | None = None, cut: bool = False) -> bytes:
         """Return a whole body; with `cut`, its first `most` bytes."""
@@ -268,21 +291,21 @@ class Link:
         http = self._http
         try:
             yield
-        except (http.ConnectError, http.ConnectTimeout) as error:
+        except (http.ClientConnectorError, http.ConnectionTimeoutError) as error:
             detail = self.scrub(str(error) or type(error).__name__)
             raise ServerError(
                 f"{self.base_url} cannot be reached ({detail}): start the server, or give its address as base_url",
                 retryable=True,
                 unreachable=True,
             ) from None
-        except http.TransportError as error:
+        except http.ClientError as error:
             detail = self.scrub(str(error) or type(error).__name__)
             complaint = f"{self.base_url} closed the connection before its answer was complete ({detail})"
             raise ServerError(complaint, retryable=True) from None
 
     def _status(self, response: Any, body: bytes) -> ServerError:
-        status: int = response.status_code
-        reason = self.scrub(_message(body) or response.reason_phrase)[:500]
+        status: int = response.status
+        reason = self.scrub(_message(body) or response.reason or "")[:500]
         if status in (401, 403):
             missing = f"set the key in the environment variable {self.key_variable}"
             wrong = f"it does not take the key in {self.key_variable}; put the right one there"
@@ -301,6 +324,23 @@ async def _written(fields: Mapping[str, Any]) -> bytes:
     if weigh(dict(fields), {}, LONG).bytes < LONG:
         return json.dumps(fields).encode()
     return await asyncio.to_thread(lambda: json.dumps(fields).encode())
+
+
+def _proxy(url: str) -> str | None:
+    """Return the proxy that the environment names for an address (`HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`)."""
+    scheme, host, _ = _place(url)
+    named = urllib.request.getproxies()
+    return None if urllib.request.proxy_bypass(host) else named.get(scheme) or named.get("all")
+
+
+def _place(url: str) -> tuple[str, str, int | None]:
+    """Return scheme, host and port of an address; no port for one that is none."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        port = None
+    return parts.scheme, parts.hostname or "", port
 
 
 def _message(body: bytes) -> str:

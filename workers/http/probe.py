@@ -85,14 +85,16 @@ async def probe(
             await link.close()
             link = make(base_url + "/v1")  # people leave it out
             roots = await _models(link)
-    except ServerError as trouble:
-        if trouble.status not in ABSENT or model is None:
+    except BaseException as trouble:
+        absent = isinstance(trouble, ServerError) and trouble.status in ABSENT
+        if not absent or model is None:
             await link.close()
-            if trouble.status in ABSENT:
-                raise EngineError(
-                    f"{base_url} lists no models at /models: name one with `model`, and check that the address is the "
-                    "one that ends in /v1"
-                ) from None
+        if absent and model is None:
+            raise EngineError(
+                f"{base_url} lists no models at /models: name one with `model`, and check that the address is the one "
+                "that ends in /v1"
+            ) from None
+        if not absent:
             raise
     models = tuple(roots)
     try:

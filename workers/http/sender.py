@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -19,12 +19,12 @@ from typing import Any
 
 from plait.core.errors import CutInThoughts, EngineError
 from plait.core.events import Job
-from plait.core.interfaces import Progress
+from plait.core.interfaces import Progress, Tell
 from plait.core.ops import Think, Tokens
 from plait.core.result import Failure, Result, Usage
 
 from .._shared.codes import PROCESSOR
-from .._shared.streams import Stream, together
+from .._shared.streams import together
 from .bill import SentRequest
 from .hints import Kind, kind_of, request_hints
 from .limiter import AnswerSpeed, Gate, Verdict
@@ -60,7 +60,10 @@ class LiveJob:
 
     job: Job
     think: Think
-    stream: Stream
+    tell: Tell
+    """Takes its news and its end: call `say`."""
+    over: bool = False
+    """The end is told."""
     reading: AnswerReading | None = None
     task: asyncio.Task[None] | None = None
     why: Failure | None = None
@@ -81,6 +84,13 @@ class LiveJob:
     """News of a job that does not stream, until its group of confidence is due."""
     spent: Usage = field(default_factory=Usage)
     """Of its requests that are over, whether they brought an answer or not."""
+
+    def say(self, item: Progress | Result | Failure) -> None:
+        """Tell news, or the end; after that nothing is told."""
+        if self.over or (isinstance(item, Progress) and not (item.text or item.tokens)):
+            return
+        self.over = not isinstance(item, Progress)
+        self.tell(item)
 
     def close(self, speed: AnswerSpeed, free: bool = False) -> None:
         """Charge the request that was under way, unless the server turned it away."""
@@ -345,21 +355,18 @@ class Sender:
         slow = loop.call_later(SLOW, self._say_slow, base) if watched else None
         try:
             async with asyncio.timeout_at(min(end, loop.time() + options.first_timeout)) as clock:
-                async with contextlib.aclosing(server.link.stream(dialect.endpoint, fields, headers)) as chunks:
-                    async for chunk in chunks:
+                async with contextlib.aclosing(server.link.batches(dialect.endpoint, fields, headers)) as batches:
+                    async for batch in batches:
+                        now = loop.time()
                         if live.request is not None:
-                            live.request.heard = loop.time()
-                        progress = reading.feed(chunk)
-                        if progress is not None:
-                            now = loop.time()
-                            if now - moved > options.timeout / 8 or moved < 0:
-                                moved = now
-                                clock.reschedule(min(end, now + options.timeout))
-                                if slow is not None:
-                                    slow.cancel()
-                            self._tell(live, reading, progress)
+                            live.request.heard = now
+                        if self._feed(live, reading, batch) and (now - moved > options.timeout / 8 or moved < 0):
+                            moved = now
+                            clock.reschedule(min(end, now + options.timeout))
+                            if slow is not None:
+                                slow.cancel()
                         if reading.stopped_here:
-                            await _read_on(chunks, reading)
+                            await _read_on(batches, reading)
                         if reading.left:
                             break
         except TimeoutError:
@@ -444,25 +451,44 @@ class Sender:
                 return [*prompt, *generated], len(generated), reading
         return await self._prompts.prompt(server, think, chat), 0, reading
 
+    def _feed(self, live: LiveJob, reading: AnswerReading, batch: Sequence[Any]) -> bool:
+        """Read what has arrived together, and tell its text as one; return whether there was any."""
+        news: list[Progress] = []
+        heard = False
+        try:
+            for chunk in batch:
+                if reading.left and (not reading.stopped_here or reading.billed or reading.went_on):
+                    break
+                if (progress := reading.feed(chunk)) is None:
+                    continue
+                heard = True
+                if live.think.stream:
+                    news.append(progress)
+                else:
+                    self._tell_now_and_then(live, reading, progress)
+        finally:  # what came before a piece that is an error is told
+            if news:
+                live.say(news[0] if len(news) == 1 else together(news))
+        return heard
+
     @staticmethod
-    def _tell(live: LiveJob, reading: AnswerReading, progress: Progress) -> None:
-        """Pass on the news: all text if the step streams, else now and then the confidence."""
-        if live.think.stream:
-            live.stream.push(progress)
-        elif live.think.sampling.window or live.job.report:
+    def _tell_now_and_then(live: LiveJob, reading: AnswerReading, progress: Progress) -> None:
+        """Pass on the confidence, or how many tokens there are, of a step whose text nobody follows."""
+        if live.think.sampling.window or live.job.report:
             live.untold.append(progress)
             if reading.due() or (live.job.report and sum(piece.tokens for piece in live.untold) >= REPORTS):
-                live.stream.push(replace(together(live.untold), text=""))
+                live.say(replace(together(live.untold), text=""))
                 live.untold.clear()
 
 
-async def _read_on(chunks: AsyncIterator[Any], reading: AnswerReading) -> None:
+async def _read_on(batches: AsyncIterator[list[Any]], reading: AnswerReading) -> None:
     """Read on for a moment to the usage, which comes last: it does at once where the answer ends here. A server that
     says more instead generates on, and is left."""
     with contextlib.suppress(TimeoutError, StopAsyncIteration, ServerError):
         async with asyncio.timeout(MOMENT):
             while not reading.billed and not reading.went_on:
-                reading.feed(await anext(chunks))
+                for chunk in await anext(batches):
+                    reading.feed(chunk)
 
 
 def _continued(think: Think, result: Result) -> Result:

@@ -59,6 +59,7 @@ class RayWorker(Worker):
         count: how many such actors have to find room at the start.
         like: a worker whose slots and kinds of steps are those of the hosted one; by default one is made for that.
         quarantine: shared by the workers of a pool.
+        patience: seconds that a local cluster has to start; by default as long as it takes.
 
     When the actor dies, its jobs fail with `WorkerLost`. The scheduler tries them again elsewhere, or here when the
     actor is back, from the last checkpoint of their token ids. An engine that has requests and makes no step counts as
@@ -82,6 +83,7 @@ class RayWorker(Worker):
         count: int = 1,
         like: Worker | None = None,
         quarantine: Quarantine | None = None,
+        patience: float | None = None,
     ) -> None:
         self.name = name
         self.identity = ""
@@ -106,6 +108,7 @@ class RayWorker(Worker):
         self.reports: int | None = getattr(described, "reports", None)
         self.extra_body: tuple[str, ...] | None = getattr(described, "extra_body", None)
         self._restarts, self._start_timeout, self._silence = restarts, start_timeout, silence or SILENCE
+        self._patience = patience
         self._placement, self._bundle, self._placed = placement, bundle, False
         self._ray: Any = None
         self._actor: Any = None
@@ -136,7 +139,7 @@ class RayWorker(Worker):
         if self._ray is not None:
             return
         self._health, self._cache = asyncio.Queue(), Mailbox()
-        self._ray = await cluster.join(self)
+        self._ray = await cluster.join(self, self._patience)
         self._head = cluster.Head(self._ray)
         self._gone = asyncio.create_task(self._head.gone())
         try:
@@ -451,10 +454,12 @@ def pool(
     strategy: str | None = None,
     start_timeout: float = 180.0,
     least: int | None = None,
+    patience: float | None = None,
 ) -> list[RayWorker]:
     """Return `count` workers with the same host and options, each reserving `num_cpus` and `num_gpus` (`None`: one GPU
     where the cluster has some). `start_timeout`: seconds for each to find room and start. `least`: how many of them
-    have to find room at the start, where the others come with the load.
+    have to find room at the start, where the others come with the load. `patience`: seconds that a local cluster has to
+    start; by default as long as it takes.
 
     `strategy` (`PACK`, `SPREAD`, `STRICT_PACK`, `STRICT_SPREAD`) reserves their room together, in a placement group:
     all of them find room, or none starts. Engines send a checkpoint of their token ids every few steps, so that the
@@ -491,5 +496,6 @@ def pool(
             own.setdefault("threads", default_threads(local_model(str(own.get("model", ""))), own.get("cpu_list")))
         room: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus, "placement": placement, "bundle": index}
         room |= {"count": least or count, "start_timeout": start_timeout, "quarantine": quarantine}
+        room["patience"] = patience
         workers.append(RayWorker(host, own, name=f"engine-{index}", **room))
     return workers

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from plait.core.errors import WorkerError
+from plait.core.errors import NoCluster, WorkerError
 
 from .thread import submit, through
 
@@ -27,15 +27,24 @@ _started = False
 _address = ""
 
 
-async def join(user: object) -> Any:
+async def join(user: object, patience: float | None = None) -> Any:
     """Return the `ray` module, connected to a cluster, for a user that will `leave`.
 
     The cluster is that of `RAY_ADDRESS`, else the one that this process is already connected to, else a local one.
-    Raises `WorkerError` if Ray is not installed or the cluster cannot be reached. Ray cannot be stopped while it
-    connects: a cancelled `join` waits until it has, and leaves again.
+    Raises `WorkerError` if that of `RAY_ADDRESS` cannot be reached, `NoCluster` if Ray is not installed or no local one
+    starts (with `patience`, within so many seconds). Ray cannot be stopped while it connects: a cancelled `join` waits
+    until it has, and leaves again; one without patience left leaves it when it has.
     """
     try:
-        return await through(partial(_join, user))
+        if patience is None:
+            return await through(partial(_join, user))
+        joining = asyncio.wrap_future(submit(partial(_join, user)))
+        done, _ = await asyncio.wait([joining], timeout=patience)
+        if done:
+            return joining.result()
+        joining.add_done_callback(lambda late: late.cancelled() or late.exception())
+        submit(partial(_leave, user))  # behind the start, whenever that ends
+        raise NoCluster(f"Ray has not started within {patience:g} s; `plait doctor` looks for the cause")
     except asyncio.CancelledError:
         await leave(user)
         raise
@@ -222,7 +231,7 @@ def _join(user: object) -> Any:
     try:
         import ray
     except ImportError as error:
-        raise WorkerError(
+        raise NoCluster(
             f"Ray is not installed ({error}): pip install 'plait[cpu]' or 'plait[gpu]' brings it with an engine, "
             "'plait[ray]' alone; without it, use a server (--base-url URL)"
         ) from error
@@ -250,7 +259,8 @@ def _connect(ray: Any) -> None:
         remedy = "check that it runs, or unset RAY_ADDRESS" if address else "`plait doctor` looks for the cause"
         if _wants_token(error):  # which address is trusted with a token is for the user to say, by Ray's rule too
             remedy = "it wants a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN if it is not this user's own"
-        raise WorkerError(f"{where}: {str(error).strip().splitlines()[0]}; {remedy}") from error
+        kind = WorkerError if address else NoCluster
+        raise kind(f"{where}: {str(error).strip().splitlines()[0]}; {remedy}") from error
 
 
 def _wants_token(error: BaseException | None) -> bool:

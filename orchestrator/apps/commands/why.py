@@ -36,6 +36,7 @@ REMEDIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "worker-lost": ("see the worker's own words above; on too little memory take fewer slots or engines", _ENGINE),
     "worker-error": ("start the worker by itself: `plait doctor`", (*_ENGINE, "server")),
     "no-worker": ("start a worker that serves this kind of step, or name its model as the worker does", ("server",)),
+    "no-cluster": ("run one engine in this process (`--worker engine`), or see `plait doctor`", ("ray cluster",)),
     "overloaded": ("ask less at once, or raise `max_waiting` or the workers' slots", ("memory",)),
     "cut-in-thoughts": ("give more room (`--thinking off`, or a larger `thinking_tokens`)", ()),
     "cut-in-form": ("raise `--max-tokens`: the answer was cut before its form was whole", ()),

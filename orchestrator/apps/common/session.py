@@ -73,7 +73,7 @@ async def opened_session(
         orchestrator.watch(watch)
     began = time.monotonic()
     try:
-        with _saying(output, config, bool(workers is None or workers)):
+        with _saying(output, orchestrator, bool(workers is None or workers)):
             await stopper.until(orchestrator.start() if start else orchestrator.start_workers())
         async with opened(Control(orchestrator)):
             yield Session(orchestrator, time.monotonic() - began)
@@ -100,11 +100,11 @@ def join(config: Config, output: Output) -> Config:
 
 
 @contextlib.contextmanager
-def _saying(output: Output, config: Config, any_model: bool) -> Iterator[None]:
-    if not any_model or config.worker in _QUICK:
+def _saying(output: Output, orchestrator: AsyncOrchestrator, any_model: bool) -> Iterator[None]:
+    if not any_model or orchestrator.config.worker in _QUICK:
         yield
         return
-    what = engine_name(config)
+    what = engine_name(orchestrator.config)
     console = output.progress
     began = time.monotonic()
     if console.is_terminal:
@@ -113,4 +113,5 @@ def _saying(output: Output, config: Config, any_model: bool) -> Iterator[None]:
     else:
         console.print(f"starting {what} …")
         yield
+    what = engine_name(orchestrator.config)  # another one where Ray did not start
     console.print(f"{what} is ready after {time.monotonic() - began:.1f} s", style="dim")

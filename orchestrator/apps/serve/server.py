@@ -15,6 +15,7 @@ import uvicorn
 from ...core.errors import ConfigError
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
+from ...runtime.driver.collector import settle
 from ..models.standing import joined
 from .app import build
 from .service import Service
@@ -38,7 +39,7 @@ async def run(config: Config, settings: Settings) -> None:
     if workers is None:
         config, _ = joined(config)
     service = Service(AsyncOrchestrator(config=config, workers=workers), settings, workers)
-    server = Server(service)
+    server = Server(service, whole_process=True)
     sys.setswitchinterval(_SWITCH)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -51,9 +52,10 @@ async def run(config: Config, settings: Settings) -> None:
 
 
 class Server:
-    """uvicorn around a service, with an eye on its connections."""
+    """uvicorn around a service, with an eye on its connections. `whole_process`: nothing else runs in this one."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, *, whole_process: bool = False) -> None:
+        self._whole_process = whole_process
         self.service, self.settings = service, service.settings
         settings = self.settings
         self._uvicorn = _Quiet(
@@ -86,6 +88,8 @@ class Server:
         watch = asyncio.ensure_future(self._look_after())
         try:
             await self.service.start()
+            if self._whole_process:
+                settle()
             sys.stderr.write(f"plait serves {self.url}/v1 (ask and look in a browser: {self.url}/)\n")
             await self._uvicorn.serve(sockets=[self.socket])
         finally:

@@ -55,7 +55,7 @@ from .pool import Pool
 from .pricing import priced
 from .provenance import facts, models_of
 from .questions import OnAsk, QuestionQueue
-from .worker_factory import bound_load, handed_over, tools as build_tools, workers as build_workers
+from .worker_factory import bound_load, handed_over, started, tools as build_tools, workers as build_workers
 
 __all__ = ["AsyncOrchestrator", "Handle", "ToolLike", "read_answer"]
 
@@ -193,25 +193,7 @@ class AsyncOrchestrator:
             raise UsageError("this orchestrator was closed while its workers started; make a new one")
 
     async def _start(self) -> None:
-        model_workers = self._given if self._given is not None else build_workers(self.config, self.plugins)
-        model_workers = priced(model_workers, self.config)
-        if self.config.cache is not None:
-            self._cache = self._cache or ResultCache(self.config.cache if self.config.cache != "on" else default_file())
-            model_workers = [
-                CachingWorker(worker, self._cache, identity(self.config.model, worker, self.config.base_url))
-                for worker in model_workers
-            ]
-        for worker in self._given or ():
-            _employ(worker, self._home)
-        given = {worker.name for worker in model_workers}
-        workers = [*model_workers, *([] if self._tools.name in given else [self._tools])]
-        machine = Machine(self.plugins, lease=self.config.lease)
-        recorder = Recorder(machine, next_file=self._records.next_file, meta=self._records.meta)
-        driver = Driver(machine, workers, self._expander, recorder, collector=self.config.collector)
-        bound_load(driver, model_workers, self.config)
-        driver.watchers += self._watchers
-        telemetry.watch(driver, self.config)
-        await driver.start()
+        driver, self.config = await started(self._made, self.config)
         if self.config.lease is None:
             driver.jobs.spawn(silence.watch(driver, silence.SILENCE))
         self._driver = driver
@@ -220,6 +202,26 @@ class AsyncOrchestrator:
         if isinstance(self.config.journal, Database):
             self._pool = Pool(self.config.journal, self.config, self._handles, self.reopen, lambda: self.on_taken)
             await self._pool.open()
+
+    def _made(self, config: Config) -> Driver:
+        """Return a driver with the workers that a configuration names, not started."""
+        model_workers = priced(build_workers(config, self.plugins) if self._given is None else self._given, config)
+        if config.cache is not None:
+            self._cache = self._cache or ResultCache(config.cache if config.cache != "on" else default_file())
+            model_workers = [
+                CachingWorker(worker, self._cache, identity(config.model, worker, config.base_url))
+                for worker in model_workers
+            ]
+        for worker in self._given or ():
+            _employ(worker, self._home)
+        tools = [] if self._tools.name in {worker.name for worker in model_workers} else [self._tools]
+        machine = Machine(self.plugins, lease=config.lease)
+        recorder = Recorder(machine, next_file=self._records.next_file, meta=self._records.meta)
+        driver = Driver(machine, [*model_workers, *tools], self._expander, recorder, collector=config.collector)
+        bound_load(driver, model_workers, config)
+        driver.watchers += self._watchers
+        telemetry.watch(driver, config)
+        return driver
 
     async def close(self) -> None:
         """Give up what still runs and free workers and journal. May be called twice, and by a tool of its own."""

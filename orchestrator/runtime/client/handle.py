@@ -6,9 +6,10 @@ Turns the events that the driver's watchers see into news, and the records of a 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeGuard, cast
 
 from pydantic import JsonValue
 
@@ -44,7 +45,43 @@ UNREAD = 4096
 LONG = 32 << 10
 """Characters of an output from which on it is read on a thread, beside the event loop."""
 
-_Queue = asyncio.Queue[News | BaseException]
+
+class NewsQueue:
+    """What one who follows a run has not read yet. Pieces of a step's text that wait one after another are read as one,
+    unless they say log-probabilities."""
+
+    def __init__(self) -> None:
+        self._unread: deque[News | BaseException] = deque()
+        self._arrival: asyncio.Future[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._unread)
+
+    def put(self, item: News | BaseException) -> None:
+        """Add a piece of news, or what has ended them."""
+        self._unread.append(item)
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+    async def get(self) -> News | BaseException:
+        """Return the next, once it is there. For one reader."""
+        unread = self._unread
+        while not unread:
+            self._arrival = asyncio.get_running_loop().create_future()
+            await self._arrival
+        item = unread.popleft()
+        if not unread or not _is_plain_text(item):
+            return item
+        texts = [item.text]
+        while unread and _is_plain_text(then := unread[0]) and then.step == item.step:
+            item = then
+            texts.append(item.text)
+            unread.popleft()
+        return item if len(texts) == 1 else item.model_copy(update={"text": "".join(texts)})
+
+
+def _is_plain_text(item: News | BaseException) -> TypeGuard[TextNews]:
+    return isinstance(item, TextNews) and item.logprob is None
 
 
 class Standing:
@@ -100,16 +137,16 @@ class Handle:
         self._asker = asker
         self._log = RunLog([self.run], keep="steps")
         self._log.runs[self.run] = self._record
-        self._queues: list[_Queue] = []
+        self._queues: list[NewsQueue] = []
         """Of those who follow the run."""
-        self._news: _Queue | None = asyncio.Queue() if watch else None
+        self._news: NewsQueue | None = NewsQueue() if watch else None
         if self._news is not None:
             self._queues.append(self._news)
             driver.watch(self.run, self._watch)
             if watch is True or "text" in cast("Collection[Mode]", watch):
                 driver.stream(self.run)
             for node in nodes:  # of a run that is taken up again: where they stand
-                self._news.put_nowait(StepNews(at=0.0, record=step_record(node, event.at)))
+                self._news.put(StepNews(at=0.0, record=step_record(node, event.at)))
         self._read_by: Literal["nobody", "news", "wait"] = "nobody"
         """Whether somebody reads the news, and nobody waits for the answer meanwhile: then the run keeps their pace."""
         self._held = False
@@ -218,7 +255,7 @@ class Handle:
         """Take note of a question: it is news."""
         news = AskNews(at=self._driver.now() - self.began, question=question)
         for queue in self._queues:
-            queue.put_nowait(news)
+            queue.put(news)
 
     @property
     def steps(self) -> tuple[StepRecord, ...]:
@@ -237,12 +274,12 @@ class Handle:
     async def follow(self) -> AsyncGenerator[News, None]:
         """Yield where its steps stand and what is asked now, and then its news, the answer last. Any number may follow;
         leaving the iteration gives nothing up."""
-        queue: _Queue = asyncio.Queue()
+        queue = NewsQueue()
         steps, at = self.steps, self._driver.now() - self.began
         for record in steps:
-            queue.put_nowait(StepNews(at=at, record=record))
+            queue.put(StepNews(at=at, record=record))
         for question in self.questions:
-            queue.put_nowait(AskNews(at=at, question=question))
+            queue.put(AskNews(at=at, question=question))
         if not self._queues:
             self._record.seen = len(steps)
             self._driver.watch(self.run, self._watch)
@@ -311,20 +348,20 @@ class Handle:
                 self._driver.reported(self.run, record.records)
                 record.records = None
 
-    def _over(self, queue: _Queue, finish: asyncio.Future[Answer]) -> None:
+    def _over(self, queue: NewsQueue, finish: asyncio.Future[Answer]) -> None:
         """Tell one who follows the run of its end, or of what broke it down."""
         error = asyncio.CancelledError() if finish.cancelled() else finish.exception()
-        queue.put_nowait(AnswerNews(at=self._record.seconds, answer=finish.result()) if error is None else error)
+        queue.put(AnswerNews(at=self._record.seconds, answer=finish.result()) if error is None else error)
 
     def _watch(self, event: Event, machine: Machine, actions: list[Action]) -> None:
         for news in news_of(self._log.take(event, machine, actions), event, self.began):
             for queue in self._queues:
-                queue.put_nowait(news)
+                queue.put(news)
         self._keep_pace()
 
     def _keep_pace(self) -> None:
         """Hold the run back where much of its news is unread, and let it go on when it has been read."""
-        unread = self._news.qsize() if self._news is not None and self._read_by == "news" else 0
+        unread = len(self._news) if self._news is not None and self._read_by == "news" else 0
         if self._held:
             if unread <= UNREAD // 2:
                 self._held = False

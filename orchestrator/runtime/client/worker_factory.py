@@ -6,18 +6,52 @@ Does not know what workers do with them.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
+import logging
+import os
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ...core.errors import ConfigError, UsageError
+from ...core.errors import ConfigError, NoCluster, UsageError
 from ...core.interfaces import Worker
 from ...core.request import listed
 from ..driver.driver import Driver
 from ..driver.elastic import Bounds, Elastic
 from ..plugins.loader import Plugins
 from .config import Config
+
+log = logging.getLogger("plait.client")
+
+PATIENCE = 20.0
+"""Seconds that Ray has to start where one engine in this process would do as well."""
+_NEEDS_RAY = ("worker", "engines", "max_engines", "cpus", "gpus", "placement")
+"""Settings of which each asks for engines in Ray actors."""
+
+
+def does_without_ray(config: Config) -> bool:
+    """Whether one engine in this process is as good as one in a Ray actor: nobody has asked for Ray, nor for what only
+    Ray has, and vLLM is installed here."""
+    asked = config.model_fields_set.intersection(_NEEDS_RAY) or config.tensor_parallel > 1
+    here = "RAY_ADDRESS" not in os.environ and importlib.util.find_spec("vllm") is not None
+    return config.worker == "ray" and not asked and here
+
+
+async def started(make: Callable[[Config], Driver], config: Config) -> tuple[Driver, Config]:
+    """Return a driver that has started, and its configuration: another one than was given where Ray does not start and
+    one engine in this process does as well. Raises what `Driver.start` raises."""
+    driver = make(config)
+    try:
+        await driver.start()
+    except NoCluster as error:
+        if not does_without_ray(config):
+            raise
+        log.warning("%s: one engine runs in this process instead (--worker engine)", error)
+        config = config.model_copy(update={"worker": "engine"})
+        driver = make(config)
+        await driver.start()
+    return driver, config
 
 
 def workers(config: Config, plugins: Plugins) -> list[Worker]:
@@ -32,7 +66,10 @@ def workers(config: Config, plugins: Plugins) -> list[Worker]:
         pool = importlib.import_module("plait.workers.ray").pool
         engine = _accepted(plugins.worker_class("engine"), options)
         most = max(config.engines, config.max_engines or 1)
-        return list(pool(most, "plait.workers.engine:Engine", engine, least=config.engines, **room(config)))
+        patience = PATIENCE if does_without_ray(config) else None
+        return list(
+            pool(most, "plait.workers.engine:Engine", engine, least=config.engines, patience=patience, **room(config))
+        )
     if config.max_engines is not None:
         raise ConfigError(f"engines come and go (max_engines) with the worker `ray`; {config.worker!r} has one")
     for name in ("cpus", "gpus", "placement"):

@@ -6,6 +6,8 @@ finding that out, in pauses of a quarter of a second. So while any run is under 
 (`THRESHOLDS`), and what there is when a large plan has entered, or its report is made, is left out (`gc.freeze`) until
 `PUT_OFF` seconds after its end. What is left out and no longer used goes all the same, unless it is in a cycle.
 
+A server's process leaves out what it is made of, too (`settle`): to look at that takes some 50 ms.
+
 Both are settings of the whole process. They are put back; `Config.collector` turns this off. Nothing is touched in a
 process that has disabled its collector, or that keeps objects frozen by itself.
 """
@@ -31,6 +33,8 @@ _running = 0
 """Runs under way in this process."""
 _frozen = 0
 """Runs whose objects are frozen."""
+_settled = False
+"""What the process is made of is frozen for good."""
 _without = 0
 """Threads that do something without the collector."""
 _before: tuple[int, int, int] | None = None
@@ -95,10 +99,19 @@ def _hold() -> None:
             gc.set_threshold(*THRESHOLDS)
 
 
+def settle() -> None:
+    """Leave out all that there is by now, as long as the process lives: modules, classes, a server's own objects."""
+    global _settled
+    with _lock:
+        _settled = True
+        gc.collect()
+        gc.freeze()
+
+
 def _freeze() -> bool:
     global _frozen
     with _lock:
-        if not _frozen and (not (_without or gc.isenabled()) or gc.get_freeze_count()):
+        if not _frozen and (not (_without or gc.isenabled()) or (gc.get_freeze_count() and not _settled)):
             return False
         _frozen += 1
         gc.freeze()
@@ -111,6 +124,9 @@ def _thaw() -> None:
         _frozen -= 1
         if not _frozen:
             gc.unfreeze()
+            if _settled:  # it thaws everything
+                gc.collect()
+                gc.freeze()
 
 
 def _release() -> None:

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from ...core.errors import RAISED, WorkerError
 from ...core.events import Count, Counted, Event, Failed, Job, Progressed, Stopped, Succeeded
-from ...core.interfaces import CacheNews, Progress, Worker, direct
+from ...core.interfaces import CacheNews, DirectWorker, Progress, Worker, direct
 from ...core.result import (
     NO_SOURCES,
     NO_USAGE,
@@ -151,20 +151,28 @@ class JobTable:
         start one has its turn after another."""
         worker, attempt = self._direct.get(name), job.attempt
         self._doing[attempt] = name
-        if worker is None:
+        if worker is not None and job.op.kind == "call":
+            self._begin_direct(worker, job, context)
+        else:  # what a model call begins with takes longer: a prompt is rendered, a request is made
             self._pace.enter(attempt, share, job.run, partial(self._begin, name, job, context))
-            return
-        try:
-            if context is None:
-                worker.begin(job, partial(self._told, name, attempt))
-            else:
-                context.run(worker.begin, job, partial(self._told, name, attempt))
-        except RAISED as error:
-            self._told(name, attempt, as_failure(error))
 
     def _begin(self, name: str, job: Job, context: contextvars.Context | None) -> None:
+        worker = self._direct.get(name)
+        if worker is not None:
+            self._begin_direct(worker, job, context)
+            return
         work = self._work(self.workers[name], job)
         self._doing[job.attempt] = self._loop.create_task(work, context=context.copy() if context else None)
+
+    def _begin_direct(self, worker: DirectWorker, job: Job, context: contextvars.Context | None) -> None:
+        tell = partial(self._told, worker.name, job.attempt)
+        try:
+            if context is None:
+                worker.begin(job, tell)
+            else:
+                context.run(worker.begin, job, tell)
+        except RAISED as error:
+            tell(as_failure(error))
 
     def cancel(self, name: str, attempt: int) -> None:
         """Have a worker stop a job."""

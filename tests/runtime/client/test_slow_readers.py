@@ -9,7 +9,8 @@ import pytest
 from plait import AsyncOrchestrator, Join, Plan, Step, Think
 from plait.core import Text
 from plait.runtime.client import handle as module
-from plait.runtime.client.handle import Handle
+from plait.runtime.client.answer import TextNews
+from plait.runtime.client.handle import Handle, NewsQueue
 from plait.workers.scripted import Reply, Scripted
 
 WIDTH, SLOTS, WORDS = 120, 4, 10
@@ -45,7 +46,7 @@ async def settled(worker: Scripted) -> int:
 
 def unread(handle: Handle) -> int:
     assert handle._news is not None
-    return handle._news.qsize()
+    return len(handle._news)
 
 
 async def test_a_reader_that_stands_still_holds_the_run_and_one_that_reads_on_gets_it_all(few: int) -> None:
@@ -90,3 +91,33 @@ async def test_who_awaits_the_answer_is_not_held_up_by_news_that_nobody_reads(fe
         await anext(news)
         await asyncio.sleep(0.3)
         assert (await asyncio.wait_for(handle._wait(), 300)).status == "done"
+
+
+def text(step: str, said: str, tokens: int, logprob: float | None = None) -> TextNews:
+    return TextNews(at=tokens / 10, step=step, text=said, tokens=tokens, logprob=logprob)
+
+
+async def test_text_that_waits_is_read_as_one_piece_for_each_step_in_order() -> None:
+    queue = NewsQueue()
+    for item in (text("r:a", "one", 1), text("r:a", " two", 2), text("r:b", "x", 1), text("r:a", " three", 3)):
+        queue.put(item)
+    read = [await queue.get() for _ in range(3)]
+    assert read == [text("r:a", "one two", 2), text("r:b", "x", 1), text("r:a", " three", 3)]
+    assert not len(queue)
+
+
+async def test_text_with_log_probabilities_is_not_joined_nor_is_text_before_other_news() -> None:
+    queue, plain = NewsQueue(), text("r:a", "two", 2)
+    error = OSError("gone")
+    for item in (text("r:a", "one", 1, -0.5), plain, error, text("r:a", "three", 3)):
+        queue.put(item)
+    assert [await queue.get() for _ in range(4)] == [text("r:a", "one", 1, -0.5), plain, error, text("r:a", "three", 3)]
+
+
+async def test_who_waits_for_news_gets_each_piece_when_it_comes() -> None:
+    queue = NewsQueue()
+    for said in ("a", "b"):
+        waiting = asyncio.ensure_future(queue.get())
+        await asyncio.sleep(0)
+        queue.put(text("r:a", said, 1))
+        assert await waiting == text("r:a", said, 1)

@@ -108,3 +108,21 @@ async def test_the_records_of_a_run_that_has_ended_go_without_it() -> None:
             assert kept() - before <= 5
         finally:
             gc.enable()
+
+
+async def test_what_a_server_is_made_of_stays_left_out_after_a_large_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "PUT_OFF", 0.05)
+    monkeypatch.setattr(collector, "_settled", False)
+    try:
+        collector.settle()
+        settled = gc.get_freeze_count()
+        assert settled > 10_000
+        async with AsyncOrchestrator(workers=[], tools=[look], journal="off") as orchestrator:
+            assert (await orchestrator.run(plan=fan(FROZEN))).status == "done"
+            assert collector._frozen == 1 and gc.get_freeze_count() > settled + FROZEN
+            async with asyncio.timeout(300):
+                while collector._frozen:
+                    await asyncio.sleep(0.01)
+        assert gc.get_freeze_count() > 10_000
+    finally:
+        gc.unfreeze()
