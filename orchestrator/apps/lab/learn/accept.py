@@ -41,6 +41,7 @@ def flip_p(differences: Sequence[float], draws: int = 20_000) -> float:
     one-sided paired randomisation test (Fisher, 1935; Pitman, 1937). Where all are of one size this is the sign test,
     and exact; else it is drawn, with seed 0."""
     told = [difference for difference in differences if difference]
+    # Of one size, what counts is how many went which way, and that has an exact answer.
     if len({abs(difference) for difference in told}) < 2:
         return sign_p(sum(difference > 0 for difference in told), sum(difference < 0 for difference in told))
     sizes, total = np.asarray(told), math.fsum(told) - 1e-9
@@ -49,6 +50,7 @@ def flip_p(differences: Sequence[float], draws: int = 20_000) -> float:
         int(np.count_nonzero((rng.integers(0, 2, (1000, sizes.size)) * 2 - 1) @ sizes >= total))
         for _ in range(draws // 1000)
     )
+    # The observed sum is one of the draws: without it a chance of 0 could come out.
     return (high + 1) / (draws + 1)
 
 
@@ -64,6 +66,7 @@ def paired_test(before: Sequence[float], after: Sequence[float], level: float = 
         raise ValueError(f"{len(before)} scores before and {len(after)} after cannot be paired")
     pairs = [(old, new) for old, new in zip(before, after, strict=True) if not math.isnan(old)]
     known = [new - old for old, new in pairs if not math.isnan(new)]
+    # A score that the change has lost must not help it.
     lost = len(pairs) - len(known)
     differences = [*known, *[-max(map(abs, known), default=1.0) or -1.0] * lost]
     wins, losses = sum(difference > 0 for difference in differences), sum(difference < 0 for difference in differences)

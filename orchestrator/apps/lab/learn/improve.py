@@ -63,6 +63,7 @@ async def improve(
     set to measure what came out at the end.
     """
     now = dict(versions.current.values)
+    # Written so that a score that is no number counts as a failure.
     failed = [trial for trial in await solve(now, train) if not trial.score >= 1.0]
     if not failed:
         return Round(0)
@@ -75,6 +76,7 @@ async def improve(
         made.faults = ["the reply proposes no change"]
         return made
     made.faults = versions.faults(changed)
+    # A value that may not be is not mended here: what the model meant by it is not known.
     if made.faults:
         return made
     before = await solve(now, validation)

@@ -63,6 +63,7 @@ class Learnable(Frozen):
                     len(value) > self.most
                 )
             case "number":
+                # To Python `True` is 1.
                 if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                     return f"{self.name} is a number"
                 if self.whole and value != int(value):
@@ -120,6 +121,7 @@ class Versions:
             raise ConfigError(f"{path}: {explain(json_path(detail['loc']) or 'it', detail)}") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path} holds no versions: {error}") from None
+        # Values of other learnables, or of older ones, would be proposed again and again.
         if names != set(self.learnables):
             raise ConfigError(f"{path} holds versions of {sorted(names)}, not of {sorted(self.learnables)}")
 
@@ -150,6 +152,7 @@ class Versions:
         """Go back to the version before the current one. Raises `UsageError` at the first."""
         if self.current.parent is None:
             raise UsageError("there is nothing to undo: these are the values that were declared")
+        # Back to the version that this one was made of, which need not be the one before.
         self._now = self.current.parent
         self._write()
         return self.current

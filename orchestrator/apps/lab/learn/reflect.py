@@ -51,6 +51,7 @@ def lesson(run: RunRecord, feedback: str) -> str:
         above += [*step.needs, *(other for other in (step.after, step.source) if other)]
     lines: list[str] = []
     for name, step in steps.items():
+        # Joins say nothing of their own: their branches are told.
         if name in seen and step.kind != "join" and step.state in ("done", "failed", "expanded"):
             text = (
                 step.failure.message if step.failure is not None else as_text(step.value) if step.value else step.text
@@ -69,6 +70,7 @@ def groups_of(lessons: Sequence[str], seed: int, groups: int | None = None, told
         rng.shuffle(order)
         for place in order:
             free = [group for group in places if place not in group]
+            # A lesson may stand in several groups, and never twice in one.
             min(free, key=len).append(place)
     return [[lessons[place] for place in group] for group in places if group]
 

@@ -90,10 +90,12 @@ def drawn(runs: Iterable[RunRecord]) -> list[LineSample]:
 
 
 def _key(op: object) -> Key | None:
+    # A prompt that holds another step's value is another prompt each time.
     if not isinstance(op, Think) or not op.parts or not all(isinstance(part, Text) for part in op.parts):
         return None
     text = "".join(part.text for part in op.parts if isinstance(part, Text)) + op.begin
     sampling = op.sampling
+    # At a temperature that is given, no `top_p` is all of the distribution: that is one way of drawing, said in two.
     top_p = 1.0 if sampling.top_p is None and sampling.temperature is not None else sampling.top_p
     return text, sampling.temperature, top_p, sampling.max_tokens
 
@@ -138,6 +140,7 @@ class Replay:
         hosts = (Host("journal", slots=1 << 16, prefill_rate=math.inf, decode_rate=_TICK),)
         latency = LatencyModel(abort_latency=0.0)
         told = simulate(request, hosts=hosts, latency=latency, outcome=_again(question), plugins=self._plugins)
+        # A candidate that cannot be run at all is not a candidate that answers wrongly.
         if told.failure is not None and told.failure.kind in _REFUSED:
             raise PluginError(told.failure.message)
         task = self._plugins.task(question.task, question.text)
@@ -157,6 +160,7 @@ def _again(question: LineSample) -> Callable[[Job, random.Random], Result]:
         if job.step not in given:
             key = _key(job.op)
             lines = question.lines.get(key, []) if key is not None else []
+            # Each line is used once: the same draw twice would be no second draw.
             if key is None or used[key] >= len(lines):
                 raise NotDrawn(_missing(question, key, len(lines)))
             given[job.step] = lines[used[key]]
@@ -198,6 +202,7 @@ def candidates(
         axes.append([(learnable.name, value) for place, value in enumerate(values) if value not in values[:place]])
     grid = [dict(values) for values in itertools.product(*axes)]
     rest = grid[1:]
+    # The present values stay, whatever is drawn: they are what the others have to beat.
     if len(rest) >= most:
         rest = random.Random(seed).sample(rest, most - 1)
     return [grid[0], *rest]
@@ -253,6 +258,7 @@ def learn(
     for question in questions:
         try:
             replay.run(now, question)
+            # Only where the values in force can be replayed is there something to compare with.
             usable.append(question)
         except NotDrawn as error:
             why = f"; of others: {error}"

@@ -55,6 +55,7 @@ class Feed:
             try:
                 await turn
             except asyncio.CancelledError:
+                # Its credit was given just before it was cancelled: the next in line gets it.
                 if turn.done() and not turn.cancelled():
                     self._wake(1)
                 raise
@@ -105,6 +106,7 @@ class Feed:
     def _wake(self, count: int) -> None:
         while count and self._waiting:
             turn = self._waiting.popleft()
+            # Who was cancelled while it waited wants no credit.
             if not turn.done():
                 turn.set_result(None)
                 count -= 1

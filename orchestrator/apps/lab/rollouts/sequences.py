@@ -57,6 +57,7 @@ def records(run: RunRecord, group: str, branch: int = 0, reward: float | None = 
             )
         prompt, step = list(result.prompt_ids), steps.get(attempt.step)
         before, common = _continued(step, prompt, steps, where)
+        # Of several that continue a context one goes on in its sequence; the others fork from it.
         if before is not None and heirs.get(before[0]) == attempt.step:
             sequence = where[before[0]][0]
         else:
@@ -100,6 +101,7 @@ def _continued(
             continue
         sequence, length = where[name]
         common = _common(sequence.tokens, length, prompt)
+        # Of two contexts that are continued as far, the longer one is the later in the line.
         if common and (common, length) > (most, best[1] if best else 0):
             best, most = (name, length), common
     return best, most
@@ -156,6 +158,7 @@ def _write(sequence: _Sequence, prompt: list[int], attempt: AttemptRecord) -> No
     count = len(result.token_ids)
     sequence.tokens += result.token_ids
     sequence.mask += [1] * count
+    # Zeros keep the places; that they are not known is said of the whole sequence.
     if drawn is None or len(drawn.logprobs) != count:
         sequence.known = False
         sequence.logprobs += [0.0] * count

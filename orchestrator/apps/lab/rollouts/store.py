@@ -61,9 +61,11 @@ class Store:
         """Write the records of one whole rollout; one that is there already is passed over."""
         if not whole(records):
             raise BadRecord("these are not all the records of one rollout, in order")
+        # Two makers may have drawn the same one; the first stays.
         if records[0].rollout in self.done:
             return
         piece = "".join(record.line() for record in records).encode(errors="replace")
+        # In one piece a writer that is killed leaves all of it or nothing.
         os.write(self._file.fileno(), piece) if len(piece) < 1 << 20 else self._file.write(piece)
         self._file.flush()
         if self._sync:
@@ -72,6 +74,7 @@ class Store:
 
     def claim(self, made: Provenance) -> None:
         """Keep what the rollouts depend on, or compare it with what an earlier try began with. Raises `ConfigError`."""
+        # The rollouts that are there must be of the same models.
         if self._made is not None:
             made.demand(self._made, str(self.path))
             return
@@ -106,6 +109,7 @@ class Store:
         for rollout, place in _pieces(self._file, str(self.path)):
             self.done.add(rollout[0].rollout)
             end = place
+        # A rollout in part, which a killed writer left, is drawn again whole.
         self._file.truncate(end)
         self._file.seek(end)
 
@@ -207,6 +211,7 @@ def reward(value: object) -> float | None:
     """Return a reward as a record holds it: a number, `nan` for what is none, `None` for nothing."""
     if value is None:
         return None
+    # A verdict is a reward of 0 or 1.
     if isinstance(value, bool | int | float):
         return float(value)
     return math.nan
