@@ -114,6 +114,7 @@ def _known(branch: Branch, task: Task) -> _ReadAnswer | None:
     if not branch.done or result is None or result.value is None:
         return None
     known = _MEMO.get(branch.step)
+    # A merge is asked after each end; to read all branches again each time would cost their square.
     if known is not None and known.task() is task and known.result() is result:
         return known
     if result.extracted:
@@ -122,6 +123,7 @@ def _known(branch: Branch, task: Task) -> _ReadAnswer | None:
         answer = task.extract(result.text if isinstance(task, Actions) else result.line)
     claim = None if answer is None else (answer, task.key(answer))
     if len(_MEMO) >= _MEMO_SIZE:
+        # Half goes at once: to drop one for each that comes would go through the list every time.
         for step in list(_MEMO)[: _MEMO_SIZE // 2]:
             _MEMO.pop(step, None)
     known = _MEMO[branch.step] = _ReadAnswer(weakref.ref(task), weakref.ref(result), claim)
@@ -251,6 +253,7 @@ class VoteTally:
     def ended(self, branch: Branch) -> None:
         """Take in a branch that has ended."""
         step = branch.step
+        # Told of twice, it votes once.
         if step in self._ends:
             return
         waiting, own = self._waiting.pop(step, 0), self._weights.get(branch.name, 1)
@@ -338,6 +341,7 @@ def most(counted: Sequence[Class]) -> tuple[Class, str]:
         return tied[0], ""
     scores = [_logprob(group) for group in tied]
     known = [score for score in scores if score is not None]
+    # A class without log-probabilities must not lose for that.
     if len(known) < len(tied):
         return tied[0], f", a tie of {len(tied)} settled by order"
     best = min(zip(known, tied, strict=True), key=lambda pair: (-pair[0], pair[1].first.place))[1]

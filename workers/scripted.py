@@ -156,6 +156,7 @@ class Scripted(Worker):
             return
         think, prompt, reply = prepared
         words = words_of(prompt)
+        # A test may run for hours; an engine's cache is no larger than its memory either.
         if self._cache.size > _MOST_WORDS:
             self._cache = PrefixTree()
         cached = len(words) - self._cache.add(words)
@@ -227,12 +228,14 @@ class Scripted(Worker):
         if any(message.images for message in think.messages):
             return as_failure(Rejected(f"worker {self.name!r} has no model and sees no images: give text alone"))
         texts = [part.text for part in think.parts if isinstance(part, Text)]
+        # Token ids mean something to the engine that gave them alone.
         if len(texts) < len(think.parts):
             complaint = f"worker {self.name!r} has no tokenizer and cannot read token ids: give the prompt as text"
             return as_failure(EngineError(complaint))
         prompt = "".join(texts) + think.begin
         for index, (reply, pattern) in enumerate(zip(self.script.replies, self._patterns, strict=True)):
             left = self._left[index]
+            # A reply that is used up makes room for the next one that matches.
             if left == 0 or not pattern.search(prompt):
                 continue
             if left is not None:

@@ -72,6 +72,7 @@ def compared(runs: Mapping[str, Iterable[Mapping[str, Any]]]) -> Comparison:
     """Return the figures of each planner over the problems that all have in common; the first is the one the others are
     compared with. Raises `UsageError` if they have none."""
     by_problem = {name: _by_problem(records) for name, records in runs.items()}
+    # Only problems that all have run: a planner that was ended early must not win by the easy ones.
     common = [key for key in next(iter(by_problem.values())) if all(key in records for records in by_problem.values())]
     if not common:
         raise UsageError("the results have no problem in common: compare runs on the same file of problems")
@@ -133,6 +134,7 @@ def differences(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     for name in others:
         if difference := made[first].difference(made[name]):
             notes.append(f"{first} (there) and {name} (here) differ in more than the planner: {difference}")
+        # Different seeds or widths can be looked past; different rules of grading cannot.
         if made[first].request.get("task") != made[name].request.get("task"):
             raise UsageError(f"{first} and {name} are of different tasks, so they were graded by different rules")
     return notes

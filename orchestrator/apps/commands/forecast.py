@@ -87,6 +87,7 @@ def past(config: Config, planner: str) -> Past:
     if config.journal != "off" and (isinstance(where, Database) or where.exists()):
         runs = 0
         for entry in entries(where, []):
+            # The newest runs say most of the next one, and a folder may hold thousands of journals.
             if runs >= _RUNS or len(wanted) >= _FILES:
                 break
             if entry.planner == planner:
@@ -136,6 +137,7 @@ def forecast(plan: Plan, brief: Brief, config: Config, known: Past) -> Forecast:
         for report in reports
         if (ends := [span.end for span in report.spans if span.kind == "think" and span.end_in == "done"])
     ]
+    # With one call at the start its end says nothing that the whole does not.
     several = sum(step.op.kind == "think" and not step.needs for step in plan.steps) > 1
     whole = _times([report.makespan for report in reports])
     return Forecast(f"{drawn}, {paced}", whole, _times(firsts) if several and firsts else None)

@@ -63,6 +63,7 @@ def answer(
 def _only(run: str, place: str | None) -> str:
     """Return the one question that a run of a journal asks. Raises `UsageError`."""
     there = [question.id for entry, question in pending(place_of(place)) if entry.run.startswith(run)]
+    # To guess which of several was meant would answer the wrong one.
     if len(there) != 1:
         raise UsageError(f"run {run!r} asks {len(there)} questions: `plait runs questions` lists those that are open")
     return there[0]

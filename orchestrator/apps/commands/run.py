@@ -146,6 +146,7 @@ def show(answer: Answer, text: str, task: str | Plugin, output: Output, steps: b
             if frames:
                 output.progress.print(Text("\n".join(f"  {line}" for line in frames.splitlines()), style="dim"),
                                       soft_wrap=True)  # fmt: skip
+    # What was done before it failed may be all that the caller wanted.
     if answer.partial and answer.value is None:
         console.print(Text(f"{counted(len(answer.partial), 'step')} done:", style="dim"))
         for step, value in list(answer.partial.items())[:20]:

@@ -196,6 +196,7 @@ def gc(
     as_json: Json = False,
 ) -> None:
     """Delete journals that nobody works on: by age, by number, or both."""
+    # Without a bound all would go.
     if older_than is None and keep is None:
         raise UsageError("say which journals may go: --older-than 30d, --keep 100, or both")
     seconds = None if older_than is None else _seconds(older_than)
@@ -234,6 +235,7 @@ def _refuse_settings(stored: dict[str, Any], common: Common, entry: RunEntry) ->
     flags: list[str] = []
     for key in _REACHING:
         value = stored.get(key)
+        # What the caller names again is the caller's own choice, whoever wrote the journal.
         if not value or getattr(common, key) is not None or (key == "worker" and ":" not in str(value)):
             continue
         values = value if isinstance(value, list) else [value]

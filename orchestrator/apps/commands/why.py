@@ -137,6 +137,7 @@ def reasons_of_events(journal: Journal, run: str) -> list[Reason]:
     """Return what attempts and readers of a run failed of, as its journal says it without a replay."""
     by_cause: dict[tuple[str, str], Reason] = {}
     for row in journal.rows_of(run):
+        # Other events carry no failure.
         if row.kind not in ("failed", "expanded"):
             continue
         failure = getattr(row.load(), "failure", None)
@@ -149,6 +150,7 @@ def reasons_of_events(journal: Journal, run: str) -> list[Reason]:
 
 def _remedy(reason: Reason, settings: Mapping[str, Any]) -> str:
     """Return what to do, by the code; for a model behind a server, what to do about that."""
+    # The usual remedy is about an engine in this process.
     if reason.code == "engine-error" and settings.get("base_url"):
         return f"the server says so: see its own log; `plait doctor --base-url {settings['base_url']}` asks it again"
     return REMEDIES.get(reason.code, ("", ()))[0]

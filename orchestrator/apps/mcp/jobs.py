@@ -70,6 +70,7 @@ class Jobs:
             return samples[index]
 
         names = tuple(f"sample-{number}" for number in range(1, len(samples) + 1))
+        # Samples are the values of calls, so that a vote over them is a run like any other, with a journal.
         steps = [Step(name=name, op=Call(tool="sample", args={"index": at})) for at, name in enumerate(names)]
         join = Step(name="vote", op=Join(merge=Plugin.of(merge)), needs=names)
         plan = Plan(steps=(*steps, join), output="vote")

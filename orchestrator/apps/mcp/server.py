@@ -120,6 +120,7 @@ async def _answered(jobs: Jobs, ctx: Context, begin: Any) -> dict[str, Any] | In
                 for name, response in (ctx.input_responses or {}).items():
                     handle.answer(name, value_of(response), jobs.person)
             while (asked := await until_asked(handle, _progress(ctx))) is not None:
+                # Older clients are asked within the call, which stays open meanwhile.
                 if (ctx.protocol_version or "") >= MULTI_ROUND:
                     return InputRequiredResult(input_requests={asked.id: request_of(asked)}, request_state=handle.run)
                 handle.answer(asked.id, await _elicited(ctx, asked), jobs.person)

@@ -62,6 +62,7 @@ class Tasks(Extension):
     ) -> HandlerResult:
         """Start a task in the place of a call that takes long, for a client that knows of tasks."""
         capabilities = ctx.session.client_capabilities
+        # A client that knows no tasks waits for the answer within its call.
         if capabilities is None or IDENTIFIER not in (capabilities.extensions or {}):
             return await call_next(ctx)
         given = params.arguments or {}
