@@ -49,3 +49,10 @@ def test_values_out_of_range_are_refused():
 def test_what_is_left_open_is_another_ones_to_say():
     given = Prompt(temperature=0.0).over(Generation(temperature=1.0, max_tokens=9, stop=("x",)))
     assert (given.temperature, given.max_tokens, given.stop) == (0.0, 9, ("x",))
+
+
+@pytest.mark.parametrize("fields", [{"top_p": 1.5}, {"top_p": 0.0}, {"min_p": 1.5}, {"temperature": -1.0}])
+def test_what_no_sampler_can_do_is_refused(fields: dict[str, float]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(fields))):
+        Prompt.model_validate(fields)
+    assert Prompt(top_p=1.0, min_p=1.0, temperature=0.0).top_p == 1.0

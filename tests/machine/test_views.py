@@ -9,7 +9,7 @@ import pytest
 from plait.core.chat import Message
 from plait.core.events import Event, Progressed, WorkerUp
 from plait.core.interfaces import Policy, Wake
-from plait.core.ops import Ref, Text, Think
+from plait.core.ops import Call, Ref, Text, Think
 from plait.core.plan import Step
 from plait.core.request import Retries
 from plait.core.view import AttemptEnd, Branch
@@ -271,3 +271,20 @@ def test_a_worker_with_one_slot_could_take_a_step_and_one_that_is_going_could_no
     worker = view(world).worker("w")
     assert worker is not None
     assert (worker.could_take(step(world, "b")), worker.takes(step(world, "b"))) == (could, False)
+
+
+def test_calls_of_one_tool_are_siblings_and_those_of_another_are_not() -> None:
+    world = world_of(slots=1)
+    other = Step(name="c", op=Call(tool="g"))
+    world.submit(call("a"), call("b"), other, join("j", "a", "b", "c"), policies=["quiet"])
+    assert [names(step(world, name).siblings) for name in ("a", "c")] == [["a", "b"], ["c"]]
+
+
+def test_records_of_a_run_that_is_dissolved_hold_one_another_no_more() -> None:
+    world = world_of()
+    world.submit(think("a"), think("b", "a"))
+    run, known = world.node("a").run, world.node("a").scope.names
+    world.succeed("a")
+    world.succeed("b")
+    run.dissolve()
+    assert not known and not run.nodes
