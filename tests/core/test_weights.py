@@ -101,3 +101,13 @@ def test_the_most_tokens_are_those_of_all_tries_unless_steps_plan_more() -> None
 
 def test_weights_add_up() -> None:
     assert weigh({"a": [1, "é"]}, {}, MOST) == Weight(64 + 8 + 65 + 64 + 16 + 32 + 64 + 4, 2)
+
+
+def test_what_comes_later_in_a_plan_counts_nothing_yet() -> None:
+    refs = [{"kind": "ref", "step": "a"}] * 50
+    asks = Plan.model_validate({
+        "steps": [{"name": "b", "needs": ["a"], "op": {"kind": "think", "prompt": refs}},
+                  {"name": "a", "op": {"kind": "think", "prompt": "x"}}],
+        "output": "b",
+    })  # fmt: skip
+    assert cost_of(asks, Retries(), MOST).bytes == 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from plait.machine.figures import DecodeSpeed
+from plait.machine.figures import DecodeSpeed, EndedSteps, template_keys
+from tests.machine.kit import think
 
 
 def test_the_time_of_a_token_is_a_line_in_the_attempts_beside_it() -> None:
@@ -18,3 +19,10 @@ def test_the_time_of_a_token_is_a_line_in_the_attempts_beside_it() -> None:
     assert speed.at(2) == pytest.approx(0.012, rel=0.03)
     assert speed.at(30) == pytest.approx(0.04, rel=0.03)
     assert speed.at(16) == pytest.approx(0.026, rel=0.03)
+
+
+@pytest.mark.parametrize(("known", "reserved"), [(0, 31), (200, 1), (20, 11)])
+def test_before_any_end_a_share_of_the_limit_is_reserved_less_what_is_there(known: int, reserved: int) -> None:
+    """`most` is what is left: a thousand tokens in all, of which some are there."""
+    keys = template_keys(think("a", tokens=1000), "sample")
+    assert EndedSteps().reserved(keys, 1000 - known, known) == reserved

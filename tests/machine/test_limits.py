@@ -6,12 +6,13 @@ import pytest
 
 from plait.core.budget import Budget
 from plait.core.errors import FieldError
-from plait.core.events import Count, Counted, Stopped, WorkerUp
-from plait.core.ops import Function, Think
+from plait.core.events import Count, Counted, Stopped, Submitted, WorkerUp
+from plait.core.ops import Function, Plugin, Ref, Think
 from plait.core.plan import Step
 from plait.core.prices import Price
+from plait.core.request import Request
 from plait.core.result import Result, Usage
-from tests.machine.kit import World, call, join, think
+from tests.machine.kit import World, call, join, plan, think
 
 
 def reporting(slots: int = 8, *, counts: bool = False, prices: dict[str, Price] | None = None) -> World:
@@ -288,3 +289,14 @@ def test_a_budget_in_words_that_makes_no_sense_is_refused(words: str) -> None:
     with pytest.raises(FieldError):
         Budget.of(words)
     assert Budget.of("tokens=5 width=2,strict=true") == Budget(tokens=5, width=2, strict=True)
+
+
+def test_a_value_that_is_put_into_a_prompt_often_counts_as_often() -> None:
+    for times, status in ((2, "running"), (50, "failed")):
+        world = World()
+        refs = [Ref(step="a")] * times
+        request = Request(text="", planner=Plugin(name="sample"), value_bytes=50_000)
+        world.requests["r"] = request
+        world.send(Submitted(at=0.0, run="r", request=request, plan=plan(call("a"), think("b", prompt=refs))))
+        world.succeed("a", "x" * 2_000)
+        assert ("failed" if "r" in world.finishes else "running") == status

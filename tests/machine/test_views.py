@@ -12,10 +12,11 @@ from plait.core.interfaces import Policy, Wake
 from plait.core.ops import Call, Ref, Text, Think
 from plait.core.plan import Step
 from plait.core.request import Retries
+from plait.core.task import Task
 from plait.core.view import AttemptEnd, Branch
 from plait.machine.records import Node
 from plait.machine.views import MachineView, NodeView, branch_of, branches_of
-from tests.machine.kit import World, call, fail_with, join, think
+from tests.machine.kit import Collect, World, call, fail_with, join, think
 
 
 class Quiet(Policy):
@@ -288,3 +289,32 @@ def test_records_of_a_run_that_is_dissolved_hold_one_another_no_more() -> None:
     world.succeed("b")
     run.dissolve()
     assert not known and not run.nodes
+
+
+def test_a_merge_that_keeps_a_tally_is_asked_no_more_than_that() -> None:
+    asked: list[str] = []
+
+    class Told:
+        def ended(self, branch: Branch) -> None:
+            asked.append(branch.name)
+
+        def decided(self, outstanding: int) -> bool:
+            return len(asked) >= 2
+
+    class Tallied(Collect):
+        def tally(self, task: Task) -> Told:
+            return Told()
+
+    class Decided(Tallied):
+        """Its own `decided` goes before the tally that it inherits."""
+
+        def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
+            return False
+
+    world = World(slots=3, merges={"tallied": Tallied(), "decided": Decided()})
+    for run in ("tallied", "decided"):
+        world.submit(think("a"), think("b"), think("c"), join("j", "a", "b", "c", merge=run, early=True), run=run)
+        for name in ("a", "b"):
+            world.succeed(f"{run}:{name}")
+    assert asked == ["a", "b"]
+    assert world.states("tallied:j", "decided:j") == ["done", "waiting"]
