@@ -8,6 +8,8 @@ READY := $(VENV)/.ready
 ARGS ?=
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+# The tests start hundreds of commands: without bytecode each of them would compile plait anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all fidelity conformance compiled check lint types imports architecture site format docs pictures \

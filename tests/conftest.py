@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from .one_engine import (  # noqa: F401  (hooks)
     pytest_collection_finish,
-    pytest_collection_modifyitems,
+    pytest_collection_modifyitems as own_engines_first,
     pytest_runtest_protocol,
     pytest_runtest_teardown,
 )
@@ -53,6 +53,14 @@ settings.register_profile(
 )
 settings.register_profile("nightly", settings.get_profile("ci"), derandomize=False, max_examples=1_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.hookimpl(trylast=True)  # after pytest has put those side by side that share a fixture
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that stand here: they build wheels, run commands of the documents and examples, and take the
+    longest. Of several processes none is left with one of them at the end."""
+    items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
+    own_engines_first(items)
 
 
 @pytest.fixture(scope="session")
