@@ -44,6 +44,10 @@ class Given:
     processes: int = 1
     common: Common = field(default_factory=Common)
 
+    def kept(self, name: str, seed: int) -> Path:
+        """Return the file of rows: questions drawn with another seed than the page's have one of their own."""
+        return self.records / (f"{name}.jsonl" if seed == 0 else f"{name}-{seed}.jsonl")
+
     def write(self, page: str) -> str:
         """Write the page, and return it."""
         self.out.mkdir(parents=True, exist_ok=True)

@@ -144,7 +144,9 @@ class Plain(InProcess):
 
 def command_of(study: str, config: Config, problems: int) -> str:
     """Return the command of a study that runs on engines or in plain torch."""
-    return f"python -m experiments {study} --problems {problems}" + " --worker engine" * (config.worker == "engine")
+    seed = f" --seed {config.seed}" if config.seed else ""
+    engine = " --worker engine" if config.worker == "engine" else ""
+    return f"python -m experiments {study} --problems {problems}{seed}{engine}"
 
 
 def timed(mine: Sequence[float], base: Sequence[float]) -> tuple[str, str]:

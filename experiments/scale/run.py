@@ -103,7 +103,7 @@ def plugin_of(way: str, records: Sequence[tuple[float, float]]) -> Plugin:
 async def ask_all(config: Config, questions: int, kept: Path, at_once: int = 48) -> None:
     """Answer what has not been answered yet, the calibration first; each row is written when it is there."""
     kept.parent.mkdir(parents=True, exist_ok=True)
-    drawn = [case.text.removesuffix(" = ?") for case in cases(questions + CALIBRATION, SEED)]
+    drawn = [case.text.removesuffix(" = ?") for case in cases(questions + CALIBRATION, SEED + config.seed)]
     apart, asked = drawn[:CALIBRATION], drawn[CALIBRATION:]
     todo = [("calibrate easy", text) for text in apart] + [(way, text) for text in asked for way in WAYS]
     done = {(row.way, row.text) for row in rows_of(kept)}
@@ -266,7 +266,8 @@ def _fitted(records: Sequence[tuple[float, float]]) -> list[str]:
 
 def run(given: Given) -> str:
     """Ask what has not been asked yet, write the page, and return it."""
-    config, kept = given.common.load(), given.records / "scale.jsonl"
+    config = given.common.load()
+    kept = given.kept("scale", config.seed)
     if not given.report:
         asyncio.run(ask_all(config, given.problems, kept))
     return given.write(page_of(rows_of(kept), command_of("scale", config, given.problems)))

@@ -179,8 +179,9 @@ async def both_models(config: Config, log: Path) -> AsyncIterator[AsyncOrchestra
 async def ask_all(config: Config, questions: int, kept: Path, at_once: int = 64) -> None:
     """Answer what has not been answered yet; each row is written when it is there. The calibration comes first."""
     kept.parent.mkdir(parents=True, exist_ok=True)
-    asked = held_out(questions, SEED)
-    apart = [text for text in held_out(4 * CALIBRATION, SEED + 1) if text not in asked][:CALIBRATION]
+    seed = SEED + 2 * config.seed  # the next is the calibration's
+    asked = held_out(questions, seed)
+    apart = [text for text in held_out(4 * CALIBRATION, seed + 1) if text not in asked][:CALIBRATION]
     todo = [("calibrate 0", text) for text in apart] + [(each, text) for text in asked for each in CONDITIONS]
     done = {(row.condition, row.text) for row in rows_of(kept)}
     todo = [each for each in todo if each not in done]
@@ -331,7 +332,8 @@ def _rate(rows: Sequence[Row]) -> str:
 
 def run(given: Given) -> str:
     """Ask what has not been asked yet, write the page, and return it."""
-    config, kept = given.common.load(), given.records / "takeover.jsonl"
+    config = given.common.load()
+    kept = given.kept("takeover", config.seed)
     if not given.report:
         asyncio.run(ask_all(config, given.problems, kept))
     return given.write(page_of(rows_of(kept), command_of("takeover", config, given.problems), weights()))

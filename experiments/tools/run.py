@@ -44,6 +44,7 @@ CONDITIONS = ((0.0, 0.1), (0.0, 0.5), (0.0, 0.02), (0.1, 0.1), (0.1, 0.5), (0.1,
 under all of them before the next, those with long look-ups in a second pass: a study that is stopped has the same
 questions under each of a pass."""
 LONG = 0.5
+SEED = 2024
 """Seconds of a look-up from which a condition is left to the second pass."""
 PARTS = ("model", "both", "tools", "neither")
 """Where the time of a run goes: only the model works, a plan is written while tools run, only tools, none of them."""
@@ -120,7 +121,7 @@ async def ask_all(config: Config, questions: int, kept: Path) -> None:
     todo = [
         (text, latency, failing, way)
         for second in (False, True)
-        for text in held_out(questions)
+        for text in held_out(questions, SEED + config.seed)
         for failing, latency in CONDITIONS
         for way in WAYS
         if second == (latency >= LONG) and (text, way, latency, failing) not in done
@@ -240,7 +241,8 @@ def _by_calls(rows: Sequence[Row]) -> list[str]:
 
 def run(given: Given) -> str:
     """Ask what has not been asked yet, write the page, and return it."""
-    config, kept = given.common.load(), given.records / "rows.jsonl"
+    config = given.common.load()
+    kept = given.kept("rows", config.seed)
     if not given.report:
         asyncio.run(ask_all(config, given.problems, kept))
     return given.write(page_of(rows_of(kept)))

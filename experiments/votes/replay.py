@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from plait.apps.common.problems import CountdownProblem, is_right
 
 from .._tools.base import Record
+from .._tools.samples import place_of
 from .rules import TOKENS, Rule
 
 __all__ = ["TOP", "WINDOW", "Outcome", "Row", "replay", "replay_all"]
@@ -152,11 +153,6 @@ def recorded(run: Record, most: int = TOKENS) -> Any:
         return Result(value=text, usage=usage, logprob=branch["logprob"], signals=signals)
 
     return outcome
-
-
-def place_of(step: str) -> int:
-    """Return the place of a branch among the recorded ones: 0 for `sample-1`."""
-    return int(step.rpartition("sample-")[2]) - 1
 
 
 # -- in processes, and only once ---------------------------------------------------------------------------------------

@@ -3,11 +3,12 @@
 What merges, stop rules and prunings save, and what they cost in accuracy, with the verifier hidden.
 
 Samples are drawn once on the engine and kept with their lengths and signals; every rule then runs on them, through the
-same machine. Some are run on the engine as well.
+same machine. Some are run on the engine as well. `--from FILE` runs the stop rules on samples of any model.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from plait.apps.common.problems import CountdownProblem
 from .._tools.base import Condition, Findings, Record, Records, Table
 from .._tools.command import command
 from .._tools.countdown import run_study
-from . import tables
+from . import from_file, tables
 from .replay import TOP, WINDOW, Outcome, replay_all
 from .rules import CERTAINTY, GRID, MERGES, REPLAYED, RULES, SAMPLES, SIZES, TOKENS, Rule
 
@@ -128,5 +129,8 @@ def live_request(rule: Rule) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run it, or what is missing of it, on the local engine."""
+    """Run it, or what is missing of it, on the local engine; with `--from FILE` on the samples of a file."""
+    if any(word.partition("=")[0] == "--from" for word in sys.argv[1:]):
+        from_file.main()
+        return
     command("votes", lambda given: run_study(Votes(), given))

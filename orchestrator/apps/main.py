@@ -97,6 +97,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
             "rollouts",
             "Write token-exact records of many runs for training.",
         ),
+        "learn import": (".lab.samples.command", "import_samples", "Read other people's recordings as samples."),
     },
 }
 """By group: the words of a command, its module, the function there, and what `plait --help` says of it.

@@ -40,9 +40,9 @@ async def test_at_the_highest_threshold_the_text_is_the_targets_and_at_the_lowes
     lines = {"draft": STEP, "rounds": 40, "strategies": ()}
     cases = [
         (TARGET, Alone(model=TARGET)),
-        (TARGET, Takeover.model_validate({**BOTH, "alpha": 1.0, "draft": SEGMENT, "rounds": 40})),
+        (TARGET, Takeover.model_validate({**BOTH, "threshold": 1.0, "draft": SEGMENT, "rounds": 40})),
         (TARGET, SSR.model_validate({**BOTH, **lines, "threshold": 10.0})),
-        (DRAFT, Takeover.model_validate({**BOTH, "alpha": 0.0, "draft": SEGMENT, "rounds": 40})),
+        (DRAFT, Takeover.model_validate({**BOTH, "threshold": 0.0, "draft": SEGMENT, "rounds": 40})),
         (DRAFT, SSR.model_validate({**BOTH, **lines, "threshold": 0.0})),
     ]
     async with AsyncOrchestrator(workers=[Plain(FOLDERS, vocab)]) as orchestrator:

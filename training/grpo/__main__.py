@@ -46,7 +46,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=3e-4, help="learning rate of AdamW")
     parser.add_argument("--credit", choices=("thread", "rollout"), default="thread")
     parser.add_argument("--shuffled", action="store_true", help="control: records get each other's advantages")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="of the training; of the problems that are evaluated")
     parser.add_argument("--out", type=Path, default=None, help="evaluate: write the page of results into this folder")
     parser.add_argument("--save-records", action="store_true", help="keep the records of each step in FOLDER/records")
     return parser.parse_args(arguments)
@@ -124,7 +124,8 @@ def main(arguments: list[str] | None = None, write: Page | None = None) -> None:
         train(options)
     else:
         folder = options.folder or FOLDER
-        pair = evaluate.compare(export.load(options.start), export.load(folder / "model"), options.problems or 1000)
+        before, after = export.load(options.start), export.load(folder / "model")
+        pair = evaluate.compare(before, after, options.problems or 1000, options.seed)
         (folder / "evaluation.json").write_text(json.dumps(dataclasses.asdict(pair), indent=1) + "\n")
         print(evaluate.table(pair))
         if options.out is not None and write is not None:

@@ -37,13 +37,14 @@ class Pair:
     differences: dict[str, tuple[float, float, float]] = field(default_factory=dict[str, "tuple[float, float, float]"])
 
 
-def compare(before: Llama, after: Llama, problems: int) -> Pair:
-    """Play the same problems with both, same seeds."""
-    puzzles = held_out(problems, SEED)
+def compare(before: Llama, after: Llama, problems: int, seed: int = 1) -> Pair:
+    """Play the same problems with both, same seeds. `seed` 1 draws the problems of the page, another one others."""
+    seed = SEED + seed - 1
+    puzzles = held_out(problems, seed)
     pair = Pair(problems)
     for temperature in TEMPERATURES:
         sides = [
-            _side(name, temperature, play(model, puzzles, temperature, SEED))
+            _side(name, temperature, play(model, puzzles, temperature, seed))
             for name, model in (("before", before), ("after", after))
         ]
         pair.sides += sides

@@ -27,6 +27,9 @@ from ...common.options import Common, Json, common_options
 from ...common.output import Output, opened
 from ...common.progress import counting
 from ...common.session import opened_session
+from ..samples.of_runs import samples_of
+from ..samples.recordings import wanted_answers
+from ..samples.sample import write_samples
 from .arrow import demand_arrow, write_arrow
 from .export import ExclusionCounts, export, select, tokenizer_of, write_records, write_texts
 from .producer import Producer, ProductionCounts, Todo, sampled, todo
@@ -135,9 +138,11 @@ def export_runs(
     out: Annotated[Path, typer.Option(metavar="OUT.jsonl", help="Where the data go.")],
     place: Place = None,
     form: Annotated[
-        Literal["tokens", "text"],
+        Literal["tokens", "text", "samples"],
         typer.Option(
-            "--format", help="tokens: exact records, as of `plait learn rollouts`; text: prompts and completions."
+            "--format",
+            help="tokens: exact records, as of `plait learn rollouts`; text: prompts and completions; samples: the "
+            "branches of each vote, as of `plait learn import`.",
         ),
     ] = "tokens",
     verified: Annotated[bool, typer.Option("--verified", help="Only answers that the task finds right.")] = False,
@@ -156,9 +161,15 @@ def export_runs(
         typer.Option(metavar="MODEL", help="Refuse what does not re-tokenise to itself with its tokenizer."),
     ] = None,
     redact: Annotated[bool, typer.Option("--redact", help="Lengths in the place of texts (text).")] = False,
+    answers: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.jsonl", help="Lines of `question` and `answer`, to grade by (samples)."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write runs that went well as data for supervised training. Journals of every version are read."""
+    if form == "samples" and (verified or cheapest or distinct or tokenizer):
+        raise UsageError("--verified, --cheapest, --distinct and --tokenizer choose what to train on: samples are all")
     if redact and form != "text":
         raise UsageError("--redact goes with --format text: token ids are the text itself")
     left = ExclusionCounts()
@@ -166,14 +177,20 @@ def export_runs(
     with opened(as_json) as output:
         unread: list[str] = []
         wanted = [entry for entry in entries(place_of(place), unread) if planner in (None, entry.planner)]
-        runs = export(wanted, Plugins(), left)
+        runs = export(wanted, Plugins(), left, unanswered=form == "samples")
         if form == "tokens" and out.exists():
             raise UsageError(f"{out} is there already: name another file, or delete it")
-        with select(runs, left, verified=verified, most=cheapest, distinct=distinct, by=by) as kept:
-            rows = write_records(kept, out, left, known) if form == "tokens" else write_texts(kept, out, left, redact)
+        if form == "samples":  # all of them: a sample that is wrong is one too
+            rows = write_samples(samples_of(runs, {} if answers is None else wanted_answers(answers)), out)
+            count = len(wanted) - sum(left.why.values())
+        else:
+            with select(runs, left, verified=verified, most=cheapest, distinct=distinct, by=by) as kept:
+                tokens = form == "tokens"
+                rows = write_records(kept, out, left, known) if tokens else write_texts(kept, out, left, redact)
+                count = len(kept)
         summary = {
             "runs": len(wanted),
-            "kept": len(kept),
+            "kept": count,
             "rows": rows,
             "left": left.why,
             "unread": unread,
@@ -182,7 +199,7 @@ def export_runs(
         if as_json:
             output.result(summary)
             return
-        output.people.print(f"{out}: {rows} rows of {counted(len(kept), 'run')} out of {len(wanted)}", markup=False)
+        output.people.print(f"{out}: {rows} rows of {counted(count, 'run')} out of {len(wanted)}", markup=False)
         for why, count in sorted(left.why.items()):
             output.people.print(f"  left out: {count} ({why})", markup=False)
 

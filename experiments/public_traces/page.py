@@ -1,0 +1,182 @@
+"""The page of public traces: made of nothing but the facts beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._tools.samples import Question
+from .._tools.statistics import Estimate, mean, pass_at, saving, share
+from .._tools.ways import COLUMNS, FULL, HALVES, LOSE, Chosen, Votes, chosen
+from .recorded import ARMS, SETS, Recording
+
+__all__ = ["page_of"]
+
+COUNTS = (1, 4, 16, 40, 100)
+SAYS = {
+    "letters": "ESC: 67 % fewer samples on last letters at the same accuracy (with GPT-4). Adaptive-Consistency: up to "
+    "7.9 times fewer, at most .1 point.",
+    "game-steps": "Tree of Thoughts: 4.0 % alone, 9.0 % by a vote of 100, 49 % any of 100.",
+    "game-direct": "Tree of Thoughts: 7.3 % alone, 33 % any of 100.",
+    "math-alone": "", "math-pair": "",
+}  # fmt: skip
+"""What the papers report of these very recordings or tasks."""
+OURS = {"Adaptive-Consistency": "ac-serial", "ESC": "esc", "semantic entropy": "entropy-stop",
+        "semantic entropy, secretary": "secretary", "saturation": "saturation", "lossless stop or futility": "futility",
+        "First-Finish": "first-two"}  # fmt: skip
+"""The row of the page `votes` that is nearest to a family."""
+
+
+def page_of(samples: Mapping[str, Sequence[Question]], voted: Mapping[str, Votes], figures: Mapping[str, Any]) -> str:
+    """Return the Markdown."""
+    small = json.loads((Path(__file__).parents[1] / "votes" / "data" / "votes.json").read_text("utf-8"))
+    rules = small["figures"]["rules"]
+    held = {recording.name: dict(chosen(voted[recording.name])) for recording in SETS}
+    lines = [
+        "# Real models' recorded samples", "",
+        "**Nobody here drew these samples or wrote these questions, and no model ran for this page**: lengths are "
+        "estimated at four characters a token, and log-probabilities were not recorded, so only rules that need "
+        "answers and lengths are here. Do stop rules, votes, routes and take-overs save on them what their papers say?",
+        "", "`python -m experiments public_traces --clones FOLDER`", "",
+        *_sets(samples, voted), *_rules(held, rules), *_curves(samples, voted),
+        *_routes(figures["routes"]), *_takeover(figures["takeover"]), *_sources(),
+    ]  # fmt: skip
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _table(columns: Sequence[str], rows: Iterator[Sequence[str]] | Sequence[Sequence[str]]) -> list[str]:
+    head = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    return [*head, *("| " + " | ".join(row) + " |" for row in rows), ""]
+
+
+def _single(questions: Sequence[Question]) -> Estimate:
+    return mean([sum(each in q.right for each in q.answers) / len(q.answers) for q in questions])
+
+
+def _sets(samples: Mapping[str, Sequence[Question]], voted: Mapping[str, Votes]) -> list[str]:
+    rows: list[Sequence[str]] = []
+    for recording in SETS:
+        questions = samples[recording.name]
+        most = len(questions[0].answers)
+        covered = share([float(bool(set(q.answers) & q.right)) for q in questions])
+        full = share([float(each) for each in voted[recording.name][FULL.key]["right"]])
+        rows.append(
+            (recording.model, recording.task, f"{len(questions)} × {most}", _single(questions).percent(),
+             full.percent(), covered.percent(), SAYS[recording.name])
+        )  # fmt: skip
+    return [
+        "## The samples", "",
+        *_table(
+            ("model", "task", "questions × samples", "one sample right", "vote of all right", "any right",
+             "the papers"), rows),
+        "*Any right* needs a verifier. Answers are taken out of the texts and graded as each recorder does it.", "",
+    ]  # fmt: skip
+
+
+def _rules(held: Mapping[str, Mapping[str, Chosen]], ours: Mapping[str, Any]) -> list[str]:
+    lines = ["## Stop rules beside the full vote", ""]
+    lines += [
+        f"{HALVES} The last column is the nearest row of [votes](../votes/README.md), on the bundled model.",
+        "",
+    ]
+    for recording in SETS:
+        rows: list[Sequence[str]] = []
+        for family, way in held[recording.name].items():
+            name = OURS.get(family)
+            there = (
+                ""
+                if name is None
+                else f"{ours[name]['saved']['value'] * 100:.0f} % at {ours[name]['change']['value'] * 100:+.1f}"
+            )
+            rows.append((*way.cells(family), there))
+        lines += [f"### {recording.model}, {recording.task}", ""]
+        lines += _table((*COLUMNS, "bundled model"), rows)
+    return lines
+
+
+def _curves(samples: Mapping[str, Sequence[Question]], voted: Mapping[str, Votes]) -> list[str]:
+    rows: list[Sequence[str]] = []
+    for recording in SETS:
+        questions = samples[recording.name]
+        row = [f"{recording.model}, {recording.task}"]
+        for count in COUNTS:
+            if count > len(questions[0].answers):
+                row.append("")
+                continue
+            rights = [sum(each in q.right for each in q.answers) for q in questions]
+            values = [pass_at(len(q.answers), right, count) for q, right in zip(questions, rights, strict=True)]
+            row.append(mean(values).percent())
+        rows.append(row)
+    return [
+        "## Coverage: any of k samples is right", "",
+        *_table(("samples", *(f"k = {count}" for count in COUNTS)), rows),
+        "Unbiased estimate of Chen et al. (arXiv 2107.03374). GPT-4 on the Game of 24 is the shape of "
+        "[repeated sampling](../repeated_sampling/README.md) with SmolLM2 and of *Large Language Monkeys*: coverage "
+        "goes on rising where votes have stopped.", "",
+    ]  # fmt: skip
+
+
+_CHOICES = ("best", "route", "random", "oracle")
+
+
+def _routes(routes: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = {recording.name: recording for recording in ARMS}
+    rows: list[Sequence[str]] = []
+    for row in routes:
+        change = mean(row["change"])
+        recording = names[row["set"]]
+        told = [
+            f"{row[way]['right'] * 100:.1f} % at {row[way]['cost']:,.0f}"
+            for way in ("best", "route", "random", "oracle")
+        ]
+        check = "wrong answers are noticed" if row["checked"] else "nothing is checked"
+        rows.append((f"{recording.task}: {row['tiers']} arms, {row['requests']} questions; {check}", *told,
+                     f"{row['saved_of_oracle'] * 100:.0f} %", change.points()))  # fmt: skip
+    return [
+        "## Routes", "",
+        "Each half of the questions is routed by numbers fitted to the other half (as `plait learn route` does), which "
+        f"may cost {LOSE * 100:.0f} point there. Right answers, and dollars for a million questions; *at random* draws "
+        "an arm as often as the route ends in it.", "",
+        *_table(("choice among", *("always the best", "route", "at random", "oracle"), "of the oracle's saving",
+                 "change"), rows),
+        "Where nothing is checked, the text of a question tells little of which model will fail on it. What pays is a "
+        "check. In InterCode's recordings the check is the grader itself, so that row is a ceiling.", "",
+    ]  # fmt: skip
+
+
+def _takeover(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = {recording.name: recording for recording in SETS}
+    shown: list[Sequence[str]] = []
+    worst = 0.0
+    for row in rows:
+        taken, of = np.array(row["taken"], dtype=np.float64), np.array(row["of"], dtype=np.float64)
+        found = saving(of - taken, of)  # 1 - (not taken / all): a ratio of sums, drawn anew by question
+        worst = max(worst, abs(found.value - row["alpha"]))
+        off = 100 * (found.value - row["alpha"])
+        shown.append((names[row["set"]].model, str(row["round"]), f"{row['alpha'] * 100:.0f} %", found.percent(),
+                      f"{off:+.1f}", str(row["calibrated_on"]), str(int(of.sum()))))  # fmt: skip
+    return [
+        "## Take-overs: is the promised share kept?", "",
+        "`takeover` promises that a share `threshold` of drafted segments is written anew by the target. Calibrated on "
+        "the target's perplexities of the segments of the questions at even places, by round; counted on those at odd "
+        f"places. The largest difference is {100 * worst:.1f} points; the aim was 5 in every round. In later rounds "
+        "only hard questions are left, a few of which write most of the segments, so the two halves differ.", "",
+        *_table(("models", "round", "promised", "taken over", "points off", "calibrated on", "segments"), shown),
+    ]  # fmt: skip
+
+
+def _sources() -> list[str]:
+    def row(recording: Recording) -> Sequence[str]:
+        where = f"[{recording.repository}](https://github.com/{recording.repository}/tree/{recording.commit})"
+        return (recording.task, recording.model, where, f"`{recording.path}`", recording.licence)
+
+    return [
+        "## Sources", "",
+        *_table(("task", "model", "repository", "path", "licence"), [row(each) for each in (*SETS, *ARMS)]),
+        "Beside this page stand facts alone: which answers are equal, which are right, how long each was. "
+        "What no machine here can show: the same with log-probabilities, and seconds.",
+    ]  # fmt: skip

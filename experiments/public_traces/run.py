@@ -1,0 +1,131 @@
+"""Do stop rules, votes, routes and take-overs save on real models' recorded samples what their papers say?
+
+Answers that GPT-3.5, GPT-4, Mixtral, R1-Distill-Llama-8B and QwQ-32B once gave, as their recorders published them, run
+through the machine. A setting is chosen on the questions at even places and reported on the others. `--clones FOLDER`
+reads the repositories that the page names (each by its own name, and BiRM for the right answers of MATH-500); without
+it the page is made of the facts beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from plait.apps.lab.route.fit import RouteRow, compare, fit, follow, key_of
+from plait.apps.lab.samples.sample import RecordedSample
+from plait.core.ops import Plugin
+from plait.planners.effort.takeover import p_value
+
+from .._tools.samples import Question
+from .._tools.ways import LOSE, WAYS, voted
+from .page import page_of
+from .recorded import ARMS, SETS, arms, perplexities, votes
+
+__all__ = ["ALPHAS", "HERE", "collect", "main", "promised", "read"]
+
+HERE = Path(__file__).parent
+ALPHAS = (0.1, 0.2, 0.4)
+ROUNDS = 6
+"""Of take-overs that are reported; later ones have under a hundred segments to calibrate on."""
+PRICES = {"gpt-4": 60.0, "gpt-3.5": 2.0, "gpt-4-1106-preview": 24.7, "mistralai/Mixtral-8x7B-Instruct-v0.1": 0.24}
+"""Dollars for a million tokens: of InterCode's models the list prices of generated tokens of June 2023, of RouteLLM's
+the means that its paper counts with."""
+
+
+def collect(clones: Path, data: Path) -> None:
+    """Read the repositories, run all ways to vote, and write the facts."""
+    data.mkdir(parents=True, exist_ok=True)
+    with (
+        (data / "samples.jsonl").open("w", encoding="utf-8") as samples,
+        (data / "votes.jsonl").open("w", encoding="utf-8") as file,
+    ):
+        for recording in SETS:
+            found = votes(recording, clones)
+            for question in found:
+                samples.write(json.dumps({"set": recording.name, **_facts(question)}, separators=(",", ":")) + "\n")
+            for way in WAYS:
+                row = {"set": recording.name, "way": way.key, **voted(way, found)}
+                file.write(json.dumps(row, separators=(",", ":")) + "\n")
+    figures = {
+        "routes": [_routed(each.name, arms(each, clones), checked) for each in ARMS for checked in (False, True)],
+        "takeover": [row for each in SETS[3:] for row in promised(each.name, perplexities(each, clones))],
+    }
+    (data / "figures.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+def _facts(question: Question) -> dict[str, Any]:
+    return {"answers": question.answers, "tokens": question.tokens, "right": sorted(question.right)}
+
+
+def _routed(name: str, tiers: dict[str, list[RecordedSample]], checked: bool) -> dict[str, Any]:
+    """Return what choosing a model for each question comes to, each half routed by what the other half came to."""
+    rows = [
+        RouteRow(sample.question, Plugin(name="single", options={"model": tier}), float(sample.right is True),
+                 (sample.tokens or 0) * _price(tier))
+        for tier, samples in tiers.items() for sample in samples
+    ]  # fmt: skip
+    texts = list(dict.fromkeys(row.text for row in rows))
+    halves = set(texts[::2]), set(texts[1::2])
+    routed = {}
+    for fitted, told in (halves, halves[::-1]):
+        route = fit([row for row in rows if row.text in fitted], checked, lose=LOSE, least=2)
+        assert route is not None, "there are two models of hundreds of questions"
+        routed |= follow([row for row in rows if row.text in told], route, checked)
+    report = compare(rows, routed)
+    best = {row.text: row for row in rows if key_of(row.planner) == report.best}
+    said = {
+        way: {"right": round(outcome.right, 4), "cost": round(outcome.tokens, 2)}
+        for way, outcome in (("route", report.route), ("random", report.random), ("oracle", report.oracle),
+                             ("best", report.tiers[report.best]))
+    }  # fmt: skip
+    return {
+        "set": name, "checked": checked, "requests": report.requests, "tiers": len(tiers), "best_tier": report.best,
+        "saved_of_oracle": round(report.saved, 4), **said,
+        "change": [routed[text][0].right - best[text].right for text in texts if text in best],
+    }  # fmt: skip
+
+
+def _price(tier: str) -> float:
+    return next(price for name, price in sorted(PRICES.items(), key=lambda pair: -len(pair[0])) if name in tier)
+
+
+def promised(name: str, questions: Sequence[Sequence[Sequence[float]]]) -> Iterator[dict[str, Any]]:
+    """Yield, by round and promised share, what share of the segments of held-out questions is taken over. `takeover`
+    scores a segment: a perplexity is a score with its sign turned."""
+    for turn in range(ROUNDS):
+        known = [-value for each in questions[::2] if len(each) > turn for value in each[turn]]
+        for alpha in ALPHAS:
+            asked = [[-value for value in each[turn]] for each in questions[1::2] if len(each) > turn]
+            taken = [sum(p_value(score, known) <= alpha for score in scores) for scores in asked]
+            yield {"set": name, "round": turn + 1, "alpha": alpha, "calibrated_on": len(known), "taken": taken,
+                   "of": [len(scores) for scores in asked]}  # fmt: skip
+
+
+def read(data: Path) -> tuple[dict[str, list[Question]], dict[str, dict[str, dict[str, list[int]]]], dict[str, Any]]:
+    """Return the samples by set, the votes by set and way, and the figures of routes and take-overs."""
+    samples: dict[str, list[Question]] = {}
+    for line in (data / "samples.jsonl").read_text("utf-8").splitlines():
+        row = json.loads(line)
+        question = Question(tuple(row["answers"]), tuple(row["tokens"]), frozenset(row["right"]))
+        samples.setdefault(row["set"], []).append(question)
+    by_set: dict[str, dict[str, dict[str, list[int]]]] = {}
+    for line in (data / "votes.jsonl").read_text("utf-8").splitlines():
+        row = json.loads(line)
+        by_set.setdefault(row["set"], {})[row["way"]] = row
+    return samples, by_set, json.loads((data / "figures.json").read_text("utf-8"))
+
+
+def main() -> None:
+    """Read the repositories if they are given, write the page, and print it."""
+    parser = argparse.ArgumentParser(prog="python -m experiments public_traces", description=__doc__)
+    parser.add_argument("--clones", type=Path, metavar="FOLDER", help="where the repositories are cloned")
+    parser.add_argument("--out", type=Path, default=HERE, metavar="DIR", help="folder of page and data")
+    given = parser.parse_args()
+    if given.clones is not None:
+        collect(given.clones, given.out / "data")
+    page = page_of(*read(given.out / "data"))
+    (given.out / "README.md").write_text(page, encoding="utf-8")
+    print(page)

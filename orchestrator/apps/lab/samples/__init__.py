@@ -1,0 +1,1 @@
+"""Samples: what models, ours or other people's, once answered, in one form."""
