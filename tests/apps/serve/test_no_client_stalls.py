@@ -177,8 +177,8 @@ async def stopped(tmp_path: Path, body: Body) -> str:
     return find(journal, said.json()["id"].removeprefix("resp_")).status
 
 
-SAMPLE = ("messages: 200,000", 'raw: 8 MB of \\" in a string without end', "choices: 128", "plan: 1,000 steps",
-          "schema: an answer of 1 MB", "plan: 999 votes over long texts")  # fmt: skip
+SAMPLE = ("messages: 200,000", "choices: 128", "plan: 999 votes over long texts")
+"""One that is read, one that is answered and one that runs; each starts a server of its own."""
 
 
 @pytest.mark.parametrize("name", SAMPLE)
