@@ -262,7 +262,7 @@ def _head(text: str) -> str:
 
 
 def _faults(error: ValidationError) -> str:
-    return "; ".join(explain(json_path(detail["loc"]) or "it", detail) for detail in first_of_each(error))
+    return "; ".join(explain(json_path(detail["loc"]) or "it", detail, Script) for detail in first_of_each(error))
 
 
 class _Live:

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .. import __version__
-from .common.guard import guarded
+from .common.guard import SECOND_WORD, guarded
 from .common.output import cancellable
 
 __all__ = ["COMMANDS", "build", "check_words", "main", "run"]
@@ -216,6 +216,7 @@ class LazyGroup(TyperGroup):
             and command.default is not None
             and (not rest or rest[0] not in command.commands)
         ):
+            ctx.meta[SECOND_WORD] = (rest[0] if rest else "", list(command.commands))
             command = command.default
         return name, command.loaded() if isinstance(command, _LazyCommand) else command, rest
 

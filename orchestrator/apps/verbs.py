@@ -156,7 +156,8 @@ class Control:
             logging.getLogger("plait").setLevel(value.upper())
             return
         if name != "slots":
-            raise UsageError(f"{name!r} is nothing of a process: log_level and slots are")
+            near = did_you_mean(name, ("log_level", "slots"))
+            raise UsageError(f"{name!r} is nothing of a process{near}: log_level and slots are")
         there = [worker.name for worker in self._orchestrator.workers if "think" in offer(worker).serves]
         if not worker and len(there) != 1:
             raise UsageError(f"the slots of which worker? There are: {', '.join(there) or 'none'}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 import reprlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -49,8 +50,43 @@ def first_of_each(error: ValidationError) -> list[ErrorDetails]:
     return list(seen.values())
 
 
-def explain(subject: str, detail: ErrorDetails) -> str:
-    """Return one complaint of pydantic as a clause about `subject`: what was expected and what came."""
+def explain(subject: str, detail: ErrorDetails, model: object = None) -> str:
+    """Return one complaint of pydantic as a clause about `subject`: what was expected and what came. `model` is the
+    class that was made: it tells what an unknown field may have been meant for."""
+    return _clause(subject, detail) + near(detail, model)
+
+
+def near(detail: ErrorDetails, model: object) -> str:
+    """Return what a misspelt word may have been meant for: a field, one of some texts, or true and false."""
+    word, known = detail["input"], list[str]()
+    match detail["type"]:
+        case "extra_forbidden" if detail["loc"]:
+            word, known = detail["loc"][-1], _fields_at(model, detail["loc"][:-1])
+        case "literal_error":
+            known = re.findall(r"'([^']*)'", str(detail.get("ctx", {}).get("expected")))
+        case "bool_parsing":
+            known = ["true", "false"]
+        case "union_tag_invalid":
+            context = detail.get("ctx", {})
+            word, known = context.get("tag"), re.findall(r"'([^']*)'", str(context.get("expected_tags")))
+        case _:
+            pass
+    return did_you_mean(word, known) if isinstance(word, str) else ""
+
+
+def _fields_at(kind: object, loc: tuple[int | str, ...]) -> list[str]:
+    """Return the names of the fields at a place within a model; of a union those of all its members."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        if not loc:
+            return [field.alias or name for name, field in kind.model_fields.items()]
+        info = kind.model_fields.get(str(loc[0]))
+        return _fields_at(info.annotation, loc[1:]) if info is not None else []
+    inner = [part for part in get_args(kind) if not isinstance(part, str)]
+    # A place in a list, a key of a table and the tag of a union's member take one part of the way; a union none.
+    return [name for part in inner for name in (_fields_at(part, loc) or (_fields_at(part, loc[1:]) if loc else []))]
+
+
+def _clause(subject: str, detail: ErrorDetails) -> str:
     message = detail["msg"]
     if detail["type"] in ("value_error", "assertion_error"):
         return f"{subject}: {message.partition(', ')[2]}"

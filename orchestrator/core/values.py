@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from .described import described
 from .errors import FieldError
-from .messages import did_you_mean, explain, first_of_each, json_path
+from .messages import explain, first_of_each, json_path
 
 StepName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,200}$")]
 
@@ -55,12 +55,10 @@ class _FieldErrors(type(BaseModel)):
 
 def complaints(cls: type[BaseModel], error: ValidationError) -> str:
     """Return in words what is wrong with the fields that a model was made of."""
-    known = [field.alias or name for name, field in cls.model_fields.items()]
     texts: list[str] = []
     for detail in first_of_each(error):
         subject = f"`{json_path(detail['loc'])}`" if detail["loc"] else "it"
-        near = did_you_mean(str(detail["loc"][0]), known) if detail["type"] == "extra_forbidden" else ""
-        texts.append(explain(subject, detail) + near)
+        texts.append(explain(subject, detail, cls))
     return f"{cls.__name__}: {'; '.join(texts)}"
 
 

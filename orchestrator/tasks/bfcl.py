@@ -12,6 +12,7 @@ from ..core.chat import spoken
 from ..core.errors import TaskError
 from ..core.extras import extra
 from ..core.form import json_in
+from ..core.messages import did_you_mean
 from ..core.task import Style, Task
 from ..core.tools.calls import calls_in
 from ..core.values import Frozen
@@ -94,15 +95,25 @@ class Bfcl(Task):
         rows = _rows(f"BFCL_v4_{set}.json")
         turns = rows[0]["question"] if rows else None
         if not isinstance(turns, list) or len(turns) != 1:
-            raise TaskError(f"bfcl: {set!r} is no category of single turns (such as parallel_multiple)")
+            near = did_you_mean(set, _categories())
+            raise TaskError(f"bfcl: {set!r} is no category of single turns (such as parallel_multiple){near}")
         right = {row["id"]: row["ground_truth"] for row in _rows(f"possible_answer/BFCL_v4_{set}.json")}
         random.Random(seed).shuffle(rows)
         return [(_text(row), {"category": set, "calls": right.get(row["id"], [])}) for row in rows[:count]]
 
 
+def _data() -> Path:
+    """Return the folder of the package's files. Raises `TaskError` without it."""
+    return Path(str(extra("bfcl_eval", f"bfcl: {_INSTALL}", TaskError).__file__)).parent / "data"
+
+
+def _categories() -> list[str]:
+    return [path.stem.removeprefix("BFCL_v4_") for path in _data().glob("BFCL_v4_*.json")]
+
+
 def _rows(name: str) -> list[dict[str, JsonValue]]:
-    """Return the lines of a file of the package; none where there is no such file. Raises `TaskError` without it."""
-    path = Path(str(extra("bfcl_eval", f"bfcl: {_INSTALL}", TaskError).__file__)).parent / "data" / name
+    """Return the lines of a file of the package; none where there is no such file."""
+    path = _data() / name
     return [json.loads(line) for line in path.read_text("utf-8").splitlines() if line] if path.is_file() else []
 
 

@@ -9,6 +9,7 @@ from pydantic import JsonValue, PrivateAttr, ValidationError
 
 from ..core.errors import TaskError
 from ..core.extras import extra
+from ..core.messages import did_you_mean
 from ..core.task import Style, Task
 from ..core.values import Frozen
 
@@ -81,6 +82,7 @@ class ReasoningGym(Task):
         try:
             dataset = gym.create_dataset(set, size=count, seed=seed)
         except ValueError as error:
-            raise TaskError(f"Reasoning Gym has no family {set!r}: {str(error)[:200]}") from None
+            near = did_you_mean(set, extra("reasoning_gym.factory", remedy, TaskError).DATASETS)
+            raise TaskError(f"Reasoning Gym has no family {set!r}{near}: {str(error)[:200]}") from None
         entries = [json.loads(json.dumps(dataset[place], default=str)) for place in range(count)]
         return [(json.dumps({"family": set, "question": entry["question"]}), entry) for entry in entries]

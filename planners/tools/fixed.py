@@ -12,6 +12,7 @@ from pydantic import JsonValue, ValidationError
 
 from plait.core.errors import PlanError
 from plait.core.interfaces import Brief, Planner
+from plait.core.messages import near
 from plait.core.plan import Plan
 
 __all__ = ["Fixed"]
@@ -78,10 +79,10 @@ class Fixed(Planner):
 
 def _first(error: ValidationError) -> str:
     """Say where the first mistake is, and what it is."""
-    details = error.errors(include_url=False, include_input=False)
+    details = error.errors(include_url=False)
     place = "$" + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in details[0]["loc"])
     more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
-    return f"{place}: {details[0]['msg']}{more}"
+    return f"{place}: {details[0]['msg']}{near(details[0], Plan)}{more}"
 
 
 def _items(value: JsonValue) -> list[JsonValue]:

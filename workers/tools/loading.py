@@ -6,6 +6,7 @@ import importlib.util
 import sys
 import traceback
 import zlib
+from errno import ENOENT
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,7 +27,8 @@ def load_tools(path: str | Path) -> list[AnyTool]:
     file = Path(path).expanduser().resolve()
     if not file.is_file() or file.suffix != ".py":
         what = "is not a Python file" if file.exists() else "does not exist"
-        raise ConfigError(f"the tools file {path} {what}: give a FILE.py with @tool functions")
+        absent = None if file.exists() else FileNotFoundError(ENOENT, "", str(file))
+        raise ConfigError(f"the tools file {path} {what}: give a FILE.py with @tool functions") from absent
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
     name = f"plait_tools_{file.stem}_{zlib.crc32(str(file).encode()):08x}"

@@ -177,7 +177,8 @@ def _checked(number: int, fields: object, named: InputFields) -> BatchRow:
     if isinstance(given.get("text"), str):
         return BatchRow(number, given)
     there = ", ".join(map(str, fields)) or "nothing"
-    return BatchRow(number, given, f"no `{named.text}` in it (it has {there}): write {_EXAMPLE}, or --text FIELD")
+    near = did_you_mean(named.text, map(str, fields))
+    return BatchRow(number, given, f"no `{named.text}` in it (it has {there}{near}): write {_EXAMPLE}, or --text FIELD")
 
 
 def slips(others: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from errno import ENOENT
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -194,7 +195,7 @@ def evaluate(
     given: Sequence[CountdownProblem | DatasetQuestion]
     if Path(task).suffix.lower() in (".csv", ".jsonl", ".parquet"):
         if not Path(task).is_file():
-            raise UsageError(f"there is no file {task}")
+            raise UsageError(f"there is no file {task}") from FileNotFoundError(ENOENT, "", task)
         raise UsageError(
             f"{task} is a file, not a task: plait try {task}, or plait eval plain --problems {task} --text FIELD "
             "--want FIELD"

@@ -8,6 +8,7 @@ from statistics import mean
 from typing import Any
 
 from ...core.errors import UsageError
+from ...core.messages import did_you_mean
 
 __all__ = ["GuessedColumns", "guess_columns"]
 
@@ -41,7 +42,7 @@ def guess_columns(rows: Sequence[Mapping[str, Any]], text: str = "", want: str =
     filled = {name: [row[name] for row in rows if row.get(name) not in (None, "")] for name in names}
     for name, option in ((text, "--text"), (want, "--want")):
         if name and name not in names:
-            raise UsageError(f"there is no column {name!r} for {option}: {there}")
+            raise UsageError(f"there is no column {name!r} for {option}{did_you_mean(name, names)}: {there}")
     texts = [name for name in names if name != want and all(isinstance(value, str) for value in filled[name])]
     asked, why_text = _taken(text, _TEXTS, texts, lambda name: mean(len(value) for value in filled[name] or [""]))
     if not asked:

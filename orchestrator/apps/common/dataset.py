@@ -9,6 +9,7 @@ from typing import Any
 
 from ...core.environment import Environment
 from ...core.errors import PluginError, UsageError
+from ...core.messages import did_you_mean
 from ...core.ops import Plugin
 from ...core.task import Task
 from ...runtime.plugins.loader import Plugins
@@ -57,7 +58,8 @@ def environment_of(task: str, asked: Plugin | None) -> Plugin | None:
     environment = asked or Plugin(name=name)
     cls = Plugins().class_of("environment", environment.name)
     if unknown := sorted(set(environment.options) - set(cls.model_fields)):  # pyright: ignore[reportAttributeAccessIssue]
-        raise PluginError(f"environment {environment.name!r}: there is no option {', '.join(unknown)}")
+        near = did_you_mean(unknown[0], cls.model_fields)  # pyright: ignore[reportAttributeAccessIssue]
+        raise PluginError(f"environment {environment.name!r}: there is no option {', '.join(unknown)}{near}")
     return environment
 
 
@@ -114,11 +116,15 @@ def _question(
     plugins: Plugins, spec: Plugin, fields: Any, text: str, want: str, verifies: bool, place: Plugin | None
 ) -> DatasetQuestion:
     if not isinstance(fields, dict) or not isinstance(fields.get(text), str):
-        there = f" (there are: {', '.join(map(str, fields))})" if isinstance(fields, dict) else ""
+        names = [str(name) for name in fields] if isinstance(fields, dict) else []
+        there = did_you_mean(text, names) + (f" (there are: {', '.join(names)})" if names else "")
         raise ValueError(f"has no text in the field {text!r}{there}; --text names another")
     wanted = fields.get(want)
     if wanted is None and not verifies:
-        raise ValueError(f"has no {want!r}, and the task {spec.name!r} cannot tell what is right; --want names another")
+        raise ValueError(
+            f"has no {want!r}{did_you_mean(want, fields)}, and the task {spec.name!r} cannot tell what is right; "
+            "--want names another"
+        )
     question = DatasetQuestion(plugins.task(spec, fields[text]), wanted, place)
     if wanted is not None and place is None:
         question.task.key(wanted)  # said now rather than when the tokens are spent

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from pydantic import ValidationError
 from typer import TyperException
 
 from ...core.errors import PlaitError, UsageError
-from ...core.messages import explain, first_line, first_of_each, json_path
+from ...core.messages import did_you_mean, explain, first_line, first_of_each, json_path
+from .guard import SECOND_WORD
 from .output import DEBUG
 
 __all__ = ["worded_error"]
+
+_DEEP = 8
+"""How many errors behind an error are looked at."""
 
 
 def worded_error(error: Exception) -> tuple[str, int]:
@@ -18,10 +25,9 @@ def worded_error(error: Exception) -> tuple[str, int]:
         case TyperException():  # the command line itself
             context = getattr(error, "ctx", None)
             command = context.command_path if context is not None else "plait"
-            reason = error.format_message().rstrip(". ") or "a command is missing: choose one of the list"
-            return f"{reason} (see {command} --help)", 2
+            return f"{_of_the_line(error)} (see {command} --help)", 2
         case PlaitError():
-            return " ".join(str(error).split()), 2 if isinstance(error, UsageError) else 1
+            return " ".join(str(error).split()) + _near_file(error), 2 if isinstance(error, UsageError) else 1
         case ValidationError():
             details = first_of_each(error)
             return "; ".join(explain(json_path(detail["loc"]) or error.title, detail) for detail in details), 2
@@ -29,7 +35,34 @@ def worded_error(error: Exception) -> tuple[str, int]:
             return "out of memory: close something, or give the engine less (`plait doctor` says how much there is)", 1
         case OSError():
             where = f"{error.filename}: " if error.filename else ""
-            return f"{where}{error.strerror or error}", 1
+            return f"{where}{error.strerror or error}{_near_file(error)}", 1
         case _:
             reason = f"{type(error).__name__}: {first_line(error)[:300]}"
             return f"{reason} (a bug of plait's: set {DEBUG}=1 to see where it comes from)", 1
+
+
+def _near_file(error: BaseException | None) -> str:
+    """Return which file of the same folder may have been meant, where an error came of one that is not there."""
+    for _ in range(_DEEP):  # one may stand behind itself
+        if error is None or isinstance(error, FileNotFoundError):
+            break
+        error = error.__cause__ or error.__context__
+    path = Path(str(error.filename)) if isinstance(error, FileNotFoundError) and error.filename else None
+    if path is None or not path.parent.is_dir():
+        return ""
+    return did_you_mean(path.name, [beside.name for beside in path.parent.iterdir()])
+
+
+def _of_the_line(error: TyperException) -> str:
+    """Return what is wrong with a command line, and what a misspelt option or choice may have been meant for."""
+    option = getattr(error, "option_name", None)
+    context = getattr(error, "ctx", None)
+    if option is not None and context is not None:
+        known = [name for param in context.command.get_params(context) for name in param.opts]
+        return f"No such option: {option}{did_you_mean(option, known)}"
+    message = error.format_message().rstrip(". ") or "a command is missing: choose one of the list"
+    if getattr(error, "param", None) is None:
+        second = context.meta.get(SECOND_WORD) if context is not None and "argument" in message else None
+        return message + (did_you_mean(*second) if second else "")
+    word, *choices = re.findall(r"'([^']*)'", error.message) or [""]  # 'onn' is not one of 'auto', 'on', 'off'
+    return message + (did_you_mean(word, choices) or did_you_mean(word.lower(), choices))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...core.errors import ConfigError, PlaitError
+from ...core.messages import did_you_mean
 
 __all__ = ["RawRow", "is_csv", "raw_rows", "read_problems"]
 
@@ -50,7 +51,7 @@ def raw_rows(path: Path, column: str = "") -> Iterator[RawRow]:
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             reader = csv.DictReader(file)
             if column and reader.fieldnames and column not in reader.fieldnames:
-                there = ", ".join(reader.fieldnames)
+                there = ", ".join(reader.fieldnames) + did_you_mean(column, reader.fieldnames)
                 raise ConfigError(f"{path} has no column `{column}` (it has {there}): --text names another")
             yield from _of_csv(reader)
         return

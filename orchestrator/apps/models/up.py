@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from ...core.errors import UsageError, WorldError
+from ...core.messages import did_you_mean
 from ...runtime.client.config import Config
 from ...runtime.journal.directory import default_folder
 from ..common.options import Common, Json, common_options
@@ -68,7 +69,8 @@ def down(
     """End engines that were kept up."""
     engines = [engine for engine in standing() if name is None or name in (engine.model, Path(engine.model).name)]
     if name is not None and not engines:
-        raise UsageError(f"no engine of {name} is up: see `plait model list`")
+        near = did_you_mean(name, [Path(engine.model).name for engine in standing()])
+        raise UsageError(f"no engine of {name} is up{near}: see `plait model list`")
     with opened(as_json) as output:
         for engine in engines:
             take_down(engine)

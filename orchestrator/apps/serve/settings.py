@@ -194,7 +194,7 @@ class Settings(Frozen):
         except ValidationError as error:
             detail = first_of_each(error)[0]
             place = json_path(detail["loc"]) or "the table"
-            raise ConfigError(explain(f"{path or 'an option'}, [serve], {place}", detail)) from None
+            raise ConfigError(explain(f"{path or 'an option'}, [serve], {place}", detail, cls)) from None
 
 
 def workers_of(config: Config, settings: Settings) -> list[Any]:

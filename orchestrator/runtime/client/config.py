@@ -334,7 +334,7 @@ class Config(BaseSettings):
         try:
             return cls(**values)
         except ValidationError as error:
-            faults = [explain(_subject(detail["loc"], origin), detail) for detail in first_of_each(error)]
+            faults = [explain(_subject(detail["loc"], origin), detail, cls) for detail in first_of_each(error)]
             raise ConfigError("; ".join(faults)) from None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from errno import ENOENT
 from pathlib import Path
 
 from ...core.addresses import allow
@@ -39,7 +40,8 @@ def _imported(named: re.Match[str]) -> str:
     given = named["file"].strip()
     file = Path(given).expanduser().resolve()
     if not file.is_file():
-        raise UsageError(f"there is no file {given}: give FILE.py:Class, or pkg.mod:Class for a module")
+        absent = FileNotFoundError(ENOENT, "", str(file))  # so that a command says which file may have been meant
+        raise UsageError(f"there is no file {given}: give FILE.py:Class, or pkg.mod:Class for a module") from absent
     _findable(file)
     try:
         module = importlib.import_module(file.stem)

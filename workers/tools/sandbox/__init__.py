@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from plait.core.errors import ConfigError
+from plait.core.messages import did_you_mean
 from plait.core.tools.tool import Tool, tool
 
 from .container import Container
@@ -108,7 +109,7 @@ def _backend(name: str, options: dict[str, Any]) -> Backend:
     if name in kinds:
         return kinds[name](**options)
     if name != "auto":
-        raise ConfigError(f"there is no sandbox {name!r}: there are auto, {', '.join(kinds)}")
+        raise ConfigError(f"no sandbox {name!r}{did_you_mean(name, kinds)}: there are auto, {', '.join(kinds)}")
     why: list[str] = []
     for kind in (Bubblewrap, Container):
         try:

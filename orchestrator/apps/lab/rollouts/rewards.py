@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.errors import UsageError
+from ....core.messages import did_you_mean
 from ....runtime.client.answer import Answer
 from ....runtime.client.parallelism import parallelism
 from ....runtime.plugins.own_code import own_code
@@ -32,7 +33,8 @@ def reward_of(spec: str) -> Reward:
         return lambda question, answer: _accelerated(question, answer, share)
     if ".py:" in spec:
         return _own(spec)
-    raise UsageError(f"no reward is called {spec!r}: there are verified, accelerated[:SHARE] and FILE.py:FUNCTION")
+    near = did_you_mean(spec.partition(":")[0], ("verified", "accelerated"))
+    raise UsageError(f"no reward is called {spec!r}{near}: there are verified, accelerated[:SHARE], FILE.py:FUNCTION")
 
 
 def _verified(question: DatasetQuestion, answer: Answer) -> float | None:

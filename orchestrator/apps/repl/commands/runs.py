@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from ....core import graph
 from ....core.errors import UsageError
-from ....core.messages import counted, explain, first_of_each, json_path
+from ....core.messages import counted, did_you_mean, explain, first_of_each, json_path
 from ....core.plan import Plan
 from ....runtime.plugins.trust import refuse
 from ...commands.run import where_time_went
@@ -76,7 +76,8 @@ async def _why(repl: Repl, rest: str) -> None:
         if steps:
             break
     else:
-        raise UsageError(f"there is no step {rest!r}: /branches lists them")
+        known = [step.path for step in turn.steps.values()]
+        raise UsageError(f"there is no step {rest!r}{did_you_mean(rest, known)}: /branches lists them")
     for step in steps[:8]:
         repl.screen.print(story(step, full=bool(found_flags)))
     if len(steps) > 8:

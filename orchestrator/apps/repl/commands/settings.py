@@ -104,7 +104,8 @@ async def _policy(repl: Repl, rest: str) -> None:
             known = [policy for policy in fresh if policy.name == spec.name]
             if word.startswith("-"):
                 if not known:
-                    raise UsageError(f"the policy {spec.name!r} is not in use")
+                    in_use = [other.name for other in fresh]
+                    raise UsageError(f"the policy {spec.name!r} is not in use{did_you_mean(spec.name, in_use)}")
                 fresh = [policy for policy in fresh if policy.name != spec.name]
                 continue
             repl.session.plugins.policy(spec)

@@ -27,7 +27,7 @@ async def _talk(repl: Repl, rest: str) -> None:
         case "":
             pass
         case _:
-            raise UsageError(f"{rest!r} is none of on, off, new")
+            raise UsageError(f"{rest!r} is none of on, off, new{did_you_mean(rest, ('on', 'off', 'new'))}")
     if not session.manner.talking:
         repl.screen.print("talk: off, each question stands by itself")
     else:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pydantic import Field, field_validator
 
 from plait.core.errors import PluginError
+from plait.core.messages import did_you_mean
 from plait.core.regex import ExpressionMatch, expression
 from plait.core.values import Frozen
 
@@ -239,5 +240,8 @@ def names() -> list[str]:
 def load(name: str) -> Dialect:
     """Return a dialect by name. Raises `PluginError` with the names there are."""
     if name.replace("_", "-") not in names():
-        raise PluginError(f"there is no dialect {name!r}; there are: {', '.join(names())}; or give a table of your own")
+        there = ", ".join(names())
+        raise PluginError(
+            f"there is no dialect {name!r}{did_you_mean(name, names())}; there are: {there}; or a table of your own"
+        )
     return importlib.import_module(f".{name.replace('-', '_')}", __name__).DIALECT
