@@ -16,8 +16,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .. import __version__
-from .common.guard import SECOND_WORD, guarded
-from .common.output import cancellable
+from .common.guard import guarded
+from .common.output import SECOND_WORD, cancellable
 
 __all__ = ["COMMANDS", "build", "check_words", "main", "run"]
 

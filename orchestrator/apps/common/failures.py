@@ -10,8 +10,7 @@ from typer import TyperException
 
 from ...core.errors import PlaitError, UsageError
 from ...core.messages import did_you_mean, explain, first_line, first_of_each, json_path
-from .guard import SECOND_WORD
-from .output import DEBUG
+from .output import DEBUG, SECOND_WORD
 
 __all__ = ["worded_error"]
 

@@ -13,10 +13,7 @@ from collections.abc import Callable
 from .output import DEBUG, CommandCancelled
 from .terminal import shown, shown_json
 
-__all__ = ["SECOND_WORD", "guarded"]
-
-SECOND_WORD = "plait.second-word"
-"""Where a command line keeps a word that may be a misspelt second word of a command, and those that there are."""
+__all__ = ["guarded"]
 
 
 def guarded(work: Callable[[], object], as_json: bool) -> int:

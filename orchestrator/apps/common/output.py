@@ -18,12 +18,14 @@ from rich.console import Console
 
 from .terminal import console, shown_json
 
-__all__ = ["DEBUG", "CommandCancelled", "Output", "cancellable", "opened"]
+__all__ = ["DEBUG", "SECOND_WORD", "CommandCancelled", "Output", "cancellable", "opened"]
 
 P = ParamSpec("P")
 
 DEBUG = "PLAIT_DEBUG"
 """Environment variable: set, errors come with their traceback."""
+SECOND_WORD = "plait.second-word"
+"""Where a command line keeps a word that may be a misspelt second word of a command, and those that there are."""
 
 
 class Output:
