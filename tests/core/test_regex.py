@@ -160,6 +160,7 @@ def test_empty_matches_are_found_once_each(pattern: str, text: str) -> None:
 
 def test_named_groups_are_found_by_their_names():
     match = expression(r"(\d+) (?P<unit>\w+) (?P<rest>.*)").search("12 km to go")
+    assert match is not None
     assert (match.groups, match.named) == (["12", "km", "to go"], {"unit": "km", "rest": "to go"})
 
 
