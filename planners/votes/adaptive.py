@@ -59,6 +59,7 @@ class Adaptive(Flow):
         merge = ctx.brief.plugin("merge", self.merge) if ctx.brief.plugins is not None else None
         vote = not (isinstance(merge, Merge) and merge.verifies)
         options: dict[str, JsonValue] = {"most": self.most, "vote": vote, **self.allocate.options}
+        # An allocation beyond the budget would be cut in the middle of its samples.
         if ctx.brief.request.budget.tokens is not None:
             options.setdefault("most_tokens", ctx.brief.request.budget.tokens)
         name = self.allocate.name

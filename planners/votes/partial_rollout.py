@@ -82,6 +82,7 @@ class PartialRollout(ToolTurns):
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Let lines of work go on side by side, and choose among their reports."""
+        # Many lines try the same things: what has an effect would have it many times.
         hidden = frozenset(tool.name for tool in ctx.brief.tools if tool.side_effects or tool.approve)
         if len(hidden) == len(ctx.brief.tools):
             why = "all its tools change the world" if hidden else "there is none"
@@ -104,6 +105,7 @@ class PartialRollout(ToolTurns):
         try:
             path = await self._path(ctx, talk, ())
         except StepFailed as error:
+            # Without a first line there is nothing to branch off, and its share of lines begins anew.
             return [error, *await self._lines(ctx, talk, [()] * (self.positions * self.n))]
         spots = self._spots(ctx, path)
         starts = [path.turns[:spot] for spot in spots for _ in range(self.n)]
@@ -193,6 +195,7 @@ def region_entropy(tokens: Sequence[Token], begin: str, end: str) -> float:
     start, at = start + len(begin) if start >= 0 else len(text), 0
     entropies: list[float] = []
     for token in tokens:
+        # A token that reaches over an end of the region is of both sides, and counts for none.
         if at >= start and at + len(token.text) <= stop and token.top:
             chances = [math.exp(logprob) for _, logprob in token.top]
             entropies.append(

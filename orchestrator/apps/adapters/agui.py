@@ -36,6 +36,7 @@ async def agui_events(handle: Handle, thread_id: str) -> AsyncIterator[ag.BaseEv
                     yield ag.StepStartedEvent(step_name=record.name)
                     if record.kind == "call":
                         yield ag.ToolCallStartEvent(tool_call_id=step, tool_call_name=record.label or record.name)
+                # A step that was given up before it began was never announced.
                 elif ended and step in running:
                     if step in speaking:
                         speaking.discard(step)

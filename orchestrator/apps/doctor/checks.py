@@ -106,6 +106,7 @@ def media(quick: bool) -> Check:
             "media libraries", "ok", "none of torchvision, torchaudio, torchcodec is there, and none is needed"
         )
     if quick:
+        # To load them takes seconds; builds of one kind (`+cpu`) most often fit one another.
         builds = {(version_of(name) or "").partition("+")[2] for name in ("torch", *there)}
         broken = there if len(builds) > 1 else []
         grade: Grade = "warn"
@@ -190,6 +191,7 @@ def memory_limits() -> tuple[int, int, bool]:
     ):
         group = Path("/sys/fs/cgroup")
         most, now = _number(group / limit), _number(group / used)
+        # A group without a limit has one beyond the machine's memory.
         if most is None or now is None or most >= total:
             continue
         stat = dict(line.split() for line in _read((group / limit).parent / "memory.stat").splitlines())

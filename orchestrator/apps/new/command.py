@@ -48,6 +48,7 @@ def new(
     module = re.sub(r"[\s-]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.removesuffix(".py"))).lower()
     if not module.isidentifier() or keyword.iskeyword(module):
         raise UsageError(f"{name!r} is no name of a Python module: write letters, digits and hyphens")
+    # Its test would import the other one.
     if module in sys.stdlib_module_names or importlib.util.find_spec(module) is not None:
         raise UsageError(f"{module!r} is the name of a module that is there already: take another name")
     file = folder / f"{module}.py"

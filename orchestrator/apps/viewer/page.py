@@ -132,6 +132,7 @@ class _Cutter:
     def __init__(self, steps: Sequence[dict[str, Any]]) -> None:
         texts = [len(step["text"]) + sum(len(piece["text"]) for piece in step["prompt"]) for step in steps]
         self.most = MOST_TEXT
+        # Rather all texts shorter than a page that no browser opens.
         while self.most > _LEAST_TEXT and sum(min(text, 2 * self.most) for text in texts) > MOST_TOTAL:
             self.most //= 2
         self.happened = 0

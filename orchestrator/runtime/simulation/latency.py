@@ -153,6 +153,7 @@ def priced(job: Job, result: Result) -> Result:
     usage = result.usage.model_copy(
         update={"prompt": result.usage.prompt or prompt, "completion": min(generated, limit)}
     )
+    # What an outcome says beyond the limit an engine would have cut.
     if generated <= limit:
         return result.model_copy(update={"usage": usage})
     cut = {"value": result.text[: len(result.text) * limit // generated], "token_ids": result.token_ids[:limit]}

@@ -103,6 +103,7 @@ def prompt_of(pieces: tuple[Piece, ...]) -> tuple[Text | Tokens | Ref, ...]:
     for piece in pieces:
         if isinstance(piece, str):
             parts.append(Text(text=piece))
+        # The ids go along as they were generated: text put into tokens again need not give the same ones.
         elif isinstance(piece, dict) and isinstance(ids := piece.get("ids"), list):
             parts.append(Tokens.model_validate({"ids": ids, "text": piece.get("text") or ""}))
     return tuple(parts)
