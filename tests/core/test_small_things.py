@@ -6,10 +6,13 @@ import pytest
 from pydantic import BaseModel
 
 from plait.core.described import fields_of
+from plait.core.flow import flow_step
+from plait.core.ops import Plugin
 from plait.core.rights import host_of
 from plait.core.shown import bar
 from plait.core.tools.more import found_in
 from plait.core.tools.tool import ToolSpec
+from plait.planners.agents.debate import Debate
 
 
 class Described(BaseModel):
@@ -44,3 +47,9 @@ def test_an_address_names_one_host_or_none(url: str, host: str | None) -> None:
 def test_a_bar_of_nothing_can_still_be_seen() -> None:
     assert "margin-left:50.0%;width:1.0%" in bar(5.0, 5.0, 10.0)
     assert "margin-left:0.0%;width:20.0%" in bar(0.0, 2.0, 10.0)
+
+
+def test_a_step_stands_for_a_flow_and_its_reader_finds_it_again() -> None:
+    step = flow_step(Debate(n=3), "why?", "inner", label="debate", reach=("look",))
+    assert (step.name, step.expands, step.label) == ("inner", True, "debate")
+    assert step.state == {"flow": Plugin.of(Debate(n=3)).model_dump(mode="json"), "question": "why?", "reach": ["look"]}

@@ -350,9 +350,8 @@ class AsyncOrchestrator:
             else:
                 if not live.outside:
                     trust(plan)
-                plan = (
-                    revised(plan, brief) if len(plan.steps) < LARGE else await asyncio.to_thread(revised, plan, brief)
-                )
+                large = len(plan.steps) >= LARGE
+                plan = await asyncio.to_thread(revised, plan, brief) if large else revised(plan, brief)
                 event = Submitted(at=at, run=run, request=brief.request, plan=plan)
                 self._expander.given(run, brief)
             try:
