@@ -21,6 +21,8 @@ PAGES = sorted(
 )
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"")
 FENCE = re.compile(r"^(```+)(\w*)\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
+PRINTS = re.compile(r"\s*^```\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+"""What stands right behind commands: what they print."""
 NEEDS_MORE = re.compile(
     r"make |countdown --planner threads|--model|--worker ray|--worker engine|--worker http|base.url|BASE_URL|"
     r"plait (demo|job|repl)|"
@@ -112,14 +114,32 @@ def test_links_lead_somewhere(page: Path) -> None:
 def _scripts() -> Iterator[object]:
     """Every `sh` fence with a line that begins with `plait` and needs no engine, server or run of somebody's."""
     for page in PAGES:
-        for number, (_, language, code) in enumerate(FENCE.findall(page.read_text(encoding="utf-8"))):
-            lines = [line for line in code.splitlines() if not NEEDS_MORE.search(line)]
-            if language == "sh" and any(re.match(r"(\w+=\S+ )?plait ", line) for line in lines):
-                yield pytest.param("\n".join(lines), id=f"{page.relative_to(ROOT)}-{number}")
+        text = page.read_text(encoding="utf-8")
+        for number, fence in enumerate(FENCE.finditer(text)):
+            lines = [line for line in fence[3].splitlines() if not NEEDS_MORE.search(line)]
+            if fence[2] == "sh" and any(re.match(r"(\w+=\S+ )?plait ", line) for line in lines):
+                prints = PRINTS.match(text, fence.end())
+                script = "\n".join(lines)
+                yield pytest.param(script, prints[1] if prints else "", id=f"{page.relative_to(ROOT)}-{number}")
 
 
-@pytest.mark.parametrize("script", list(_scripts()))
-def test_commands_work_as_written(script: str, tmp_path: Path) -> None:
+def _pattern(line: str) -> re.Pattern[str]:
+    """Return what a line of a page stands for: widths, seconds and ids differ, and `…` is any text."""
+    escaped = re.escape(" ".join(line.split())).replace("…", ".*")
+    return re.compile(re.sub(r"\d+\\\.\d+(?=\\ s\b)|\b[0-9a-f]{32}\b", r"[\\w.]+", escaped))
+
+
+def not_printed(prints: str, out: str) -> str:
+    """Return the first line of a page that did not come, in the order of the page; nothing if all came."""
+    shown = iter([" ".join(line.split()) for line in out.splitlines()])
+    for line in filter(lambda line: line.strip() not in ("", "…"), prints.splitlines()):
+        if not any(_pattern(line).search(other) for other in shown):
+            return line
+    return ""
+
+
+@pytest.mark.parametrize(("script", "prints"), list(_scripts()))
+def test_commands_work_as_written_and_print_what_the_page_says(script: str, prints: str, tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     command = tmp_path / "bin" / "plait"
     command.parent.mkdir()
@@ -137,7 +157,22 @@ def test_commands_work_as_written(script: str, tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     assert "Traceback" not in done.stderr
+    assert not not_printed(prints, f"{done.stdout}\n{done.stderr}"), done.stdout
+
+
+@pytest.mark.parametrize(
+    ("prints", "out", "lost"),
+    [
+        ("a  0.0 s\n…\nc", "a 1.25 s\nb\nc and more", ""),
+        ("run …: done", "run 3f9a: done", ""),
+        ("a\nb", "b\na", "b"),
+        ("3 tok", "4 tok", "3 tok"),
+    ],
+)
+def test_what_a_page_says_is_compared_line_by_line(prints: str, out: str, lost: str) -> None:
+    assert not_printed(prints, out) == lost
 
 
 def test_there_are_commands_to_try() -> None:
     assert len(list(_scripts())) >= 6
+    assert sum(bool(script.values[1]) for script in _scripts()) >= 6, "few pages say what their commands print"  # type: ignore[attr-defined]
