@@ -101,7 +101,7 @@ docs: $(READY) ## Write docs/reference from the docstrings, the states into docs
 	@$(BIN)/python scripts/states.py
 	@$(BIN)/python scripts/experiments.py
 
-pictures: $(READY) ## Take the pictures of docs/images anew that the README shows (needs chromium)
+pictures: $(READY) ## Take the pictures of docs/images anew that the pages show (needs chromium)
 	@$(BIN)/python -m scripts.pictures
 
 bench: $(READY) ## List the experiments, or run one: make bench ARGS=overhead

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 import tempfile
 import time
 from pathlib import Path
@@ -16,12 +17,15 @@ from rich.console import Console
 from rich.text import Text
 
 import plait.apps.repl.cli  # noqa: F401 - enters the commands in the table
+from plait import AsyncOrchestrator
 from plait.apps.adapters.local import local_server
+from plait.apps.common.tree import StepTree
 from plait.apps.repl.conversation import ended, started
 from plait.apps.repl.state import Manner
 from plait.apps.repl.view import Screen
 from plait.core.ops import Plugin
 from plait.core.request import Request
+from plait.runtime.client.answer import AnswerNews
 from plait.runtime.client.config import Config
 from plait.workers.scripted import Reply, Scripted
 from tests.apps.viewer.chromium import Tab, tab
@@ -29,6 +33,10 @@ from tests.apps.viewer.chromium import Tab, tab
 IMAGES = Path(__file__).parents[1] / "docs/images"
 WIDE, PHONE = (1280, 620), (390, 844)
 COLUMNS = 100
+ROWS = 11
+"""Lines of the picture that moves."""
+PAUSE, REST = 0.12, 3.0
+"""Seconds between two of its pictures, and for which the last one stays."""
 QUESTION = "A bat and a ball cost $1.10. The bat costs $1 more than the ball. What does the ball cost?"
 RIGHT = "Let the ball cost x. Then the bat costs x + 1, so 2x + 1 = 1.10 and x = 0.05.\nAnswer: 0.05"
 HASTY = "The bat costs one dollar, which leaves ten cents for the ball.\nAnswer: 0.10"
@@ -102,6 +110,57 @@ def conversation(path: Path) -> None:
     console.save_svg(str(path), title="plait repl")
 
 
+async def _watched(config: Config) -> list[tuple[float, str]]:
+    """Return pictures of a vote's tree while it runs, each with the seconds from the beginning."""
+    frames: list[tuple[float, str]] = []
+    drawn = 0.0
+    tree, began = StepTree(QUESTION[:60] + "…"), time.monotonic()
+    async with AsyncOrchestrator(config=config) as orchestrator:
+        async for news in orchestrator.stream(QUESTION, planner="sample:n=7", policies=["consensus"]):
+            at = time.monotonic() - began
+            if isinstance(news, AnswerNews):
+                frames.append((at, _frame(tree, len(frames), f"{news.answer.answer}   {news.answer.why}")))
+                break
+            tree.take(news)
+            drawn = frames[-1][0] if frames else drawn or at
+            if at - drawn >= PAUSE:
+                frames.append((at, _frame(tree, len(frames))))
+    return frames
+
+
+def _frame(tree: StepTree, place: int, below: str = "") -> str:
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
+    console.print(tree.renderable(COLUMNS, None))
+    lines = len(console.export_text(clear=False).splitlines())
+    console.print(below + "\n" * (ROWS - lines), highlight=False)
+    return console.export_svg(title="plait run", unique_id=f"p{place}")  # what is hidden in one picture clips no other
+
+
+def moving(path: Path) -> None:
+    """Write a run as one SVG that moves: its pictures one behind another, each shown for as long as it was true."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "script.json"
+        script.write_text('{"replies": [' + ",".join(reply.model_dump_json() for reply in replies(24)) + "]}")
+        frames = asyncio.run(_watched(Config(script=script, journal="off")))
+    whole = frames[-1][0] + REST
+    ends = [at for at, _ in frames[1:]] + [whole]
+    size = re.search(r'viewBox="[^"]*"', frames[0][1])
+    assert size is not None
+    rules = [f".frame {{ visibility: hidden; animation-duration: {whole:.2f}s; animation-iteration-count: infinite; }}"]
+    for place, ((at, _), end) in enumerate(zip(frames, ends, strict=True)):
+        begin, over = 100 * at / whole if place else 0.0, 100 * end / whole
+        shown = f"{begin:.3f}%, {over - 0.001:.3f}% {{ visibility: visible }}"
+        hidden = f"{max(begin - 0.001, 0):.3f}% {{ visibility: hidden }} " if place else ""
+        rest = f" {over:.3f}%, 100% {{ visibility: hidden }}" if place + 1 < len(frames) else ""
+        rules.append(f"@keyframes f{place} {{ {hidden}{shown}{rest} }} #f{place} {{ animation-name: f{place} }}")
+    still = ".frame { animation: none } .frame:last-child { visibility: visible }"
+    rules.append(f"@media (prefers-reduced-motion: reduce) {{ {still} }}")
+    pieces = [f'<g class="frame" id="f{place}">{text}</g>' for place, (_, text) in enumerate(frames)]
+    head, style = f'<svg xmlns="http://www.w3.org/2000/svg" {size[0]}>', "\n".join(rules)
+    path.write_text(f"{head}\n<style>{style}</style>\n{''.join(pieces)}</svg>\n")
+
+
 if __name__ == "__main__":
     conversation(IMAGES / "repl.svg")
+    moving(IMAGES / "run.svg")
     live_page(IMAGES)

@@ -47,6 +47,11 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
     return LINK.sub(pointed, markdown)
 
 
+def on_post_page(output: str, *, page: Any, config: Any) -> str:
+    """Leave out what has each reader's browser ask GitHub for the number of stars."""
+    return output.replace('data-md-component="source"', "")
+
+
 def on_post_build(*, config: Any) -> None:
     """Write llms.txt (llmstxt.org): the table of contents with the addresses of the pages' sources."""
     raw = config.repo_url.replace("github.com", "raw.githubusercontent.com").rstrip("/")

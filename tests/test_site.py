@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib.util
+import os
 import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -12,7 +21,13 @@ import pytest
 from plait.apps.main import COMMANDS, check_words
 from plait.core.ops import Plugin
 from plait.runtime.plugins.loader import Plugins
+from tests.apps.viewer.chromium import BROWSER, tab
 
+READ = ("", "quickstart/", "concepts/", "planners/", "howto/serve/", "howto/repl/", "howto/own-planner/",
+        "reference/commands/", "reference/settings/")  # fmt: skip
+"""Pages that are looked at in a browser: the first, and those with wide tables, long commands and pictures."""
+MERMAID = "window.mermaid = {initialize() {}, render: async () => ({svg: '', fn: null})}"
+"""In the place of the script that draws diagrams, the one thing that the pages load from elsewhere."""
 ROOT = Path(__file__).resolve().parent.parent
 COMMANDS_AT_THE_TOP = {words.split()[0] for group in COMMANDS.values() for words in group}
 CONFIG = SimpleNamespace(repo_url="https://github.com/plait-dev/plait/", nav=None)
@@ -62,6 +77,74 @@ def test_the_first_page_decides_in_eight_rows_and_what_they_name_works(monkeypat
         check_words(["plan", "6 times 7?", *options.replace("FILE.py", "examples/city_tools.py").split()])
     for spec in re.findall(r"--planner (\S+?)[` ]", front):
         assert Plugins().planner(Plugin.of(spec)) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
+def test_the_pages_fit_and_load_nothing_from_elsewhere(tmp_path: Path) -> None:
+    """The site in a browser, on a desktop and a phone: nothing is wider than the window, no script complains, links and
+    pictures are there."""
+    folder = tmp_path / "site"
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    subprocess.run(build, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, check=True)
+    with served(folder) as address, tab() as browser:
+        browser.send("Page.addScriptToEvaluateOnNewDocument", source=MERMAID)
+        for width in (1280, 390):
+            browser.size(width, 900)
+            for name in READ:
+                browser.send("Page.navigate", url=f"{address}/{name}")
+                ready = f"location.pathname === '/{name}' && document.readyState === 'complete'"
+                until(lambda ready=ready: browser.run(ready))
+                assert browser.run("document.documentElement.scrollWidth <= innerWidth"), (
+                    f"{name} is wider than {width}"
+                )
+                unseen = "[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)"
+                assert not browser.run(unseen)
+                broken = browser.run(
+                    "Promise.all([...new Set([...document.querySelectorAll('a[href]')].map(a => a.href.split('#')[0]))]"
+                    ".filter(h => h.startsWith(location.origin)).map(h => fetch(h).then(r => r.ok ? '' : h)))"
+                    ".then(all => all.filter(Boolean))"
+                )
+                assert not broken
+        assert not browser.problems
+        lost = {url for url in browser.requests if not url.startswith((address, "data:", "about:", "blob:"))}
+        assert not lost, "the pages load something from elsewhere"
+
+
+def until(ready: Callable[[], object]) -> None:
+    end = time.monotonic() + 60
+    while not ready():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Serves files, and says nothing of it."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve a folder, and yield its address."""
+    handler = functools.partial(QuietHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_the_picture_of_the_first_page_moves() -> None:
+    picture = (ROOT / "docs" / "images" / "run.svg").read_text()
+    frames = picture.count('class="frame"')
+    assert "images/run.svg" in (ROOT / "docs" / "README.md").read_text()
+    assert frames >= 5 and picture.count("@keyframes f") == frames
+    assert len(picture) < 300_000
 
 
 def test_llms_txt_names_the_sources_of_the_pages(tmp_path: Path) -> None:
