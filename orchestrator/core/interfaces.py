@@ -362,6 +362,9 @@ class Worker(Protocol):
     """What its models cost, by name; under no name that of any other."""
     lost: str = ""
     """Why it went away, once it has: the engine's own error."""
+    lease: float | None = None
+    """Seconds after which it ends a call itself of which it hears nothing. `None`: a call of which it has said nothing
+    for a day is taken for lost."""
     identity: str = ""
     """Which model really answers, known after `start`: two workers with the same text give results of the same model.
     Empty if the worker cannot say."""

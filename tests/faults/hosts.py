@@ -90,6 +90,8 @@ class Hosts:
                 self._ip("-n", space, "link", "set", "lo", "up")
                 self._ip("-n", space, "addr", "add", f"{self.address(host)}/24", "dev", "net0")
                 self._ip("-n", space, "link", "set", "net0", "up")
+                # Leads nowhere, but tells programs that ask for it which address is theirs.
+                self._ip("-n", space, "route", "add", "default", "dev", "net0")
         except BaseException:
             self.__exit__()
             raise

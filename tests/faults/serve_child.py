@@ -1,4 +1,7 @@
-"""A server on a host: `python serve_child.py STORE LEDGER ADDRESS PORT MODEL...`. Its tools write to the ledger."""
+"""A server on a host: `python serve_child.py STORE LEDGER ADDRESS PORT MODEL...`. Its tools write to the ledger.
+
+MODEL is the address of a server of models, or `ray:RESOURCE`: an actor on the node of the Ray cluster that has it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from plait import AsyncOrchestrator, Config, tool
 from plait.apps.serve.server import Server
 from plait.apps.serve.service import Service
 from plait.apps.serve.settings import Settings, Upstream, workers_of
+from plait.core.interfaces import Worker
 from plait.core.tools.context import ToolContext
 
 STORE, LEDGER, ADDRESS, PORT, *MODELS = sys.argv[1:]
@@ -42,12 +46,22 @@ async def put(ctx: ToolContext, amount: int) -> int:
     return amount
 
 
+def actor(node: str) -> Worker:
+    """An actor that comes back however often its node dies."""
+    from plait.workers.ray import RayWorker
+
+    options = {"replies": [{"text": "fine", "delay": 0.05}]}
+    return RayWorker("plait.workers.scripted:Scripted", options, name=f"actor-{node}", num_cpus=0.1,
+                     resources={node: 0.01}, restarts=10_000, silence=10.0, count=1)  # fmt: skip
+
+
 async def main() -> None:
     """Serve until killed."""
     config = Config(journal=STORE, pool="faults", pool_lease=2.0)  # pyright: ignore[reportArgumentType]
-    upstreams = tuple(Upstream(base_url=url) for url in MODELS)
+    upstreams = tuple(Upstream(base_url=url) for url in MODELS if url.startswith("http"))
     settings = Settings(host=ADDRESS, port=int(PORT), open=True, upstreams=upstreams, drain_seconds=2.0)
-    workers = workers_of(config, settings)
+    workers: list[Worker] = [actor(url.removeprefix("ray:")) for url in MODELS if url.startswith("ray:")]
+    workers += workers_of(config, settings) if upstreams else []
     orchestrator = AsyncOrchestrator(config=config, workers=workers, tools=[pay, put])
     await Server(Service(orchestrator, settings, workers)).serve()
 

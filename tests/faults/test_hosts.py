@@ -12,12 +12,15 @@ import shutil
 import socket
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.faults.hosts import Hosts, why_not
-from tests.faults.world import befall
+from tests.faults.ray_world import RayWorld, ray_faults, why_no_ray
+from tests.faults.world import Fault, World, befall, faults
 from tests.postgres.server import binaries
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7_200)]
@@ -60,16 +63,30 @@ def test_a_cut_is_a_cut_and_is_mended_and_nothing_is_left() -> None:
     assert named() == before
 
 
-def test_two_hundred_faults_lose_and_double_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    count = int(os.environ.get("FAULTS", "200"))
+def tried(world: type[World], kinds: Callable[[Any], list[Fault]], count: int, seed: int) -> None:
+    """Let faults happen, and hold the promise."""
     # Not below pytest's own folder, which is closed to the user that the database runs as.
-    with capsys.disabled(), tempfile.TemporaryDirectory(prefix="plait-faults-", ignore_cleanup_errors=True) as folder:
-        tally, again, reasons = befall(Path(folder), binaries(), count, seed=29)
+    with tempfile.TemporaryDirectory(prefix="plait-faults-", ignore_cleanup_errors=True) as folder:
+        tally, again, reasons = befall(world(Path(folder), binaries()), kinds, count, seed)
         sys.stdout.write(f"\n{dict(tally)}\n{reasons}\n")
         for name, took in sorted(again.items()):
-            known = [each for each in took if each is not None]
+            known = [seconds for seconds in took if seconds is not None]
             longest = f"{max(known):.1f} s" if known else "none"
             sys.stdout.write(f"{name:28} {len(took):3} times, service again after at most {longest}\n")
     assert tally["faults"] == count
     assert tally["lost"] == tally["doubled"] == tally["said nothing"] == tally["no service"] == 0, tally
     assert tally["completed"] > tally["accepted"] / 2, tally
+
+
+def test_two_hundred_faults_lose_and_double_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with capsys.disabled():
+        tried(World, faults, int(os.environ.get("FAULTS", "200")), seed=29)
+
+
+@pytest.mark.engine
+def test_faults_of_a_ray_cluster_lose_and_double_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Three nodes on three hosts. `RAY_FAULTS` in the environment asks for another number."""
+    if said := why_no_ray():
+        pytest.skip(said)
+    with capsys.disabled():
+        tried(RayWorld, ray_faults, int(os.environ.get("RAY_FAULTS", "36")), seed=29)

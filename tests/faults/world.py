@@ -37,7 +37,7 @@ ASKERS = 8
 """Threads that ask in the end what became of all."""
 DISK_MIB = 320
 SERVICE = 30.0
-"""Seconds within which there has to be service again after a fault."""
+"""Seconds."""
 PLAN = {
     "steps": [
         {"name": "first", "op": {"kind": "call", "tool": "pay", "args": {"amount": 1}}},
@@ -54,9 +54,15 @@ PLAN = {
 class World:
     """All of it. Use as a context manager."""
 
+    places: tuple[str, ...] = HOSTS
+    parts: tuple[str, ...] = ("db", *MODELS, "slow-db", "slow-model", *SERVERS)
+    """Processes, in the order in which they are started."""
+    patience = SERVICE
+    """Seconds within which there has to be service again after a fault."""
+
     def __init__(self, folder: Path, programs: Path) -> None:
         self.folder, self.programs = folder, programs
-        self.hosts = Hosts(HOSTS)
+        self.hosts = Hosts(self.places)
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self._stack = contextlib.ExitStack()
         self.ledger = folder / "ledger"
@@ -80,7 +86,7 @@ class World:
                                cwd=self.folder / "disk", **self._user)  # fmt: skip
             with (data / "pg_hba.conf").open("a") as rules:
                 rules.write("host all all 10.213.77.0/24 trust\n")
-            for name in ("db", *MODELS, "slow-db", "slow-model", *SERVERS):
+            for name in self.parts:
                 self.start(name)
             for name in SERVERS:
                 self.wait_ready(name)
@@ -153,6 +159,11 @@ class World:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.running[name].pid, number)
 
+    def revive_all(self) -> None:
+        """Start what has ended by itself, as an operator would."""
+        for name in self.parts:
+            self.revive(name)
+
     def stop(self, name: str, number: int = signal.SIGKILL) -> None:
         """End a process."""
         if name == "db" and number != signal.SIGKILL:
@@ -218,15 +229,21 @@ class World:
 # -- faults ------------------------------------------------------------------------------------------------------------
 
 
-def faults(world: World, dice: random.Random) -> list[tuple[str, Callable[[], None], Callable[[], None]]]:
-    """All kinds: a name, what begins it and what ends it."""
+Fault = tuple[str, Callable[[], None], Callable[[], None]]
+"""A name, what begins it and what ends it."""
+
+
+def cuts(hosts: Hosts) -> list[Fault]:
+    """A partition of every pair."""
+    return [(f"partition {one} {two}", lambda a=one, b=two: hosts.part(a, b), lambda a=one, b=two: hosts.join(a, b))
+            for one, two in itertools.combinations(hosts.names, 2)]  # fmt: skip
+
+
+def faults(world: World) -> list[Fault]:
+    """All kinds."""
     hosts = world.hosts
-    found: list[tuple[str, Callable[[], None], Callable[[], None]]] = []
-    pairs = [*itertools.combinations(HOSTS, 2)]
-    for one, two in pairs:
-        found.append(
-            (f"partition {one} {two}", lambda a=one, b=two: hosts.part(a, b), lambda a=one, b=two: hosts.join(a, b))
-        )
+    found: list[Fault] = []
+    found += cuts(hosts)
     for name in (*SERVERS, *MODELS, "db"):
         found.append((f"kill {name}", lambda n=name: world.stop(n), lambda n=name: world.revive(n)))
     for name in (*SERVERS, *MODELS, "db"):
@@ -365,7 +382,7 @@ def told(folder: Path) -> dict[str, Counter[str]]:
 
 
 def befall(
-    folder: Path, programs: Path, count: int, seed: int
+    made: World, kinds_of: Callable[[Any], list[Fault]], count: int, seed: int
 ) -> tuple[Counter[str], dict[str, list[float | None]], dict[str, int]]:
     """Let so many faults happen, one after another, under load.
 
@@ -375,19 +392,18 @@ def befall(
     tally: Counter[str] = Counter()
     again: dict[str, list[float | None]] = {}
     reasons: Counter[str] = Counter()
-    with World(folder, programs) as world:
-        load = Load(world)
-        assert load.service(60) is not None, "there was no service before the first fault"
-        kinds = faults(world, dice)
+    with made as world:
+        load, folder = Load(world), world.folder
+        assert load.service(max(60, world.patience)) is not None, "there was no service before the first fault"
+        kinds = kinds_of(world)
         order = [kinds[place % len(kinds)] for place in range(count)]
         dice.shuffle(order)
         for number, (name, begin, end) in enumerate(order):
             begin()
             time.sleep(dice.uniform(0.3, 2.5))
             end()
-            for each in ("db", *MODELS, *SERVERS):  # what has ended by itself is started as an operator would
-                world.revive(each)
-            took = load.service(SERVICE)
+            world.revive_all()
+            took = load.service(world.patience)
             again.setdefault(name, []).append(took)
             tally["faults"] += 1
             tally["no service"] += took is None

@@ -31,6 +31,8 @@ def conversation_of(system: Any, messages: Sequence[Mapping[str, Any]]) -> list[
                 out.append({"role": "system", "content": _text(blocks, f"{param}.content")})
             case role:
                 raise invalid(f"{param}.role is {role!r}, and neither user nor assistant", f"{param}.role")
+    if not out:
+        raise invalid("all texts of `messages` are empty", "messages")
     return out
 
 

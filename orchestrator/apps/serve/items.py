@@ -39,7 +39,7 @@ def messages_of(given: str | Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             content = output if isinstance(output, str) else _content(output, f"{param}.output")
             messages.append({"role": "tool", "tool_call_id": _text(item, "call_id", param), "content": content})
         elif kind != "reasoning":
-            raise unsupported(f"{param}.type", f"items of type {kind!r} are not taken here")
+            raise unsupported(f"{param}.type", f"items of type {kind!r:.80} are not taken here")
     return messages
 
 
@@ -66,8 +66,8 @@ def _part(part: Any, param: str) -> Any:
     kind = part.get("type") if isinstance(part, dict) else "text"
     if kind == "refusal":
         return {"type": "text", "text": part.get("refusal")}
-    if kind not in _PARTS:
-        raise unsupported(param, f"parts of type {kind!r} are not taken here: give text or image_url")
+    if not isinstance(kind, str) or kind not in _PARTS:
+        raise unsupported(param, f"parts of type {kind!r:.80} are not taken here: give text or image_url")
     return {name: part[name] for name in _PARTS[kind] if name in part} if isinstance(part, dict) else part
 
 
@@ -100,7 +100,7 @@ def _content(given: Any, param: str) -> Any:
         elif kind == "input_image" and isinstance(part.get("image_url"), str):
             parts.append({"type": "image_url", "image_url": {"url": part["image_url"]}})
         else:
-            raise unsupported(where, f"parts of type {kind!r} are not taken here: give input_text or input_image")
+            raise unsupported(where, f"parts of type {kind!r:.80} are not taken here: give input_text or input_image")
     if all(part["type"] == "text" for part in parts):
         return "".join(part["text"] for part in parts)
     return parts

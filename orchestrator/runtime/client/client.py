@@ -195,7 +195,7 @@ class AsyncOrchestrator:
     async def _start(self) -> None:
         driver, self.config = await started(self._made, self.config)
         if self.config.lease is None:
-            driver.jobs.spawn(silence.watch(driver, silence.SILENCE))
+            driver.jobs.spawn(silence.watch(driver, silence.SILENCE, silence.DAY))
         self._driver = driver
         self._provenance = partial(Provenance.of, plait=version(), models=models_of(driver.workers))
         self._records.facts = facts(driver.workers, self._tools.specs, self._given is not None)

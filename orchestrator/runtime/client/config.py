@@ -247,8 +247,8 @@ class Config(BaseSettings):
     are per million tokens, `hour` is what one slot of an engine costs an hour."""
     lease: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Seconds that a worker may say nothing about an attempt before that is taken for lost and its slot for free. By
-    default 900 for model steps; calls of tools without a timeout of their own have a day. A shorter one is for workers
-    that tell how far they are: engines in Ray do, every few steps."""
+    default 900 for model steps, and a day for calls without a timeout of their own. A shorter one is for workers that
+    tell how far they are: engines in Ray do, every few steps."""
     seed: int = 0
     """Of all sampling."""
     collector: bool = True

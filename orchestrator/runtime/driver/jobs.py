@@ -7,7 +7,6 @@ cannot say would otherwise stop the journal, and with it every run.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import logging
 import math
@@ -52,6 +51,8 @@ PASSED = 8
 
 COUNTING = 30.0
 """Seconds that a worker has to count a prompt; then it is estimated."""
+CLOSING = 60.0
+"""Seconds that a worker has to free what it holds; then it is left."""
 
 _FINISHES = get_args(Finish)
 _NAMED = (None, *get_args(Source))
@@ -214,8 +215,11 @@ class JobTable:
     async def close_workers(self) -> None:
         """Free the workers."""
         for worker in self.workers.values():
-            with contextlib.suppress(Exception):
-                await worker.close()
+            try:
+                async with asyncio.timeout(CLOSING):
+                    await worker.close()
+            except Exception as error:
+                log.warning("%s could not be closed: %s", worker.name, str(error) or f"no answer for {CLOSING:g} s")
 
     async def _cancel(self, worker: Worker, attempt: int) -> None:
         try:
@@ -230,7 +234,7 @@ class JobTable:
             async with asyncio.timeout(COUNTING):
                 tokens = await worker.count_tokens(action.op)
         except RAISED as error:
-            reason = error or "no answer in time"
+            reason = str(error) or "no answer in time"
             log.warning("%s could not count the prompt of %s: %s", worker.name, action.step, reason)
         known = tokens if type(tokens) is int and 0 <= tokens < MOST else None
         self._post(Counted(at=self._now(), step=action.step, tokens=known))

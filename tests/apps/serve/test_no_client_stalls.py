@@ -8,13 +8,9 @@ what else this machine does. The bound is for the 99th percentile beside each bo
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import re
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -22,60 +18,13 @@ import pytest
 
 from plait.runtime.journal.directory import find
 from tests.apps.serve.hostile_bodies import BODIES, Body
+from tests.apps.serve.processes import serving, worked
 
 BOUND = 0.05
 """Seconds of the loop, as the 99th percentile."""
 FEWEST = 20
 """Innocent requests beside each body."""
-SETTINGS = """
-[serve]
-drain_seconds = 0.5
-planners = ["single", "sample", "adaptive", "route", "decompose", "deepprune", "llmcompiler", "refine", "skeleton",
-            "skeleton-graph", "think-summarize", "threads"]
-"""
 INNOCENT = {"model": "q", "messages": [{"role": "user", "content": "hello"}]}
-
-
-@contextlib.asynccontextmanager
-async def child(*command: str, cwd: Path, stream: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """A process, with what is the first line that it says with digits in it."""
-    root = Path(__file__).parents[3]
-    env = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
-    pipes = dict.fromkeys(("stdout", "stderr"), asyncio.subprocess.DEVNULL) | {stream: asyncio.subprocess.PIPE}
-    process = await asyncio.create_subprocess_exec(sys.executable, *command, cwd=cwd, env=env, **pipes)  # type: ignore[arg-type]
-    said = process.stdout if stream == "stdout" else process.stderr
-    assert said is not None
-    rest: asyncio.Task[bytes] | None = None
-    try:
-        line = ""
-        while not (re.search(r"serves http", line) or line.strip().isdigit()):
-            line = (await said.readline()).decode()
-            assert line, f"{command} has ended"
-        rest = asyncio.create_task(said.read())
-        yield process, line.strip()
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-        if rest is not None:
-            await rest
-
-
-@contextlib.asynccontextmanager
-async def serving(tmp_path: Path, journal: str = "off") -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """A server, and its address."""
-    (tmp_path / "plait.toml").write_text(SETTINGS)
-    upstream = str(Path(__file__).with_name("upstream_child.py"))
-    async with child(upstream, cwd=tmp_path, stream="stdout") as (_, port):
-        there = ("--port", "0", "--upstream", f"http://127.0.0.1:{port}/v1", "--journal", journal)
-        command = ("-m", "plait", "serve", *there)
-        async with child(*command, cwd=tmp_path, stream="stderr") as (server, line):
-            yield server, re.findall(r"http://[\d.:]+", line)[0]
-
-
-def worked(pid: int) -> float:
-    """Seconds for which the main thread of a process has had a processor."""
-    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 async def hostile(http: httpx.AsyncClient, made: bytes) -> int:
@@ -107,7 +56,7 @@ async def beside(http: httpx.AsyncClient, pid: int, made: bytes) -> tuple[int, f
 async def tried(tmp_path: Path, bodies: dict[str, Body]) -> dict[str, tuple[int, float, float]]:
     """Try bodies one after another on a server."""
     found: dict[str, tuple[int, float, float]] = {}
-    async with serving(tmp_path) as (server, url), httpx.AsyncClient(base_url=url) as http:
+    async with serving(tmp_path) as (server, url, _), httpx.AsyncClient(base_url=url) as http:
         for _ in range(3):  # what is loaded the first time
             await http.post("/v1/chat/completions", json=INNOCENT, timeout=60)
         for name, make in bodies.items():
@@ -162,7 +111,7 @@ async def test_none_of_a_hundred_hostile_bodies_stalls_anybody(tmp_path: Path) -
 async def stopped(tmp_path: Path, body: Body) -> str:
     """Send a signal to a server while it has a body and a run that waits; return how that run stands afterwards."""
     journal = tmp_path / "runs.plait"
-    async with serving(tmp_path, str(journal)) as (server, url), httpx.AsyncClient(base_url=url) as http:
+    async with serving(tmp_path, str(journal)) as (server, url, _), httpx.AsyncClient(base_url=url) as http:
         waits = {"model": "q", "input": "WAIT:600:YAS", "background": True}
         said = await http.post("/v1/responses", json=waits, timeout=60)
         assert said.status_code == 200, said.text

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from plait import AsyncOrchestrator
+from plait import AsyncOrchestrator, Call, Plan, Step
 from plait.core.events import Job
-from plait.core.interfaces import Progress
+from plait.core.interfaces import Progress, Worker
 from plait.core.result import Failure, Result
-from plait.runtime.driver import silence
+from plait.core.tools.tool import tool
+from plait.runtime.driver import jobs, silence
 from plait.runtime.journal.replay import replay
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
@@ -45,6 +46,52 @@ async def test_a_silent_step_is_lost_and_tried_again(monkeypatch: pytest.MonkeyP
     assert answer.answer == "4" and worker.cancelled == 1
     (step,) = answer.trace
     assert step.tries == 2
+    assert replay(path, Plugins(), check=True).divergence is None
+
+
+class NeverAnswers(Worker):
+    """A worker of a user's own in the place of `Tools`, with nothing but the methods: it says and obeys nothing."""
+
+    name, slots, serves = "tools", 1, ("call",)
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self._free = asyncio.Event()
+
+    async def start(self) -> None:
+        pass
+
+    async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
+        self.begun += 1
+        await self._free.wait()
+        yield Result(value="late")
+
+    async def cancel(self, attempt: int) -> None:
+        await self._free.wait()
+
+    async def health(self) -> AsyncIterator[bool]:
+        yield True
+        await self._free.wait()
+
+    async def close(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_worker_of_calls_that_never_answers_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run ends in words, and so does the session, although the worker does not even close."""
+    monkeypatch.setattr(silence, "DAY", 0.2)
+    monkeypatch.setattr(jobs, "CLOSING", 0.05)
+    worker, path = NeverAnswers(), tmp_path / "j.plait"
+    plan = Plan(steps=(Step(name="a", op=Call(tool="look")),), output="a")
+    look = tool(name="look")(lambda: "seen")
+    async with AsyncOrchestrator(workers=[worker], tools=[look], journal=path) as plait:
+        answer = await asyncio.wait_for(plait.run(plan=plan, retries={"lost": 1}), 300)
+    assert answer.status == "failed" and answer.failure is not None
+    assert "worker tools has said nothing about this step for 0.2 s" in answer.failure.message
+    assert worker.begun == 2
+    assert "tools could not be closed" in caplog.text
     assert replay(path, Plugins(), check=True).divergence is None
 
 
