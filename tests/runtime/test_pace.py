@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from functools import partial
 
-from plait.runtime.driver.jobs import FEW, PASSED, Pace
+from plait.runtime.driver.jobs import MANY, PASSED, SHORT, Pace
 
 
 def idle() -> float:
@@ -19,36 +20,59 @@ def entered(pace: Pace, begun: list[int], jobs: range, share: str = "s", run: st
         pace.enter(number, share, run, partial(begun.append, number))
 
 
-async def test_a_few_begin_in_each_turn_in_order() -> None:
-    pace, begun = Pace(asyncio.get_running_loop(), idle), list[int]()
-    entered(pace, begun, range(20))
-    most = before = len(begun)
-    assert before == FEW, "the first wait for nothing"
-    while len(begun) < 20:
+async def turns(pace: Pace, jobs: int) -> list[int]:
+    """How many of so many jobs begin in each turn of the loop."""
+    begun, counts = list[int](), list[int]()
+    entered(pace, begun, range(jobs))
+    while len(begun) < jobs or not counts:
+        counts.append(len(begun) - sum(counts))
         await asyncio.sleep(0)
-        most, before = max(most, len(begun) - before), len(begun)
-    assert begun == list(range(20)) and most == FEW
+    assert begun == list(range(jobs)), "in order"
+    return [*counts, len(begun) - sum(counts)]
+
+
+async def test_jobs_that_cost_little_begin_a_few_a_turn() -> None:
+    assert await turns(Pace(asyncio.get_running_loop(), idle), 20) == [1, 2, 4, MANY, 5]
+
+
+async def test_jobs_that_take_a_while_begin_one_a_turn() -> None:
+    monotonic = itertools.count()
+    pace = Pace(asyncio.get_running_loop(), lambda: next(monotonic) * 2 * SHORT)
+    assert await turns(pace, 5) == [1, 1, 1, 1, 1]
+
+
+async def test_after_a_long_turn_one_begins_again() -> None:
+    worked = [0.0]
+    pace, begun = Pace(asyncio.get_running_loop(), lambda: worked[0]), list[int]()
+    entered(pace, begun, range(100))
+    for _ in range(4):
+        await asyncio.sleep(0)
+    before, worked[0] = len(begun), 1.0
+    await asyncio.sleep(0)
+    assert len(begun) == before, "nothing in the turn after it"
+    await asyncio.sleep(0)
+    assert len(begun) == before + 2, "and then few"
 
 
 async def test_a_turn_in_which_much_was_done_begins_nothing_but_not_for_ever() -> None:
     worked = [0.0]
     pace, begun = Pace(asyncio.get_running_loop(), lambda: worked[0]), list[int]()
-    entered(pace, begun, range(FEW + 2))
-    turns = 0
-    while len(begun) < FEW + 1:
+    entered(pace, begun, range(3))
+    taken = 0
+    while len(begun) < 2:
         worked[0] += 1.0  # each turn works for a second
         await asyncio.sleep(0)
-        turns += 1
-    assert turns == PASSED + 1
+        taken += 1
+    assert taken == PASSED + 1
 
 
 async def test_what_is_given_up_before_it_begins_takes_no_turn() -> None:
     pace, begun = Pace(asyncio.get_running_loop(), idle), list[int]()
-    entered(pace, begun, range(FEW + 2))
-    assert pace.give_up(FEW + 1) and not pace.give_up(FEW + 1)
+    entered(pace, begun, range(3))
+    assert pace.give_up(2) and not pace.give_up(2)
     for _ in range(4):
         await asyncio.sleep(0)
-    assert begun == list(range(FEW + 1))
+    assert begun == [0, 1]
     assert not pace.give_up(0)
 
 
@@ -58,7 +82,7 @@ async def test_a_run_with_few_jobs_does_not_wait_for_all_of_one_with_many() -> N
     entered(pace, begun, range(100, 101), run="one")
     while len(begun) < 101:
         await asyncio.sleep(0)
-    assert begun.index(100) <= 2 * FEW
+    assert begun.index(100) <= 2 * MANY
 
 
 async def test_many_runs_of_a_share_wait_for_one_another_and_nobody_else_for_them() -> None:
@@ -68,4 +92,4 @@ async def test_many_runs_of_a_share_wait_for_one_another_and_nobody_else_for_the
     entered(pace, begun, range(100, 101), share="one")
     while len(begun) < 101:
         await asyncio.sleep(0)
-    assert begun.index(100) <= 2 * FEW
+    assert begun.index(100) <= 2 * MANY

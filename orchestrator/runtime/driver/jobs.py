@@ -42,8 +42,10 @@ from ...core.values import json_value, writable
 
 log = logging.getLogger("plait.driver")
 
-FEW = 1
-"""Jobs that begin in one turn of the event loop: hundreds that begin at once would hold up all that came before."""
+MANY = 8
+"""Most jobs that begin in one turn of the event loop: hundreds at once would hold up all that came before."""
+SHORT = 0.00025
+"""Seconds. After a turn that worked no longer, twice as many begin: jobs that cost little need few turns."""
 BUSY = 0.001
 """Seconds that a turn of the loop works from which on none begins in it: what is under way has not yet been done."""
 PASSED = 8
@@ -71,7 +73,7 @@ class Pace:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float] = thread_time) -> None:
         self._loop, self._clock = loop, clock
-        self._left = FEW
+        self._few = self._left = 1
         self._armed = False
         self._looked = 0.0
         self._passed = 0
@@ -103,8 +105,10 @@ class Pace:
             self._loop.call_soon(self._next)
 
     def _next(self) -> None:
-        self._armed, self._left = False, FEW
-        if self._shares and self._clock() - self._looked > BUSY and self._passed < PASSED:
+        self._armed, worked = False, self._clock() - self._looked
+        self._few = 1 if worked > BUSY else min(2 * self._few, MANY) if worked <= SHORT else self._few
+        self._left = self._few
+        if self._shares and worked > BUSY and self._passed < PASSED:
             self._passed, self._left = self._passed + 1, 0
         else:
             self._passed = 0
