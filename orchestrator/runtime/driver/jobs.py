@@ -46,7 +46,7 @@ MANY = 8
 """Most jobs that begin in one turn of the event loop: hundreds at once would hold up all that came before."""
 SHORT = 0.00025
 """Seconds. After a turn that worked no longer, twice as many begin: jobs that cost little need few turns."""
-BUSY = 0.001
+BUSY = 0.0005
 """Seconds that a turn of the loop works from which on none begins in it: what is under way has not yet been done."""
 PASSED = 8
 """Turns that are passed over so, one after another. A loop that always has much to do begins jobs too."""
