@@ -229,7 +229,7 @@ class World:
 # -- faults ------------------------------------------------------------------------------------------------------------
 
 
-Fault = tuple[str, Callable[[], None], Callable[[], None]]
+Fault = tuple[str, Callable[[], object], Callable[[], object]]
 """A name, what begins it and what ends it."""
 
 
@@ -382,7 +382,7 @@ def told(folder: Path) -> dict[str, Counter[str]]:
 
 
 def befall(
-    made: World, kinds_of: Callable[[Any], list[Fault]], count: int, seed: int
+    hosts: World, kinds_of: Callable[[Any], list[Fault]], count: int, seed: int
 ) -> tuple[Counter[str], dict[str, list[float | None]], dict[str, int]]:
     """Let so many faults happen, one after another, under load.
 
@@ -392,7 +392,7 @@ def befall(
     tally: Counter[str] = Counter()
     again: dict[str, list[float | None]] = {}
     reasons: Counter[str] = Counter()
-    with made as world:
+    with hosts as world:
         load, folder = Load(world), world.folder
         assert load.service(max(60, world.patience)) is not None, "there was no service before the first fault"
         kinds = kinds_of(world)
