@@ -2,7 +2,7 @@
 
 `PYTHON` is the interpreter of an environment of their own (`python -m venv DIR && DIR/bin/pip install burr
 pydantic-graph`). Chain of 200, fan of 1,000 and 5,000 steps in layers of 50, in turn and each in a process of its own;
-CPU time a step. Plait writes no journal, as the others write nothing down.
+CPU time a step. Without a journal, as the others write nothing down, and with the one that runs have by default.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from .._tools.measure import Row, interleave
 from .step import DEPTH, HERE, WIDTH, measured_in
 
 LIBRARIES = ("burr", "pydantic-graph")
+OURS = {"plait": "", "plait with the journal": "+journal"}
 PLANS = (("chain", DEPTH), ("fan", WIDTH), ("layers", 5000))
 
 
@@ -29,16 +30,18 @@ async def compare(python: str, rounds: int) -> list[Row]:
     rows = list[Row]()
     for what, size in PLANS:
 
-        async def ours(what: str = what, size: int = size) -> float:
-            return measured_in(HERE, what, size)[0]
+        async def ours(journal: str, what: str = what, size: int = size) -> float:
+            return measured_in(HERE, what + journal, size)[0]
 
         async def theirs(library: str, what: str = what, size: int = size) -> float:
             return measured(python, library, what, size)
 
         contenders = {library: lambda library=library: theirs(library) for library in LIBRARIES}
-        figures = await interleave({"plait": ours, **contenders}, rounds, warmup=0)
-        said = f"{figures.spread('plait')} µs/step"
-        for library in LIBRARIES:
-            there = f"{library} {figures.spread(library)} µs/step"
-            rows.append(Row(f"{what} of {size:,}", said, there, str(figures.ratio("plait", library)), "≤ 1"))
+        own = {name: lambda journal=journal: ours(journal) for name, journal in OURS.items()}
+        figures = await interleave({**own, **contenders}, rounds, warmup=0)
+        for name in OURS:
+            for library in LIBRARIES:
+                there = f"{library} {figures.spread(library)} µs/step"
+                ratio = str(figures.ratio(name, library))
+                rows.append(Row(f"{what} of {size:,}, {name}", f"{figures.spread(name)} µs/step", there, ratio, "≤ 1"))
     return rows

@@ -51,7 +51,7 @@ def _think(node: Node, op: Think, tokens: int) -> Think:
     sampling = op.sampling
     if tokens < sampling.max_tokens:
         sampling = sampling.model_copy(update={"max_tokens": tokens})
-    elif node.after is None and not node.deps:
+    elif node.after is None and not (node.deps and _refers(op)):
         return op
     values = _values(node)
     own = _filled(op.prompt, values)
@@ -66,6 +66,11 @@ def _think(node: Node, op: Think, tokens: int) -> Think:
     elif node.after is not None:
         update["prompt"] = (*_context(node.after, node.after_own, op.before), *own)
     return op.model_copy(update=update)
+
+
+def _refers(op: Think) -> bool:
+    """Whether values of other steps are put into a prompt: a step may need some for no more than the order."""
+    return bool(op.messages) or any(isinstance(part, Ref) for part in op.prompt)
 
 
 def _filled(parts: tuple[Part, ...], values: dict[str, JsonValue]) -> tuple[Text | Tokens, ...]:

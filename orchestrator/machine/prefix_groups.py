@@ -58,7 +58,12 @@ def enroll(nodes: Iterable[Node]) -> None:
     """Enter each new step into its prefix group."""
     for node in nodes:
         if node.merge is None:
-            group = node.run.prefix_groups.setdefault(_key(node), PrefixGroup())
+            key = _key(node)
+            group = node.run.prefix_groups.get(key)
+            if group is None:
+                group = node.run.prefix_groups[key] = PrefixGroup()
+                if node.step.op.kind == "think" and node.after is None:
+                    group.own_from = _own_from(node.step.op)
             group.nodes.append(node)
             node.prefix_group = group
 
@@ -116,7 +121,7 @@ def context_of(node: Node) -> tuple[Hashable, bytes]:
         return None, b""
     if group.content is None:
         parts: list[bytes] = [message.encode(errors="replace") for message in _messages(node, op)]
-        for part in op.parts[: _own_from(op)]:
+        for part in op.parts[: group.own_from]:
             assert not isinstance(part, Ref)
             if isinstance(part, Text):
                 parts.append(part.text.encode(errors="replace"))
@@ -136,21 +141,31 @@ def prompt_tokens(node: Node) -> int:
 def shared_tokens(node: Node) -> int:
     """Return about how many tokens of a think step's prompt are the same for its group: the context that it continues,
     or its messages and the prompt up to its first reference or, without one, its last part."""
-    op = node.step.op
+    op, group = node.step.op, node.prefix_group
     if op.kind != "think":
         return 0
     if node.after is not None:
         return _context_tokens(node.after, node.after_own)
-    lead = op.parts[: len(op.parts) - len(_own_part(node, op))]
+    if group is None:
+        return _before_own(node, op, _own_from(op))
+    if group.size is None:
+        group.size = _before_own(node, op, group.own_from)
+    return group.size
+
+
+def _before_own(node: Node, op: Think, own_from: int) -> int:
     before = sum(-(-len(message) // CHARACTERS_A_TOKEN) for message in _messages(node, op))
-    return before + sum(_tokens(node, part) for part in lead)
+    return before + sum(_tokens(node, part) for part in op.parts[:own_from])
 
 
 def _own_part(node: Node, op: Think) -> tuple[Text | Tokens | Ref, ...]:
     """Return the parts of a prompt that are the step's alone."""
     if node.after is not None:
         return op.parts
-    return op.parts[_own_from(op) :]
+    own_from = _own_from(op) if node.prefix_group is None else node.prefix_group.own_from
+    if not op.messages and own_from >= len(op.prompt):  # all of it is shared: samples of one prompt
+        return ()
+    return op.parts[own_from:]
 
 
 def _context_tokens(step: Node, own: bool) -> int:

@@ -526,6 +526,10 @@ class PrefixGroup:
     """Tokens of the shared context, by worker with a live attempt."""
     content: tuple[Hashable, bytes] | None = None
     """That context as the prefix index knows it, once it was asked for."""
+    own_from: int = 0
+    """Of think steps that continue none: where the parts of their prompts begin that are a step's alone."""
+    size: int | None = None
+    """About how many tokens the prompts of these have before that, once it was asked for."""
 
 
 @dataclass(slots=True, eq=False)

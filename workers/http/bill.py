@@ -16,6 +16,7 @@ from plait.core.result import Source, Sources, Usage
 
 from .limiter import AnswerSpeed
 from .reading import AnswerReading
+from .wire import text_bytes
 
 AHEAD = 16
 """Tokens that a server may be ahead of what we have read of it: those on the way, and those that it makes before it
@@ -116,15 +117,6 @@ def _size(fields: Mapping[str, Any]) -> tuple[int, int]:
     if isinstance(prompt, str):
         return len(prompt.encode()), 1
     messages: list[Any] = fields.get("messages") or []
-    texts = [message if isinstance(message, str) else _texts(message) for message in messages]
+    sizes = (len(message.encode()) if isinstance(message, str) else text_bytes(message) for message in messages)
     tools = json.dumps(fields["tools"]) if fields.get("tools") else ""
-    return sum(len(text.encode()) for text in (*texts, tools)), _MESSAGE * (len(messages) + 1)
-
-
-def _texts(message: Mapping[str, Any]) -> str:
-    """Return what is text in a message: an image is no text."""
-    content = message.get("content") or ""
-    if isinstance(content, list):
-        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
-    calls = json.dumps(message["tool_calls"]) if message.get("tool_calls") else ""
-    return f"{message.get('role', '')}{content}{calls}"
+    return sum(sizes) + len(tools.encode()), _MESSAGE * (len(messages) + 1)

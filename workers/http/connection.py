@@ -19,6 +19,8 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
+from pydantic_core import PydanticSerializationError, to_json
+
 from plait.core.errors import EngineError
 from plait.core.weights import weigh
 
@@ -322,8 +324,15 @@ class Link:
 async def _written(fields: Mapping[str, Any]) -> bytes:
     """Return the body of a request; a long one is written on a thread, so that others go on."""
     if weigh(dict(fields), {}, LONG).bytes < LONG:
+        return _as_json(fields)
+    return await asyncio.to_thread(_as_json, fields)
+
+
+def _as_json(fields: Mapping[str, Any]) -> bytes:
+    try:
+        return to_json(fields)
+    except PydanticSerializationError:  # half of a surrogate pair, which JSON's escapes can say and UTF-8 cannot
         return json.dumps(fields).encode()
-    return await asyncio.to_thread(lambda: json.dumps(fields).encode())
 
 
 def _proxy(url: str) -> str | None:

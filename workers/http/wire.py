@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from plait.core.chat import with_prompt
+from plait.core.chat import Message, with_prompt
 from plait.core.errors import Rejected
 from plait.core.ops import Think
 from plait.core.planning import fraction
@@ -31,6 +32,12 @@ _SHARED = ("vllm_xargs", "nvext", "agent_hints")
 
 MOST_LIKELY = 20
 """Likeliest tokens that a server is asked for to find labels among them; OpenAI's and vLLM's default limit."""
+
+
+_MOST_KEPT = 32 << 20
+"""Bytes of messages that are kept as they were sent, about."""
+_ROUGHLY = 1 << 10
+"""Bytes of a message besides its text, about."""
 
 
 class ServerError(Exception):
@@ -85,6 +92,52 @@ class ServerDialect:
     """It keeps that limit."""
 
 
+class _Sent(NamedTuple):
+    """A message as it is sent, which nobody changes: all requests of a conversation have the same."""
+
+    message: Message
+    fields: dict[str, Any]
+    size: int
+    """Bytes of the text in it."""
+
+
+_sent: dict[int, _Sent] = {}
+"""By the identity of the message, and by that of its fields. The entry keeps both."""
+_room = _MOST_KEPT
+
+
+def written(message: Message) -> dict[str, Any]:
+    """Return a message as it is sent. The turns of a conversation all send what was said before: each message is
+    written once, not once a turn."""
+    global _room
+    if message.images:  # they are large, and few conversations have any
+        return message.as_json()
+    known = _sent.get(id(message))
+    if known is None or known.message is not message:
+        fields = message.as_json()
+        known = _Sent(message, fields, _text_bytes(fields))
+        _room -= known.size + _ROUGHLY
+        if _room < 0:
+            _sent.clear()
+            _room = _MOST_KEPT
+        _sent[id(message)] = _sent[id(fields)] = known
+    return known.fields
+
+
+def text_bytes(fields: Mapping[str, Any]) -> int:
+    """Return the bytes of what is text in a message."""
+    known = _sent.get(id(fields))
+    return known.size if known is not None and known.fields is fields else _text_bytes(fields)
+
+
+def _text_bytes(message: Mapping[str, Any]) -> int:  # an image is no text
+    content = message.get("content") or ""
+    if isinstance(content, list):
+        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    calls = json.dumps(message["tool_calls"]) if message.get("tool_calls") else ""
+    return len(f"{message.get('role', '')}{content}{calls}".encode())
+
+
 def body(
     dialect: ServerDialect,
     model: str,
@@ -114,8 +167,9 @@ def body(
     if sampling.top_p is not None:
         fields["top_p"] = sampling.top_p
     if chat:
-        names = sent_names(think)
-        fields["messages"] = [renamed(message.as_json(), names) for message in with_prompt(think.messages, str(prompt))]
+        messages = with_prompt(think.messages, str(prompt))
+        other = {name: told for name, told in sent_names(think).items() if name != told}
+        fields["messages"] = [renamed(message.as_json(), other) if other else written(message) for message in messages]
         if think.begin and dialect.extras:
             fields["messages"].append({"role": "assistant", "content": think.begin})
             fields |= {"add_generation_prompt": False, "continue_final_message": True}

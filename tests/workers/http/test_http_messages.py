@@ -145,3 +145,32 @@ async def test_a_form_that_the_model_cannot_be_kept_to_is_left_out_or_named(faul
     assert isinstance(end, Result) and end.text.split() == ["alpha", "beta", "gamma", "delta"]
     assert "structured_outputs" in refused and "structured_outputs" not in again
     assert isinstance(failed, Failure) and "the form 'json'" in failed.message
+
+
+async def test_each_message_of_a_conversation_is_written_once_not_once_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_json, written = Message.as_json, list[Message]()
+
+    def counted(message: Message) -> dict[str, Any]:
+        written.append(message)
+        return as_json(message)
+
+    monkeypatch.setattr(Message, "as_json", counted)
+    talk = tuple(user(f"number {i}") if i % 2 else spoken(f"turn {i}") for i in range(40))
+    async with serving() as (server, worker):
+        for turn in range(1, 40, 2):
+            await ends(worker, Think(messages=talk[:turn], prompt="and?", chat=True))
+            sent = server.asked()[-1]["messages"]
+            assert sent == [as_json(each) for each in talk[:turn]] + [{"role": "user", "content": "and?"}]
+    assert len([each for each in written if any(each is known for known in talk)]) == 39
+
+
+async def test_the_names_of_functions_that_a_server_is_told_otherwise_are_in_no_other_request() -> None:
+    call = spoken('<tool_call>{"name": "mul.add", "arguments": {}}</tool_call>')
+    talk = (user("go"), call, Message(role="tool", content="1", name="mul.add", tool_call_id=call.tool_calls[0].id))
+    tools = [Function(name=name, description="") for name in ("mul.add", "mul_add")]
+    names = list[str]()
+    async with serving() as (server, worker):
+        for told in (tools, tools[:1], tools):
+            await ends(worker, Think(messages=talk, prompt="and?", chat=True, tools=told))
+            names.append(server.asked()[-1]["messages"][1]["tool_calls"][0]["function"]["name"])
+    assert names == ["mul_add_2", "mul_add", "mul_add_2"]
