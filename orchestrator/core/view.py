@@ -164,6 +164,12 @@ class StepView(Protocol):
         ...
 
     @property
+    def beginning(self) -> int | None:
+        """A number that follows from how its prompt begins, and is the same in every process; `None` for a step that
+        continues another or begins with nothing of its plan's."""
+        ...
+
+    @property
     def max_tokens(self) -> int:
         """Most tokens that it may generate; 0 if it is no think step."""
         ...

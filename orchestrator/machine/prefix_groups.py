@@ -8,6 +8,7 @@ Kept only for runs that have policies. Lengths are estimates until an engine has
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Hashable, Iterable
 
 from ..core.ops import Ref, Text, Think, Tokens
@@ -19,6 +20,8 @@ from .records import Attempt, Node, PrefixGroup
 
 CHARACTERS_A_TOKEN = 4
 """Of English text under the common vocabularies, roughly."""
+BEGINNING = 1024
+"""Bytes of a prompt by which processes that know nothing of one another agree where it goes."""
 
 
 def begun(group: PrefixGroup, attempt: Attempt, index: PrefixIndex) -> None:
@@ -111,6 +114,13 @@ def cached(node: Node, index: PrefixIndex) -> dict[str, int]:
     if not content:
         return {}
     return {worker: size // BYTES_A_TOKEN for worker, size in index.held(root, content).items()}
+
+
+def beginning(node: Node) -> int | None:
+    """Return a number that follows from how a step's prompt begins: from no more than `BEGINNING` bytes, since what
+    follows a header that many prompts share is different in each."""
+    root, content = context_of(node)
+    return zlib.crc32(content[:BEGINNING], zlib.crc32(repr(root).encode())) if content else None
 
 
 def context_of(node: Node) -> tuple[Hashable, bytes]:

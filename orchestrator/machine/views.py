@@ -18,7 +18,7 @@ from ..core.task import Task
 from ..core.view import AttemptEnd, Branch, StepView as AnyStep, WorkerView
 from .assemble import context_step, prior, written
 from .figures import lane_of
-from .prefix_groups import cached, prompt_tokens, shared_tokens
+from .prefix_groups import beginning, cached, prompt_tokens, shared_tokens
 from .ready_queue import ReadyQueue
 from .records import Node, PrefixGroup, Records
 
@@ -125,6 +125,10 @@ class NodeView:
     @property
     def shared_tokens(self) -> int:
         return shared_tokens(self._node)
+
+    @property
+    def beginning(self) -> int | None:
+        return beginning(self._node)
 
     @property
     def max_tokens(self) -> int:

@@ -77,11 +77,18 @@ class Talk:
     """Tools that the model is not told of, and that are not called if it calls them all the same."""
     _made: dict[str, CallHandle] = field(default_factory=dict[str, CallHandle])
     """Calls that change nothing, by what they ask, those under way among them."""
+    _functions: tuple[Function, ...] | None = None
+    _written: dict[int, tuple[Turn, int, list[Message]]] = field(
+        default_factory=dict[int, "tuple[Turn, int, list[Message]]"]
+    )
+    """Turns as messages, by their identity: each is written once, however many turns follow it."""
 
     @property
     def functions(self) -> tuple[Function, ...]:
         """What the model may call."""
-        return functions(tool for tool in self.ctx.brief.tools if tool.name not in self.hidden)
+        if self._functions is None:
+            self._functions = functions(tool for tool in self.ctx.brief.tools if tool.name not in self.hidden)
+        return self._functions
 
     def ask(
         self, done: Sequence[Turn], prompt: Prompt, ctx: Context | None = None, **asked: Unpack[LineOptions]
@@ -204,7 +211,10 @@ class Talk:
             messages.append(Message(role="user", content=self.question))
         first = self._first
         for turn in done:
-            messages += self._told(turn, first)
+            known = self._written.get(id(turn))
+            if known is None or known[1] != first:
+                known = self._written[id(turn)] = turn, first, self._told(turn, first)
+            messages += known[2]
             first += len(turn.calls)
         return messages
 

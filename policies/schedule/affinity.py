@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 
 from pydantic import Field
@@ -41,6 +42,10 @@ class Affinity(Policy):
     read: float = Field(default=150.0, ge=0)
     """Prompt tokens that a worker reads in the time that it decodes one token of each sequence. For what another run
     has left in a cache a step waits only if reading it again would take longer than it takes until a slot is free."""
+    agree: bool = False
+    """For several processes that send to the same engines: a prompt that this one has sent nowhere yet goes where its
+    first 1,024 bytes say (rendezvous hashing, Thaler and Ravishankar, 1998), so that all have the same place for
+    the same beginning though none tells another. The workers need the same names in all."""
 
     def place(self, step: StepView, view: View) -> Place | Hold | None:
         """Return the worker where the context is cached, or `None` if there is none to prefer."""
@@ -84,4 +89,23 @@ class Affinity(Policy):
                 best = min(there, key=lambda worker: (worker.running, worker.name))
                 return best, best.name in sent
         name = max(sent, key=lambda worker: sent[worker], default=None)
+        if name is None and self.agree:
+            return _agreed(step, view), False
         return (view.worker(name) if name is not None else None), True
+
+
+def _agreed(step: StepView, view: View) -> WorkerView | None:
+    """Return the worker that the beginning of a prompt names: of each pair a number is drawn, and the largest wins. A
+    worker that comes or goes moves no other beginnings than its own."""
+    if (beginning := step.beginning) is None:
+        return None
+    able = [worker for worker in view.workers if worker.up and worker.could_take(step)]
+    return max(able, key=lambda worker: (_drawn(worker.name, beginning), worker.name), default=None)
+
+
+def _drawn(name: str, beginning: int) -> int:
+    """Return a number that looks drawn (the finaliser of MurmurHash3)."""
+    mixed = zlib.crc32(name.encode()) ^ beginning
+    mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+    mixed = (mixed ^ mixed >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+    return mixed ^ mixed >> 16

@@ -46,6 +46,8 @@ class Visits(Frontier):
         super().__init__(tree)
         self._options = options
         self._rolling: deque[tuple[SearchNode, int]] = deque()
+        self._flying: dict[SearchNode, int] = {}
+        self._counted: set[SearchNode] = set()
         self._left: dict[tuple[SearchNode | None, int], int] = {}
         """Steps of a rollout that are left behind a node in flight, by its parent and number."""
 
@@ -66,11 +68,18 @@ class Visits(Frontier):
             if node.outcome == "open":
                 self._left[node, len(node.children) + 1] = left
                 return node
-        flying: dict[SearchNode, int] = {}
-        for node in self.tree.pending:
-            for above in node.path():
-                flying[above] = flying.get(above, 0) + 1
-        return self._down(self.tree.root, flying)
+        return self._down(self.tree.root, self._in_flight())
+
+    def _in_flight(self) -> dict[SearchNode, int]:
+        """Return how many nodes in flight are below each node, or it: those that came or went since the last time are
+        counted, and no others."""
+        pending, flying = set(self.tree.pending), self._flying
+        for change, nodes in ((1, pending - self._counted), (-1, self._counted - pending)):
+            for node in nodes:
+                for above in node.path():
+                    flying[above] = flying.get(above, 0) + change
+        self._counted = pending
+        return flying
 
     def _down(self, node: SearchNode, flying: dict[SearchNode, int]) -> SearchNode | None:
         path: list[SearchNode] = []

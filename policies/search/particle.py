@@ -106,5 +106,7 @@ def odds(scores: list[float], temperature: float = 1.0) -> list[float]:
     """
     clipped = [min(max(score, _LEAST), 1 - _LEAST) for score in scores]
     logits = [math.log(score / (1 - score)) / temperature for score in clipped]
-    weights = [math.exp(logit - max(logits)) for logit in logits]
-    return [weight / sum(weights) for weight in weights]
+    most = max(logits)
+    weights = [math.exp(logit - most) for logit in logits]
+    total = sum(weights)
+    return [weight / total for weight in weights]

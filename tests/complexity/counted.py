@@ -46,7 +46,8 @@ def exponent(cost: Callable[[int], int], n: int, times: int = 8, least: int = 1)
     which is measured when all that is made once has been made."""
     cost(least)
     base = cost(least)
-    few, many = (max(cost(each) - base, 1) / (each - least) for each in (n, n * times))
+    # Less than a twentieth of the base is no growth that could bend.
+    few, many = (max(cost(size) - base, base / 20) / (size - least) for size in (n, n * times))
     return 1 + math.log(many / few, times)
 
 

@@ -12,39 +12,37 @@ from typing import Any
 
 import pytest
 
-from plait import AsyncOrchestrator, Budget, Plugin
+from plait import AsyncOrchestrator, Budget, Plugin, tool
 from plait.apps import main
 from plait.core.result import Result, Usage
 from plait.core.states import State
 from plait.core.task import Task
 from plait.core.view import Branch
 from plait.runtime.plugins.loader import Plugins
+from tests.complexity.cases import PLANNERS, SIGNALS, Case, run_python, sampled, search, tree_of
 from tests.complexity.counted import EXPONENT, Says, counting, exponent
 
 PLUGINS = Plugins()
 FIVE = Usage(completion=5)
-WIDTHS: dict[str, dict[str, Any]] = {
-    "adaptive": {},
-    "blackboard": {"rounds": 2},
-    "debate": {"rounds": 2},
-    "layers": {"rounds": 2},
-    "mars": {},
-    "sample": {},
-    "think-summarize": {},
-}
-"""Planners with a width `n`, and their other options."""
 OPTIONS: dict[str, dict[str, Any]] = {
+    "by-saturation": {"most": 1000},
     "constant": {"value": 1},
     "splice": {"head": "", "tail": ""},
 }
-MERGES = [
-    name
-    for name in PLUGINS.names("merge")
-    if name not in ("judged", "pairwise", "map-reduce", "synthesis", "equivalent", "best-scored")  # they ask a model
-    and name != "by-saturation"  # it costs by the branches that it wants more
-    and name not in ("inverse-entropy", "self-certainty", "weighted")  # the same vote, by signals of a real model
-]
-POLICIES = [name for name in PLUGINS.names("policy") if name not in ("redundant", "deepconf")]  # the same
+"""Options that a merge does not do without."""
+ASKING = ("judged", "pairwise", "map-reduce", "synthesis", "equivalent", "best-scored")
+"""Merges that ask a model, or another scorer: they cost by whole runs."""
+SCORERS: dict[str, dict[str, Any]] = {
+    "function": {},
+    "judge": {},
+    "logprob": {},
+    "model": {},
+    "reward-model": {},
+    "tool": {"tool": "mark"},
+}
+MERGES = [name for name in PLUGINS.names("merge") if name not in ASKING]
+POLICIES = list(PLUGINS.names("policy"))
+SEARCHES = list(PLUGINS.names("search"))
 
 
 def power(cls: type) -> float:
@@ -53,15 +51,31 @@ def power(cls: type) -> float:
     return float(said[1]) + EXPONENT - 1 if said else EXPONENT
 
 
-def ran(planner: Plugin, policies: tuple[Plugin, ...] = ()) -> int:
-    """The calls of a whole run."""
+@tool
+def mark(text: str) -> float:
+    """Give a mark."""
+    return 0.5
+
+
+@tool
+def reward(texts: list[str], question: str = "") -> list[float]:
+    """Give marks."""
+    return [0.5] * len(texts)
+
+
+def ran(name: str, case: Case, n: int, policies: tuple[Plugin, ...] = ()) -> int:
+    """The calls of a whole run at a size."""
 
     async def run() -> int:
-        async with AsyncOrchestrator(workers=[Says("It is {}.".format)], journal="off") as orchestrator:
-            await orchestrator.run("First")
+        tools = [search, run_python, mark, reward]
+        async with AsyncOrchestrator(workers=[case.model(n)], tools=tools, journal="off") as orchestrator:
             with counting() as counter:
                 answer = await orchestrator.run(
-                    "What is it?", planner=planner, policies=policies, budget=Budget(steps=10_000, tokens=10**7)
+                    case.text(n),
+                    task=case.task,
+                    planner=Plugin(name=name, options=case.options(n)),
+                    policies=policies,
+                    budget=Budget(steps=10_000, tokens=10**7),
                 )
             assert answer.status in ("done", "partial"), answer.failure
             return counter.calls
@@ -69,16 +83,47 @@ def ran(planner: Plugin, policies: tuple[Plugin, ...] = ()) -> int:
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize("name", WIDTHS)
-def test_a_planner_costs_by_its_width(name: str) -> None:
-    grown = exponent(lambda n: ran(Plugin(name=name, options={**WIDTHS[name], "n": n})), 8, least=2)
+def curve(name: str, case: Case) -> float:
+    """The power with which a planner's run grows."""
+    return exponent(lambda n: ran(name, case, n), case.small, least=case.least)
+
+
+def test_every_plugin_has_a_case() -> None:
+    assert set(PLANNERS) == set(PLUGINS.names("planner")), "a planner: tests/complexity/cases.py"
+    assert set(SCORERS) == set(PLUGINS.names("scorer"))
+    assert set(ASKING) <= set(PLUGINS.names("merge")), "the other merges, the policies and the searches are found"
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_a_planner_costs_by_its_work(name: str) -> None:
+    grown = curve(name, PLANNERS[name])
     assert grown <= power(PLUGINS.class_of("planner", name)), f"n^{grown:.2f}"
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_search_costs_by_its_nodes(name: str) -> None:
+    grown = curve("tree", tree_of(name))
+    assert grown <= power(PLUGINS.class_of("search", name)), f"n^{grown:.2f}"
+
+
+@pytest.mark.parametrize("name", SCORERS)
+def test_a_scorer_costs_by_the_nodes_that_it_scores(name: str) -> None:
+    scorer = {"name": name, "options": SCORERS[name]}
+    grown = curve("tree", tree_of("stride", scorer))
+    assert grown <= power(PLUGINS.class_of("scorer", name)), f"n^{grown:.2f}"
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_policy_costs_by_the_steps_that_it_looks_at(name: str) -> None:
-    grown = exponent(lambda n: ran(Plugin(name="sample", options={"n": n}), (Plugin(name=name),)), 12, least=2)
+    case = Case(lambda n: {"n": n, "answer": {"stream": True}})
+    grown = exponent(lambda n: ran("sample", case, n, (Plugin(name=name),)), 12, least=2)
     assert grown <= power(PLUGINS.class_of("policy", name)), f"n^{grown:.2f}"
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_a_merge_that_asks_costs_by_its_branches(name: str) -> None:
+    grown = curve("sample", sampled(name, OPTIONS.get(name, {})))
+    assert grown <= power(PLUGINS.class_of("merge", name)), f"n^{grown:.2f}"
 
 
 @pytest.mark.parametrize("name", MERGES)
@@ -88,7 +133,14 @@ def test_a_merge_costs_by_its_branches(name: str) -> None:
 
     def cost(n: int) -> int:
         done = [
-            Branch(f"b{i}", f"r:b{i}", State.DONE, Result(value=f"It is {i % 7}.", logprob=-0.5, usage=FIVE), None, 5)
+            Branch(
+                f"b{i}",
+                f"r:b{i}",
+                State.DONE,
+                Result(value=f"It is {i % 7}.", logprob=-0.5, usage=FIVE, signals=SIGNALS),
+                None,
+                5,
+            )
             for i in range(n)
         ]
         with counting() as counter:
@@ -99,7 +151,7 @@ def test_a_merge_costs_by_its_branches(name: str) -> None:
     assert grown <= power(type(merge)), f"n^{grown:.2f}"
 
 
-@pytest.mark.parametrize("command", ["list", "show"])
+@pytest.mark.parametrize("command", ["list", "show", "view", "resume"])
 def test_a_command_on_one_run_does_not_read_the_others(command: str, tmp_path: Path) -> None:
     async def written(path: Path, runs: int) -> str:
         async with AsyncOrchestrator(workers=[Says("It is {}.".format)], journal=path) as orchestrator:
@@ -111,7 +163,8 @@ def test_a_command_on_one_run_does_not_read_the_others(command: str, tmp_path: P
     def cost(n: int) -> int:
         path = tmp_path / f"{n}.plait"
         run = asyncio.run(written(path, n))
-        words = ["runs", command, *([run] if command == "show" else ["--limit", "3"]), "--from", str(path), "--json"]
+        more = {"list": ["--limit", "3"], "view": [run, "--no-open", "--out", str(tmp_path / "page.html")]}
+        words = ["runs", command, *more.get(command, [run]), "--from", str(path), "--json"]
         assert main.run(words) == 0
         with counting() as counter:
             assert main.run(words) == 0

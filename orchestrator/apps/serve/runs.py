@@ -246,7 +246,7 @@ class RunsApi:
             trace = read_trace(entry.path, self._plugins, entry.run)
         except ConfigError as error:
             raise not_found(str(error)) from None
-        trace.others = ()  # they stand in the list
+        trace.others = 0  # they stand in the list
         data = data_of(trace)
         if UNFINISHED in data["notes"] and (entry.run in self._service.live or entry.status == "running"):
             data["status"] = "running"

@@ -115,8 +115,8 @@ class Trace:
     """Of the prefix tree: words where the engine told no token ids."""
     notes: list[str] = field(default_factory=list[str])
     """What a reader should know about this trace: what is missing or uncertain."""
-    others: tuple[str, ...] = ()
-    """Other runs in the same journal."""
+    others: int = 0
+    """How many other runs are in the same journal."""
 
     def wall(self, at: float) -> float:
         """Return the Unix time, in seconds, of a time of this trace."""

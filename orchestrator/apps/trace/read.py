@@ -22,23 +22,10 @@ from ...runtime.telemetry import model_name
 from .model import Clock, Trace
 from .projection import trace_of
 
-__all__ = ["Watch", "default_name", "read_trace", "runs_in"]
+__all__ = ["Watch", "default_name", "read_trace"]
 
 Watch = Callable[[Event, Machine, Sequence[Action]], None]
 """What is shown each event, the machine after it and what followed, as a driver's watchers are."""
-
-
-def runs_in(path: Location | str) -> list[str]:
-    """Return the ids of a journal's runs, in the order of their submission. Raises `ConfigError`."""
-    journal = Journal(path)
-    indexed = [line.run for line in journal.runs()]
-    if indexed:
-        return indexed
-    runs: dict[str, None] = {}
-    for row in journal.rows():  # a file of an older format, without an index
-        if row.kind == "submitted" and row.run is not None:
-            runs[row.run] = None
-    return list(runs)
 
 
 def read_trace(path: Location | str, plugins: PluginRegistry, run: str | None = None) -> Trace:
@@ -46,10 +33,11 @@ def read_trace(path: Location | str, plugins: PluginRegistry, run: str | None = 
 
     Raises `ConfigError` for a file that cannot be read and for a run that is not in it.
     """
-    runs = runs_in(path)
-    if not runs:
+    journal = Journal(path)
+    newest = journal.newest(most=1)
+    if not newest:
         raise ConfigError(f"{path} holds no run: nothing was submitted while it was written")
-    run = run or runs[-1]
+    run = run or newest[0].run
     log = RunLog([run], keep="texts")
     clocks: list[Clock] = []
     notes: list[str] = []
@@ -84,7 +72,7 @@ def read_trace(path: Location | str, plugins: PluginRegistry, run: str | None = 
     trace = trace_of(record, log.workers.values(), clocks, notes)
     trace.model, trace.server = _model(header, trace)
     trace.plait = header.plait
-    trace.others = tuple(other for other in runs if other != run)
+    trace.others = journal.count() - 1
     return trace
 
 

@@ -50,9 +50,7 @@ def view(
         if as_json:
             output.result({"run": trace.run, "file": str(path), "bytes": len(written), "steps": len(trace.steps)})
         else:
-            more = (
-                f"; {counted(len(trace.others), 'more run')} in the journal: choose with --run" if trace.others else ""
-            )
+            more = f"; {counted(trace.others, 'more run')} in the journal: choose with --run" if trace.others else ""
             output.people.print(
                 f"{path}: run {trace.run}, {counted(len(trace.steps), 'step')}{more}", soft_wrap=True, markup=False
             )

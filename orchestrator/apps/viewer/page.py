@@ -119,7 +119,7 @@ def data_of(trace: Trace) -> dict[str, Any]:
     }
     notes = list(trace.notes)
     if trace.others:
-        runs = "one more run, which is" if len(trace.others) == 1 else f"{len(trace.others)} more runs, which are"
+        runs = "one more run, which is" if trace.others == 1 else f"{trace.others:,} more runs, which are"
         notes.append(f"the journal holds {runs} not shown")
     if cut.happened:
         notes.append(f"{cut.happened} texts were longer than {cut.most} characters: their middles are left out")

@@ -212,6 +212,10 @@ class Config(BaseSettings):
     finished by another. They need the same workers and tools."""
     pool_lease: float = Field(default=10.0, ge=0.5, allow_inf_nan=False)
     """Seconds for which a process of a store may say nothing before it counts as dead."""
+    share_slots: bool = False
+    """The processes of the pool divide the slots of their model workers: `slots` is then how many all of them together
+    use, of servers that all of them ask. Each has an equal part, and what others do not need; a process that dies has
+    none after `pool_lease`."""
     cache: Annotated[Literal["on"] | File | None, BeforeValidator(_on)] = None
     """Where results of the model are kept, to be used again for the same model, prompt, sampling and sample: a file, or
     `on` for `plait/results.sqlite` under `XDG_CACHE_HOME` (`~/.cache`); off by default."""

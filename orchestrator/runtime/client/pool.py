@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from ...core.errors import PlaitError, RunTaken
+from ..driver.driver import Driver
 from ..journal.location import Database
 from ..journal.members import ProcessMember, RunOrder, acquire, release
 from .config import Config
@@ -31,6 +32,7 @@ class Pool:
         runs: the runs under way, by their ids.
         reopen: takes a run up.
         taken: returns who is told of runs that were taken over.
+        driver: whose workers' slots the pool divides (`Config.share_slots`).
     """
 
     def __init__(
@@ -40,9 +42,12 @@ class Pool:
         runs: Mapping[str, Handle],
         reopen: Callable[..., Awaitable[Handle]],
         taken: Callable[[], Callable[[Handle], object] | None],
+        driver: Driver,
     ) -> None:
         self._database, self._config, self._runs, self._reopen = database, config, runs, reopen
-        self._taken = taken
+        self._taken, self._driver = taken, driver
+        self._whole = {worker.name: worker.slots for worker in driver.workers if "think" in worker.serves}
+        """Slots of the engines, which all processes have together."""
         self._member: ProcessMember | None = None
         self._orphans: asyncio.Queue[str] = asyncio.Queue()
         self._known: set[str] = set()
@@ -52,6 +57,7 @@ class Pool:
         self._work: asyncio.Task[None] | None = None
         self._hears: Callable[[RunOrder], None] = self._obey
         self._finds: Callable[[list[str]], None] = self._found
+        self._shares: Callable[[dict[str, int]], None] = self._divide
 
     async def open(self) -> None:
         """Join. Raises `ConfigError` for a store that cannot be reached."""
@@ -68,6 +74,11 @@ class Pool:
         if config.pool is not None:
             self._member.on_orphans.append(self._finds)
             self._work = asyncio.ensure_future(self._take_over())
+        if config.pool is not None and config.share_slots:
+            member, machine = self._member, self._driver.machine
+            member.wants = lambda: machine.model_steps
+            self._shares = lambda wants: told(self._divide, wants)
+            member.on_shares.append(self._shares)
 
     async def close(self) -> None:
         """Leave."""
@@ -79,6 +90,8 @@ class Pool:
             member.on_order.remove(self._hears)
             if self._config.pool is not None:
                 member.on_orphans.remove(self._finds)
+            if self._shares in member.on_shares:
+                member.on_shares.remove(self._shares)
             await asyncio.to_thread(release, member)
 
     def _obey(self, order: RunOrder) -> None:
@@ -104,6 +117,18 @@ class Pool:
                     log.warning("run %s: %s cannot be set: %s", order.run, order.about, error)
             case _:
                 log.warning("run %s: an order %r is not known", order.run, order.verb)
+
+    def _divide(self, wants: dict[str, int]) -> None:
+        """Use this process's part of the slots of each engine."""
+        member = self._member
+        if member is None:
+            return
+        engines = max(1, len(self._whole))
+        needs = {process: -(-wanted // engines) for process, wanted in wants.items()}
+        for worker, slots in self._whole.items():
+            part = min(slots, divided(slots, needs).get(member.id, 1))
+            if self._driver.resize(worker) != part:
+                self._driver.resize(worker, part)
 
     def _found(self, runs: list[str]) -> None:
         for run in runs:
@@ -138,3 +163,23 @@ class Pool:
         """Let a run be found again after a while."""
         wait = self._waits[run] = min(2 * self._waits.get(run, self._config.pool_lease / 2), _LONGEST)
         asyncio.get_running_loop().call_later(wait, self._known.discard, run)
+
+
+def divided(slots: int, wants: Mapping[str, int]) -> dict[str, int]:
+    """Return how many of an engine's slots each process uses, by how many it could use now. Those that need less than
+    an equal part have that; the others divide what is left; what nobody needs is divided again, to be there at once.
+    Each has one at least, so that none waits for ever: with more processes than slots they come to more than there are,
+    and the engine's own queue holds the rest.
+
+    >>> divided(16, {"a": 100, "b": 2, "c": 0})
+    {'a': 13, 'b': 2, 'c': 1}
+    """
+    parts: dict[str, int] = {}
+    left, others = slots, len(wants)
+    for process in sorted(wants, key=lambda process: (wants[process], process)):
+        parts[process] = max(1, min(wants[process], left // others))
+        left, others = left - parts[process], others - 1
+    spare = max(0, left)
+    for place, process in enumerate(sorted(parts, key=lambda process: (-wants[process], process))):
+        parts[process] += spare // len(parts) + (place < spare % len(parts))
+    return {process: parts[process] for process in wants}

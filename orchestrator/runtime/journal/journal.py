@@ -377,6 +377,12 @@ class Journal:
                 raise ConfigError(f"{self.path} is damaged: its index of runs holds {reprlib.repr(line)}")
         return [RunLine(*line) for line in lines]
 
+    def count(self) -> int:
+        """Return how many runs it has."""
+        if self._storage.is_open:
+            self.flush()
+        return self._storage.count()
+
     def sessions(self) -> list[tuple[int, Header]]:
         """Return the number of each session's first event, and its header."""
         lines = self._storage.sessions()

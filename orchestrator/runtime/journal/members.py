@@ -65,6 +65,10 @@ class ProcessMember:
         """Called on the thread, for orders about runs of this process."""
         self.on_orphans: list[Callable[[list[str]], None]] = []
         """Called on the thread, with runs of the pool whose process is over."""
+        self.wants: Callable[[], int] = lambda: 0
+        """How many slots of the engines this process could use now."""
+        self.on_shares: list[Callable[[dict[str, int]], None]] = []
+        """Called on the thread after each sign of life, with what each process of the pool that is alive could use."""
         self._given_up: deque[int] = deque()
         """Journals that could not be written, of which the runs have failed and nobody else knows it yet."""
         self._end = threading.Event()
@@ -134,8 +138,17 @@ class ProcessMember:
                 db.close()
 
     def _beat(self, db: psycopg.Connection[Any]) -> bool:
-        update = "UPDATE plait.processes SET beat = now() WHERE id = %s AND NOT over RETURNING id"
-        return db.execute(update, (self.id,)).fetchone() is not None
+        update = (
+            "UPDATE plait.processes SET beat = now(), pool = %s, wants = %s WHERE id = %s AND NOT over RETURNING id"
+        )
+        if db.execute(update, (self.pool, self.wants(), self.id)).fetchone() is None:
+            return False
+        if self.on_shares:
+            alive = "SELECT id, wants FROM plait.processes WHERE pool = %s AND NOT over AND beat + lease >= now()"
+            wants = dict(db.execute(alive, (self.pool,)).fetchall())
+            for tell in self.on_shares:
+                tell(wants)
+        return True
 
     def _orders(self, db: psycopg.Connection[Any]) -> None:
         if not self.on_order:

@@ -70,5 +70,8 @@ CREATE TABLE plait.marks (
     journal bigint NOT NULL, run text NOT NULL, seq bigint NOT NULL, PRIMARY KEY (journal, run, seq)
 );
 """,
+    """
+ALTER TABLE plait.processes ADD COLUMN pool text NOT NULL DEFAULT '', ADD COLUMN wants int NOT NULL DEFAULT 0;
+""",
 )
 """Format of each: what psycopg runs as one script."""

@@ -293,6 +293,13 @@ class PostgresPart:
                 (self._where.journal, before, before, like, None if most < 0 else most),
             ).fetchall()
 
+    def count(self) -> int:
+        """Return how many runs are in this journal now."""
+        with connected(self._where) as db:
+            select = "SELECT count(*) FROM plait.runs WHERE journal = %s"
+            row = db.execute(select, (self._where.journal,)).fetchone()
+            return row[0] if row is not None else 0
+
     def sessions(self) -> list[tuple[int, str]]:
         """Return the first event and the header of each session."""
         select = (

@@ -367,6 +367,11 @@ class SqliteFile:
             select = f"{columns} WHERE first < ? ORDER BY first DESC LIMIT ?"
             return db.execute(select, ((1 << 62) if before is None else before, most)).fetchall()
 
+    def count(self) -> int:
+        """Return how many runs the index has."""
+        with self._reading() as db:
+            return db.execute("SELECT count(*) FROM runs").fetchone()[0]
+
     def sessions(self) -> list[tuple[int, str]]:
         """Return the first event and the header of each session."""
         with self._reading() as db:

@@ -209,6 +209,10 @@ class Storage(Protocol):
         of them at most."""
         ...
 
+    def count(self) -> int:
+        """Return how many runs the index has."""
+        ...
+
     def sessions(self) -> list[tuple[int, str]]:
         """Return the first event and the header of each session."""
         ...

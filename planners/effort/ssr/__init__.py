@@ -52,6 +52,8 @@ class SSR(Flow):
     The paper's pool, threshold and prompts were not at hand: these are ours, and 7 is the threshold as it is commonly
     quoted. Defaults: 3 paths of 24 steps, a depth of 4, temperature 0.7.
 
+    At each end the paths that are left are looked at anew, and there are 64 at most: calls grow with n^1.3.
+
     Fidelity: variant (our pool, prompts and threshold: theirs are not public); no oracle.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import cast
 
 from plait.core.awaited import Line, Promise, StepFailed
@@ -34,7 +35,8 @@ class Growth:
         self._enough = self._search.answers if options.quorum is None else options.quorum
         self._states: dict[str, SearchNode] = {"": self.tree.root}
         self._began = 0
-        self._changed: Promise[None] = Promise(ctx.host)
+        self._waiting: deque[Promise[None]] = deque()
+        """Those who found no node to grow."""
         self._over = ""
         self._trouble = ""
         """Why the first unknown score is unknown, where that was said."""
@@ -65,19 +67,23 @@ class Growth:
         while True:
             node = self._next()
             if node is not None:
+                self._wake()  # there may be another
                 await self._grow(node)
                 self._drop()
                 self._wake()
             elif self.tree.pending and not self._over:
-                await self._changed
+                changed: Promise[None] = Promise(self._ctx.host)
+                self._waiting.append(changed)
+                await changed
             else:
                 self._over = self._over or "nothing is left to grow"
                 return
 
     def _wake(self) -> None:
-        """Let those who wait for a node ask again."""
-        self._changed, changed = Promise(self._ctx.host), self._changed
-        changed.settle()
+        """Let one who waits for a node ask again; if it gets one, it wakes the next. Where one gets none, the others
+        would not either, and they may be many."""
+        if self._waiting:
+            self._waiting.popleft().settle()
 
     def _next(self) -> SearchNode | None:
         if self._over:

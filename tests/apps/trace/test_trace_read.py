@@ -13,6 +13,7 @@ import pytest
 from plait.apps.trace.details import steps_in_detail
 from plait.apps.trace.read import read_trace
 from plait.core.errors import ConfigError
+from plait.runtime.journal.journal import Journal
 from plait.runtime.plugins.loader import Plugins
 
 TOOLS = '''
@@ -252,8 +253,9 @@ def test_one_run_of_several(plait, script, tmp_path):
         plait("run", question, "--script", script("answer: 4"), "--journal", path)
     last = read_trace(path, Plugins())
     assert last.text == "second"
-    assert len(last.others) == 1
-    assert read_trace(path, Plugins(), last.others[0]).text == "first"
+    assert last.others == 1
+    first = Journal(path).runs()[0].run
+    assert read_trace(path, Plugins(), first).text == "first"
     with pytest.raises(ConfigError, match="no run 'nobody'"):
         read_trace(path, Plugins(), "nobody")
 
