@@ -92,16 +92,16 @@ class ServerDialect:
     """It keeps that limit."""
 
 
-class _Sent(NamedTuple):
+class SentMessage(NamedTuple):
     """A message as it is sent, which nobody changes: all requests of a conversation have the same."""
 
-    message: Message
+    source: Message
     fields: dict[str, Any]
     size: int
     """Bytes of the text in it."""
 
 
-_sent: dict[int, _Sent] = {}
+_sent: dict[int, SentMessage] = {}
 """By the identity of the message, and by that of its fields. The entry keeps both."""
 _room = _MOST_KEPT
 
@@ -113,9 +113,9 @@ def written(message: Message) -> dict[str, Any]:
     if message.images:  # they are large, and few conversations have any
         return message.as_json()
     known = _sent.get(id(message))
-    if known is None or known.message is not message:
+    if known is None or known.source is not message:
         fields = message.as_json()
-        known = _Sent(message, fields, _text_bytes(fields))
+        known = SentMessage(message, fields, _text_bytes(fields))
         _room -= known.size + _ROUGHLY
         if _room < 0:
             _sent.clear()

@@ -200,9 +200,7 @@ class AsyncOrchestrator:
         self._provenance = partial(Provenance.of, plait=version(), models=models_of(driver.workers))
         self._records.facts = facts(driver.workers, self._tools.specs, self._given is not None)
         if isinstance(self.config.journal, Database):
-            self._pool = Pool(
-                self.config.journal, self.config, self._handles, self.reopen, lambda: self.on_taken, driver
-            )
+            self._pool = Pool(self.config, self._handles, self.reopen, lambda: self.on_taken, driver)
             await self._pool.open()
 
     def _made(self, config: Config) -> Driver:

@@ -27,8 +27,7 @@ class Pool:
     """The membership of one orchestrator.
 
     Args:
-        database: the store.
-        config: says which pool, and how long a process may be silent.
+        config: says which store and pool, and how long a process may be silent.
         runs: the runs under way, by their ids.
         reopen: takes a run up.
         taken: returns who is told of runs that were taken over.
@@ -37,14 +36,14 @@ class Pool:
 
     def __init__(
         self,
-        database: Database,
         config: Config,
         runs: Mapping[str, Handle],
         reopen: Callable[..., Awaitable[Handle]],
         taken: Callable[[], Callable[[Handle], object] | None],
         driver: Driver,
     ) -> None:
-        self._database, self._config, self._runs, self._reopen = database, config, runs, reopen
+        assert isinstance(config.journal, Database)
+        self._database, self._config, self._runs, self._reopen = config.journal, config, runs, reopen
         self._taken, self._driver = taken, driver
         self._whole = {worker.name: worker.slots for worker in driver.workers if "think" in worker.serves}
         """Slots of the engines, which all processes have together."""

@@ -42,6 +42,7 @@ CREATE INDEX notes_of_run ON notes (run);
 """Notes (intents, questions, answers) no machine sees; `runs` is an index of the runs. An event of `run` may concern
 others too, which `marks` names. Events without a run concern all: news of workers. Times and news of caches have the
 run '': they concern those that they come to something in."""
+_BEGUN = "INSERT OR IGNORE INTO runs (run, first, created, text, planner) VALUES (?, ?, ?, ?, ?)"
 _MAGIC = b"SQLite format 3\0"
 LONG = 4096  # bytes from which on a text is compressed: prompts and token ids, which repeat themselves
 LARGEST = 128 << 20
@@ -288,17 +289,16 @@ class SqliteFile:
                 self._db.execute("PRAGMA synchronous = full")
             self._db.execute("BEGIN IMMEDIATE")
             try:
-                self._db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", batch.events)
-                self._db.executemany("UPDATE events SET actions = ? WHERE seq = ?", batch.actions)
-                self._db.executemany("INSERT OR IGNORE INTO marks VALUES (?, ?)", batch.marks)
-                begun = [line[:5] for line in batch.begun]
-                self._db.executemany(
-                    "INSERT OR IGNORE INTO runs (run, first, created, text, planner) VALUES (?, ?, ?, ?, ?)", begun
-                )
-                self._db.executemany("UPDATE runs SET status = ?, tokens = ?, ended = ? WHERE run = ?", batch.ended)
-                self._db.executemany(
-                    "INSERT INTO notes (run, step, attempt, kind, note) VALUES (?, ?, ?, ?, ?)", batch.notes
-                )
+                for statement, lines in (
+                    ("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", batch.events),
+                    ("UPDATE events SET actions = ? WHERE seq = ?", batch.actions),
+                    ("INSERT OR IGNORE INTO marks VALUES (?, ?)", batch.marks),
+                    (_BEGUN, [line[:5] for line in batch.begun]),
+                    ("UPDATE runs SET status = ?, tokens = ?, ended = ? WHERE run = ?", batch.ended),
+                    ("INSERT INTO notes (run, step, attempt, kind, note) VALUES (?, ?, ?, ?, ?)", batch.notes),
+                ):
+                    if lines:
+                        self._db.executemany(statement, lines)
                 self._db.execute("COMMIT")
             except BaseException:
                 with contextlib.suppress(sqlite3.Error):
