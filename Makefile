@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all fidelity conformance compiled check lint types imports architecture site format docs pictures \
-	bench clean
+	bench evidence clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
@@ -106,6 +106,9 @@ pictures: $(READY) ## Take the pictures of docs/images anew that the pages show 
 
 bench: $(READY) ## List the experiments, or run one: make bench ARGS=overhead
 	@$(BIN)/python -m experiments $(ARGS)
+
+evidence: $(READY) ## Remake the quick pages of experiments and compare them with what is committed (ARGS=NAME for one)
+	@$(BIN)/python -m scripts.evidence $(ARGS)
 
 clean: ## Remove the virtual environment and everything made
 	@rm -rf orchestrator/machine/*.so orchestrator/machine/compiled.sha256 src/*.so $(VENV) build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .import_linter_cache

@@ -126,6 +126,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.clones is not None:
         collect(given.clones, given.out / "data")
-    page = page_of(*read(given.out / "data"))
+    page = page_of(*read(given.out / "data" if (given.out / "data").is_dir() else HERE / "data"))
+    given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "README.md").write_text(page, encoding="utf-8")
     print(page)

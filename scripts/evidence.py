@@ -1,0 +1,114 @@
+"""`make evidence`: remakes the quick pages of `experiments` and compares each figure with the page that is committed.
+
+A figure with an interval, `61.8 % (58.7–64.8)`, may fall anywhere inside the committed one's interval; any other has to
+be the same. What is remade is deterministic (virtual time, fixed seeds) or made of rows that are kept, so a difference
+is a change of the code. Pages that need an engine, other people's software or hours are listed as not remade.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from plait.core.messages import counted
+
+ROOT = Path(__file__).resolve().parents[1]
+QUICK: dict[str, tuple[str, ...]] = {
+    "code_search": ("--problems", "200", "--seed", "1"),
+    "effort_limit": ("--problems", "8000", "--seed", "2"),
+    "function_calls": ("--report",),
+    "public_traces": (),
+    "repeated_sampling": ("--report",),
+    "tools_at_scale": ("--problems", "300", "--seed", "7"),
+}
+"""Options of each. `--report` works the page out of the rows beside it."""
+SHOWN = 9
+_NUMBER = r"([-+−]?\d[\d,]*(?:\.\d+)?)"
+_FIGURE = re.compile(rf"(?<![\w.]){_NUMBER}[^()|]{{0,9}}\({_NUMBER}(?:–| to ){_NUMBER}\)")
+
+
+class Difference(NamedTuple):
+    """A cell that is not what is committed."""
+
+    row: str
+    committed: str
+    remade: str
+
+
+def differences(committed: str, remade: str) -> Iterator[Difference]:
+    """Yield what of a remade page is not as the committed page has it. The committed page may say more.
+
+    Tables are compared in order, row by row; a row is known by its place.
+    """
+    known = list(_tables(committed))
+    for place, table in enumerate(_tables(remade)):
+        if place >= len(known):
+            yield Difference(" | ".join(table[0]), "no such table", "a table")
+            continue
+        for row, other in zip(known[place], table, strict=False):
+            for cell, new in zip(row, other, strict=False):
+                if not _same(cell, new):
+                    yield Difference(row[0], cell, new)
+        if len(table) > len(known[place]):
+            yield Difference(" | ".join(table[0]), f"{len(known[place])} rows", f"{len(table)} rows")
+
+
+def _tables(page: str) -> Iterator[list[list[str]]]:
+    table: list[list[str]] = []
+    for line in [*page.splitlines(), ""]:
+        if line.startswith("|"):
+            table.append([cell.strip() for cell in line.strip().strip("|").split(" | ")])
+        elif table:
+            yield table
+            table = []
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", "").replace("−", "-"))
+
+
+def _same(committed: str, remade: str) -> bool:
+    if committed == remade:
+        return True
+    old, new = _FIGURE.findall(committed), _FIGURE.findall(remade)
+    if not old or len(old) != len(new) or _FIGURE.sub("", committed) != _FIGURE.sub("", remade):
+        return False
+    return all(_number(low) <= _number(value) <= _number(high)
+               for (_, low, high), (value, _, _) in zip(old, new, strict=True))  # fmt: skip
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Remake the pages; return 1 if any differs."""
+    parser = argparse.ArgumentParser(prog="make evidence", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"only these of {', '.join(QUICK)}")
+    names = parser.parse_args(arguments).names or list(QUICK)
+    red = 0
+    for name in names:
+        out, began = ROOT / "build" / "evidence" / name, time.monotonic()
+        out.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "experiments", name, *QUICK[name], "--out", str(out)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        took = f"({time.monotonic() - began:.0f} s)"
+        if done.returncode:
+            print(f"{name}: failed {took}: {done.stderr.strip()[-300:]}")
+            red += 1
+            continue
+        committed = (ROOT / "experiments" / name / "README.md").read_text(encoding="utf-8")
+        changed = list(differences(committed, (out / "README.md").read_text(encoding="utf-8")))
+        red += bool(changed)
+        print(f"{name}: {counted(len(changed), 'difference') if changed else 'as committed'} {took}")
+        for row, old, new in changed[:SHOWN]:
+            print(f"  {row}: committed {old}, remade {new}")
+    left = sorted(path.parent.name for path in ROOT.glob("experiments/*/README.md") if path.parent.name not in QUICK)
+    print(f"not remade here (an engine, other software, or hours): {', '.join(left)}")
+    return int(red > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
