@@ -40,7 +40,8 @@ class ToolMajority(Merge):
 
     Differs from votes over sets of calls: a call that is made twice counts twice (`multiset`). Default: `hierarchical`.
 
-    Fidelity: variant (votes over calls, not answers); no oracle.
+    Fidelity: variant (votes over calls, all of a turn; of one call by name or `hierarchical` as its_hub); held by
+    `its-hub-tool-votes`.
     """
 
     votes: ClassVar[bool] = True

@@ -26,7 +26,8 @@ class Particle(Search):
 
     Differs from its_hub: draws are systematic, which scatter less than independent ones with the same odds.
 
-    Fidelity: variant (systematic resampling with the same odds); held by `its-hub-odds`.
+    Fidelity: variant (systematic resampling with the same odds; the kept line is weighed as far as the others have
+    come); held by `its-hub-odds`, `its-hub-gibbs`.
     """
 
     particles: int = Field(default=8, ge=1, le=10_000)

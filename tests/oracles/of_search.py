@@ -10,6 +10,8 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum as _Enum
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -20,7 +22,7 @@ from plait.policies.search.beam import Beam
 from plait.policies.search.dfs import Dfs
 from plait.policies.search.dvts import Dvts
 from plait.policies.search.ets import Ets
-from plait.policies.search.particle import odds
+from plait.policies.search.particle import Particle, odds
 from plait.policies.search.rebase import shares
 from tests.oracles.harness import Oracle, take
 
@@ -243,6 +245,117 @@ def odds_theirs(clone: Path) -> Callable[[Any], Any]:
     return lambda scores: rule["_softmax"](np.array([rule["_inv_sigmoid"](each) for each in scores]))
 
 
+class _Lines:
+    """A made-up model: what a line goes on with, where it ends, and its marks."""
+
+    def __init__(self, case: dict[str, Any]) -> None:
+        self._case = case
+        self.drawn: list[list[str]] = []
+        """Lines that were drawn at each depth, and the line that is kept for the next pass."""
+
+    def mark(self, path: str) -> float:
+        return Random(f"{self._case['seed']} mark {path}").random()
+
+    def ends(self, path: str) -> bool:
+        chance = Random(f"{self._case['seed']} end {path}").random()
+        return path.count(".") + 1 >= self._case["depth"] or chance < 0.2
+
+    def draw(self, lines: list[tuple[str, float]], count: int) -> list[str]:
+        """Draw lines, by their chances alone: both sides draw the same."""
+        order = sorted((path, round(chance, 9)) for path, chance in lines)
+        random = Random(f"{self._case['seed']} draw {len(self.drawn)}")
+        drawn = random.choices([path for path, _ in order], weights=[chance for _, chance in order], k=count)
+        self.drawn.append(sorted(drawn))
+        return drawn
+
+
+def _passes(random: Random) -> Iterator[dict[str, Any]]:
+    while True:
+        yield {
+            "seed": random.randrange(10**6), "particles": random.choice([2, 4, 8]), "passes": random.choice([1, 2, 3]),
+            "depth": random.randint(1, 4),
+        }  # fmt: skip
+
+
+def gibbs_theirs(clone: Path) -> Callable[[Any], Any]:
+    import numpy as np
+
+    def run(case: dict[str, Any]) -> list[list[str]]:
+        lines, counts = _Lines(case), Counter[str]()
+
+        def forward(lm: Any, prompts: Any, steps: list[list[str]]) -> list[tuple[str, bool]]:
+            said: list[tuple[str, bool]] = []
+            for line in steps:
+                counts[".".join(line)] += 1
+                step = str(counts[".".join(line)])
+                said.append((step, lines.ends(".".join([*line, step]))))
+            return said
+
+        def choices(population: Any, weights: Any, k: int) -> list[Any]:
+            last = isinstance(population, range)
+            at[0] = 0 if last else at[0] + 1
+            paths = [".".join(each.steps[: None if last else at[0]]) for each in (particles[0] if last else population)]
+            drawn = lines.draw(list(zip(paths, map(float, weights), strict=True)), k)
+            return [population[paths.index(path)] for path in drawn]
+
+        particles: list[list[Any]] = [[]]
+        at = [0]
+
+        def enumerated(found: Any) -> Any:
+            particles[0] = list(found)
+            return found
+
+        rule = take(
+            clone / "its_hub/algorithms/particle_gibbs.py", "_inv_sigmoid", "_softmax", "Particle",
+            "ParticleGibbs._propagate", "ParticleGibbs.infer", "SelectionMethod", np=np, copy=copy, Enum=_Enum,
+            dataclass=dataclass, random=SimpleNamespace(choices=choices), len=lambda found: len(enumerated(found)),
+            ParticleGibbsResult=SimpleNamespace,
+        )  # fmt: skip
+        own = SimpleNamespace(
+            sg=SimpleNamespace(forward=forward, _post_process=lambda steps, stopped: ".".join(steps)),
+            prm=SimpleNamespace(score=lambda prompt, paths: [lines.mark(path) for path in paths]),
+            num_iterations=case["passes"], selection_method=None, num_ref_particles=int(case["passes"] > 1),
+            does_ancestor_sampling=False,
+        )  # fmt: skip
+        own._propagate = lambda *given, **named: rule["_propagate"](own, *given, **named)
+        with contextlib.suppress(UnboundLocalError):  # which line is returned in the end is not asked
+            rule["infer"](own, None, "", case["particles"] * case["passes"])
+        return lines.drawn[:-1]  # the last line is kept for no pass
+
+    return run
+
+
+def gibbs_ours(case: dict[str, Any]) -> list[list[str]]:
+    tree, lines = SearchTree(Random(0), 64), _Lines(case)
+    frontier: Any = Particle(particles=case["particles"], iterations=case["passes"]).frontier(tree)
+
+    def drawn(nodes: list[SearchNode], count: int) -> list[SearchNode]:
+        paths = [_path(node.name) for node in nodes]
+        weights = odds([tree.prior(node) for node in nodes])
+        known = dict(zip(paths, nodes, strict=True))
+        return [known[path] for path in lines.draw(list(zip(paths, weights, strict=True)), count)]
+
+    frontier._drawn = drawn
+    came: list[SearchNode] = []
+    while (parent := frontier.take()) is not None or came:
+        if parent is None:
+            for child in came:
+                del tree.pending[child]
+                frontier.ended(child)
+            came = []
+            continue
+        index = len(parent.children) + 1
+        child = SearchNode(f"{parent.name}.{index}", parent, parent.depth + 1, index)
+        child.key = child.step = child.name
+        parent.children.append(child)
+        tree.nodes.append(child)
+        tree.pending[child] = None
+        tree.scored(child, lines.mark(_path(child.name)))
+        child.outcome = "answer" if lines.ends(_path(child.name)) else "open"
+        came.append(child)
+    return lines.drawn
+
+
 # --- ToolBench -------------------------------------------------------------------------------------------------------
 
 
@@ -361,6 +474,10 @@ ORACLES = [
     Oracle(
         "its-hub-odds", *ITS_HUB, "its_hub/algorithms/particle_gibbs.py _inv_sigmoid, _softmax", _marks, odds_theirs,
         odds,
+    ),
+    Oracle(
+        "its-hub-gibbs", *ITS_HUB, "its_hub/algorithms/particle_gibbs.py ParticleGibbs.infer", _passes, gibbs_theirs,
+        gibbs_ours, number=80, differs="theirs weighs the line that is kept by its last mark from the first step on",
     ),
     Oracle(
         "toolbench-dfs", *TOOLBENCH, "toolbench/inference/Algorithms/DFS.py DFS_tree_search.DFS", _mazes, dfs_theirs,

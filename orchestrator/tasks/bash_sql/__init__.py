@@ -4,12 +4,14 @@ in the end."""
 from __future__ import annotations
 
 import json
+from random import Random
 
 from pydantic import JsonValue, PrivateAttr, ValidationError
 
 from ...core.errors import TaskError
 from ...core.task import Style, Task
 from ...core.values import Frozen
+from .intercode import problems_in
 from .problems import drawn
 
 __all__ = ["BashSql"]
@@ -25,12 +27,22 @@ class BashSqlProblem(Frozen):
     """Texts of files, by name."""
     sql: str = ""
     """Statements that make the database `data.db`."""
+    setup: str = ""
+    """Shell commands that make the rest of the folder."""
+    at_root: tuple[str, ...] = ()
+    """Names in the folder that are reached from `/` too: `testbed` as `/testbed`."""
 
 
 class BashSql(Task):
     """`{"prompt": …, "files": {"name": "text"}, "sql": "create table …"}`: to be done with the tools `look`, `query`,
     `bash` and `sql` of the environment `bash-sql`, which grades by the answer or the state. Nothing is run here, so
-    `verify` cannot tell. The answer is the model's last word."""
+    `verify` cannot tell. The answer is the model's last word. Problems are generated, or InterCode's, of a clone:
+
+        plait eval bash-sql:set=intercode/data/nl2bash/nl2bash_fs_1.json
+    """
+
+    set: str = ""
+    """A file of InterCode's problems; by default generated ones."""
 
     _problem: BashSqlProblem = PrivateAttr()
 
@@ -45,6 +57,7 @@ class BashSql(Task):
         """Return what is asked, with the names of what there is; contents are to be looked at."""
         there = [f"files: {', '.join(self._problem.files)}"] if self._problem.files else []
         there += ["the SQLite database data.db"] if self._problem.sql else []
+        there += [f"/{name}" for name in self._problem.at_root]
         return f"{self._problem.prompt}\nThere are: {'; '.join(there) or 'no files'}.\n"
 
     def chat(self) -> bool:
@@ -61,6 +74,10 @@ class BashSql(Task):
         return " ".join((answer if isinstance(answer, str) else json.dumps(answer)).split()).casefold()
 
     @classmethod
-    def drawn(cls, count: int, seed: int) -> list[tuple[str, JsonValue]]:
-        """Return generated problems, each with the state that is wanted."""
-        return [(problem.text, problem.wanted) for problem in drawn(count, seed)]
+    def drawn(cls, count: int, seed: int, set: str = "") -> list[tuple[str, JsonValue]]:
+        """Return problems, generated or of a file in an order of the seed, each with what is wanted."""
+        if not set:
+            return [(problem.text, problem.wanted) for problem in drawn(count, seed)]
+        problems = problems_in(set)
+        Random(seed).shuffle(problems)
+        return problems[:count]

@@ -16,6 +16,7 @@ from plait.core.tools.tool import Tool, tool
 from plait.core.values import as_text
 
 from ..sandbox import Program, Sandbox, SandboxLimits, shared
+from ._intercode import of_rows, of_shell
 
 __all__ = ["BashSqlEnvironment"]
 
@@ -24,7 +25,7 @@ _MOST = 8_000
 _ROWS = 200
 """Rows of a statement that are told."""
 _RUNNER = """
-import base64, io, json, os, shutil, sqlite3, stat, subprocess, sys, tarfile
+import base64, io, json, os, re, shutil, sqlite3, stat, subprocess, sys, tarfile
 
 job = json.load(sys.stdin)
 os.mkdir("work")
@@ -38,11 +39,25 @@ if job["tar"]:
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(job["tar"]))) as tar:
         tar.extraction_filter = staticmethod(lambda info, path: info)
         tar.extractall(".")
-code, told, rows = 0, "", None
+code, told, rows, at = 0, "", None, job["at"]
+here = os.getcwd()
+roots = "|".join(re.escape(name) for name in job["at_root"])
+def outside(data):
+    for name in job["at_root"]:
+        data = data.replace((here + "/" + name).encode(), ("/" + name).encode())
+    return data
 if job["kind"] == "shell":
-    done = subprocess.run([shutil.which("bash") or "sh", "-c", job["command"]], stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    code, told = done.returncode, done.stdout.decode(errors="replace")
+    command = job["command"]
+    if roots:
+        command = re.sub("(?<![\\w./])/(%s)(?!\\w)" % roots, lambda found: here + found[0], command)
+    command = "trap 'pwd -P > \\"%s/../at\\"' EXIT; %s" % (here, command)  # where `cd` has led
+    done = subprocess.run([shutil.which("bash") or "sh", "-c", command], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=at if os.path.isdir(at) else ".")
+    code, told = done.returncode, outside(done.stdout).decode(errors="replace")
+    if os.path.isfile("../at"):
+        with open("../at") as file:
+            at = os.path.relpath(file.read().rstrip("\\n"), os.path.realpath(here))
+        at = "." if at.startswith("..") else at
 else:
     database = sqlite3.connect("data.db", isolation_level=None)
     lines, statement, more = [], "", 0
@@ -53,8 +68,9 @@ else:
                 if statement.strip("; \\n"):
                     found = database.execute(statement)
                     if found.description is not None:
-                        rows = [[str(cell) for cell in row] for row in found.fetchmany(100000)]
-                        lines += rows[:job["rows"]]
+                        rows = [[str(cell) if isinstance(cell, bytes) else cell for cell in row]
+                                for row in found.fetchmany(100000)]
+                        lines += [[str(cell) for cell in row] for row in rows[:job["rows"]]]
                         more += max(0, len(rows) - job["rows"])
                 statement = ""
         told = "\\n".join("|".join(row) for row in lines)
@@ -63,7 +79,7 @@ else:
     except sqlite3.Error as error:
         code, told = 1, "%s: %s" % (type(error).__name__, error)
     database.close()
-said = {"code": code, "told": told[:job["most"]], "rows": rows, "output": told[:1000000]}
+said = {"at": at, "code": code, "told": told[:job["most"]], "rows": rows, "output": told[:1000000]}
 if len(told) > job["most"]:
     said["told"] += "\\n(%d characters more are not shown)" % (len(told) - job["most"])
 if job["keep"]:
@@ -84,10 +100,11 @@ if job["keep"]:
                 state["folders"].append(name)
             if info.isreg() or info.islnk():
                 with open(path, "rb") as file:
-                    state["files"][name] = "" if name == "data.db" else file.read().decode(errors="replace")
+                    data = outside(file.read()) if roots else file.read()
+                state["files"][name] = "" if name == "data.db" else data.decode(errors="replace")
             if info.isreg():
-                with open(path, "rb") as file:
-                    tar.addfile(info, file)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
             else:
                 tar.addfile(info)
             if info.isdir():
@@ -113,11 +130,14 @@ sys.stdout.write(json.dumps(said))
 
 class BashSqlEnvironment(Environment):
     """A shell (bash where it is there) and SQLite in the sandbox, after InterCode (arXiv 2306.14898). The tools `look`
-    and `query` run on a copy, so a search may try them; `bash` and `sql` change the state. Differs: each command has a
-    process of its own (`cd` does not last), and the state is kept here between commands (folders, links and modes
-    included), so that looking needs no undoing.
+    and `query` run on a copy, so a search may try them; `bash` and `sql` change the state. Each command has a process
+    of its own, and begins in the folder in which the one before it ended; the state is kept here between commands
+    (folders, links and modes included), so that looking needs no undoing. With `at_root` in the problem these names are
+    reached from `/` too, as `/testbed`.
 
-    What is wanted has any of these; what is named has to be so:
+    What is wanted is `{"bash": "command"}` or `{"sql": "query"}`, a right one, and is graded as InterCode does: what
+    has changed, new files and the last output, or the last rows, have to be as after that (`reward` tells the share).
+    Or it has any of these; what is named has to be so:
 
     - `answer`: the answer, case and spaces apart; a number by its value
     - `rows`: `[["cell", …], …]`, what the last statement gave, in no order, or in this one with `"ordered": true`
@@ -126,7 +146,8 @@ class BashSqlEnvironment(Environment):
       are; a task that names none of the three wants them as they were
     - `folders` `["name"]`: all that there are; `modes` `{"name": "755"}`: of these
 
-    Fidelity: variant (rows, output and state are right or not, without a share); held by `intercode-sql`.
+    Fidelity: variant (SQLite in the place of MySQL; their rewards are exact); held by `intercode-sql`,
+    `intercode-bash`.
     """
 
     sandbox: str = "auto"
@@ -136,12 +157,16 @@ class BashSqlEnvironment(Environment):
     """The folder between two commands."""
     _state: dict[str, Any] = PrivateAttr(default_factory=dict[str, Any])
     _first: dict[str, Any] = PrivateAttr(default_factory=dict[str, Any])
-    """The state before the first command."""
+    """What there was before the first command: the runner's reply."""
+    _at: str = PrivateAttr(default=".")
+    """The folder in which the last command has ended."""
     _rows: list[list[str]] | None = PrivateAttr(default=None)
     """What the last statement gave."""
     _output: str | None = PrivateAttr(default=None)
     """What the last command of the shell said."""
     _begun: bool = PrivateAttr(default=False)
+    _roots: list[str] = PrivateAttr(default_factory=list[str])
+    """Names in the folder that are reached from `/` too."""
     _turn: asyncio.Lock = PrivateAttr(default_factory=asyncio.Lock)
     _made: list[str] = PrivateAttr(default_factory=list[str])
 
@@ -205,13 +230,17 @@ class BashSqlEnvironment(Environment):
     async def grade(self, answer: JsonValue, wanted: JsonValue) -> bool:
         """Return whether the answer, what was last seen, and the state are the wanted ones. Raises `ToolError` for what
         says nothing of any of them."""
+        if isinstance(wanted, dict) and wanted.keys() & _GOLD:
+            return await self.reward(wanted) >= 1
         if not isinstance(wanted, dict) or not wanted or not wanted.keys() <= _WANTED:
             raise ToolError(
-                'a wanted state is {"answer": …, "files": {"name": "text"}, "tables": {"name": [["cell"]]}}'
+                'a wanted state is {"answer": …, "files": {"name": "text"}, "tables": {"name": [["cell"]]}}, or a '
+                'right command {"bash": "rm a.txt"}'
             )
         state, want = await self.state(), cast("dict[str, Any]", wanted)
         whole = {"files", "tables", "links"}
-        asked = {"files": {}, "tables": {}, "links": {}} if whole & want.keys() else {n: self._first[n] for n in whole}
+        first = self._first["state"]
+        asked = {"files": {}, "tables": {}, "links": {}} if whole & want.keys() else {n: first[n] for n in whole}
         asked |= {name: want[name] for name in whole & want.keys()}
         asked["tables"] = {name: _cells(rows, False) for name, rows in asked["tables"].items()}
         ordered = want.get("ordered") is True
@@ -225,12 +254,35 @@ class BashSqlEnvironment(Environment):
             and ("rows" not in want or _cells(self._rows or [], ordered) == _cells(want["rows"], ordered))
         )
 
+    async def reward(self, wanted: JsonValue) -> float:
+        """Return InterCode's reward, from 0 to 1, for `{"bash": "command"}` or `{"sql": "query"}`. Raises `ToolError`
+        for anything else, and for a query that cannot be run."""
+        async with self._turn:
+            await self._begin()
+            match wanted:
+                case {"bash": str(command), **rest} if not rest:
+                    gold = await self._ran("shell", command, tar=self._first["tar"])
+                    return of_shell(
+                        self._first["state"], self._state, gold["state"], self._output or "", gold["output"]
+                    )
+                case {"sql": str(query), **rest} if not rest:
+                    gold = await self._ran("sql", query, tar=self._first["tar"])
+                    if gold["code"]:
+                        raise ToolError(f"the right query cannot be run: {gold['told']}")
+                    return 0.0 if self._rows is None else of_rows(self._rows, gold["rows"] or [])
+                case _:
+                    raise ToolError('a right command is {"bash": "rm a.txt"}, a right query {"sql": "select 1"}')
+
     async def _begin(self) -> None:
-        if not self._begun:
-            self._begun = True
-            given: Any = json.loads(self.text)
-            await self._run("sql", given.get("sql", ""), keep=True, files=given.get("files", {}))
-            self._first, self._rows = self._state, None
+        if self._begun:
+            return
+        given: Any = json.loads(self.text)
+        self._roots = list(given.get("at_root", []))
+        await self._run("sql", given.get("sql", ""), keep=True, files=given.get("files", {}))
+        if given.get("setup"):
+            await self._run("shell", given["setup"], keep=True)
+        self._first = {"state": self._state, "tar": self._tar}
+        self._rows, self._output, self._at, self._begun = None, None, ".", True
 
     async def _do(self, kind: str, command: str, keep: bool) -> str:
         async with self._turn:
@@ -240,17 +292,10 @@ class BashSqlEnvironment(Environment):
             return await self._run(kind, command, keep)
 
     async def _run(self, kind: str, command: str, keep: bool, files: dict[str, str] | None = None) -> str:
-        job = {"files": files or {}, "tar": self._tar, "kind": kind, "command": command, "keep": keep}
-        limits = self._sandbox.limits.model_copy(update={"output": 4 << 20})
-        program = Program(code=_RUNNER, stdin=json.dumps(job | {"most": _MOST, "rows": _ROWS}),
-                          limits=SandboxLimits.model_validate(limits))  # fmt: skip
-        outcome = await self._sandbox.run(program)
-        if outcome.status != "done" or outcome.cut:
-            what = {"timeout": "it took too long", "output": "too much was written"}.get(outcome.status, outcome.stderr)
-            raise ToolError(f"the command was ended, and changed nothing: {what[-500:]}")
-        report: Any = json.loads(outcome.stdout)
+        """Run a command, keep what has become of the folder, and return what the command report."""
+        report = await self._ran(kind, command, self._tar, keep, files, self._at)
         if keep:
-            self._tar, self._state = report["tar"], report["state"]
+            self._tar, self._state, self._at = report["tar"], report["state"], report["at"]
         if kind == "sql":
             self._rows = report["rows"]
         else:
@@ -258,7 +303,29 @@ class BashSqlEnvironment(Environment):
         told = report["told"]
         return told if not report["code"] else f"{told}\n(exit code {report['code']})".lstrip()
 
+    async def _ran(
+        self,
+        kind: str,
+        command: str,
+        tar: str,
+        keep: bool = True,
+        files: dict[str, str] | None = None,
+        at: str = ".",
+    ) -> dict[str, Any]:
+        """Run a command on a packed folder; return the runner's reply. Raises `ToolError`."""
+        job = {"files": files or {}, "tar": tar, "kind": kind, "command": command, "keep": keep, "at": at}
+        limits = self._sandbox.limits.model_copy(update={"output": 4 << 20})
+        job |= {"most": _MOST, "rows": _ROWS, "at_root": self._roots}
+        program = Program(code=_RUNNER, stdin=json.dumps(job), limits=SandboxLimits.model_validate(limits))  # fmt: skip
+        outcome = await self._sandbox.run(program)
+        if outcome.status != "done" or outcome.cut:
+            what = {"timeout": "it took too long", "output": "too much was written"}.get(outcome.status, outcome.stderr)
+            raise ToolError(f"the command was ended, and changed nothing: {what[-500:]}")
+        reply: dict[str, Any] = json.loads(outcome.stdout)
+        return reply
 
+
+_GOLD = frozenset(("bash", "sql"))
 _WANTED = frozenset(("answer", "rows", "ordered", "output", "files", "tables", "links", "folders", "modes"))
 
 

@@ -7,18 +7,16 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, ClassVar, cast
-
-from pydantic import Field, field_validator
+from typing import cast
 
 from plait.core.awaited import JoinHandle, Line, Pieces, Promise, StepFailed, StepHandle
-from plait.core.flow import Answerable, Context, Flow
+from plait.core.flow import Answerable, Context
 from plait.core.ops import Part as Piece, Text
-from plait.core.prompt import Prompt, Uses
-from plait.core.vocabulary import Most, N, Records, Threshold, Width
 
-from .._shared.steps import shortened
-from .._shared.sub_problems import HARDEST, GraphText, Part
+from ..._shared.steps import shortened
+from ..._shared.sub_problems import HARDEST, GraphText, Part
+from .options import ScaleOptions
+from .paper import in_order
 
 __all__ = ["Scale", "isotonic"]
 
@@ -42,7 +40,7 @@ _FINAL = "\n\nAnswer the question now.\n"
 _DIGITS = tuple("0123456789")
 
 
-class Scale(Flow):
+class Scale(ScaleOptions):
     """Selective allocation of compute (SCALE, arXiv 2512.00466).
 
     Several outlines are drawn and the model picks one. Before a step is done it is asked, in one token, how difficult
@@ -58,36 +56,18 @@ class Scale(Flow):
     where the paper does all in order; the difficulty is calibrated; an outline that cannot be read is left out, where
     the code asks again for ever. Defaults: 4 outlines, temperature 0.6, a threshold of 0.9.
 
-    Fidelity: variant (a graph of steps, calibrated difficulty); no oracle.
+    `variant=paper` is the authors' code: 8 outlines in JSON, one of which the model names, a score in [0, 1] for each
+    step of it before any is done, the question in the place of the last step, which always scores .9, and the steps in
+    order, thought through above `threshold` (.5 there). Only a reply that cannot be read is asked for three times,
+    where theirs asks without end.
+
+    Fidelity: variant (a graph of steps, calibrated difficulty, with `variant=paper` as theirs); held by `scale-paper`.
     """
-
-    answer_prompts: ClassVar[tuple[str, ...]] = ("hard",)
-
-    outline: Annotated[Prompt, Uses("question", "most")] = Prompt(thinking="off", max_tokens=512, temperature=0.6)
-    """An outline. Its template has `{question}` and `{most}`, the most steps."""
-    probe: Annotated[Prompt, Uses("question", "plans")] = Prompt(thinking="off")
-    """The question which of `{plans}` is best."""
-    judge: Annotated[Prompt, Uses()] = Prompt(thinking="off")
-    """The question how difficult a step is, in one digit, behind the step's own prompt."""
-    part: Annotated[Prompt, Uses("text")] = Prompt(max_tokens=256, temperature=0.6, begin="no-thinking")
-    """An easy step. Its template, behind the results that it builds on, has `{text}`, the step."""
-    hard: Annotated[Prompt, Uses("text")] = Prompt(max_tokens=2048, temperature=0.6)
-    """A hard step, and the answer. Give it a stronger `model`, if there is one."""
-    n: N = Field(default=4, le=9)
-    most: Most = Field(default=8, ge=2, le=100)
-    records: Records = ()
-    threshold: Threshold = Field(default=0.9, ge=0.0, le=1.0)
-    width: Width = Field(default=1, le=64)
-
-    @field_validator("records")
-    @classmethod
-    def _pairs(cls, records: Records) -> Records:
-        if any(len(record) != 2 for record in records):
-            raise ValueError("a record is a difficulty in [0, 1], and 1 where the easy way was right, else 0")
-        return records
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Pick an outline, do its steps as their needs allow, and answer."""
+        if self.variant == "paper":
+            return await in_order(self, ctx, question)
         parts = await self._outline(ctx, question)
         if not parts:
             return ctx.answer(await self._hard(ctx, question, "answer"), "no outline could be read: one hard step")
@@ -150,8 +130,7 @@ class Scale(Flow):
         label = f"{shortened(part.text)} ({'easy' if easy else 'hard'}, {difficulty:.2f})"
         if not easy:
             return await self._hard(ctx, [*known, *self.hard.parts(_OWN, text=part.text)], label)
-        chat = ctx.brief.task.chat()  # a text without roles has no turn that could begin
-        return await ctx.think(prompt, self.part if chat else self.part.model_copy(update={"begin": None}), label=label)
+        return await ctx.think(prompt, self.easy(ctx), label=label)
 
     async def _difficulty(self, ctx: Context, prompt: Sequence[str | Piece | StepHandle[object]], part: Part) -> float:
         """Return the expected mark in [0, 1]; what the outline says where no mark can be had."""
