@@ -17,16 +17,15 @@ from plait.core.tools.more import MORE_TOOLS, SHOWN
 from plait.core.tools.tool import Tool, ToolSpec, tool
 
 from .loading import AnyTool
+from .ranking import SentenceRanking, sentences, service_text
 
-__all__ = ["Catalog", "Words", "fused", "searcher"]
+__all__ = ["Catalog", "Words", "searcher"]
 
 EMBED = "embed"
 """Name of the tool whose vectors are used, if a run has it (`plait.workers.tools.embed`)."""
 MOST = 200
 """Most tools that one search returns."""
 _APART = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\W]+")
-_CONSTANT = 60
-"""Of reciprocal rank fusion (Cormack et al., SIGIR 2009)."""
 _KEPT = 8
 """Catalogs of different sets of tools that are kept."""
 
@@ -44,31 +43,22 @@ class Words:
             raise ToolError("a search by words needs the package bm25s: pip install 'plait[retrieval]'") from None
         tokens = [_words(text) for text in texts]
         self._index: Any = bm25s.BM25()
-        self._empty = not any(tokens)
+        self._empty, self._count = not any(tokens), len(tokens)
         if not self._empty:
             self._index.index(tokens, show_progress=False)
 
+    def scores(self, query: str) -> Any:
+        """Return a number for each text, 0 for one that shares no word with the query."""
+        import numpy as np
+
+        wanted = [] if self._empty else [word for word in _words(query) if word in self._index.vocab_dict]
+        return self._index.get_scores(wanted) if wanted else np.zeros(self._count)
+
     def ranked(self, query: str) -> list[int]:
         """Return the places of the texts that share a word with the query, best first; of equals the first."""
-        wanted = [] if self._empty else [word for word in _words(query) if word in self._index.vocab_dict]
-        if not wanted:
-            return []
-        scores = self._index.get_scores(wanted)
+        scores = self.scores(query)
         order = (-scores).argsort(kind="stable")
         return [int(place) for place in order if scores[place] > 0]
-
-
-def fused(*rankings: Sequence[int]) -> list[int]:
-    """Return one ranking of several: each adds 1 / (60 + rank) to what it ranks (reciprocal rank fusion).
-
-    >>> fused([0, 1, 2], [2, 1])
-    [2, 1, 0]
-    """
-    scores: dict[int, float] = {}
-    for ranking in rankings:
-        for rank, place in enumerate(ranking, 1):
-            scores[place] = scores.get(place, 0.0) + 1 / (_CONSTANT + rank)
-    return sorted(scores, key=lambda place: (-scores[place], place))
 
 
 class Catalog:
@@ -84,24 +74,27 @@ class Catalog:
         for place, made in enumerate(self._made):
             for what in made:
                 self._makers.setdefault(what, []).append(place)
-        families: dict[str, list[int]] = {}
-        for place, spec in enumerate(specs):
-            families.setdefault(spec.name.rpartition(".")[0], []).append(place)
-        self._families = list(families.values()) if 1 < len(families) < len(specs) else []
-        """Tools of one service, such as `mail.send` and `mail.list`: what is wanted of it is often several of them."""
-        told = [" ".join(self.texts[place] for place in members) for members in self._families]
-        self._family_words = Words(told) if told else None
-        self.vectors: Any = None
-        """A row of length 1 for each tool, once they were asked for."""
+        services: dict[str, list[int]] = {}
+        for place, spec in enumerate(specs):  # a tool without a service is one by itself
+            services.setdefault(spec.name.rpartition(".")[0] or spec.name, []).append(place)
+        self._named = 1 < len(services) < len(specs)
+        """Tools are those of services, such as `mail.send` and `mail.list`: what is wanted of one is often several."""
+        self.short = [f"{_plain(spec.name)}. {spec.description}" for spec in specs]
+        """What the vector of a tool is made of."""
+        self.services = [
+            service_text(_plain(name), [self.short[place].removeprefix(f"{_plain(name)}: ") for place in members])
+            for name, members in services.items()
+        ]
+        """The same of each service."""
+        self._ranking = SentenceRanking(list(services.values()), Words(self.services).scores, Words(self.short).scores)
+        self.vectors: tuple[Any, Any] | None = None
+        """A row of length 1 for each service and each tool, once they were asked for."""
 
-    def search(self, query: str, k: int, vector: Sequence[float] | None = None, producers: bool = True) -> list[int]:
-        """Return the places of at most `k` tools, best first. `producers`: a tool is followed by one that makes what it
-        needs, the best ranked one, unless one that is chosen already does."""
-        ranking = self._words.ranked(query)
-        if vector is not None:
-            ranking = fused(ranking, self._near(vector))
-        if self._family_words is not None:
-            ranking = fused(ranking, self._by_family(query, ranking))
+    def search(self, query: str, k: int, vectors: Any = None, producers: bool = True) -> list[int]:
+        """Return the places of at most `k` tools, best first. `vectors`: those of the query and of its sentences.
+        `producers`: a tool is followed by one that makes what it needs, the best ranked one, unless one that is chosen
+        already does."""
+        ranking = self._ranked(query, vectors)
         if not producers:
             return ranking[:k]
         rank = {place: at for at, place in enumerate(ranking)}
@@ -112,15 +105,16 @@ class Catalog:
             self._add(place, chosen, rank)
         return list(chosen)[:k]
 
-    def _by_family(self, query: str, ranking: Sequence[int]) -> list[int]:
-        """Return the tools of the families whose texts fit best, those of a family as they are ranked."""
-        assert self._family_words is not None
-        rank = {place: at for at, place in enumerate(ranking)}
-        best = self._family_words.ranked(query)[:MOST]
-        last = len(self.specs)
-        return [
-            place for at in best for place in sorted(self._families[at], key=lambda one: (rank.get(one, last), one))
-        ]
+    def _ranked(self, query: str, vectors: Any) -> list[int]:
+        if not self.specs or (vectors is None and not self._named):
+            return self._words.ranked(query)
+        services, tools = self.vectors or (None, None)
+        scores = self._ranking.scores(query, vectors, services, tools)
+        order = [int(place) for place in (-scores).argsort(kind="stable")]
+        if vectors is not None:
+            return order
+        shared = {at for at, score in enumerate(self._ranking.service_scores(query)) if score > 0}
+        return [place for place in order if self._ranking.of[place] in shared]
 
     def _add(self, place: int, chosen: dict[int, None], rank: Mapping[int, int]) -> None:
         """Choose a tool, and what makes that which it needs, and so on."""
@@ -137,12 +131,6 @@ class Catalog:
                 others = [maker for maker in makers if what not in self._needs[maker]] or makers
                 if others:
                     todo.append(min(others, key=lambda other: (rank.get(other, len(self.specs)), other)))
-
-    def _near(self, vector: Sequence[float]) -> list[int]:
-        import numpy as np
-
-        against = np.asarray(vector, dtype=float)
-        return [int(place) for place in (-(self.vectors @ against)).argsort(kind="stable")]
 
 
 def searcher(known: Callable[[str], Mapping[str, AnyTool]]) -> Tool[..., Any]:
@@ -166,29 +154,30 @@ def searcher(known: Callable[[str], Mapping[str, AnyTool]]) -> Tool[..., Any]:
                     del catalogs[next(iter(catalogs))]
                 catalogs[key] = await asyncio.to_thread(Catalog, [tool.spec for tool in tools.values()])
             catalog = catalogs[key]
-            vector = await _vector(catalog, query, known(ctx.run).get(EMBED), ctx)
+            vectors = await _vectors(catalog, query, known(ctx.run).get(EMBED), ctx)
         left_out = frozenset(without or ())
         wanted = max(1, min(k, MOST))
-        places = catalog.search(query, wanted + len(left_out), vector)
+        places = catalog.search(query, wanted + len(left_out), vectors)
         specs = [catalog.specs[place] for place in places if catalog.specs[place].name not in left_out]
         return [_row(spec) for spec in specs[:wanted]]
 
     return tool(name=MORE_TOOLS)(search)
 
 
-async def _vector(catalog: Catalog, query: str, embed: AnyTool | None, ctx: ToolContext) -> list[float] | None:
-    """Return a query's vector, of length 1, and see to it that the tools have theirs; nothing without a tool for it."""
+async def _vectors(catalog: Catalog, query: str, embed: AnyTool | None, ctx: ToolContext) -> Any:
+    """Return the vectors of a query and of its sentences, each of length 1, and see to it that services and tools have
+    theirs; nothing without a tool for it."""
     if embed is None or not catalog.specs:
         return None
-    import numpy as np
-
     if catalog.vectors is None:
-        catalog.vectors = _unit(await _embedded(embed, catalog.texts, ctx))
-    (vector,) = await _embedded(embed, [query], ctx)
-    unit = _unit([vector])[0]
-    if unit.shape != catalog.vectors.shape[1:]:
-        raise ToolError(f"the tool {EMBED!r} gave vectors of {unit.shape[0]} and {catalog.vectors.shape[1]} numbers")
-    return cast("list[float]", np.asarray(unit).tolist())
+        texts = [*catalog.services, *catalog.short]
+        rows = _unit(await _embedded(embed, texts, ctx))
+        catalog.vectors = rows[: len(catalog.services)], rows[len(catalog.services) :]
+    vectors = _unit(await _embedded(embed, [query, *sentences(query)], ctx))
+    tools = catalog.vectors[1]
+    if vectors.shape[1:] != tools.shape[1:]:
+        raise ToolError(f"the tool {EMBED!r} gave vectors of {vectors.shape[1]} and {tools.shape[1]} numbers")
+    return vectors
 
 
 async def _embedded(embed: AnyTool, texts: Sequence[str], ctx: ToolContext) -> list[list[float]]:
@@ -226,6 +215,15 @@ def _told(spec: ToolSpec) -> str:
     known = schemas.arguments(spec.parameters)
     about = [f"{name} {schema.get('description', '')}" for name, schema in known.items()]
     return " ".join((spec.name, spec.name, spec.description, *about))
+
+
+def _plain(name: str) -> str:
+    """Return a tool's name in words, its service before it.
+
+    >>> _plain("mail_box.send_letter")
+    'mail box: send letter'
+    """
+    return name.replace("_", " ").replace(".", ": ")
 
 
 def _words(text: str) -> list[str]:

@@ -12,7 +12,7 @@ from plait.core.result import Failure
 from plait.core.tools.tool import Tool, ToolSpec
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools import Tools
-from plait.workers.tools.retrieve import Catalog, Words, fused
+from plait.workers.tools.retrieve import Catalog, Words
 from tests.workers.tools.tool_kit import job, last
 
 
@@ -69,9 +69,19 @@ def test_tools_of_the_service_that_a_query_is_about_come_before_others_that_shar
     assert apart.search("list", 2, producers=False) == [9, 10], "names without services are ranked by words alone"
 
 
-def test_rankings_are_fused_by_reciprocal_ranks():
-    assert fused([0, 1, 2], [2, 1]) == [2, 1, 0]
-    assert fused([3], []) == [3]
+def test_each_sentence_of_a_query_finds_its_tools_and_idle_talk_none():
+    def service(name: str, *tools: tuple[str, str]) -> list[ToolSpec]:
+        return [ToolSpec(name=f"{name}.{tool}", description=about) for tool, about in tools]
+
+    catalog = Catalog([
+        *service("films", ("search", "Find films by title"), ("cast", "Who plays in a film")),
+        *service("weather", ("today", "The weather of a city today"), ("week", "The weather of the next days")),
+        *service("mail", ("send", "Send a letter"), ("inbox", "Read letters")),
+        *service("pets", ("feed", "Feed a dog or a cat"), ("walk", "Walk the dog")),
+    ])  # fmt: skip
+    query = "My old dog is asleep, what a dog it is, a dear dog. Who plays in this film? Is the weather fine?"
+    found = {catalog.specs[place].name.partition(".")[0] for place in catalog.search(query, 6, producers=False)}
+    assert found == {"films", "weather", "pets"}, "no sentence drowns the others"
 
 
 @given(st.lists(st.text(max_size=12), max_size=6), st.text(max_size=20), st.integers(1, 9))
