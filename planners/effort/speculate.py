@@ -12,7 +12,7 @@ from pydantic import Field, JsonValue
 from plait.core.awaited import Line, StepFailed
 from plait.core.flow import Answerable, Context
 from plait.core.prompt import Prompt
-from plait.core.vocabulary import Depth, Rounds
+from plait.core.vocabulary import Depth, Rounds, Threshold, Width
 
 from .._shared.talk import Talk, ToolTurns, Turn
 
@@ -40,6 +40,12 @@ class Speculate(ToolTurns):
     the mean of Beta(1 + agreed, 1 + differed). A round of k steps takes ((m - 1) a + t) / m seconds a step, where
     m = (1 - q^k) / (1 - q), for seconds a of a draft's and t of a target's step; `price` says what tokens weigh.
 
+    With `width` 2 and more, several drafts of each step are tried side by side, each with target steps of its own
+    behind it: branches that hedge against a rejection, as SpecBranch has them within a token's reach (arXiv
+    2506.01979). The target may do what any of them does, so a step is foreseen with 1 - (1 - q)^width; branches that it
+    does not take are given up, in the middle of a step too. Equal drafts are one branch, so `draft.temperature` has to
+    be above 0. It is done where the agreement so far is below `threshold`.
+
     Differs from the paper: the window comes of this formula and not of a trained predictor; steps are compared by their
     calls and not by their text; no step of the target waits for an earlier one. Defaults: depth of 8, price 0.
 
@@ -59,6 +65,9 @@ class Speculate(ToolTurns):
     """Seconds that a token given up, or of the draft, has to save. 0: save seconds whatever it costs; with 0.01 a
     hundred tokens more have to save a second."""
     rounds: Rounds = 32
+    width: Width = Field(default=1, le=16)
+    threshold: Threshold = Field(default=1.0, ge=0.0, le=1.0)
+    """The agreement below which there are `width` drafts of a step, and else one. 1: always `width`."""
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Take steps, round after round, until one is the answer."""
@@ -82,31 +91,49 @@ class Speculate(ToolTurns):
         began = ctx.now()
         line = self._ask(talk, done, self.target, "target")
         pace.asked += 1
-        ahead = Ahead()
-        guess = ctx.gather(*([self._ahead(ctx, talk, pace, done, window, ahead)] if window > 1 else []))
+        branches = [Ahead() for _ in range(pace.branches(self.width, self.threshold) if window > 1 else 0)]
+        guesses = [
+            ctx.gather(self._ahead(ctx, talk, pace, done, window, branch, branches[:place]))
+            for place, branch in enumerate(branches)
+        ]
         await line
         pace.target.add(ctx.now() - began, line.tokens)
         turn = talk.read(line, done)
-        foreseen = ahead.turn is not None and talk.same(turn, ahead.turn)
-        if ahead.turn is not None:
+        right = next((i for i, branch in enumerate(branches) if branch.turn and talk.same(turn, branch.turn)), None)
+        if any(branch.turn for branch in branches):
             pace.compared += 1
-            pace.agreed += foreseen
-        if not foreseen or turn.final or not talk.free(turn):
-            ctx.cancel(guess, "the target does something else")
+            pace.agreed += right is not None
+        going_on = right is not None and not turn.final and talk.free(turn)
+        for place, guess in enumerate(guesses):
+            if not going_on or place != right:
+                ctx.cancel(guess, "the target does something else")
+        if right is None or not going_on:
             return [turn]
-        (rest,) = await guess
-        return [turn if ahead.observed is None else ahead.observed, *rest]
+        (rest,) = await guesses[right]
+        observed = branches[right].observed
+        return [turn if observed is None else observed, *rest]
 
     async def _ahead(
-        self, ctx: Context, talk: Talk, pace: SpeculationRecord, done: Sequence[Turn], window: int, ahead: Ahead
+        self,
+        ctx: Context,
+        talk: Talk,
+        pace: SpeculationRecord,
+        done: Sequence[Turn],
+        window: int,
+        ahead: Ahead,
+        others: Sequence[Ahead] = (),
     ) -> list[Turn]:
-        """Draft the step after `done`, and return what the target makes of those behind it."""
+        """Draft the step after `done`, and return what the target makes of those behind it. `others`: drafts of the
+        same step that began before, of which an equal one goes on in its place."""
         began = ctx.now()
         try:
             line = await self._ask(talk, done, self.draft, "draft")
         except StepFailed:
             return []
-        ahead.turn = turn = talk.read(line, done)
+        turn = talk.read(line, done)
+        if any(other.turn and talk.same(turn, other.turn) for other in others):
+            return []
+        ahead.turn = turn
         if turn.final or not talk.free(turn):
             return []
         ahead.observed = await talk.observed(turn) if turn.calls else turn
@@ -161,6 +188,10 @@ class SpeculationRecord:
 
     def __str__(self) -> str:
         return f"{self.agreed} of {self.compared} drafted steps were right; the target was asked {self.asked} times"
+
+    def branches(self, width: int, threshold: float) -> int:
+        """Return how many drafts a step has: `width`, or one where one is right often enough."""
+        return width if width > 1 and (1 + self.agreed) / (2 + self.compared) < threshold else 1
 
     def window(self, most: int, price: float) -> int:
         """Return how many steps the next round shall have."""

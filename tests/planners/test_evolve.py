@@ -213,3 +213,93 @@ def test_what_is_needed_is_said(task: str) -> None:
     with Orchestrator(workers=[Scripted([Reply(text=FAST)])], journal=None) as orchestrator:
         assert "give tools=Sandbox().tools()" in str(orchestrator.run(PROBLEM, task="code", planner=Evolve()).failure)
         assert 'task="code"' in str(orchestrator.run("Why?", task=task, planner=Evolve()).failure)
+
+
+def judged(replies: list[Reply], evaluate: Any, **options: Any) -> Any:
+    with Orchestrator(workers=[Scripted(replies)], tools=[evaluate], journal=None) as orchestrator:
+        return orchestrator.run(PROBLEM, task="code", planner=Evolve.model_validate({"n": 1, **options}))
+
+
+def numbered(number: int) -> str:
+    return f"```python\ndef ordered(items):\n    return {number}\n```"
+
+
+def test_a_users_evaluate_of_several_metrics_says_what_is_better_and_the_model_is_told() -> None:
+    @tool
+    def evaluate(program: str, stage: int) -> dict[str, Any]:
+        """Judge."""
+        number = int(program.split()[-1])
+        return {"short": 1.0, "high": float(number), "failure": f"it is only {number}"}
+
+    replies = [Reply(when=r"Its score is 3 \(short 1, high 5\). it is only 5", text=numbered(9)),
+               Reply(when="Improve", text=numbered(5)), Reply(text=numbered(1))]  # fmt: skip
+    answer = judged(replies, evaluate, rounds=3, shown=0)
+    assert answer.answer.endswith("return 9") and "score 5 (short 1, high 9)" in answer.why
+
+
+def test_a_cascade_asks_the_dear_stages_only_of_what_is_good_enough() -> None:
+    asked: list[tuple[int, int]] = []
+
+    @tool
+    def evaluate(program: str, stage: int) -> dict[str, float]:
+        """Judge."""
+        number = int(program.split()[-1])
+        asked.append((number, stage))
+        return {"score": float(number)}
+
+    replies = [Reply(text=numbered(1), times=1), Reply(text=numbered(4))]
+    answer = judged(replies, evaluate, rounds=2, cascade=[3.0])
+    assert asked == [(1, 1), (4, 1), (4, 2)] and answer.answer.endswith("return 4")
+
+
+def test_changes_are_made_in_the_parent_and_what_fits_nowhere_is_left_out() -> None:
+    @tool
+    def evaluate(program: str, stage: int) -> dict[str, float]:
+        """Judge."""
+        return {"score": float(program.split()[-1])}
+
+    change = "<<<<<<< SEARCH\n    return 1\n=======\n    return 7\n>>>>>>> REPLACE"
+    replies = [Reply(when="score is 7", text=change), Reply(when="SEARCH", text=change), Reply(text=numbered(1))]
+    answer = judged(replies, evaluate, rounds=3, shown=0, diffs=True)
+    assert answer.answer == "def ordered(items):\n    return 7" and "2 different of 3 programs" in answer.why
+
+
+@pytest.mark.parametrize("reply", [[1], "high"])
+def test_an_evaluate_that_returns_no_numbers_by_name_is_said(reply: Any) -> None:
+    @tool
+    def evaluate(program: str, stage: int) -> Any:
+        """Judge."""
+        return reply
+
+    assert "returns numbers by name" in str(judged([Reply(text=numbered(1))], evaluate, rounds=1).failure)
+
+
+@pytest.mark.parametrize("slow", [1, 2, 3])
+def test_what_comes_out_does_not_depend_on_which_island_is_slow(slow: int) -> None:
+    """The same programs are asked for, with the same parents, whichever island's evaluations take long."""
+    prompts: dict[str, str] = {}
+
+    def outcome(job: Job, random: Random) -> Result:
+        if not isinstance(job.op, Think):
+            return Result(value={"score": float(sum(map(ord, str(job.op.args["program"]))) % 97)})
+        name = job.step.rpartition("/")[2].split(":")[-1]
+        prompts[name] = "".join(part.text for part in job.op.prompt if isinstance(part, Text))
+        tokens = 4000 if name.startswith(f"program-{slow}.") else 30
+        body = name.replace("-", "_").replace(".", "_")
+        return Result(value=f"```python\ndef ordered(x):\n    return '{body}'\n```", usage=Usage(completion=tokens))
+
+    @tool
+    def evaluate(program: str, stage: int) -> dict[str, float]:
+        """Judge."""
+        return {}
+
+    request = Request(text=PROBLEM, task=Plugin(name="code"), seed=1)
+    done = simulate(
+        request, planner=Evolve(n=3, rounds=12), hosts=[Host("h", slots=8)], outcome=outcome, tools=[evaluate.spec]
+    )
+    assert done.status == "done", done.failure
+    LOCKSTEP.setdefault("prompts", prompts)
+    assert prompts == LOCKSTEP["prompts"] and len(prompts) == 36
+
+
+LOCKSTEP: dict[str, dict[str, str]] = {}

@@ -6,7 +6,7 @@ from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context
 
 from ..._shared.functions import RUN_PYTHON, problem_of
-from .islands import Evolution
+from .islands import EVALUATE, Evolution
 from .options import EvolveOptions
 
 __all__ = ["Evolve"]
@@ -23,11 +23,16 @@ class Evolve(EvolveOptions):
     the median absolute deviation. Lines that were taken out before are named to the model, and those that come back
     are counted.
 
+    A tool `evaluate(program, stage)` of the run takes the place of the public cases: it returns numbers by name, such
+    as `{"speed": 3.5, "right": 1}`, and what is better has the higher `score` among them, or the higher mean where
+    there is none. A text `failure` is shown to the model. With `cascade` it is asked stage by stage, cheap ones first.
+    With `diffs` the model changes its parent by blocks.
+
     After OpenEvolve and ParEVO (arXiv 2603.02510) and the line histories of EvoTrace. Differs: there is a slope below
     full correctness, islands exchange programs, and the tests that grade are never seen: public cases score, hidden
-    ones are the grader's (`plait eval code`). Needs the task `code` and the tool `run_python`. The islands race: a
-    program that moves to another, and a line that is taken out, is there when it is there, so a seed does not fix the
-    answer; its `why` says so. Defaults: 4 islands, 8 generations each, 5 timed runs.
+    ones are the grader's (`plait eval code`). Needs the task `code`, and the tool `run_python` or `evaluate`. All
+    islands make a generation, then programs move, so what comes out does not depend on who was quicker (measured times
+    apart). Defaults: 4 islands, 8 generations each, 5 timed runs.
 
     Fidelity: idea; no oracle.
     """
@@ -35,6 +40,10 @@ class Evolve(EvolveOptions):
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Let the islands grow, and return the best program."""
         entry, public = problem_of(ctx.brief.task, "evolve")
-        if RUN_PYTHON not in {spec.name for spec in ctx.brief.tools}:
-            raise PlannerError(f"evolve runs programs with the tool {RUN_PYTHON!r}: give tools=Sandbox().tools()")
-        return await Evolution(self, ctx, question, entry, public).answer()
+        tools = {spec.name for spec in ctx.brief.tools}
+        if not tools & {RUN_PYTHON, EVALUATE}:
+            raise PlannerError(
+                f"evolve runs programs with the tool {RUN_PYTHON!r} (give tools=Sandbox().tools()) or has them judged "
+                f"by a tool {EVALUATE!r} of yours"
+            )
+        return await Evolution(self, ctx, question, entry, public, EVALUATE in tools).answer()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 
 from pydantic import JsonValue
 
@@ -17,12 +19,23 @@ from ..._shared.functions import RUN_PYTHON, Cases, shown
 from .options import EvolveOptions
 from .population import Grid, Member, spread
 
-__all__ = ["Evolution"]
+__all__ = ["EVALUATE", "Evolution"]
 
 PARENT = "\n\nImprove this program:\n\n```python\n{program}\n```\n{verdict}\n"
 OTHERS = "\nOther programs, with what became of them:\n"
 GONE = "\nThese lines were tried before and taken out:\n{lines}\n"
-ASK = "{question}{others}{parent}{gone}\nWrite the whole new program in a ```python block.\n"
+ASK = "{question}{others}{parent}{gone}\n{form}\n"
+WHOLE = "Write the whole new program in a ```python block."
+DIFFS = """Write what to change in it, each change as
+
+<<<<<<< SEARCH
+lines that are there
+=======
+lines in their place
+>>>>>>> REPLACE"""
+EVALUATE = "evaluate"
+"""The user's tool that judges a program."""
+_BLOCK = re.compile(r"<{5,} SEARCH\n(.*?)\n?={5,}\n(.*?)\n?>{5,} REPLACE", re.DOTALL)
 _SHOWN_LINES = 8
 MIGRATE = 5
 """After how many generations the best goes to the next island."""
@@ -31,7 +44,10 @@ MIGRATE = 5
 class Evolution:
     """One run."""
 
-    def __init__(self, options: EvolveOptions, ctx: Context, question: str, entry: str, public: Cases) -> None:
+    def __init__(
+        self, options: EvolveOptions, ctx: Context, question: str, entry: str, public: Cases, judged: bool = False
+    ) -> None:
+        self._judged = judged
         self._options, self._ctx, self._question, self._entry, self._public = options, ctx, question, entry, public
         self.islands = [Grid() for _ in range(options.n)]
         self._known: dict[str, Promise[Member]] = {}
@@ -43,7 +59,15 @@ class Evolution:
 
     async def answer(self) -> Answerable:
         ctx = self._ctx
-        await ctx.first((self._grow(i) for i in range(len(self.islands))), ok=lambda solved: solved)
+        for generation in range(1, self._options.rounds + 1):
+            ended = await ctx.gather(*(self._grow(island, generation) for island in range(len(self.islands))))
+            for parent, member in ended:  # the history of lines is theirs together, in the order of islands
+                if parent is not None and member is not None:
+                    self._compare(parent.program, member.program)
+            if any(self._is_enough(member) for _, member in ended):
+                break
+            if generation % MIGRATE == 0:
+                self._migrate()
         whole = Grid()
         for grid in self.islands:
             for member in grid.cells.values():
@@ -55,32 +79,49 @@ class Evolution:
         time = "" if best.seconds is None else f", {best.seconds * 1e3:.3g} ms (MAD {best.mad * 1e3:.2g})"
         back = f"; {self.returned} of {self.added} added lines had been taken out before" if self.added else ""
         passed = f"passes {best.cases - len(best.failing)} of {best.cases} public cases"
-        race = "; the islands raced" if len(self.islands) > 1 else ""
+        if best.score is not None:
+            passed = f"score {best.score:.4g} ({_told(best.metrics)})"
         many = f"{len(self._known)} different of {self.written} programs"
-        return ctx.answer(best.program, f"{passed}{time}; {many}{back}{race}")
+        return ctx.answer(best.program, f"{passed}{time}; {many}{back}")
 
-    async def _grow(self, island: int) -> bool:
-        """Make the generations of one island. True if a program passes all and time does not count."""
-        options, grid = self._options, self.islands[island]
-        for generation in range(1, options.rounds + 1):
-            parent = self._parent(grid)
-            try:
-                text = await self._written(island, generation, grid, parent)
-            except StepFailed:
-                continue
-            self.written += 1
-            program = self._ctx.brief.task.extract(text)
-            if not isinstance(program, str):
-                continue
-            if parent is not None:
-                self._compare(parent.program, program)
-            member = await self._member(program)
-            grid.add(member)
-            if not options.repeats and member.runs and not member.failing:
-                return True
-            if generation % MIGRATE == 0:
-                self.islands[(island + 1) % len(self.islands)].add(grid.ranked()[0])
-        return False
+    async def _grow(self, island: int, generation: int) -> tuple[Member | None, Member | None]:
+        """Make a generation of one island; return the parent and the new program."""
+        grid = self.islands[island]
+        parent = self._parent(grid)
+        try:
+            text = await self._written(island, generation, grid, parent)
+        except StepFailed:
+            return parent, None
+        self.written += 1
+        program = self._ctx.brief.task.extract(self._whole(text, parent))
+        if not isinstance(program, str):
+            return parent, None
+        member = await self._member(program)
+        grid.add(member)
+        return parent, member
+
+    def _is_enough(self, member: Member | None) -> bool:
+        """Whether a program ends the search: it passes all, and nothing else counts."""
+        counted = self._judged or self._options.repeats
+        return not counted and member is not None and member.runs and not member.failing
+
+    def _whole(self, text: str, parent: Member | None) -> str:
+        """Return a text with the whole program: blocks of changes are made in the parent. One that fits nowhere leaves
+        the text as it is."""
+        blocks = _BLOCK.findall(text) if self._options.diffs and parent is not None else []
+        program = "" if parent is None else parent.program
+        for old, new in blocks:
+            if old not in program:
+                return text
+            program = program.replace(old, new, 1)
+        return f"```python\n{program}\n```" if blocks else text
+
+    def _migrate(self) -> None:
+        """Send the best of each island to the next one."""
+        best = [ranked[0] if (ranked := grid.ranked()) else None for grid in self.islands]
+        for island, member in enumerate(best):
+            if member is not None:
+                self.islands[(island + 1) % len(self.islands)].add(member)
 
     def _parent(self, grid: Grid) -> Member | None:
         """Return the best program by half, else any of the grid."""
@@ -106,6 +147,7 @@ class Evolution:
                 others=OTHERS + told if told else "",
                 parent=PARENT.replace("{verdict}", _verdict(parent)).replace("{program}", parent.program),
                 gone=GONE.replace("{lines}", "\n".join(gone)) if gone else "",
+                form=DIFFS if options.diffs else WHOLE,
             )
         seed = derive(self._ctx.brief.request.seed, "evolve", name)
         return (await self._ctx.think(pieces, options.answer, name=name, seed=seed)).text
@@ -132,7 +174,26 @@ class Evolution:
                 raise
         return await known
 
+    async def _evaluated(self, program: str) -> Member:
+        """Have the user's tool judge a program, stage by stage."""
+        metrics: dict[str, float] = {}
+        failure = ""
+        for stage in range(1, len(self._options.cascade) + 2):
+            try:
+                reply = await self._ctx.call(EVALUATE, program=program, stage=stage)
+            except StepFailed as error:
+                return Member(program, False, (), 0, str(error), score=None)
+            if not isinstance(reply, dict):
+                raise PlannerError(f"the tool {EVALUATE!r} gave {reply!r:.80}: it returns numbers by name")
+            metrics |= {name: float(value) for name, value in reply.items() if isinstance(value, int | float)}
+            failure = str(reply.get("failure", ""))
+            if stage <= len(self._options.cascade) and _score(metrics) < self._options.cascade[stage - 1]:
+                break
+        return Member(program, True, (), 0, failure, score=_score(metrics), metrics=metrics)
+
     async def _run(self, program: str) -> Member:
+        if self._judged:
+            return await self._evaluated(program)
         inputs = [args for args, _ in self._public]
         reply, key = await self._said(lambda key: harness(program, self._entry, inputs, key))
         cells = outputs(reply, len(self._public), key)
@@ -171,7 +232,18 @@ class Evolution:
             return None, key  # a program that cannot be run is a failed one
 
 
+def _score(metrics: Mapping[str, float]) -> float:
+    """Return the metric `score`, or the mean of all."""
+    return metrics.get("score", fmean(metrics.values()) if metrics else 0.0)
+
+
+def _told(metrics: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+
+
 def _verdict(member: Member) -> str:
+    if member.score is not None:
+        return f"Its score is {member.score:.4g} ({_told(member.metrics)}). {member.failure}"
     if not member.runs:
         return f"It does not run. {member.failure}"
     if member.failing:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 
 __all__ = ["Grid", "Member", "better", "spread"]
@@ -25,6 +25,10 @@ class Member:
     """Median time of a pass over the public cases, if it passes them and was timed."""
     mad: float = 0.0
     """Median absolute deviation of that."""
+    score: float | None = None
+    """What the user's `evaluate` makes of it."""
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    """What that is made of."""
 
     @property
     def share(self) -> float:
@@ -48,10 +52,12 @@ def spread(times: Sequence[float]) -> tuple[float, float]:
 
 
 def better(a: Member, b: Member) -> bool:
-    """Return whether a is better than b: it runs, it passes more, or it is faster by more than noise (twice the larger
-    median absolute deviation)."""
+    """Return whether a is better than b: it runs, it passes more, it has a higher score, or it is faster by more than
+    noise (twice the larger median absolute deviation)."""
     if (a.runs, a.share) != (b.runs, b.share):
         return (a.runs, a.share) > (b.runs, b.share)
+    if a.score != b.score:
+        return b.score is None or (a.score is not None and a.score > b.score)
     if a.seconds is None or b.seconds is None:
         return a.seconds is not None and b.seconds is None
     return a.seconds < b.seconds - 2 * max(a.mad, b.mad)
