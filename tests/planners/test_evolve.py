@@ -245,10 +245,10 @@ def test_a_cascade_asks_the_dear_stages_only_of_what_is_good_enough() -> None:
         """Judge."""
         number = int(program.split()[-1])
         asked.append((number, stage))
-        return {"score": float(number)}
+        return {"score": float(number), "more": stage == 1 and number > 3}
 
     replies = [Reply(text=numbered(1), times=1), Reply(text=numbered(4))]
-    answer = judged(replies, evaluate, rounds=2, cascade=[3.0])
+    answer = judged(replies, evaluate, rounds=2)
     assert asked == [(1, 1), (4, 1), (4, 2)] and answer.answer.endswith("return 4")
 
 
@@ -259,8 +259,8 @@ def test_changes_are_made_in_the_parent_and_what_fits_nowhere_is_left_out() -> N
         return {"score": float(program.split()[-1])}
 
     change = "<<<<<<< SEARCH\n    return 1\n=======\n    return 7\n>>>>>>> REPLACE"
-    replies = [Reply(when="score is 7", text=change), Reply(when="SEARCH", text=change), Reply(text=numbered(1))]
-    answer = judged(replies, evaluate, rounds=3, shown=0, diffs=True)
+    replies = [Reply(when="score is 7", text=change), Reply(when="Improve", text=change), Reply(text=numbered(1))]
+    answer = judged(replies, evaluate, rounds=3, shown=0)
     assert answer.answer == "def ordered(items):\n    return 7" and "2 different of 3 programs" in answer.why
 
 

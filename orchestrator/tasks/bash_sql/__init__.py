@@ -29,6 +29,8 @@ class BashSqlProblem(Frozen):
     """Statements that make the database `data.db`."""
     setup: str = ""
     """Shell commands that make the rest of the folder."""
+    tables: bool = False
+    """Each CSV file is a table of `data.db` too, named as it."""
     at_root: tuple[str, ...] = ()
     """Names in the folder that are reached from `/` too: `testbed` as `/testbed`."""
 
@@ -42,7 +44,7 @@ class BashSql(Task):
     """
 
     set: str = ""
-    """A file of InterCode's problems; by default generated ones."""
+    """The set that questions are drawn from: a file of InterCode's problems; by default generated ones."""
 
     _problem: BashSqlProblem = PrivateAttr()
 
@@ -56,7 +58,7 @@ class BashSql(Task):
     def render(self, style: Style = "serial", width: int = 8) -> str:
         """Return what is asked, with the names of what there is; contents are to be looked at."""
         there = [f"files: {', '.join(self._problem.files)}"] if self._problem.files else []
-        there += ["the SQLite database data.db"] if self._problem.sql else []
+        there += ["the SQLite database data.db"] if self._problem.sql or self._problem.tables else []
         there += [f"/{name}" for name in self._problem.at_root]
         return f"{self._problem.prompt}\nThere are: {'; '.join(there) or 'no files'}.\n"
 

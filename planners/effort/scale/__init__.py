@@ -56,17 +56,17 @@ class Scale(ScaleOptions):
     where the paper does all in order; the difficulty is calibrated; an outline that cannot be read is left out, where
     the code asks again for ever. Defaults: 4 outlines, temperature 0.6, a threshold of 0.9.
 
-    `variant=paper` is the authors' code: 8 outlines in JSON, one of which the model names, a score in [0, 1] for each
+    `by=score` is the authors' code: 8 outlines in JSON, one of which the model names, a score in [0, 1] for each
     step of it before any is done, the question in the place of the last step, which always scores .9, and the steps in
     order, thought through above `threshold` (.5 there). Only a reply that cannot be read is asked for three times,
     where theirs asks without end.
 
-    Fidelity: variant (a graph of steps, calibrated difficulty, with `variant=paper` as theirs); held by `scale-paper`.
+    Fidelity: variant (a graph of steps, calibrated difficulty, with `by=score` as theirs); held by `scale-paper`.
     """
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Pick an outline, do its steps as their needs allow, and answer."""
-        if self.variant == "paper":
+        if self.by == "score":
             return await in_order(self, ctx, question)
         parts = await self._outline(ctx, question)
         if not parts:

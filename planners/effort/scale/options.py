@@ -28,8 +28,9 @@ class ScaleOptions(Flow):
     """An easy step. Its template, behind the results that it builds on, has `{text}`, the step."""
     hard: Annotated[Prompt, Uses("text")] = Prompt(max_tokens=2048, temperature=0.6)
     """A hard step, and the answer. Give it a stronger `model`, if there is one."""
-    variant: Literal["graph", "paper"] = "graph"
-    """`paper`: as the authors' code, whose scores are not calibrated."""
+    by: Literal["records", "score"] = "records"
+    """What decides how much effort a step gets: `records` of its difficulty, or the model's `score` as in the authors'
+    code."""
     n: N = Field(default=4, le=9)
     most: Most = Field(default=8, ge=2, le=100)
     records: Records = ()

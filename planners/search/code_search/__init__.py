@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from itertools import combinations, islice
@@ -19,6 +20,7 @@ from plait.core.vocabulary import N, Repairs
 
 from ..._shared.functions import RUN_PYTHON, problem_of, shown
 from .choose import Evidence, Rule, chosen, decided, mutual
+from .judged import INPUTS, Judged, inputs_in
 from .programs import (
     Candidate,
     Test,
@@ -67,10 +69,13 @@ class CodeSearch(Flow):
     tells programs apart is asked for where none could change the winner. A mutual check of programs and tests is told
     beside.
 
-    Needs the task `code` and the tool `run_python` of a sandbox: `tools=Sandbox().tools()`. Defaults: 8 samples, 1
-    repair, 8 tests, 3 pairs.
+    `by=judged` is S*'s own way to choose: the model writes inputs alone, and for each pair of behaviours an input
+    on which the two differ; both outputs are shown to it in both orders, and a verdict counts if it is the same twice.
 
-    Fidelity: variant (the model writes a case with what it wants, not an input alone); no oracle.
+    Needs the task `code` (or `humaneval`) and the tool `run_python` of a sandbox: `tools=Sandbox().tools()`. Defaults:
+    8 samples, 1 repair, 8 tests, 3 pairs.
+
+    Fidelity: variant (the model writes a case with what it wants, not an input alone, but with `by=judged`); no oracle.
     """
 
     answer: Annotated[Prompt, Uses()] = Prompt(max_tokens=1024, temperature=0.8)
@@ -81,6 +86,10 @@ class CodeSearch(Flow):
     """Writes tests without seeing a program."""
     judge: Annotated[Prompt, Uses("question", "a", "b")] = Prompt(max_tokens=1024, temperature=0.0)
     """Writes a test on which the programs `{a}` and `{b}` differ."""
+    probe: Annotated[Prompt, Uses("question", "input", "a", "b", "output_a", "output_b")] = Prompt(
+        max_tokens=1024, temperature=0.0
+    )
+    """Says which of two outputs is right, with `by=judged`; there `judge` writes the input."""
     n: N = 8
     repairs: Repairs = 1
     tests: int = Field(default=8, ge=0)
@@ -88,7 +97,8 @@ class CodeSearch(Flow):
     pairs: int = Field(default=3, ge=0)
     """Most pairs of behaviours for which a test that tells them apart is asked for."""
     by: Rule = "votes"
-    """What decides: `votes` of tests, `agreement` (votes times cluster) or the `majority` of behaviours."""
+    """What decides: `votes` of tests, `agreement` (votes times cluster), the `majority` of behaviours, or outputs that
+    the model has `judged`."""
     trace_guided: bool = False
     """Show a repair what each line did on the public case that failed, as EG-CFG does (arXiv 2506.10948, its guidance
     weight being 1). One run of the program more for each repair."""
@@ -139,6 +149,8 @@ class Searching:
             raise PlannerError(f"none of {options.n} samples has a program that defines {self._entry!r}")
         best = max(candidate.passed for candidate in self._candidates.values())
         pool = [candidate for candidate in self._candidates.values() if candidate.passed == best]
+        if options.by == "judged" and len(pool) > 1:
+            return await self._judged(pool, asked, best)
         tests = await self._written(asked)
         if len(pool) == 1:
             self.evidence = [(pool[0], Evidence(0.0, pool[0].weight, len(pool[0].program)))]
@@ -164,6 +176,18 @@ class Searching:
             f"{self._checked(pool, winner, tests)}"
         )
         return self._chosen(pool, pool[winner], best, why)
+
+    async def _judged(self, pool: Sequence[Candidate], asked: Line | None, best: int) -> Answerable:
+        """Choose as S* does."""
+        inputs = [args for args, _ in self._public]
+        with contextlib.suppress(StepFailed):
+            inputs += inputs_in((await asked).text, self._options.tests) if asked is not None else []
+        await self._matrix(pool, inputs)
+        groups = list(clusters_of(pool, list(dict.fromkeys(map(json.dumps, inputs)))).values())
+        judge = Judged(self._ctx, self._question, self._options.judge, self._options.probe, self._cells)
+        winner, wins = await judge.best(groups, self._options.pairs)
+        told = f"{len(groups)} behaviours, {judge.compared} pairs judged, of which it won {wins}"
+        return self._chosen(pool, winner, best, told)
 
     def _chosen(self, pool: Sequence[Candidate], winner: Candidate, best: int, why: str) -> Answerable:
         told = f"passes {best} of {len(self._public)} public cases; {len(self._candidates)} different programs, {why}"
@@ -270,7 +294,8 @@ class Searching:
 
     def _tests(self) -> Line:
         prompt = self._options.test
-        pieces = prompt.parts(TESTS, question=self._question, count=str(self._options.tests))
+        default = INPUTS if self._options.by == "judged" else TESTS
+        pieces = prompt.parts(default, question=self._question, count=str(self._options.tests))
         return self._ctx.think(pieces, prompt, name="tests")
 
     async def _written(self, asked: Line | None) -> list[Test]:

@@ -10,7 +10,7 @@ from typing import Literal
 
 __all__ = ["Evidence", "Rule", "chosen", "decided", "mutual"]
 
-Rule = Literal["votes", "agreement", "majority"]
+Rule = Literal["votes", "agreement", "majority", "judged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,12 @@ def chosen(evidence: Sequence[Evidence], rule: Rule = "votes") -> int:
 
     def key(i: int) -> tuple[float, float, int, int]:
         facts = evidence[i]
-        first = {"votes": facts.votes, "agreement": facts.votes * facts.cluster, "majority": float(facts.cluster)}[rule]
+        first = {
+            "votes": facts.votes,
+            "judged": facts.votes,
+            "agreement": facts.votes * facts.cluster,
+            "majority": float(facts.cluster),
+        }[rule]
         second = facts.cluster if rule == "votes" else facts.votes
         return (-first, -second, facts.length, i)
 

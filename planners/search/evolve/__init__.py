@@ -25,8 +25,9 @@ class Evolve(EvolveOptions):
 
     A tool `evaluate(program, stage)` of the run takes the place of the public cases: it returns numbers by name, such
     as `{"speed": 3.5, "right": 1}`, and what is better has the higher `score` among them, or the higher mean where
-    there is none. A text `failure` is shown to the model. With `cascade` it is asked stage by stage, cheap ones first.
-    With `diffs` the model changes its parent by blocks.
+    there is none. A text `failure` is shown to the model. While it returns `"more": true` it is asked for the next
+    stage, so that what is dear is measured of good programs alone. The model may write changes of its parent (blocks of
+    SEARCH and REPLACE) in the place of a whole program.
 
     After OpenEvolve and ParEVO (arXiv 2603.02510) and the line histories of EvoTrace. Differs: there is a slope below
     full correctness, islands exchange programs, and the tests that grade are never seen: public cases score, hidden

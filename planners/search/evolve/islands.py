@@ -24,15 +24,16 @@ __all__ = ["EVALUATE", "Evolution"]
 PARENT = "\n\nImprove this program:\n\n```python\n{program}\n```\n{verdict}\n"
 OTHERS = "\nOther programs, with what became of them:\n"
 GONE = "\nThese lines were tried before and taken out:\n{lines}\n"
-ASK = "{question}{others}{parent}{gone}\n{form}\n"
-WHOLE = "Write the whole new program in a ```python block."
-DIFFS = """Write what to change in it, each change as
+ASK = """{question}{others}{parent}{gone}
+Write the whole new program in a ```python block, or only what changes in it, each change as
 
 <<<<<<< SEARCH
 lines that are there
 =======
 lines in their place
->>>>>>> REPLACE"""
+>>>>>>> REPLACE
+"""
+MOST_STAGES = 8
 EVALUATE = "evaluate"
 """The user's tool that judges a program."""
 _BLOCK = re.compile(r"<{5,} SEARCH\n(.*?)\n?={5,}\n(.*?)\n?>{5,} REPLACE", re.DOTALL)
@@ -108,7 +109,7 @@ class Evolution:
     def _whole(self, text: str, parent: Member | None) -> str:
         """Return a text with the whole program: blocks of changes are made in the parent. One that fits nowhere leaves
         the text as it is."""
-        blocks = _BLOCK.findall(text) if self._options.diffs and parent is not None else []
+        blocks = _BLOCK.findall(text) if parent is not None else []
         program = "" if parent is None else parent.program
         for old, new in blocks:
             if old not in program:
@@ -147,7 +148,6 @@ class Evolution:
                 others=OTHERS + told if told else "",
                 parent=PARENT.replace("{verdict}", _verdict(parent)).replace("{program}", parent.program),
                 gone=GONE.replace("{lines}", "\n".join(gone)) if gone else "",
-                form=DIFFS if options.diffs else WHOLE,
             )
         seed = derive(self._ctx.brief.request.seed, "evolve", name)
         return (await self._ctx.think(pieces, options.answer, name=name, seed=seed)).text
@@ -178,16 +178,18 @@ class Evolution:
         """Have the user's tool judge a program, stage by stage."""
         metrics: dict[str, float] = {}
         failure = ""
-        for stage in range(1, len(self._options.cascade) + 2):
+        for stage in range(1, MOST_STAGES + 1):
             try:
                 reply = await self._ctx.call(EVALUATE, program=program, stage=stage)
             except StepFailed as error:
                 return Member(program, False, (), 0, str(error), score=None)
             if not isinstance(reply, dict):
                 raise PlannerError(f"the tool {EVALUATE!r} gave {reply!r:.80}: it returns numbers by name")
-            metrics |= {name: float(value) for name, value in reply.items() if isinstance(value, int | float)}
-            failure = str(reply.get("failure", ""))
-            if stage <= len(self._options.cascade) and _score(metrics) < self._options.cascade[stage - 1]:
+            more, failure = reply.get("more") is True, str(reply.get("failure", ""))
+            metrics |= {
+                name: float(value) for name, value in reply.items() if isinstance(value, int | float) and name != "more"
+            }
+            if not more:
                 break
         return Member(program, True, (), 0, failure, score=_score(metrics), metrics=metrics)
 

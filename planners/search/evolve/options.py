@@ -16,19 +16,15 @@ __all__ = ["EvolveOptions"]
 class EvolveOptions(Flow):
     """The fields of `Evolve`."""
 
-    answer: Annotated[Prompt, Uses("question", "others", "parent", "gone", "form")] = Prompt(
+    answer: Annotated[Prompt, Uses("question", "others", "parent", "gone")] = Prompt(
         max_tokens=1024, temperature=1.0, top_p=0.9
     )
     """Writes a program. Its template is for all but the first of an island, which are asked the question alone:
     `{parent}` is the program to improve with what became of it, `{others}` some others, `{gone}` lines that were taken
-    out before, `{form}` how the answer is written."""
+    out before. The reply is a whole program, or changes of the parent."""
     n: N = Field(default=4, le=64)
     rounds: Rounds = 8
     shown: Shown = 5
     repeats: int = Field(default=5, ge=0)
     """Timed runs of a program that passes all public cases. 0: time does not count, and the first that passes ends the
     search."""
-    diffs: bool = False
-    """The model writes blocks `<<<<<<< SEARCH`, `=======`, `>>>>>>> REPLACE` for its parent, and no whole program."""
-    cascade: tuple[float, ...] = ()
-    """What the score has to be after each of the first stages of the tool `evaluate`, so that the next one is run."""

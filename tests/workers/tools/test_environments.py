@@ -148,6 +148,33 @@ async def test_a_question_must_leave_things_as_they_were() -> None:
     assert not await place.grade("3", {"answer": 3})
 
 
+SALES = {"shop,month,sum\nNord,1,10\nNord,2,30.5\nSüd,1,\n": "sales.csv"}
+
+
+async def test_files_of_data_are_tables_and_a_table_is_an_answer() -> None:
+    files = {name: text for text, name in SALES.items()}
+    place = placed({"prompt": "Sum by shop?", "files": files, "tables": True})
+    told = await call(place, "query", "select shop, sum(sum), count(*) from sales group by shop")
+    assert told == "Nord|40.5|2\nSüd|None|1"
+    assert (await call(place, "look", "head -1 sales.csv")).startswith("shop,month")
+    assert await place.grade('[["süd", 1], ["Nord", 40.51]]', {"answer": [["Nord", 40.5], ["Süd", 1]], "within": 0.01})
+    assert "data.db" in Task(text=json.dumps({"prompt": "x", "files": files, "tables": True})).render()
+
+
+@pytest.mark.parametrize(
+    ("answer", "wanted", "right"),
+    [
+        ("40.6", {"answer": 40.5, "within": 0.01}, True), ("40.6", {"answer": 40.5}, False),
+        ("-40.5", {"answer": 40.5, "within": 0.5}, False), ("[3, 1]", {"answer": [1, 3]}, True),
+        ("[3, 1]", {"answer": [1, 3], "ordered": True}, False), ("[1, 3, 3]", {"answer": [1, 3]}, False),
+        ("1, 3", {"answer": [1, 3]}, False), ('[["a", 2]]', {"answer": [[2, "a"]]}, False),
+        ('[["b", 1.004], ["a", 1]]', {"answer": [["a", 1], ["b", 1]], "within": 0.01}, True),
+    ],
+)  # fmt: skip
+async def test_a_number_may_be_near_and_a_list_in_any_order(answer: str, wanted: Any, right: bool) -> None:
+    assert await placed(SINGERS).grade(answer, wanted) is right
+
+
 async def test_what_was_seen_last_is_graded() -> None:
     place = placed(SINGERS | {"files": {"a": "x y\n"}})
     assert not await place.grade(None, {"rows": []}), "nothing was asked"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any, cast
 
 from pydantic import JsonValue, PrivateAttr
@@ -13,9 +12,9 @@ from pydantic import JsonValue, PrivateAttr
 from plait.core.environment import Environment
 from plait.core.errors import ToolError
 from plait.core.tools.tool import Tool, tool
-from plait.core.values import as_text
 
 from ..sandbox import Program, Sandbox, SandboxLimits, shared
+from ._data_answers import alike
 from ._intercode import of_rows, of_shell
 
 __all__ = ["BashSqlEnvironment"]
@@ -25,7 +24,7 @@ _MOST = 8_000
 _ROWS = 200
 """Rows of a statement that are told."""
 _RUNNER = """
-import base64, io, json, os, re, shutil, sqlite3, stat, subprocess, sys, tarfile
+import base64, csv, io, json, os, re, shutil, sqlite3, stat, subprocess, sys, tarfile
 
 job = json.load(sys.stdin)
 os.mkdir("work")
@@ -35,6 +34,18 @@ for name, text in job["files"].items():
         os.makedirs(os.path.dirname(name), exist_ok=True)
     with open(name, "w", newline="") as file:
         file.write(text)
+for name in job["tables"]:
+    with open(name, newline="") as file:
+        head, *rows = csv.reader(file)
+    database = sqlite3.connect("data.db")
+    quoted = ['"%s"' % column.replace('"', '""') for column in head]
+    table = '"%s"' % os.path.splitext(os.path.basename(name))[0].replace('"', '""')
+    database.execute("create table %s (%s)" % (table, ", ".join(column + " numeric" for column in quoted)))
+    marks = ", ".join("?" for _ in head)
+    cells = ([cell or None for cell in row] for row in rows if len(row) == len(head))
+    database.executemany("insert into %s values (%s)" % (table, marks), cells)
+    database.commit()
+    database.close()
 if job["tar"]:
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(job["tar"]))) as tar:
         tar.extraction_filter = staticmethod(lambda info, path: info)
@@ -133,13 +144,14 @@ class BashSqlEnvironment(Environment):
     and `query` run on a copy, so a search may try them; `bash` and `sql` change the state. Each command has a process
     of its own, and begins in the folder in which the one before it ended; the state is kept here between commands
     (folders, links and modes included), so that looking needs no undoing. With `at_root` in the problem these names are
-    reached from `/` too, as `/testbed`.
+    reached from `/` too, as `/testbed`; with `tables` each CSV file is a table of the database as well.
 
     What is wanted is `{"bash": "command"}` or `{"sql": "query"}`, a right one, and is graded as InterCode does: what
     has changed, new files and the last output, or the last rows, have to be as after that (`reward` tells the share).
     Or it has any of these; what is named has to be so:
 
-    - `answer`: the answer, case and spaces apart; a number by its value
+    - `answer`: the answer, case and spaces apart; a number by its value, with `"within": 0.01` as near as a hundredth;
+      a list, or a table as a list of rows, as JSON, in no order (`"ordered": true`: in this one)
     - `rows`: `[["cell", …], …]`, what the last statement gave, in no order, or in this one with `"ordered": true`
     - `output`: what the last command of the shell said, spaces apart
     - `files` `{"name": "text"}`, `tables` `{"table": [["cell", …], …]}`, `links` `{"name": "target"}`: all that there
@@ -167,6 +179,8 @@ class BashSqlEnvironment(Environment):
     _begun: bool = PrivateAttr(default=False)
     _roots: list[str] = PrivateAttr(default_factory=list[str])
     """Names in the folder that are reached from `/` too."""
+    _tables: bool = PrivateAttr(default=False)
+    """CSV files are tables too."""
     _turn: asyncio.Lock = PrivateAttr(default_factory=asyncio.Lock)
     _made: list[str] = PrivateAttr(default_factory=list[str])
 
@@ -248,7 +262,7 @@ class BashSqlEnvironment(Environment):
             all(state[name] == asked[name] for name in whole)
             and ("folders" not in want or state["folders"] == sorted(want["folders"]))
             and all(state["modes"].get(name) == mode for name, mode in want.get("modes", {}).items())
-            and ("answer" not in want or (answer is not None and _key(answer) == _key(want["answer"])))
+            and ("answer" not in want or alike(answer, want["answer"], want.get("within", 0), ordered))
             and ("output" not in want or (self._output or "").split() == str(want["output"]).split())
             and ("rows" not in want or self._rows is not None)
             and ("rows" not in want or _cells(self._rows or [], ordered) == _cells(want["rows"], ordered))
@@ -277,7 +291,7 @@ class BashSqlEnvironment(Environment):
         if self._begun:
             return
         given: Any = json.loads(self.text)
-        self._roots = list(given.get("at_root", []))
+        self._roots, self._tables = list(given.get("at_root", [])), bool(given.get("tables"))
         await self._run("sql", given.get("sql", ""), keep=True, files=given.get("files", {}))
         if given.get("setup"):
             await self._run("shell", given["setup"], keep=True)
@@ -315,7 +329,8 @@ class BashSqlEnvironment(Environment):
         """Run a command on a packed folder; return the runner's reply. Raises `ToolError`."""
         job = {"files": files or {}, "tar": tar, "kind": kind, "command": command, "keep": keep, "at": at}
         limits = self._sandbox.limits.model_copy(update={"output": 4 << 20})
-        job |= {"most": _MOST, "rows": _ROWS, "at_root": self._roots}
+        tables = [name for name in files or () if self._tables and name.casefold().endswith(".csv")]
+        job |= {"most": _MOST, "rows": _ROWS, "at_root": self._roots, "tables": tables}
         program = Program(code=_RUNNER, stdin=json.dumps(job), limits=SandboxLimits.model_validate(limits))  # fmt: skip
         outcome = await self._sandbox.run(program)
         if outcome.status != "done" or outcome.cut:
@@ -326,19 +341,10 @@ class BashSqlEnvironment(Environment):
 
 
 _GOLD = frozenset(("bash", "sql"))
-_WANTED = frozenset(("answer", "rows", "ordered", "output", "files", "tables", "links", "folders", "modes"))
+_WANTED = frozenset(("answer", "within", "rows", "ordered", "output", "files", "tables", "links", "folders", "modes"))
 
 
 def _cells(rows: Sequence[Sequence[object]], ordered: bool) -> list[list[str]]:
     """Return rows of texts, sorted unless their order counts."""
     cells = [[str(cell) for cell in row] for row in rows]
     return cells if ordered else sorted(cells)
-
-
-def _key(answer: JsonValue) -> str:
-    """Return an answer without regard to case and spaces; a number as its value."""
-    text = " ".join(as_text(answer).split()).casefold()
-    try:
-        return str(Fraction(text.removesuffix(".").replace("_", "?")))
-    except (ValueError, ZeroDivisionError):
-        return text
