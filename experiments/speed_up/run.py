@@ -33,7 +33,7 @@ __all__ = ["SETTINGS", "main", "page", "run", "written"]
 FOLDER = Path(__file__).parent
 PROBLEM = json.dumps({"prompt": "Return how often each number below k stands in a list.", "entry": "counts"})
 PLACES = 4
-SIZE, BELOW = 60, 40
+SIZE, BELOW = 24, 16
 FRESH, BREAKS = 0.25, 0.2
 SETTINGS = (0.1, 0.25, 0.5)
 """How likely a proposal with feedback mends a place."""
@@ -48,7 +48,7 @@ def written(fast: str, right: bool = True) -> str:
         if fast[2] == "1"
         else "len([x for x in items if x == n]) if n in seen else 0"
     )
-    again = "" if fast[3] == "1" else "\n    for _ in range(40):\n        sorted(items)"
+    again = "" if fast[3] == "1" else "\n    for _ in range(8):\n        sorted(items)"
     wrong = "" if right else " + (n == 3)"
     return (
         f"def counts(items, k):\n    {begin}\n    by = {{}}\n    for x in items:\n        {count}{again}\n"
@@ -84,7 +84,7 @@ class Proposer(InProcess):
 
 def _is_fast(program: str, place: int) -> bool:
     return ("seen = set(items)", "by[x] =", "by.get(n, 0) if", "return [(")[place] in program and not (
-        place == PLACES - 1 and "range(40)" in program
+        place == PLACES - 1 and "range(8)" in program
     )
 
 

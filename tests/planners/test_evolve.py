@@ -284,7 +284,7 @@ def test_what_comes_out_does_not_depend_on_which_island_is_slow(slow: int) -> No
             return Result(value={"score": float(sum(map(ord, str(job.op.args["program"]))) % 97)})
         name = job.step.rpartition("/")[2].split(":")[-1]
         prompts[name] = "".join(part.text for part in job.op.prompt if isinstance(part, Text))
-        tokens = 4000 if name.startswith(f"program-{slow}.") else 30
+        tokens = 900 if name.startswith(f"program-{slow}.") else 30
         body = name.replace("-", "_").replace(".", "_")
         return Result(value=f"```python\ndef ordered(x):\n    return '{body}'\n```", usage=Usage(completion=tokens))
 

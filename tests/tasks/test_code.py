@@ -39,7 +39,7 @@ def test_a_text_that_does_not_define_it_has_no_program(text: str) -> None:
 
 PROGRAM = {"prompt": "Add the numbers of each line.", "public": [{"stdin": "1 2\n3\n", "stdout": "3\n3\n\n"}]}
 ADDS = "import sys\nfor line in sys.stdin:\n    print(sum(map(int, line.split())))"
-HIDDEN = [{"stdin": "5\n", "stdout": "5"}, {"stdin": "", "stdout": ""}]
+HIDDEN: Any = [{"stdin": "5 1\n", "stdout": "6"}, {"stdin": "", "stdout": ""}]
 
 
 def environment(problem: dict[str, Any]) -> CodeEnvironment:
