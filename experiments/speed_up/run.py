@@ -160,8 +160,8 @@ comparisons and hashes of the list's numbers, so no clock decides.
 """
 _FOOT = """
 The first program has {slowest:,} operations, the best one {fastest:,}. This shows the search and not a model: with
-these odds, feedback adds up where luck does not. Where a proposal mends nothing it could not write afresh, there is
-nothing to add up, and fresh samples are as good.
+these odds, feedback adds up where luck does not. Where a proposal mends a place in one of ten cases there is little to
+add up: there the ratio's interval holds 1, and fresh samples win about as many pairs.
 """
 
 

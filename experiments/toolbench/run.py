@@ -144,6 +144,7 @@ def main() -> None:
         recall = {"words": recalls(specs, questions)}
         if given.embed:
             recall["words and vectors"] = recalls(specs, questions, _rows(given.embed))
+        kept.parent.mkdir(exist_ok=True)
         kept.write_text(json.dumps({"tools": len(specs), "questions": counts, "recall": recall}), encoding="utf-8")
     (FOLDER / "README.md").write_text(page(json.loads(kept.read_text(encoding="utf-8"))), encoding="utf-8")
 
