@@ -20,7 +20,7 @@ from plait.core.vocabulary import N, Repairs
 
 from ..._shared.functions import RUN_PYTHON, problem_of, shown
 from .choose import Evidence, Rule, chosen, decided, mutual
-from .judged import INPUTS, Judged, inputs_in
+from .judged import INPUTS, OutputJudge, inputs_in
 from .programs import (
     Candidate,
     Test,
@@ -184,7 +184,7 @@ class Searching:
             inputs += inputs_in((await asked).text, self._options.tests) if asked is not None else []
         await self._matrix(pool, inputs)
         groups = list(clusters_of(pool, list(dict.fromkeys(map(json.dumps, inputs)))).values())
-        judge = Judged(self._ctx, self._question, self._options.judge, self._options.probe, self._cells)
+        judge = OutputJudge(self._ctx, self._question, self._options.judge, self._options.probe, self._cells)
         winner, wins = await judge.best(groups, self._options.pairs)
         told = f"{len(groups)} behaviours, {judge.compared} pairs judged, of which it won {wins}"
         return self._chosen(pool, winner, best, told)

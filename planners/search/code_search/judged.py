@@ -16,7 +16,7 @@ from plait.core.prompt import Prompt
 from ..._shared.functions import shown
 from .programs import Candidate, samples_in
 
-__all__ = ["INPUTS", "Judged", "inputs_in"]
+__all__ = ["INPUTS", "OutputJudge", "inputs_in"]
 
 INPUTS = """{question}
 
@@ -76,7 +76,7 @@ def inputs_in(text: str, most: int) -> list[list[JsonValue]]:
     return list(inputs.values())[:most]
 
 
-class Judged:
+class OutputJudge:
     """Compares groups of programs that behave alike, each pair on an input of its own.
 
     `cells` runs a program on inputs. A verdict counts if it is the same in both orders.
