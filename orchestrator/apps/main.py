@@ -42,7 +42,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
     },
     "Look": {
         "why": (".commands.why", "why", "Say why a run failed, who said so, and what to do."),
-        "runs list": (".commands.runs", "listing", "List the newest runs that were written down."),
+        "runs list": (".commands.listing", "listing", "List the newest runs that were written down."),
         "runs top": (".control.top", "top", "Show all runs under way, live."),
         "runs show": (".commands.runs", "show", "Show a run: its steps and, if it has ended, its answer."),
         "runs watch": (".control.command", "watch", "Follow a run to its end."),

@@ -33,6 +33,33 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
     assert len(TOP) <= 18, "let a new command be a second word of one that is there"
 
 
+def loaded(code: str) -> set[str]:
+    """The modules that a fresh process has after some code."""
+    asked = f"import sys\n{code}\nprint(*sys.modules)"
+    return set(subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout.split())
+
+
+# Seconds are the machine's, modules are ours: a start takes as long as what it loads.
+HEAVY = {"numpy", "jsonschema", "networkx", "aiohttp", "ray", "torch", "vllm", "plait.runtime.simulation"}
+
+
+@pytest.mark.parametrize(
+    ("code", "most", "without"),
+    [
+        ("import plait", 5, {"pydantic", "asyncio", "plait.core"}),
+        ("import plait; plait.AsyncOrchestrator", 125, {"rich", "typer"}),
+        ("import plait.apps.commands.listing", 55, {"plait.machine", "plait.runtime.client.client", "plait.core.flow"}),
+        ("import plait.apps.commands.runs", 165, set()),
+        ("import plait.apps.commands.run", 160, set()),
+    ],
+)
+def test_a_start_loads_what_it_needs(code: str, most: int, without: set[str]) -> None:
+    modules = loaded(code)
+    assert not modules & (HEAVY | without)
+    ours = sorted(name for name in modules if name.partition(".")[0] == "plait")
+    assert len(ours) <= most, ours
+
+
 @pytest.mark.parametrize("name", [*WORDS, *FAMILIES])
 def test_each_command_of_the_table_is_there_and_has_help(name: str, plait: Plait) -> None:
     done = plait(*name.split(), "--help")

@@ -18,11 +18,10 @@ from ...core.plan import Plan, template
 from ...core.result import Failure, Result, Usage
 from ...machine import SendOrder
 from ...runtime.client.config import Config
-from ...runtime.journal.directory import entries
+from ...runtime.journal.directory import entries, place
 from ...runtime.journal.journal import Journal
 from ...runtime.journal.location import Database, Location
 from ...runtime.journal.recorded import read
-from ...runtime.journal.sessions import place
 from ...runtime.plugins.loader import Plugins
 from ...runtime.simulation.calibrate import RecordedAttempt, fit, recorded
 from ...runtime.simulation.profile import Profile, load, profile_file

@@ -19,7 +19,6 @@ from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ..common.options import Common, Dialect, Json, common_options
 from ..common.output import opened
-from .price import estimate
 
 __all__ = ["briefed", "first_plan", "plan", "planned", "runs_without_model"]
 
@@ -55,7 +54,11 @@ def plan(
     config = common.load()
     request = planned(request, file, dialect).updated({"text": text})
     made = first_plan(config, request)
-    taken = estimate(made, briefed(config, request), config) if price else None
+    taken = None
+    if price:
+        from .price import estimate  # simulates, which brings numpy
+
+        taken = estimate(made, briefed(config, request), config)
     chain, layers = graph.critical_path(made), graph.waves(made)
     wide = max(map(len, layers), default=0)
     with opened(as_json) as output:

@@ -1,25 +1,23 @@
-"""`plait runs list|show|resume|gc`: runs that were written down, and those under way."""
+"""`plait runs show|resume|gc`: runs that were written down, and those under way."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 import shlex
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from ...core.addresses import allow
 from ...core.errors import UsageError
 from ...core.events import Finish
-from ...core.messages import counted, did_you_mean
+from ...core.messages import counted
 from ...core.result import Usage
 from ...runtime.client.answer import Answer
 from ...runtime.client.client import read_answer
 from ...runtime.client.config import Config
-from ...runtime.journal.directory import RunEntry, RunStatus, entries, find, sweep
+from ...runtime.journal.directory import RunEntry, find, sweep
 from ...runtime.journal.names import refuse_names
 from ...runtime.journal.resume import Rebuilt, rebuild
 from ...runtime.journal.sessions import settings_of
@@ -32,47 +30,16 @@ from ..common.session import opened_session
 from ..common.tree import StepTree
 from ..control.command import RunUnderWay, find as find_under_way, row_of, steer
 from ..verbs import VERBS
+from .listing import STYLES, about
 from .run import exit_code, name_why, show as show_answer
 
-__all__ = ["gc", "listing", "resume", "show"]
+__all__ = ["gc", "resume", "show"]
 
 _REACHING = ("worker", "tools", "mcp", "base_url", "api_key_env")
 """Settings of a run that choose code to run, or where prompts and keys are sent."""
 _OF_THE_REQUEST = ("planner", "policies", "merge", "n", "tokens", "seconds")
 """Settings that a run has in its own request."""
-_STATUSES: tuple[str, ...] = get_args(RunStatus)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_STYLES = {"done": "green", "partial": "yellow", "failed": "red", "cancelled": "yellow", "interrupted": "magenta"}
-
-
-def listing(
-    place: Place = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Of the newest.")] = 20,
-    status: Annotated[str | None, typer.Option(help="Only those, such as `interrupted`.")] = None,
-    as_json: Json = False,
-) -> None:
-    """List the newest runs: id, when, how they ended, planner, tokens, what was asked."""
-    if status not in (None, *_STATUSES):
-        near = did_you_mean(status, _STATUSES)
-        raise UsageError(f"no run has the status {status!r}{near}: there are {', '.join(_STATUSES)}")
-    where = place_of(place)
-    with opened(as_json) as output:
-        listed: list[RunEntry] = []
-        unread: list[str] = []
-        for entry in entries(where, unread):
-            if status is None or entry.status == status:
-                listed.append(entry)
-            if len(listed) == limit:
-                break
-        if as_json:
-            output.result({"runs": [_plain(entry) for entry in listed], "unread": unread})
-            return
-        for problem in unread:
-            output.people.print(problem, style="yellow", markup=False, highlight=False, soft_wrap=True)
-        if not listed:
-            output.people.print(f"no runs in {where}", markup=False)
-            return
-        _table(listed, output)
 
 
 def show(run: RunUnderWay = "", place: Place = None, allowed: Allow = None, as_json: Json = False) -> None:
@@ -89,7 +56,7 @@ def show(run: RunUnderWay = "", place: Place = None, allowed: Allow = None, as_j
         answer = _answer(rebuilt)
         if as_json:
             steps = [row.row() for row in answer.report.steps]
-            output.result({**answer.summary(), "status": _status(rebuilt, entry), **_about(entry), "steps": steps})
+            output.result({**answer.summary(), "status": _status(rebuilt, entry), **about(entry), "steps": steps})
             return
         request = rebuilt.submitted.request
         if rebuilt.record.finish is not None:
@@ -100,7 +67,7 @@ def show(run: RunUnderWay = "", place: Place = None, allowed: Allow = None, as_j
             StepTree.of_report(answer.report, title=request.text).renderable(output.people.width), soft_wrap=True
         )
         remedy = f": `plait runs resume {entry.run}` finishes it" if entry.status == "interrupted" else ""
-        output.people.print(f"{entry.status}{remedy}", style=_STYLES.get(entry.status, ""), markup=False)
+        output.people.print(f"{entry.status}{remedy}", style=STYLES.get(entry.status, ""), markup=False)
 
 
 def _show_under_way(row: dict[str, Any], output: Output) -> None:
@@ -256,47 +223,3 @@ def _seconds(text: str) -> float:
     if matched is None:
         raise UsageError(f"--older-than {text!r} is no length of time: write 90m, 12h, 30d or 4w")
     return float(matched[1]) * _UNITS[matched[2]]
-
-
-def _plain(entry: RunEntry) -> dict[str, Any]:
-    return {
-        "run": entry.run,
-        "status": entry.status,
-        "planner": entry.planner,
-        "tokens": entry.tokens,
-        **_about(entry),
-    }
-
-
-def _about(entry: RunEntry) -> dict[str, Any]:
-    return {"created": entry.created.isoformat(), "text": entry.text, "journal": str(entry.path)}
-
-
-_PIPED = 160
-"""Columns of a table that no terminal shows."""
-
-
-def _table(listed: list[RunEntry], output: Output) -> None:
-    table = Table(box=None, pad_edge=False)
-    piped = not output.people.is_terminal  # a program reads it: ids are whole, and no column is left out
-    for name, options in {
-        "run": {"no_wrap": True, "min_width": 32 if piped else 8},
-        "when": {"no_wrap": True, "min_width": 16},
-        "status": {"no_wrap": True, "min_width": 6},
-        "planner": {"no_wrap": True, "overflow": "ellipsis", "max_width": 14},
-        "tokens": {"justify": "right", "no_wrap": True, "min_width": 6},
-        "asked": {"no_wrap": True, "overflow": "ellipsis", "ratio": 1},
-    }.items():
-        table.add_column(name, **options)  # pyright: ignore[reportArgumentType]
-    for entry in listed:
-        table.add_row(
-            entry.run,
-            f"{entry.created.astimezone():%Y-%m-%d %H:%M}",
-            Text(entry.status, style=_STYLES.get(entry.status, "")),
-            Text(entry.planner),
-            str(entry.tokens) if entry.tokens else "-",
-            Text(" ".join(entry.text.split()) or "-", style="dim"),
-        )
-    if piped:
-        output.people.width = max(output.people.width, _PIPED)
-    output.people.print(table)

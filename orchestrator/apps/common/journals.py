@@ -9,9 +9,8 @@ import typer
 
 from ...core.errors import UsageError
 from ...runtime.client.config import Config
-from ...runtime.journal.directory import entries, find
+from ...runtime.journal.directory import entries, find, place
 from ...runtime.journal.location import Location, located
-from ...runtime.journal.sessions import place
 
 __all__ = ["Place", "journal_of", "place_of"]
 

@@ -22,6 +22,7 @@ from ...runtime.plugins.loader import PluginKind, Plugins
 from ...runtime.plugins.own_code import own_code
 from ...runtime.plugins.spec import typed
 from ...runtime.plugins.trust import trust
+from .output import Json
 
 __all__ = [
     "Allow",
@@ -65,7 +66,6 @@ def _models(incomplete: str) -> list[str]:
 _WHERE = "Model and workers"
 _WHAT = "How it is solved"
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object; everything else goes to standard error.")]
 Task = Annotated[
     str,
     typer.Option(

@@ -12,15 +12,18 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ParamSpec, TextIO
+from typing import Annotated, Any, ParamSpec, TextIO
 
+import typer
 from rich.console import Console
 
 from .terminal import console, shown_json
 
-__all__ = ["DEBUG", "SECOND_WORD", "CommandCancelled", "Output", "cancellable", "opened"]
+__all__ = ["DEBUG", "SECOND_WORD", "CommandCancelled", "Json", "Output", "cancellable", "opened"]
 
 P = ParamSpec("P")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object; everything else goes to standard error.")]
 
 DEBUG = "PLAIT_DEBUG"
 """Environment variable: set, errors come with their traceback."""

@@ -191,9 +191,12 @@ async def unless_gone(receive: Receive, work: asyncio.Future[T], give_up: Callab
             await watch
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # `json.dumps` would make one for each token
+
+
 def sse(data: Any, event: str = "") -> bytes:
     """Return one server-sent event."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    text = _ENCODER.encode(data)
     head = f"event: {event}\n" if event else ""
     return f"{head}data: {text}\n\n".encode("utf-8", "replace")
 

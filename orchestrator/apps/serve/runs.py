@@ -15,9 +15,8 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from ...core.errors import ConfigError, UsageError
 from ...core.interfaces import PluginRegistry as PluginsLike
-from ...runtime.journal.directory import RunEntry, find
+from ...runtime.journal.directory import RunEntry, find, place
 from ...runtime.journal.location import Location
-from ...runtime.journal.sessions import place
 from ...runtime.plugins.loader import Plugins
 from ..control.distant import Distant
 from ..trace.model import Clock, Trace

@@ -31,10 +31,9 @@ from ...runtime.client.pricing import table
 from ...runtime.driver.forms import check_schema
 from ...runtime.journal import store
 from ...runtime.journal.counters import Counters
-from ...runtime.journal.directory import find
+from ...runtime.journal.directory import find, place
 from ...runtime.journal.documents import Documents
 from ...runtime.journal.location import Database
-from ...runtime.journal.sessions import place
 from ..common import outside
 from ..control.socket import opened
 from ..verbs import Control

@@ -354,7 +354,12 @@ class Handle:
         queue.put(AnswerNews(at=self._record.seconds, answer=finish.result()) if error is None else error)
 
     def _watch(self, event: Event, machine: Machine, actions: list[Action]) -> None:
-        for news in news_of(self._log.take(event, machine, actions), event, self.began):
+        if isinstance(event, Progressed) and not actions and not machine.moves:  # a token: nothing else came of it
+            text = text_of(event, machine, self.began)
+            heard: Sequence[News] = () if text is None else (text,)
+        else:
+            heard = news_of(self._log.take(event, machine, actions), event, self.began)
+        for news in heard:
             for queue in self._queues:
                 queue.put(news)
         self._keep_pace()
@@ -383,22 +388,25 @@ def news_of(delta: RunDelta, event: Event, began: float) -> list[News]:
     """Return the news that an event was to who follows its run, which began at `began`."""
     at = event.at - began
     news: list[News] = [StepNews(at=at, record=step) for _, step in delta.steps()] if delta.touched else []
-    if isinstance(event, Progressed):
-        attempt = delta.machine.attempts.get(event.attempt)
-        if attempt is not None and attempt.node.hedge is not attempt:  # the text of a hedge is its step's if it wins
-            step = attempt.node.step
-            news.append(
-                TextNews(
-                    at=at,
-                    step=attempt.node.id,
-                    name=step.name,
-                    label=step.label,
-                    text=event.text,
-                    tokens=attempt.generated,
-                    logprob=event.logprob,
-                )
-            )
-    return news
+    text = text_of(event, delta.machine, began) if isinstance(event, Progressed) else None
+    return news if text is None else [*news, text]
+
+
+def text_of(event: Progressed, machine: Machine, began: float) -> TextNews | None:
+    """Return the news of more text; `None` for that of a hedge, which is its step's only if it wins."""
+    attempt = machine.attempts.get(event.attempt)
+    if attempt is None or attempt.node.hedge is attempt:
+        return None
+    step = attempt.node.step
+    return TextNews(
+        at=event.at - began,
+        step=attempt.node.id,
+        name=step.name,
+        label=step.label,
+        text=event.text,
+        tokens=attempt.generated,
+        logprob=event.logprob,
+    )
 
 
 class Questions:

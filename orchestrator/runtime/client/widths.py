@@ -9,9 +9,7 @@ from ...core.budget import Budget
 from ...core.errors import UsageError
 from ...core.interfaces import Planner
 from ...core.ops import Plugin
-from ...core.runtime_distribution import Branches, n_for
 from ..plugins.loader import Plugins
-from ..simulation.profile import load, profile_file
 from .config import Config
 
 AUTO = "auto"
@@ -28,6 +26,9 @@ def settled(spec: Plugin, plugins: Plugins, config: Config, budget: Budget) -> P
     """
     if spec.options.get("n") != AUTO:
         return spec
+    from ...core.runtime_distribution import Branches, n_for
+    from ..simulation.profile import load, profile_file
+
     planner = cast("type[Planner]", plugins.class_of("planner", spec.name))
     if "n" not in planner.model_fields:  # the planner's own refusal is clearer
         return spec

@@ -17,6 +17,7 @@ from typing import Literal
 
 from ...core.errors import ConfigError, UsageError
 from ...core.messages import counted
+from ..client.config import Config
 from .journal import Journal
 from .location import Database, Location
 from .sqlite import claimed
@@ -62,6 +63,11 @@ def default_folder() -> Path:
     given = os.environ.get("XDG_STATE_HOME", "")
     home = Path(given) if given.startswith("/") else Path.home() / ".local" / "state"
     return home / "plait" / "runs"
+
+
+def place(config: Config) -> Location:
+    """Return the folder (or file, or store) that runs of a configuration are written to and looked for in."""
+    return config.journal if isinstance(config.journal, Path | Database) else default_folder()
 
 
 def new_file(folder: Path) -> Path:

@@ -6,15 +6,17 @@ import hashlib
 import json
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from ...core.errors import ConfigError
 from ...core.events import Action, Cancel, Dispatch, Finish, WakeAt
 from ...core.result import Failure
-from ...machine import Order, RefuseOrder, SendOrder
 from .event_json import as_json
 
-Refusals = Sequence[tuple[int, RefuseOrder]]
+if TYPE_CHECKING:  # a list of runs is shown without a machine
+    from ...machine import Order, RefuseOrder
+
+Refusals: TypeAlias = "Sequence[tuple[int, RefuseOrder]]"
 """Steps that the machine refused, each with its place among the actions."""
 _EMPTY = '""'
 
@@ -65,6 +67,8 @@ class Recorded:
 
 def read(actions: str | None) -> Recorded:
     """Return recorded actions. Raises `ConfigError`."""
+    from ...machine import RefuseOrder, SendOrder
+
     recorded = Recorded([], [], [])
     try:
         for action in _listed(actions):

@@ -25,7 +25,7 @@ from ..client.provenance import check
 from ..client.questions import QuestionQueue, Told
 from ..driver.driver import Driver
 from ..plugins.loader import Plugins
-from .directory import RunEntry, default_folder, find, new_file, tidy
+from .directory import RunEntry, find, new_file, place, tidy
 from .journal import Journal
 from .location import Database, Location
 from .recorded import of_runs
@@ -38,11 +38,6 @@ log = logging.getLogger("plait.journal")
 
 ROTATE_BYTES = 64 << 20
 """Size from which on new runs go to another file."""
-
-
-def place(config: Config) -> Location:
-    """Return the folder (or file, or store) that runs are written to and looked for in."""
-    return config.journal if isinstance(config.journal, Path | Database) else default_folder()
 
 
 class JournalSink:

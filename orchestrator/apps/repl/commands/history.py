@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ....core.errors import UsageError
 from ....core.messages import counted
+from ....runtime.journal.directory import place
 from ....runtime.journal.location import Location
 from ....runtime.journal.replay import replay
-from ....runtime.journal.sessions import place
 from ....runtime.plugins.loader import Plugins
 from ....runtime.plugins.trust import refuse
 from ...commands.replay import told
