@@ -6,7 +6,11 @@ import asyncio
 import itertools
 from functools import partial
 
-from plait.runtime.driver.jobs import MANY, PASSED, SHORT, Pace
+from plait.core.events import Event, Job, Succeeded
+from plait.core.interfaces import Tell, Worker
+from plait.core.ops import Call, Text, Think
+from plait.core.result import Result
+from plait.runtime.driver.jobs import MANY, PASSED, SHORT, JobTable, Pace
 
 
 def idle() -> float:
@@ -93,3 +97,29 @@ async def test_many_runs_of_a_share_wait_for_one_another_and_nobody_else_for_the
     while len(begun) < 101:
         await asyncio.sleep(0)
     assert begun.index(100) <= 2 * MANY
+
+
+class CallingBack(Worker):
+    """A worker that is called directly, and notes which jobs it was given."""
+
+    name, slots, serves = "back", 9, ("think", "call")
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+
+    def begin(self, job: Job, tell: Tell) -> None:
+        self.begun.append(job.attempt)
+        tell(Result(value="x"))
+
+
+async def test_model_calls_have_turns_also_on_a_worker_that_calls_back_and_tool_calls_begin_at_once() -> None:
+    worker, events = CallingBack(), list[Event]()
+    table = JobTable([worker], events.append, lambda: 0.0)
+    think, call = Think(prompt=(Text(text="q"),)), Call(tool="look")
+    for attempt, op in enumerate((think, think, think, call, call), 1):
+        table.start("back", Job(attempt=attempt, run="r", step=f"r:{attempt}", op=op), None, "r")
+    assert worker.begun == [1, 4, 5]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert worker.begun == [1, 4, 5, 2, 3]
+    assert sorted(event.attempt for event in events if isinstance(event, Succeeded)) == [1, 2, 3, 4, 5]
