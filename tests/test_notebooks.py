@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from plait import Plan
+from plait import AsyncOrchestrator, Plan
 from plait.apps.notebook import watched
 from plait.core.errors import UsageError
 from plait.runtime.client.answer import News
+from plait.workers.scripted import Reply, Scripted
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.ipynb"))
 
@@ -67,6 +68,15 @@ def test_a_plan_shows_no_text_as_markup() -> None:
     op = {"kind": "think", "prompt": "x"}
     plan = Plan.model_validate({"steps": [{"name": "a", "op": op, "label": "<b>bold</b>"}], "output": "a"})
     assert "&lt;b&gt;bold&lt;/b&gt;" in plan._repr_html_()
+
+
+async def test_a_run_shows_its_steps_and_leaves_the_answer_to_the_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    monkeypatch.setattr("plait.apps.notebook._Display.draw", lambda _, html: drawn.append(html))
+    async with AsyncOrchestrator(workers=[Scripted([Reply(text="Answer: 42")])], journal="off") as plait:
+        answer = await watched(plait.stream("What?", planner="sample:n=2"))
+    assert "sample-1" in drawn[0] and "steps have ended" in drawn[0]
+    assert "done after" in drawn[-1] and "42" not in drawn[-1] and "42" in answer._repr_html_()
 
 
 async def test_news_without_an_answer_are_refused() -> None:

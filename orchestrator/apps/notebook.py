@@ -24,13 +24,14 @@ _PAUSE = 0.2
 
 
 async def watched(news: AsyncIterator[News]) -> Answer:
-    """Show the steps of a run while it goes on, and return its answer. Outside a notebook it shows nothing."""
+    """Show the steps of a run while it goes on, and return its answer, which a cell's last line shows. Outside a
+    notebook it shows nothing."""
     shown = _Display()
     records: dict[str, StepRecord] = {}
     drawn = 0.0
     async for item in news:
         if isinstance(item, AnswerNews):
-            shown.draw(item.answer._repr_html_())  # pyright: ignore[reportPrivateUsage]
+            shown.draw(f"<p>{item.answer.status} after {item.answer.seconds:.1f} s</p>")  # the answer shows itself
             return item.answer
         if isinstance(item, StepNews):
             records[item.record.step] = item.record
