@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -66,6 +67,40 @@ def test_files_are_named_within_options_in_settings_and_by_programs(plait: Plait
     replies = [Reply(text="long answer", times=1), Reply(text="short")]
     with sdk.Orchestrator(workers=[Scripted(replies)]) as orchestrator:
         assert orchestrator.run("q", planner="sample:n=2", merge="my_merge.py:MyMerge").answer == "short"
+
+
+STAFF = """
+from plait import Agent, tool
+
+@tool
+def population(city: str) -> int:
+    \"\"\"Return how many people live in a city.\"\"\"
+    return 5
+
+@tool
+def height(city: str) -> int:
+    \"\"\"Return how high a city lies.\"\"\"
+    return 6
+
+scout = Agent(name="scout", instructions="Look the city up.", tools=("population",))
+"""
+
+
+def test_an_agent_and_a_tool_of_a_file_are_named_as_plugins_are(plait: Plait, script: Any) -> None:
+    Path("my_staff.py").write_text(STAFF)
+    asked = script({"when": "Look the city up", "text": "It has five."}, "nobody told me who I am")
+    done = plait(
+        "run", "Rome?", "--planner", "my_staff.py:scout", "--tools", "my_staff.py", "--script", asked, "--json"
+    )
+    assert done.json["answer"] == "It has five."
+    call = {"kind": "call", "tool": "population", "args": {"city": "Rome"}}
+    Path("plan.json").write_text(json.dumps({"steps": [{"name": "a", "op": call}], "output": "a"}))
+    assert plait("run", "--plan", "plan.json", "--tools", "my_staff.py:population", "--json").json["answer"] == 5
+    assert "there are height" in plait("run", "--plan", "plan.json", "--tools", "my_staff.py:height").err
+    Path("in.jsonl").write_text('{"text": "q", "planner": "my_staff:scout"}\n')
+    addresses._allowed.clear()
+    plait("batch", "in.jsonl", "--out", "out.jsonl", "--script", asked)
+    assert json.loads(Path("out.jsonl").read_text())["status"] == "invalid"
 
 
 def test_a_row_names_no_file(plait: Plait, script: Any) -> None:

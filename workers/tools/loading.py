@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 import traceback
 import zlib
@@ -11,19 +12,23 @@ from pathlib import Path
 from typing import Any, cast
 
 from plait.core.errors import ConfigError
+from plait.core.messages import did_you_mean
 from plait.core.tools.tool import Tool
 
 AnyTool = Tool[..., Any]
 
 
 def load_tools(path: str | Path) -> list[AnyTool]:
-    """Import FILE.py and return its `@tool` functions in the order in which they stand there.
+    """Import FILE.py and return its `@tool` functions in the order in which they stand there; of FILE.py:NAME that one.
 
     The file's folder is put at the end of `sys.path`, so that it can import its neighbours.
 
     Raises:
         ConfigError: no such file, not Python, it raised, or it holds no tool.
     """
+    name_after = re.search(r"(?<=\.py):(\w+)$", str(path))
+    only = name_after[1] if name_after else None
+    path = str(path).removesuffix(f":{only}")
     file = Path(path).expanduser().resolve()
     if not file.is_file() or file.suffix != ".py":
         what = "is not a Python file" if file.exists() else "does not exist"
@@ -53,4 +58,9 @@ def load_tools(path: str | Path) -> list[AnyTool]:
     tools = [cast("AnyTool", value) for value in values if isinstance(value, Tool)]
     if not tools:
         raise ConfigError(f"the tools file {path} has no tools: put @tool (from plait import tool) on a function")
+    if only is not None:
+        named = {name: value for name, value in vars(module).items() if isinstance(value, Tool)}
+        if only not in named:
+            raise ConfigError(f"the tools file {path} has no tool {only!r}{did_you_mean(only, named)}")
+        tools = [cast("AnyTool", named[only])]
     return list({id(tool): tool for tool in tools}.values())

@@ -216,7 +216,9 @@ class Common:
     ] = None
     tools: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.py", help="Its @tool functions may be called.", rich_help_panel=_WHERE),
+        typer.Option(
+            metavar="FILE.py[:NAME]", help="Its @tool functions, or one, may be called.", rich_help_panel=_WHERE
+        ),
     ] = None
     mcp: Annotated[
         list[str] | None,

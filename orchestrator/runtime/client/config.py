@@ -163,7 +163,7 @@ class Config(BaseSettings):
     script: File | None = None
     """JSON file of replies for the scripted worker."""
     tools: File | None = None
-    """FILE.py whose `@tool` functions plans may call."""
+    """FILE.py whose `@tool` functions plans may call; FILE.py:NAME is one of them."""
     allow: tuple[Address, ...] = ()
     """Functions and classes, `pkg.mod:name`, that plans, rows and journals may name. A name among a command's own
     options (or the SDK's arguments) is allowed by that."""

@@ -339,10 +339,23 @@ def _third_party(kind: PluginKind, name: str, address: str) -> type:
         made = made_of(kind, value)
         if made is not None:
             return made
+    if kind == "planner" and isinstance(value, Planner) and is_allowed(address):
+        return _like(value)
     if not _is(value, kind):
         base = _BASES[kind].__name__
         raise PluginError(f"{kind} {name!r} is not a {kind}: make it a subclass of plait.core.{base}")
     return value
+
+
+def _like(planner: BaseModel) -> type:
+    """Return a class whose planners are as one that a file holds, such as an agent, where no option says otherwise."""
+    cls = type(planner)
+    fields: dict[str, Any] = {
+        name: (info.annotation, getattr(planner, name))
+        for name, info in cls.model_fields.items()
+        if name in planner.model_fields_set
+    }
+    return create_model(cls.__name__, __base__=cls, __module__=cls.__module__, __doc__=cls.__doc__, **fields)
 
 
 def _attribute(kind: PluginKind, name: str, address: str, *, plugin: bool = False) -> object:
