@@ -83,6 +83,11 @@ def test_no_line_is_too_wide(tree, width):
     assert max(map(len, drawn(tree, width))) <= width
 
 
+def test_a_question_of_several_lines_is_one_line_of_the_tree() -> None:
+    lines = drawn(StepTree("write each:\n\n1. one\n2. two"))
+    assert len(lines) == 1 and lines[0].startswith("write each: 1. one 2. two")
+
+
 def test_what_is_too_high_is_folded_and_then_cut(tree):
     folded = drawn(tree, height=8)
     assert any("child-*" in line and "6 steps" in line and "6 done" in line and "600 tok" in line for line in folded)

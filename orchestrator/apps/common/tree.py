@@ -61,7 +61,7 @@ class StepTree:
     """The steps of one run, by who expanded into whom."""
 
     def __init__(self, title: str = "", *, facts: bool = False) -> None:
-        self.title = title
+        self.title = " ".join(title.split())  # in one line, whatever the question looks like
         self.note = ""
         """Said behind the title."""
         self._facts = facts
