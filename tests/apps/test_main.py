@@ -51,6 +51,7 @@ HEAVY = {"numpy", "jsonschema", "networkx", "aiohttp", "ray", "torch", "vllm", "
         ("import plait.apps.commands.listing", 55, {"plait.machine", "plait.runtime.client.client", "plait.core.flow"}),
         ("import plait.apps.commands.runs", 165, set()),
         ("import plait.apps.commands.run", 160, set()),
+        ("import plait.workers.http", 70, {"plait.machine", "plait.runtime"}),
     ],
 )
 def test_a_start_loads_what_it_needs(code: str, most: int, without: set[str]) -> None:

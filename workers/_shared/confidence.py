@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from plait.core.ops import Sampling
 from plait.core.result import Signals
 
-Floats = NDArray[np.float64]
+if TYPE_CHECKING:  # most jobs ask for no confidence, and numpy takes long to load
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats: TypeAlias = NDArray[np.float64]
 
 NEWS_PER_WINDOW = 8
 """How often in a window's length a job that does not stream tells of its group."""
@@ -31,6 +32,8 @@ def measure(logprobs: NDArray[Any], whole: bool = False) -> tuple[Floats, Floats
     Tokens that a form rules out (probability 0) are left out of the means. Where that leaves fewer than two there was
     nothing to choose, and all three are NaN.
     """
+    import numpy as np
+
     values = np.asarray(logprobs, dtype=np.float64)
     possible = np.isfinite(values)
     chances = np.exp(values)
@@ -115,6 +118,8 @@ class ConfidenceTrace:
         count = len(self)
         if not count:
             return None
+        import numpy as np
+
         sums = np.asarray(self._sums)
         mean = float(sums[-1]) / count
         size = self.window if 0 < self.window <= count else count
@@ -139,5 +144,7 @@ def add_position(trace: ConfidenceTrace, logprobs: Sequence[float]) -> None:
     if trace.k != -1:
         likeliest = likeliest[: trace.k]
     if likeliest and math.isfinite(likeliest[0]):
+        import numpy as np
+
         confidence, entropy, certainty = measure(np.asarray([likeliest]), whole=trace.k == -1)
         trace.add(float(confidence[0]), float(entropy[0]), float(certainty[0]))
