@@ -21,6 +21,8 @@ SAMPLES = 5
 TOKENS = 200
 _LONGEST = 160
 """Characters of a text among the arguments: without a bound a small model may fill one for ever."""
+_LARGEST = 10**15
+"""Of a whole number among them, for the same reason: its digits have no end either."""
 _TASK = Plugin(name="bfcl")
 _PIECE = """\
 These functions can be called:
@@ -77,6 +79,8 @@ def _bounded(kind: Any) -> Any:
         return {"enum": out["enum"]}
     if out.get("type") == "string":
         out["maxLength"] = _LONGEST
+    if out.get("type") == "integer":  # bounds of a number would forbid exponents
+        out |= {"minimum": -_LARGEST, "maximum": _LARGEST}
     if out.get("type") == "array":
         out |= {"items": _bounded(kind.get("items", {})), "maxItems": 16}
     if "properties" in kind:

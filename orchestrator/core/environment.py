@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
+from .chat import Message
 from .tools.tool import Tool
 from .values import Frozen
 
@@ -24,6 +25,11 @@ class Environment(Frozen):
 
     def tools(self) -> Sequence[Tool[..., object]]:
         """Return the tools that the question is worked on with."""
+        return ()
+
+    def goes_on(self, answer: str) -> Sequence[Message]:
+        """Return the conversation with what the user says next, once the answer's text is there; empty where the user
+        says nothing more. Each such turn is a run of its own, with the tools that `tools` returns then."""
         return ()
 
     async def grade(self, answer: JsonValue, wanted: JsonValue) -> bool:

@@ -1,4 +1,4 @@
-"""Task `bfcl`: which functions to call, and how: the Berkeley Function Calling Leaderboard's single turns."""
+"""Task `bfcl`: which functions to call, and how: questions of the Berkeley Function Calling Leaderboard."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class BfclQuestion(Frozen):
     id: str
     """Its category and number."""
     question: str
-    function: list[dict[str, JsonValue]]
+    function: list[dict[str, JsonValue]] = []
+    """Empty in a question of several turns: its functions come from its environment, for they are run."""
 
 
 class Bfcl(Task):
@@ -45,12 +46,15 @@ class Bfcl(Task):
 
         plait eval bfcl:parallel_multiple --model smollm2 --planner llmcompiler
 
-    An answer is a list of calls: those that a planner has made, else those in its text.
+    An answer is a list of calls: those that a planner has made, else those in its text. A question of several turns is
+    asked turn by turn, each a run of a planner that calls tools:
+
+        plait eval bfcl:multi_turn_base --planner react
     """
 
     set: str = "simple_python"
     """The set that questions are drawn from: a category, `simple_python`, `multiple`, `parallel`, `parallel_multiple`,
-    `irrelevance`, `simple_java`, `simple_javascript`, or `live_simple` and its like."""
+    `irrelevance`, `simple_java`, `simple_javascript`, `live_simple` and its like, `multi_turn_base` and its like."""
     listed: bool = True
     """List the functions in the question; needless for planners that tell of their tools themselves."""
     _asked: BfclQuestion = PrivateAttr()
@@ -64,7 +68,7 @@ class Bfcl(Task):
 
     def render(self, style: Style = "serial", width: int = 8) -> str:
         """Return the question, with the functions if they are to be listed."""
-        if not self.listed:
+        if not self.listed or not self._asked.function:
             return self._asked.question
         functions = "\n".join(json.dumps(function, ensure_ascii=False) for function in self._asked.function)
         return _ASKED.format(question=self._asked.question, functions=functions)
@@ -93,10 +97,11 @@ class Bfcl(Task):
         """Return questions of a category, in an order of the seed, each with the category and the calls that are
         right."""
         rows = _rows(f"BFCL_v4_{set}.json")
-        turns = rows[0]["question"] if rows else None
-        if not isinstance(turns, list) or len(turns) != 1:
+        if not rows or not ("function" in rows[0] or "initial_config" in rows[0]):  # those of memory and the web
             near = did_you_mean(set, _categories())
-            raise TaskError(f"bfcl: {set!r} is no category of single turns (such as parallel_multiple){near}")
+            raise TaskError(
+                f"bfcl: {set!r} is no category whose functions can be called here (parallel_multiple can){near}"
+            )
         right = {row["id"]: row["ground_truth"] for row in _rows(f"possible_answer/BFCL_v4_{set}.json")}
         random.Random(seed).shuffle(rows)
         return [(_text(row), {"category": set, "calls": right.get(row["id"], [])}) for row in rows[:count]]
@@ -114,13 +119,15 @@ def _categories() -> list[str]:
 def _rows(name: str) -> list[dict[str, JsonValue]]:
     """Return the lines of a file of the package; none where there is no such file."""
     path = _data() / name
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines() if line] if path.is_file() else []
+    try:
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines() if line] if path.is_file() else []
+    except ValueError:  # a file of another kind
+        return []
 
 
 def _text(row: dict[str, JsonValue]) -> str:
     turns = row["question"]
     assert isinstance(turns, list) and isinstance(turns[0], list)
     texts = [str(message["content"]) for message in turns[0] if isinstance(message, dict)]
-    return json.dumps(
-        {"id": row["id"], "question": "\n\n".join(texts), "function": row["function"]}, ensure_ascii=False
-    )
+    asked = {"id": row["id"], "question": "\n\n".join(texts), "function": row.get("function", [])}
+    return json.dumps(asked, ensure_ascii=False)

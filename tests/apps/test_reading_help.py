@@ -34,6 +34,37 @@ def test_no_help_text_loses_what_stands_in_brackets() -> None:
     assert not lost
 
 
+OF_THE_ANSWER = {"--max-tokens", "--temperature", "--top-p", "--thinking"}
+ASKS_ITS_OWN = {
+    "plait demo",  # compares ways whose sampling is part of them
+    "plait doctor",  # eight tokens, to see that there are some
+    "plait model up",  # asks nothing
+    "plait simulate calibrate",  # answers of known lengths
+    "plait simulate tune",  # figures of requests that it makes itself
+    "plait simulate",  # no model
+    "plait runs resume",  # what was asked stands in the journal
+}
+
+
+def test_every_command_that_has_a_model_answer_lets_one_say_how() -> None:
+    group = build()
+    group.load_all()
+    lacking = set()
+    for name, options in commands(group):
+        if "--model" in options and not options >= OF_THE_ANSWER:
+            lacking.add(name)
+    assert lacking <= ASKS_ITS_OWN, lacking - ASKS_ITS_OWN
+
+
+def commands(group: Any, words: str = "plait") -> Iterator[tuple[str, set[str]]]:
+    """Yield each command with its options."""
+    default = [group.default] if getattr(group, "default", None) is not None else []
+    for command in [*getattr(group, "commands", {}).values(), *default]:
+        name = f"{words} {command.name}"
+        yield name, {option for parameter in command.params for option in parameter.opts}
+        yield from commands(command, name)
+
+
 @pytest.mark.parametrize(
     ("words", "count", "completes"),
     [

@@ -50,11 +50,12 @@ def test_a_vote_on_each_call() -> None:
     assert made([TEXT + "]", TEXT.partition(", {")[0] + "]", "nothing"]) == [ROME]
 
 
-def test_the_form_bounds_texts_and_lists() -> None:
+def test_the_form_bounds_texts_numbers_and_lists() -> None:
     spec: Any = form_of([FUNCTION], 2, 3).spec
     assert (spec["minItems"], spec["maxItems"]) == (2, 3)
     arguments = spec["items"]["properties"]["arguments"]
     assert arguments["properties"]["city"]["maxLength"] and arguments["additionalProperties"] is False
+    assert arguments["properties"]["n"]["maximum"] == -arguments["properties"]["n"]["minimum"] == 10**15
 
 
 def test_a_score_that_tells_has_an_area_of_one() -> None:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import inspect
 import json
+import re
 from copy import deepcopy
 from typing import Any
 
 import pytest
 
+from plait import AsyncOrchestrator
+from plait.apps.commands.eval import EvalCounts, solve_all
 from plait.apps.common.dataset import DatasetQuestion, drawn_questions, environment_of, of_a_set
-from plait.core.errors import TaskError
+from plait.apps.common.interrupt import Stopper
+from plait.core.errors import TaskError, ToolError
 from plait.core.ops import Plugin
+from plait.core.request import Request
 from plait.core.tools.calls import call_text
-from plait.workers.tools.environments.bfcl import BfclEnvironment, schema
+from plait.workers.scripted import Reply, Scripted
+from plait.workers.tools.environments.bfcl import BfclEnvironment, conversation, schema
 
 SINGLE = ("simple_python", "multiple", "parallel", "parallel_multiple", "simple_java", "simple_javascript")
 LIVE = ("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple")
@@ -105,8 +113,112 @@ async def test_what_tools_are_called_with_is_graded_and_not_the_text() -> None:
     known = {each.name: each for each in place.tools()}
     for call in gold(question.want):
         for name, said in call.items():
-            assert known[name].fn(**known[name].bind(said)) == "done"
+            assert await known[name].fn(**known[name].bind(said)) == "done"
     assert await place.grade(None, question.want), "a planner made them, whatever it answered"
+
+
+MULTI = ("multi_turn_base", "multi_turn_miss_func", "multi_turn_miss_param", "multi_turn_long_context")
+
+
+def parsed(call: str, place: BfclEnvironment) -> tuple[str, dict[str, Any]]:
+    """Name and arguments of a call in Python."""
+    assert place._talk is not None
+    tree: Any = ast.parse(call, mode="eval").body
+    names = list(inspect.signature(place._talk._methods[tree.func.id]).parameters)
+    placed = {name: ast.literal_eval(each) for name, each in zip(names, tree.args, strict=False)}
+    return tree.func.id, placed | {each.arg: ast.literal_eval(each.value) for each in tree.keywords}
+
+
+async def played(question: DatasetQuestion, turns: list[list[str]]) -> BfclEnvironment:
+    """The place of a question after calls, turn by turn, each made by the tool of its name."""
+    place = question.environment()
+    assert isinstance(place, BfclEnvironment)
+    for number, turn in enumerate(turns):
+        if number and not place.goes_on("Done."):
+            break
+        for call in turn:
+            name, arguments = parsed(call, place)
+            known = {each.name: each for each in place.tools()}
+            await known[name].fn(**known[name].bind(arguments))
+    return place
+
+
+def theirs(question: DatasetQuestion, turns: list[list[str]], run: str) -> tuple[bool, list[str]]:
+    """What the package says of calls, and what they return there."""
+    from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import multi_turn_checker
+    from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils import execute_multi_turn_func_call
+
+    id = json.loads(question.text)["id"]
+    row = conversation._row(id)
+    long = "long_context" in id
+    about = (row["initial_config"], row["involved_classes"], f"alone_{run}", id, long)
+    results = [said for turn in turns for said in execute_multi_turn_func_call(turn, *about)[0]]
+    if len(turns) != len(question.want["calls"]):
+        return False, results
+    steps = [[turn] if turn else [] for turn in turns]
+    return multi_turn_checker(steps, question.want["calls"], row, id.rpartition("_")[0], run)["valid"], results
+
+
+@pytest.mark.parametrize("category", MULTI)
+async def test_conversations_are_run_and_graded_as_the_leaderboard_does(category: str) -> None:
+    pytest.importorskip("bfcl_eval")
+    solved = 0
+    questions = drawn(f"bfcl:{category}", 200)
+    assert len(questions) == 200
+    for number, question in enumerate(questions):
+        right: list[list[str]] = question.want["calls"]
+        lazy = [turn[:-1] for turn in right]
+        cut = right[:-1]
+        for kind, turns in (("right", right), ("lazy", lazy), ("cut", cut)):
+            place = await played(question, turns)
+            assert place._talk is not None
+            valid, results = theirs(question, turns, f"{category}_{number}_{kind}")
+            assert place._talk.results == results, (question.text, kind)
+            assert await place.grade(None, question.want) == valid, (question.text, kind)
+            solved += valid and kind == "right"
+    assert solved == 200, "what the leaderboard calls right is"
+
+
+async def test_a_conversation_is_run_turn_by_turn_and_its_services_are_forgotten() -> None:
+    pytest.importorskip("bfcl_eval")
+    from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils
+
+    (question,) = [each for each in drawn("bfcl:multi_turn_miss_func", 200) if '"multi_turn_miss_func_0"' in each.text]
+    right = question.want["calls"]
+    place = question.environment()
+    assert isinstance(place, BfclEnvironment) and place._talk is not None
+    turns = [turn[0]["content"] if turn else "I have updated" for turn in place._talk.row["question"]]
+    def called(call: str) -> str:
+        name, arguments = parsed(call, place)
+        return call_text(name, json.dumps(arguments))
+
+    replies = [
+        Reply(when=f"{re.escape(asked)}[^\\n]*(\\s*Assistant:)?\\s*\\Z", text="".join(map(called, turn)))
+        for asked, turn in zip(turns, right, strict=True)
+        if turn
+    ]
+    tally = EvalCounts()
+    before = set(vars(multi_turn_utils))
+    async with AsyncOrchestrator(workers=[Scripted([*replies, Reply(text="Done.")])], journal="off") as plait:
+        request = Request(task="bfcl", planner="react")  # type: ignore[arg-type]
+        await solve_all(plait, [question], request, 1, tally, Stopper(asyncio.get_running_loop()), lambda: None)
+    assert (tally.n, tally.solved, tally.failed) == (1, 1, 0), tally.records
+    assert tally.records[0]["turns"] == 5
+    offered = []
+    for _ in turns:
+        offered.append("sort" in [each.name for each in place.tools()])
+        place.goes_on("")
+    assert offered == [False, False, False, True, True], "a function that is held back until its turn"
+    assert set(vars(multi_turn_utils)) == before
+
+
+def test_nothing_but_values_is_written_into_a_call() -> None:
+    said = conversation.written("cd", {"folder": "x') or __import__('os').system('true"})
+    (value,) = ast.parse(said, mode="eval").body.keywords  # type: ignore[attr-defined]
+    assert ast.literal_eval(value.value) == "x') or __import__('os').system('true"
+    for name, arguments in (("cd(1) or cd", {}), ("cd", {"a=1, b": 2}), ("os.system", {"a": 1})):
+        with pytest.raises(ToolError, match="no name"):
+            conversation.written(name, arguments)
 
 
 def test_the_leaderboards_types_become_those_of_json() -> None:
@@ -195,10 +307,9 @@ async def test_programs_are_graded_by_humanevals_own_tests() -> None:
 def test_a_set_that_there_is_not_is_said() -> None:
     pytest.importorskip("bfcl_eval")
     pytest.importorskip("reasoning_gym")
-    with pytest.raises(TaskError, match="no category of single turns"):
-        drawn("bfcl:nothing", 1)
-    with pytest.raises(TaskError, match="no category of single turns"):
-        drawn("bfcl:multi_turn_base", 1)
+    for set in ("nothing", "web_search", "memory", "format_sensitivity"):
+        with pytest.raises(TaskError, match="no category whose functions can be called here"):
+            drawn(f"bfcl:{set}", 1)
     with pytest.raises(TaskError, match="no family 'nothing'"):
         drawn("reasoning-gym:nothing", 1)
     assert of_a_set("countdown") == "countdown" and of_a_set("pkg.mod:Class") == "pkg.mod:Class"

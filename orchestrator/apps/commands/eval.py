@@ -14,6 +14,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
+from ...core.environment import Environment
 from ...core.errors import ConfigError, UsageError
 from ...core.ops import Plugin
 from ...core.request import Request
@@ -63,20 +64,28 @@ class EvalCounts:
     """What is written of each problem, by its place in the file."""
 
     def add(
-        self, place: int, problem: CountdownProblem | DatasetQuestion, answer: Answer, solved: bool | None = None
+        self,
+        place: int,
+        problem: CountdownProblem | DatasetQuestion,
+        answer: Answer,
+        solved: bool | None = None,
+        before: Sequence[Answer] = (),
     ) -> bool:
-        """Count one answer and return whether it solves the problem: as graded elsewhere, or as the problem says."""
+        """Count one answer and return whether it solves the problem: as graded elsewhere, or as the problem says.
+        `before`: those of its earlier turns, whose cost it has too."""
         solved = problem.is_right(answer.answer) if solved is None else solved
-        usage = answer.usage
+        turns = (*before, answer)
+        critical, total = (sum(turn.critical_path_tokens for turn in turns), sum(turn.total_tokens for turn in turns))
+        cached = sum(turn.usage.cached for turn in turns)
         self.n += 1
         self.solved += solved
         self.claimed += answer.answer is not None
-        self.critical += answer.critical_path_tokens
-        self.total += answer.total_tokens
-        self.prompt += usage.prompt
-        self.cached += usage.cached
-        self.cancelled += usage.cancelled
-        self.uncounted += usage.uncounted
+        self.critical += critical
+        self.total += total
+        self.prompt += sum(turn.usage.prompt for turn in turns)
+        self.cached += cached
+        self.cancelled += sum(turn.usage.cancelled for turn in turns)
+        self.uncounted += sum(turn.usage.uncounted for turn in turns)
         figures = parallelism(answer.report)
         self.spawned += figures.activated
         self.acceleration += figures.acceleration
@@ -93,12 +102,13 @@ class EvalCounts:
             "answer": answer.answer,
             "solved": solved,
             "status": answer.status,
-            "critical_path_tokens": answer.critical_path_tokens,
-            "total_tokens": answer.total_tokens,
-            "cached": usage.cached,
+            "critical_path_tokens": critical,
+            "total_tokens": total,
+            "cached": cached,
             "parallelism": figures.summary(),
-            "seconds": round(answer.seconds, 4),
-            "cost": usage.cost,
+            "seconds": round(sum(turn.seconds for turn in turns), 4),
+            "cost": sum(turn.usage.cost for turn in turns),
+            **({"turns": len(turns)} if before else {}),
             "provenance": None if made is None else made.digest,
             **first,
         }
@@ -349,24 +359,40 @@ async def solve_all(
     async def solve(item: tuple[int, CountdownProblem | DatasetQuestion]) -> None:
         place, problem = item
         there = problem.environment() if isinstance(problem, DatasetQuestion) else None
-        own = request.updated({"text": problem.text})
-        handle = await orchestrator.submit(own, tools=() if there is None else there.tools())
-        revoke = stopper.then(handle.cancel)
         try:
-            answer = await handle
-            if answer.status == "cancelled":
+            answers = await _turns(orchestrator, request.updated({"text": problem.text}), there, stopper)
+            if answers[-1].status == "cancelled":
                 return
             solved = None
             if there is not None and isinstance(problem, DatasetQuestion):
-                solved = await there.grade(answer.answer, problem.want)
-            tally.add(place, problem, answer, solved)
+                solved = await there.grade(answers[-1].answer, problem.want)
+            tally.add(place, problem, answers[-1], solved, answers[:-1])
             advance()
         finally:
-            revoke()
             if there is not None:
                 await there.close()
 
     await for_each(list(enumerate(problems)), solve, min(concurrency, len(problems)), stopper)
+
+
+async def _turns(
+    orchestrator: AsyncOrchestrator, request: Request, there: Environment | None, stopper: Stopper
+) -> list[Answer]:
+    """Run a problem turn by turn, and return the answers, until the user says nothing more or a run brings no text to
+    go on from."""
+    answers: list[Answer] = []
+    while True:
+        handle = await orchestrator.submit(request, tools=() if there is None else there.tools())
+        revoke = stopper.then(handle.cancel)
+        try:
+            answers.append(await handle)
+        finally:
+            revoke()
+        ended = there is None or answers[-1].status not in ("done", "partial")
+        messages = () if ended or there is None else there.goes_on(answers[-1].text)
+        if not messages:
+            return answers
+        request = request.updated({"messages": messages, "task": "plain"})  # what stands in the first turn was the task's
 
 
 def _show(summary: dict[str, Any], output: Output) -> None:

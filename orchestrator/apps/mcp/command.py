@@ -12,7 +12,18 @@ import typer
 from ...core.errors import ConfigError
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
-from ..common.options import Common, Planner, Policies, Seconds, Tokens, common_options
+from ..common.options import (
+    Common,
+    MaxTokens,
+    Planner,
+    Policies,
+    Seconds,
+    Temperature,
+    Think,
+    Tokens,
+    TopP,
+    common_options,
+)
 from ..control.socket import opened
 from ..models.standing import joined
 from ..verbs import Control
@@ -29,6 +40,10 @@ def mcp(
     policies: Policies = None,
     tokens: Tokens = None,
     seconds: Seconds = None,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    top_p: TopP = None,
+    thinking: Think = None,
     *,
     common: Common,
 ) -> None:
@@ -39,7 +54,16 @@ def mcp(
     if importlib.util.find_spec("mcp") is None:
         raise ConfigError("the MCP server needs one more package: pip install 'plait[mcp]'")
     address = _address(http) if http is not None else None
-    config = common.load(planner=planner, policies=policies or None, tokens=tokens, seconds=seconds)
+    config = common.load(
+        planner=planner,
+        policies=policies or None,
+        tokens=tokens,
+        seconds=seconds,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        thinking=thinking,
+    )
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve(config, address))
 

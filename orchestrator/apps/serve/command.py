@@ -14,7 +14,18 @@ import typer
 
 from ...core.errors import ConfigError
 from ...runtime.journal.location import Database
-from ..common.options import Common, Planner, Policies, Seconds, Tokens, common_options
+from ..common.options import (
+    Common,
+    MaxTokens,
+    Planner,
+    Policies,
+    Seconds,
+    Temperature,
+    Think,
+    Tokens,
+    TopP,
+    common_options,
+)
 from .settings import Settings
 
 __all__ = ["JsonLines", "serve"]
@@ -41,6 +52,10 @@ def serve(
     policies: Policies = None,
     tokens: Tokens = None,
     seconds: Seconds = None,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    top_p: TopP = None,
+    thinking: Think = None,
     new_key: Annotated[bool, typer.Option("--new-key", help="Print a fresh API key and its hash, and end.")] = False,
     *,
     common: Common,
@@ -58,7 +73,16 @@ def serve(
         return
     if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn", "prometheus_client")):
         raise ConfigError("the server needs more packages: pip install 'plait[serve]'")
-    config = common.load(planner=planner, policies=policies or None, tokens=tokens, seconds=seconds)
+    config = common.load(
+        planner=planner,
+        policies=policies or None,
+        tokens=tokens,
+        seconds=seconds,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        thinking=thinking,
+    )
     if isinstance(config.journal, Database) and config.pool is None:
         config = config.model_copy(update={"pool": "serve"})
     settings = Settings.load(

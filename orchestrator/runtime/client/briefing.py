@@ -224,6 +224,9 @@ class Briefs:
                 )
             done = [name for name, took in heard.items() if took]
             generation = generation.model_copy(update={name: _OPEN[name] for name in done})
+        # The settings are of all requests, whatever their planners: one without such an option goes by its own ways.
+        usual = {name: value for name in _OF_THE_ANSWER if (value := getattr(self._config, name, None)) != _OPEN[name]}
+        options, _ = _with_answer(planner, options, {name: usual[name] for name in usual if name not in wishes})
         spec = Plugin(name=spec.name, options=options)
         made = self._plugins.planner(spec)
         if needing := self._that_need_streams(request.policies):

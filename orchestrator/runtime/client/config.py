@@ -27,7 +27,7 @@ from ...core.budget import Budget
 from ...core.described import described
 from ...core.errors import ConfigError, FieldError, PluginError, UsageError
 from ...core.messages import did_you_mean, explain, first_of_each, json_path
-from ...core.ops import Plugin
+from ...core.ops import Plugin, Thinking
 from ...core.prices import Price
 from ...core.weights import MOST_BYTES
 from ..journal.location import SCHEMES, Database, located
@@ -231,6 +231,15 @@ class Config(BaseSettings):
     """How branches become one answer, for planners that have the choice; the planner's default by default."""
     n: int | None = Field(default=None, ge=1)
     """Samples or threads, for planners that have the choice; the planner's default by default."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Most tokens of the call that answers, thoughts apart, where a request does not say it and its planner has such an
+    option; by default the planner's."""
+    temperature: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Of that call, likewise; 0 is greedy. By default the planner's, then the model's own `generation_config`."""
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    """Share of the likeliest tokens that it samples from, likewise."""
+    thinking: Annotated[Thinking, BeforeValidator(_lower)] = "auto"
+    """Whether a model that can think before it answers shall in that call, likewise: `on`, `off`, or as it likes."""
     tokens: int | None = Field(default=None, ge=1)
     """Most tokens that a run may generate; by default `bound` keeps it."""
     bound: int = Field(default=500_000, ge=1)

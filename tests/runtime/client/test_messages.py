@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plait import Flow, Orchestrator
+from plait import Flow, Orchestrator, Plan, Step
 from plait.core.errors import PlaitError, UsageError
 from plait.core.events import Job
 from plait.core.ops import Think
@@ -80,6 +80,22 @@ def test_a_text_that_was_cut_says_so_whoever_chose_it(planner: str, length: int,
     worker = Scripted([Reply(text="one two three four")])
     answer = ask(worker, "count", planner=planner, generation={"max_tokens": length})
     assert answer.finish == finish and answer.text == ("one two" if length == 2 else "one two three four")
+
+
+def test_what_settings_say_of_answers_holds_where_a_request_and_its_planner_say_nothing(worker: Seen):
+    usual: dict[str, Any] = {"temperature": 0.3, "max_tokens": 7, "top_p": 0.8, "thinking": "off"}
+    with Orchestrator(workers=[worker], journal="off", **usual) as plait:
+        plait.run("a")
+        plait.run("b", generation={"temperature": 0.0})
+        plait.run("c", planner="sample:n=1,answer.max_tokens=5")
+        plait.run("d", planner=lambda brief: Plan(steps=(Step(name="a", op=Think(prompt=brief.request.text)),)))
+        plait.run("two and two and two", planner="decompose")  # its pieces have lengths of their own
+    first, second, third, own, *pieces = [think.sampling for think in worker.thinks]
+    assert (first.temperature, first.max_tokens, first.top_p, first.thinking) == (0.3, 7, 0.8, "off")
+    assert (second.temperature, second.max_tokens) == (0.0, 7), "a request goes before"
+    assert (third.temperature, third.max_tokens) == (0.3, 5), "and so does an option of the planner's"
+    assert own.temperature is None, "a plan of one's own says it itself"
+    assert pieces and worker.thinks[0].prompt, "a planner without such an option is not refused"
 
 
 def test_one_users_message_is_the_same_as_its_text(worker: Seen):

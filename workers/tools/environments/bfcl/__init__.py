@@ -1,4 +1,4 @@
-"""Environment `bfcl`: offers a question's functions, notes which were called, and has the leaderboard's checker grade
+"""Environment `bfcl`: offers a question's functions, notes or makes the calls, and has the leaderboard's checker grade
 them."""
 
 from __future__ import annotations
@@ -6,16 +6,19 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache, cached_property, partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from pydantic import JsonValue, PrivateAttr
 
+from plait.core.chat import Message
 from plait.core.environment import Environment
 from plait.core.errors import ToolError
 from plait.core.tools.tool import Tool, ToolSpec
+
+from .conversation import Conversation
 
 __all__ = ["BfclEnvironment", "graded", "schema"]
 
@@ -25,23 +28,50 @@ _MODEL = "plait"
 
 
 class BfclEnvironment(Environment):
-    """A tool for each function; calling it does nothing but note the call. What is wanted is `{"category": …, "calls":
-    […]}`, as the leaderboard has it."""
+    """A tool for each function. In a question of one turn calling it does nothing but note the call; in one of several
+    turns (`multi_turn_base` and its like) it is run on the leaderboard's simulated services. What is wanted is
+    `{"category": …, "calls": […]}`, as the leaderboard has it."""
 
     _made: list[dict[str, JsonValue]] = PrivateAttr(default_factory=list)
 
+    @cached_property
+    def _asked(self) -> dict[str, Any]:
+        return json.loads(self.text)
+
+    @cached_property
+    def _talk(self) -> Conversation | None:
+        id = str(self._asked["id"])
+        return Conversation(id) if id.startswith("multi_turn") else None
+
     def tools(self) -> Sequence[Tool[..., Any]]:
         """Return the functions as tools."""
-        return [_NotedFunction(function, self._made) for function in json.loads(self.text)["function"]]
+        if self._talk is None:
+            return [_Function(row, partial(self._note, row["name"])) for row in self._asked["function"]]
+        return [_Function(row, partial(self._call, row["name"]), True) for row in self._talk.functions]
+
+    async def _note(self, name: str, /, **arguments: JsonValue) -> str:
+        self._made.append({name: arguments})
+        return "done"
+
+    async def _call(self, name: str, /, **arguments: JsonValue) -> str:
+        assert self._talk is not None
+        return await self._talk.call(name, arguments)
+
+    def goes_on(self, answer: str) -> Sequence[Message]:
+        """Return what the user says in the next turn, behind all that was said and called."""
+        return () if self._talk is None else self._talk.goes_on(answer)
 
     async def grade(self, answer: JsonValue, wanted: JsonValue) -> bool:
         """Grade the calls that were made, else those of the answer. Raises `ToolError` without the checker."""
         if not isinstance(wanted, dict) or not isinstance(wanted.get("calls"), list):
             raise ToolError('what is wanted of a question is said as {"category": …, "calls": […]}')
+        if self._talk is not None:
+            right: Any = wanted["calls"]
+            return self._talk.graded(right)
         calls: Any = self._made or answer or []
         if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
             return False
-        return graded(json.loads(self.text)["function"], calls, wanted)
+        return graded(self._asked["function"], calls, wanted)
 
 
 def graded(functions: list[Any], calls: list[Any], wanted: Mapping[str, Any]) -> bool:
@@ -93,20 +123,20 @@ def schema(kind: Mapping[str, Any]) -> dict[str, JsonValue]:
     return out
 
 
-class _NotedFunction(Tool[..., Any]):
+class _Function(Tool[..., Any]):
     """A function of a question."""
 
-    def __init__(self, described: Mapping[str, Any], made: list[dict[str, JsonValue]]) -> None:
-        def call(**arguments: JsonValue) -> str:
-            made.append({self.name: arguments})
-            return "done"
-
-        self.fn = call
+    def __init__(
+        self, described: Mapping[str, Any], fn: Callable[..., Awaitable[str]], side_effects: bool = False
+    ) -> None:
+        self.fn, self.is_async = fn, True
         self.name, self.description = str(described["name"]), str(described.get("description", ""))
         self.parameters = schema(described["parameters"])
-        self.side_effects = self.idempotent = self.is_async = self.approve = False
+        self.side_effects, self.idempotent, self.approve = side_effects, False, False
         self.timeout = self.context = None
-        self.spec = ToolSpec(name=self.name, description=self.description, parameters=self.parameters)
+        self.spec = ToolSpec(
+            name=self.name, description=self.description, parameters=self.parameters, side_effects=side_effects
+        )
 
     def bind(self, args: Mapping[str, JsonValue]) -> dict[str, object]:
         """Return the arguments as they are: the checker judges them."""

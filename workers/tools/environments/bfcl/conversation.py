@@ -1,0 +1,147 @@
+"""A question of several turns: the leaderboard's simulated services, what the user says turn by turn, and their
+checker, which makes all calls again and compares what the services have become."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import importlib
+import json
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue
+
+from plait.core.chat import FunctionCall, Message, ToolCall, call_id, user
+from plait.core.errors import ToolError
+from plait.core.extras import extra
+
+__all__ = ["Conversation", "written"]
+
+_INSTALL = "the leaderboard is not there: pip install --no-deps bfcl-eval"
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+class Conversation:
+    """One question, by its id in the package. Raises `ToolError` without the package, and for an id that it lacks."""
+
+    def __init__(self, id: str) -> None:
+        constants: Any = _module("constants.executable_backend_config")
+        self.row = _row(id)
+        self.turn = 0
+        self.messages: list[Message] = []
+        """What was said, without the user's next words."""
+        self.made: list[list[str]] = [[]]
+        """Calls of each turn as Python writes them, which is how the checker takes them."""
+        self.results: list[str] = []
+        """What the calls have returned, in their order."""
+        self._order = asyncio.Lock()
+        self._functions: list[dict[str, Any]] = []
+        self._methods: dict[str, Any] = {}
+        folder = Path(str(_module("").__file__)).parent / "data" / "multi_turn_func_doc"
+        for name in self.row["involved_classes"]:
+            service: Any = getattr(importlib.import_module(constants.CLASS_FILE_PATH_MAPPING[name]), name)()
+            if name not in constants.STATELESS_CLASSES:
+                scene = copy.deepcopy(self.row["initial_config"].get(name, {}))
+                service._load_scenario(scene, long_context="long_context" in id)
+            described = (folder / constants.MULTI_TURN_FUNC_DOC_FILE_MAPPING[name]).read_text("utf-8")
+            functions = [json.loads(line) for line in described.splitlines() if line]
+            self._functions += functions
+            self._methods |= {function["name"]: getattr(service, function["name"]) for function in functions}
+
+    @property
+    def functions(self) -> list[dict[str, Any]]:
+        """What may be called in this turn: some questions hold functions back until a later one."""
+        held = {name for turn, names in self.row.get("missed_function", {}).items() if int(turn) > self.turn
+                for name in names}  # fmt: skip
+        return [function for function in self._functions if function["name"] not in held]
+
+    def asked(self) -> str:
+        """Return what the user says in this turn."""
+        turn = self.row["question"][self.turn]
+        if turn:
+            return "\n\n".join(str(message["content"]) for message in turn)
+        return _module("constants.default_prompts").DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC
+
+    async def call(self, name: str, arguments: Mapping[str, JsonValue]) -> str:
+        """Call a function and return its result, as the leaderboard tells it, errors too. One call at a time, in the
+        order in which they came: a folder is entered before a file is made in it."""
+        async with self._order:
+            text = written(name, arguments)
+            try:
+                result = await asyncio.to_thread(self._methods[name], **arguments)
+                told = result if isinstance(result, str) else _told(result)
+            except Exception as error:  # the services raise whatever they like
+                told = f"Error during execution: {error}"
+            number = 1 + len(self.results)
+            made = FunctionCall(name=name, arguments=json.dumps(arguments, ensure_ascii=False))
+            if not self.made[-1]:
+                self.messages.append(user(self.asked()))
+            self.messages.append(Message(role="assistant", tool_calls=(ToolCall(id=call_id(number), function=made),)))
+            self.messages.append(Message(role="tool", tool_call_id=call_id(number), name=name, content=told))
+            self.made[-1].append(text)
+            self.results.append(told)
+            return told
+
+    def goes_on(self, answer: str) -> Sequence[Message]:
+        """Return the conversation with the user's next words, after an answer; empty where there are none."""
+        if self.turn + 1 >= len(self.row["question"]):
+            return ()
+        if not self.made[-1]:
+            self.messages.append(user(self.asked()))
+        self.messages.append(Message(role="assistant", content=answer))
+        self.turn += 1
+        self.made.append([])
+        return (*self.messages, user(self.asked()))
+
+    def graded(self, right: Sequence[Sequence[str]]) -> bool:
+        """Return what the checker says of the calls. A conversation that did not come to its last turn is wrong."""
+        if len(self.made) != len(right):
+            return False
+        checker: Any = _module("eval_checker.multi_turn_eval.multi_turn_checker")
+        services: Any = _module("eval_checker.multi_turn_eval.multi_turn_utils")
+        run = f"plait_{uuid.uuid4().hex}"  # the checker keeps services in its module, by this name
+        steps = [[[call] for call in turn] for turn in self.made]
+        try:
+            verdict = checker.multi_turn_checker(steps, right, self.row, self.row["id"].rpartition("_")[0], run)
+        finally:
+            for instance in [name for name in vars(services) if name.startswith(run)]:
+                delattr(services, instance)
+        return bool(verdict["valid"])
+
+
+def written(name: str, arguments: Mapping[str, JsonValue]) -> str:
+    """Return a call as Python writes it. The checker evaluates it, so nothing but names and values may stand in it.
+    Raises `ToolError` for a name that is none."""
+    if wrong := next((word for word in (name, *arguments) if _NAME.fullmatch(word) is None), None):
+        raise ToolError(f"{wrong!r} is no name of a function or an argument")
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+
+
+def _told(result: object) -> str:
+    try:
+        return json.dumps(result) if isinstance(result, dict) else str(result)
+    except TypeError:  # an object of the services' own
+        return str(result)
+
+
+def _row(id: str) -> dict[str, Any]:
+    row = _rows(id.rpartition("_")[0]).get(id) if re.fullmatch(r"multi_turn_\w+", id) else None
+    if row is None:
+        raise ToolError(f"the leaderboard has no question {id!r} of several turns")
+    return row
+
+
+@cache
+def _rows(category: str) -> dict[str, dict[str, Any]]:
+    path = Path(str(_module("").__file__)).parent / "data" / f"BFCL_v4_{category}.json"
+    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+    return {row["id"]: row for row in map(json.loads, filter(None, lines))}
+
+
+def _module(name: str) -> Any:
+    return extra(f"bfcl_eval.{name}".rstrip("."), _INSTALL, ToolError)
