@@ -37,11 +37,11 @@ def test_no_help_text_loses_what_stands_in_brackets() -> None:
 OF_THE_ANSWER = {"--max-tokens", "--temperature", "--top-p", "--thinking"}
 ASKS_ITS_OWN = {
     "plait demo",  # compares ways whose sampling is part of them
-    "plait doctor",  # eight tokens, to see that there are some
+    "plait doctor doctor",  # eight tokens, to see that there are some
     "plait model up",  # asks nothing
     "plait simulate calibrate",  # answers of known lengths
     "plait simulate tune",  # figures of requests that it makes itself
-    "plait simulate",  # no model
+    "plait simulate simulate",  # no model
     "plait runs resume",  # what was asked stands in the journal
 }
 

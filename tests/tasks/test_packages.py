@@ -139,7 +139,11 @@ async def played(question: DatasetQuestion, turns: list[list[str]]) -> BfclEnvir
         for call in turn:
             name, arguments = parsed(call, place)
             known = {each.name: each for each in place.tools()}
-            await known[name].fn(**known[name].bind(arguments))
+            if name in known:
+                await known[name].fn(**known[name].bind(arguments))
+            else:  # a few answers of the leaderboard call what their question holds back
+                assert place._talk is not None
+                await place._talk.call(name, arguments)
     return place
 
 
@@ -148,10 +152,9 @@ def theirs(question: DatasetQuestion, turns: list[list[str]], run: str) -> tuple
     from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import multi_turn_checker
     from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils import execute_multi_turn_func_call
 
-    id = json.loads(question.text)["id"]
-    row = conversation._row(id)
-    long = "long_context" in id
-    about = (row["initial_config"], row["involved_classes"], f"alone_{run}", id, long)
+    number = json.loads(question.text)["id"]
+    row = conversation._row(number)
+    about = (row["initial_config"], row["involved_classes"], f"alone_{run}", number, "long_context" in number)
     results = [said for turn in turns for said in execute_multi_turn_func_call(turn, *about)[0]]
     if len(turns) != len(question.want["calls"]):
         return False, results
@@ -160,11 +163,12 @@ def theirs(question: DatasetQuestion, turns: list[list[str]], run: str) -> tuple
 
 
 @pytest.mark.parametrize("category", MULTI)
-async def test_conversations_are_run_and_graded_as_the_leaderboard_does(category: str) -> None:
+@pytest.mark.parametrize("count", [12, pytest.param(200, marks=pytest.mark.slow)])
+async def test_conversations_are_run_and_graded_as_the_leaderboard_does(category: str, count: int) -> None:
     pytest.importorskip("bfcl_eval")
     solved = 0
-    questions = drawn(f"bfcl:{category}", 200)
-    assert len(questions) == 200
+    questions = drawn(f"bfcl:{category}", count)
+    assert len(questions) == count
     for number, question in enumerate(questions):
         right: list[list[str]] = question.want["calls"]
         lazy = [turn[:-1] for turn in right]
@@ -172,11 +176,11 @@ async def test_conversations_are_run_and_graded_as_the_leaderboard_does(category
         for kind, turns in (("right", right), ("lazy", lazy), ("cut", cut)):
             place = await played(question, turns)
             assert place._talk is not None
-            valid, results = theirs(question, turns, f"{category}_{number}_{kind}")
+            valid, results = theirs(question, turns, f"{category}_{count}_{number}_{kind}")
             assert place._talk.results == results, (question.text, kind)
             assert await place.grade(None, question.want) == valid, (question.text, kind)
             solved += valid and kind == "right"
-    assert solved == 200, "what the leaderboard calls right is"
+    assert solved == count, "what the leaderboard calls right is"
 
 
 async def test_a_conversation_is_run_turn_by_turn_and_its_services_are_forgotten() -> None:
@@ -188,6 +192,7 @@ async def test_a_conversation_is_run_turn_by_turn_and_its_services_are_forgotten
     place = question.environment()
     assert isinstance(place, BfclEnvironment) and place._talk is not None
     turns = [turn[0]["content"] if turn else "I have updated" for turn in place._talk.row["question"]]
+
     def called(call: str) -> str:
         name, arguments = parsed(call, place)
         return call_text(name, json.dumps(arguments))
@@ -307,9 +312,9 @@ async def test_programs_are_graded_by_humanevals_own_tests() -> None:
 def test_a_set_that_there_is_not_is_said() -> None:
     pytest.importorskip("bfcl_eval")
     pytest.importorskip("reasoning_gym")
-    for set in ("nothing", "web_search", "memory", "format_sensitivity"):
+    for name in ("nothing", "web_search", "memory", "format_sensitivity"):
         with pytest.raises(TaskError, match="no category whose functions can be called here"):
-            drawn(f"bfcl:{set}", 1)
+            drawn(f"bfcl:{name}", 1)
     with pytest.raises(TaskError, match="no family 'nothing'"):
         drawn("reasoning-gym:nothing", 1)
     assert of_a_set("countdown") == "countdown" and of_a_set("pkg.mod:Class") == "pkg.mod:Class"

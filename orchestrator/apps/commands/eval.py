@@ -392,7 +392,9 @@ async def _turns(
         messages = () if ended or there is None else there.goes_on(answers[-1].text)
         if not messages:
             return answers
-        request = request.updated({"messages": messages, "task": "plain"})  # what stands in the first turn was the task's
+        request = request.updated(
+            {"messages": messages, "task": "plain"}
+        )  # what stands in the first turn was the task's
 
 
 def _show(summary: dict[str, Any], output: Output) -> None:

@@ -88,10 +88,12 @@ def test_what_settings_say_of_answers_holds_where_a_request_and_its_planner_say_
         plait.run("a")
         plait.run("b", generation={"temperature": 0.0})
         plait.run("c", planner="sample:n=1,answer.max_tokens=5")
-        plait.run("d", planner=lambda brief: Plan(steps=(Step(name="a", op=Think(prompt=brief.request.text)),)))
+        plait.run(
+            "d", planner=lambda brief: Plan(steps=(Step(name="a", op=Think(prompt=brief.request.text)),), output="a")
+        )
         plait.run("two and two and two", planner="decompose")  # its pieces have lengths of their own
     first, second, third, own, *pieces = [think.sampling for think in worker.thinks]
-    assert (first.temperature, first.max_tokens, first.top_p, first.thinking) == (0.3, 7, 0.8, "off")
+    assert (first.temperature, first.max_tokens, first.top_p) == (0.3, 7, 0.8) and worker.thinks[0].thinking == "off"
     assert (second.temperature, second.max_tokens) == (0.0, 7), "a request goes before"
     assert (third.temperature, third.max_tokens) == (0.3, 5), "and so does an option of the planner's"
     assert own.temperature is None, "a plan of one's own says it itself"

@@ -18,7 +18,7 @@ from plait.core.environment import Environment
 from plait.core.errors import ToolError
 from plait.core.tools.tool import Tool, ToolSpec
 
-from .conversation import Conversation
+from .conversation import BfclConversation
 
 __all__ = ["BfclEnvironment", "graded", "schema"]
 
@@ -39,9 +39,9 @@ class BfclEnvironment(Environment):
         return json.loads(self.text)
 
     @cached_property
-    def _talk(self) -> Conversation | None:
-        id = str(self._asked["id"])
-        return Conversation(id) if id.startswith("multi_turn") else None
+    def _talk(self) -> BfclConversation | None:
+        number = str(self._asked["id"])
+        return BfclConversation(number) if number.startswith("multi_turn") else None
 
     def tools(self) -> Sequence[Tool[..., Any]]:
         """Return the functions as tools."""

@@ -20,13 +20,13 @@ from plait.core.chat import FunctionCall, Message, ToolCall, call_id, user
 from plait.core.errors import ToolError
 from plait.core.extras import extra
 
-__all__ = ["Conversation", "written"]
+__all__ = ["BfclConversation", "written"]
 
 _INSTALL = "the leaderboard is not there: pip install --no-deps bfcl-eval"
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
-class Conversation:
+class BfclConversation:
     """One question, by its id in the package. Raises `ToolError` without the package, and for an id that it lacks."""
 
     def __init__(self, id: str) -> None:
