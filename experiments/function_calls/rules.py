@@ -12,7 +12,7 @@ from typing import Any
 from plait.core.form import json_in
 from plait.core.tools.calls import calls_in
 
-__all__ = ["Calls", "grounded", "made", "once", "read_calls"]
+__all__ = ["MISTAKES", "Calls", "grounded", "made", "mistake", "once", "read_calls"]
 
 Calls = list[dict[str, Any]]
 """Calls as the leaderboard has them: `{name: arguments}`."""
@@ -68,3 +68,37 @@ def made(samples: Sequence[str], share: float = 0.5) -> Calls:
     lists = [once(read_calls(each)) for each in samples]
     counts = Counter(json.dumps(call, sort_keys=True) for each in lists for call in each)
     return [json.loads(text) for text, count in counts.items() if count >= share * len(lists)]
+
+
+MISTAKES = (
+    "no call read", "too few calls", "too many calls", "another function", "an argument is missing",
+    "an argument too many", "another value",
+)  # fmt: skip
+"""What is wrong with calls: the first of these that holds."""
+
+
+def mistake(calls: Calls, right: Sequence[Mapping[str, Mapping[str, Sequence[Any]]]]) -> str:
+    """Return what is wrong with calls that the checker does not take. `right`: as the leaderboard has them, the values
+    that each argument may have; one with `""` among them may be left out."""
+    if not calls:
+        return MISTAKES[0]
+    if len(calls) != len(right):
+        return MISTAKES[1] if len(calls) < len(right) else MISTAKES[2]
+    ours, theirs = ([*call.items()] for call in (_joined(calls), _joined(right)))
+    if [name for name, _ in ours] != [name for name, _ in theirs]:
+        return MISTAKES[3]
+    pairs = [(set(mine), want) for (_, mine), (_, want) in zip(ours, theirs, strict=True)]
+    if any({name for name, values in want.items() if "" not in values} - names for names, want in pairs):
+        return MISTAKES[4]
+    return MISTAKES[5] if any(names - set(want) for names, want in pairs) else MISTAKES[6]
+
+
+def _joined(calls: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Any]:
+    """Return calls by name and place among those of that name, in the order of the names."""
+    places: Counter[str] = Counter()
+    out: dict[tuple[str, int], Any] = {}
+    for call in calls:
+        for name, arguments in call.items():
+            out[name, places[name]] = arguments
+            places[name] += 1
+    return dict(sorted(out.items(), key=lambda pair: pair[0]))

@@ -176,7 +176,7 @@ def admit(account: Account | None, ask: Ask, now: float, *, decided: bool = Fals
             elif one.each_token and (fits := int((left - prompt) / one.each_token)) < granted:
                 granted, short = (
                     fits,
-                    f"{payer.owner}: `{one.name}` left {fits} tokens to generate; raise `{one.name}`",
+                    f"{payer.owner}: `{one.name}` left {fits} tokens to generate; {_more(payer, one.name)}",
                 )
     if hold:
         return Wait(hold)
@@ -211,9 +211,17 @@ def _may_give_back(account: Account, limit: _Limit, full: bool, counted: bool) -
     return limit.reserved > 0 if full and not (counted or account.counted) else account.running > 0
 
 
+def _more(account: Account, limit: str) -> str:
+    """Return how a run gets more of what is limited."""
+    if account.by_default and limit == "tokens" and not account.changed:
+        most = account.budget.tokens
+        return f"nobody limited this run, so that the default of {most} tokens holds (setting `bound`): raise `tokens`"
+    return f"raise `{limit}`"
+
+
 def _used_up(account: Account, limit: _Limit, ask: Ask, left: float) -> str:
     """Return a refusal in words."""
-    raised = f"raise `{limit.name}`"
+    raised = _more(account, limit.name)
     if limit.name == "tokens":
         return f"{account.owner}: all {account.budget.tokens} tokens are used up; {raised}"
     about = "up to " if ask.estimated else ""
@@ -301,7 +309,7 @@ def reached(account: Account) -> str:
     """Return in words which limit of tokens or cost is reached; nothing if none is."""
     limit = account.budget
     if limit.tokens is not None and account.tokens >= limit.tokens:
-        return f"{account.owner}: all {limit.tokens} tokens are used up; raise `tokens`"
+        return f"{account.owner}: all {limit.tokens} tokens are used up; {_more(account, 'tokens')}"
     if limit.total_tokens is not None and account.prompt + account.tokens >= limit.total_tokens:
         return f"{account.owner}: all {limit.total_tokens} tokens, prompts included, are used up; raise `total_tokens`"
     if limit.cost is not None and account.cost >= limit.cost:

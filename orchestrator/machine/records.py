@@ -496,6 +496,8 @@ class Account:
     """Model calls that lead to each of its steps, that one included, with a limit of turns."""
     waited: dict[Node, int] = field(default_factory=dict["Node", int])
     """Those that a flow had waited for under this account when it made the step, if it had for any."""
+    by_default: bool = False
+    """Nobody limited the run: its tokens are those of the setting `bound`."""
     changed: bool = False
     """The user has changed its limits: more may have been used, or may be running, than they allow."""
     held: Backlog[Node] = field(default_factory=Backlog[Node])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from experiments.function_calls.page import another
-from experiments.function_calls.rules import grounded, made, once, read_calls
+from experiments.function_calls.rules import grounded, made, mistake, once, read_calls
 from experiments.function_calls.run import page, questions
 from experiments.function_calls.ways import WAYS, form_of
 from plait import AsyncOrchestrator
@@ -77,3 +77,20 @@ def test_the_page_is_that_of_its_rows() -> None:
     pytest.importorskip("bfcl_eval")
     folder = Path(__file__).parents[2] / "experiments" / "function_calls"
     assert (folder / "README.md").read_text("utf-8") == page(folder / "data" / "rows.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("calls", "kind"),
+    [
+        ([], "no call read"),
+        ([ROME], "too few calls"),
+        ([ROME, OSLO, OSLO], "too many calls"),
+        ([ROME, {"time": {"city": "Oslo"}}], "another function"),
+        ([ROME, {"weather": {}}], "an argument is missing"),
+        ([ROME, {"weather": {"city": "Oslo", "n": 1}}], "an argument too many"),
+        ([ROME, {"weather": {"city": "Bonn"}}], "another value"),
+    ],
+)
+def test_what_is_wrong_with_calls_is_named(calls: list[Any], kind: str) -> None:
+    right = [{"weather": {"city": ["Rome"], "day": ["today", ""]}}, {"weather": {"city": ["Oslo"], "day": [""]}}]
+    assert mistake(calls, right) == kind

@@ -75,6 +75,17 @@ def test_no_tokens_left_is_a_refusal_with_the_remedy() -> None:
     assert world.finish.partial == {"r:a": "v"}
 
 
+def test_the_limit_of_a_run_that_nobody_limited_is_named_as_the_default() -> None:
+    world = World()
+    world.submit(think("a"), think("b", "a"), bound=10)
+    world.succeed("a", tokens=10, finish="length")
+    assert "nobody limited this run, so that the default of 10 tokens holds (setting `bound`)" in message(world)
+    world = World()
+    world.submit(think("a", tokens=50), bound=20)
+    world.succeed("a", tokens=20, finish="length")
+    assert "the default of 20 tokens holds (setting `bound`): raise `tokens`" in message(world)
+
+
 def test_a_stopping_attempt_keeps_its_tokens_until_the_worker_has_said_how_many_they_were() -> None:
     world = World()
     world.submit(

@@ -159,7 +159,7 @@ def theirs(question: DatasetQuestion, turns: list[list[str]], run: str) -> tuple
     if len(turns) != len(question.want["calls"]):
         return False, results
     steps = [[turn] if turn else [] for turn in turns]
-    return multi_turn_checker(steps, question.want["calls"], row, id.rpartition("_")[0], run)["valid"], results
+    return multi_turn_checker(steps, question.want["calls"], row, number.rpartition("_")[0], run)["valid"], results
 
 
 @pytest.mark.parametrize("category", MULTI)

@@ -330,7 +330,7 @@ class RayWorker(Worker):
                 log.warning("%s does not come back: %s", self.name, reason)
                 left = False
             else:
-                self._quarantine.died(self._live.values())
+                self._quarantine.died(self._live.values(), reason=reason)
                 with contextlib.suppress(Exception):
                     self._ray.kill(actor)
             self._told.read()  # what a dead actor has written is still there

@@ -28,14 +28,17 @@ class Quarantine:
         self._deaths: dict[str, list[float]] = {}
         self._condemned: dict[str, float] = {}
         self._alone = asyncio.Lock()
+        self._last: dict[str, str] = {}
+        """Why an engine died last with a prompt, as far as it said so."""
 
-    def died(self, jobs: Iterable[Job], now: float | None = None) -> None:
-        """Take note of the jobs that were in an engine when it died."""
+    def died(self, jobs: Iterable[Job], now: float | None = None, reason: str = "") -> None:
+        """Take note of the jobs that were in an engine when it died, and why it did."""
         now = time.monotonic() if now is None else now
         suspects: list[str] = []
         for prompt in {fingerprint(job) for job in jobs}:
             deaths = [at for at in self._deaths.get(prompt, ()) if now - at < REMEMBERED]
             self._deaths[prompt] = [*deaths, now]
+            self._last[prompt] = reason
             if len(deaths) + 1 >= DEATHS:
                 suspects.append(prompt)
         known = [prompt for prompt in suspects if len(self._deaths[prompt]) > DEATHS]
@@ -48,10 +51,12 @@ class Quarantine:
         since = self._condemned.get(fingerprint(job))
         if since is None or (time.monotonic() if now is None else now) - since > REMEMBERED:
             return None
+        reason = self._last.get(fingerprint(job), "")
+        because = f" (the last time: {reason})" if reason else ""
         return Failure(
             kind="EngineError",
-            message="the same prompt or call was running each time that its worker died, so it is not run again within "
-            "the hour: look into the worker's log, or change it",
+            message=f"the same prompt or call was running each time that its worker died{because}, so it is not run "
+            "again within the hour: look into the worker's log, or change it",
         )
 
     def turn(self, job: Job) -> asyncio.Lock | None:
@@ -66,6 +71,7 @@ class Quarantine:
         """Take note that a job has come to its end while its engine lived."""
         if self._deaths:
             self._deaths.pop(fingerprint(job), None)
+            self._last.pop(fingerprint(job), None)
 
 
 def fingerprint(job: Job) -> str:

@@ -24,9 +24,10 @@ def test_a_prompt_that_was_alone_at_two_deaths_is_not_run_again() -> None:
     quarantine = Quarantine()
     quarantine.died([asking("bad")])
     assert quarantine.refusal(asking("bad")) is None, "once may be chance"
-    quarantine.died([asking("bad", 2, seed=7), asking("good")])
+    quarantine.died([asking("bad", 2, seed=7), asking("good")], reason="the engine broke: head size 16")
     refusal = quarantine.refusal(asking("bad", 3))
     assert refusal is not None and not refusal.retryable and not refusal.lost and "each time" in refusal.message
+    assert "(the last time: the engine broke: head size 16)" in refusal.message, "why it broke is not thrown away"
     assert quarantine.refusal(asking("good")) is None
     assert quarantine.refusal(asking("bad"), now=time.monotonic() + 4000) is None, "for an hour"
 
