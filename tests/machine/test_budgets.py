@@ -77,10 +77,6 @@ def test_no_tokens_left_is_a_refusal_with_the_remedy() -> None:
 
 def test_the_limit_of_a_run_that_nobody_limited_is_named_as_the_default() -> None:
     world = World()
-    world.submit(think("a"), think("b", "a"), bound=10)
-    world.succeed("a", tokens=10, finish="length")
-    assert "nobody limited this run, so that the default of 10 tokens holds (setting `bound`)" in message(world)
-    world = World()
     world.submit(think("a", tokens=50), bound=20)
     world.succeed("a", tokens=20, finish="length")
     assert "the default of 20 tokens holds (setting `bound`): raise `tokens`" in message(world)
@@ -487,7 +483,10 @@ def test_a_run_that_limits_neither_tokens_nor_cost_has_a_bound() -> None:
     world = World()
     world.submit(think("a"), think("b", "a"), bound=10)
     world.succeed("a", tokens=10, finish="length")
-    assert message(world) == "BudgetExceeded: run r: all 10 tokens are used up; raise `tokens`"
+    assert message(world) == (
+        "BudgetExceeded: run r: all 10 tokens are used up; nobody limited this run, so that the default of 10 tokens "
+        "holds (setting `bound`): raise `tokens`"
+    )
 
 
 @pytest.mark.parametrize("budget", [Budget(tokens=40), Budget(total_tokens=40), Budget(cost=1.0)])

@@ -26,8 +26,8 @@ def cell(ran: Ran, plain: Ran) -> str:
     return f"{said}, {ran.spoken}{'' if ran is plain else f' ({times:.2f}×)'} + {ran.server.thought}"
 
 
-async def real(model: str) -> None:
-    """Print what each planner comes to on a real model, of at most 3,000 tokens a run."""
+async def real(model: str, tokens: int) -> None:
+    """Print what each planner comes to on a real model, of at most so many tokens a run."""
     sys.stdout.write(f"| planner | {model} | answer |\n|---|---|---|\n")
     async with AsyncOrchestrator(
         model=model, worker="engine", slots=16, tools=[search, run_python], journal="off"
@@ -35,7 +35,7 @@ async def real(model: str) -> None:
         for name in NAMES:
             task, text = ASKS.get(name, ("plain", PROMPT))
             spec = Plugin(name=name, options=OPTIONS.get(name, {}))
-            answer = await plait.run(text, planner=spec, task=task, seed=7, budget=Budget(tokens=3000, seconds=120))
+            answer = await plait.run(text, planner=spec, task=task, seed=7, budget=Budget(tokens=tokens))
             said = answer.status if answer.failure is None else f"{answer.status} ({answer.failure.kind})"
             begin = " ".join(str(answer.value or answer.why or "").split())[:60].replace("|", "/")
             sys.stdout.write(f"| `{name}` | {said}, {answer.usage.completion} tokens | {begin} |\n")
@@ -55,5 +55,6 @@ async def main() -> None:
 if __name__ == "__main__":
     chosen = argparse.ArgumentParser(prog="python -m tests.thinking.table")
     chosen.add_argument("--model", help="a model in this process, such as smollm2")
-    given = chosen.parse_args().model
-    asyncio.run(main() if given is None else real(given))
+    chosen.add_argument("--tokens", type=int, default=3000, help="that a run may generate, with --model")
+    given = chosen.parse_args()
+    asyncio.run(main() if given.model is None else real(given.model, given.tokens))
