@@ -34,6 +34,7 @@ from ..core.budget import Budget
 from ..core.flow import is_root
 from ..core.ops import Text, Think, Tokens
 from ..core.prices import MILLION, Price
+from ..core.request import Request
 from ..core.result import Usage
 from .assemble import resolve
 from .records import Account, Attempt, Node, WorkerState
@@ -119,6 +120,14 @@ def open_account(
     account.prompts = prompts or (parent is not None and parent.prompts)
     account.thinking = "thinking_tokens" in limits or (parent is not None and parent.thinking)
     account.lengths = prompts or "tokens" in limits or (parent is not None and parent.lengths)
+    return account
+
+
+def open_run(request: Request, owner: str, now: float) -> Account | None:
+    """Return the account of a whole run, if it has any limit."""
+    account = open_account(request.bounded, owner, None, now)
+    if account is not None:
+        account.by_default = request.bounded is not request.budget
     return account
 
 

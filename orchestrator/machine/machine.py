@@ -455,9 +455,7 @@ class Machine:
             run.reviewers = tuple(policy for policy in policies if type(policy).review is not Policy.review)
             run.watched = bool(run.placers or run.reviewers)
             run.root = scope = Scope(run, None, None, f"{run.id}:")
-            run.account = account = budgets.open_account(request.bounded, f"run {run.id}", None, self._records.now)
-            if account is not None:
-                account.by_default = request.bounded is not request.budget
+            run.account = account = budgets.open_run(request, f"run {run.id}", self._records.now)
             nodes = self._plans.enter(event.plan, scope, account)
         except PlaitError as error:
             self._remember(event.run)
