@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from plait.apps.common.interrupt import descendants
@@ -19,13 +20,15 @@ from .world import SERVERS, Fault, World, cuts
 
 NODES = ("ray-head", *(f"ray-{name}" for name in SERVERS))
 STORE_BYTES = 80 << 20
+TOKEN = ("RAY_AUTH_MODE=token", "RAY_AUTH_TOKEN=of-the-faults", "RAY_USAGE_STATS_ENABLED=0")
+STARTED = "Ray runtime started"
 
 
 class RayWorld(World):
     """All of it. A cluster without its head ends, and with it the servers' connections to it: then all that belongs to
     the cluster is started again, as an operator has to."""
 
-    places = ("db", "one", "two", "head")
+    places = ("db", "one", "two", "head", "client")
     parts = ("db", "slow-db", *NODES, *SERVERS)
     patience = 120.0
     """Ray looks for 15 s whether a node answers; then nodes and servers may have to start."""
@@ -57,11 +60,26 @@ class RayWorld(World):
                     there,
                 ]
             ray = str(Path(sys.executable).with_name("ray"))
-            return host, ["env", "RAY_USAGE_STATS_ENABLED=0", ray, "start", *kind, *common], False
+            return host, ["env", *TOKEN, ray, "start", *kind, *common], False
         host, command, database = super()._command(name)
         if name in SERVERS:
-            command = ["env", f"RAY_ADDRESS={head}", *command[:-2], *(f"ray:{node}" for node in SERVERS)]
+            command = ["env", *TOKEN, f"RAY_ADDRESS={head}", *command]
         return host, command, database
+
+    def models(self) -> list[str]:
+        """What the servers ask."""
+        return [f"ray:{node}" for node in SERVERS]
+
+    def start(self, name: str) -> None:
+        """Start a process; a node is waited for, since what joins it does not wait for long."""
+        log = self.folder / f"log-{name}"
+        before = log.read_text().count(STARTED) if log.exists() else 0
+        super().start(name)
+        until = time.monotonic() + self.patience
+        while name in NODES and log.read_text().count(STARTED) == before and time.monotonic() < until:
+            if self.running[name].poll() is not None:
+                return
+            time.sleep(0.1)
 
     def send(self, name: str, number: int) -> None:
         """Send a signal to a process and its children: those of Ray have sessions of their own."""

@@ -134,9 +134,13 @@ class World:
                                  str(self.folder / name)], False  # fmt: skip
             case _:
                 store = f"postgresql://plait@{address('db')}:6432/postgres?connect_timeout=5"
-                models = [f"http://{address('model')}:9001/v1", f"http://{address('other')}:9000/v1"]
                 return name, [python, str(HERE / "serve_child.py"), store, str(self.ledger), address(name), "8100",
-                              *models], False  # fmt: skip
+                              *self.models()], False  # fmt: skip
+
+    def models(self) -> list[str]:
+        """What the servers ask."""
+        address = self.hosts.address
+        return [f"http://{address('model')}:9001/v1", f"http://{address('other')}:9000/v1"]
 
     def start(self, name: str) -> None:
         """Start a process."""

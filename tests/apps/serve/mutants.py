@@ -61,12 +61,18 @@ SOUND: dict[str, list[dict[str, Any]]] = {
          "thinking": {"type": "enabled", "budget_tokens": 10}, "stop_sequences": ["x"]},
     ],
     "/v1/messages/count_tokens": [{"model": "q", "messages": [{"role": "user", "content": "hi"}]}],
+    "/v1/chat/completions/{id}": [{"metadata": {"a": "b"}}],
+    "/agui": [
+        {"threadId": "t", "runId": "r", "messages": [{"id": "m", "role": "user", "content": "hi"}], "tools": [],
+         "context": [{"description": "d", "value": "v"}], "state": {}, "forwardedProps": {"model": "q"}},
+    ],
     "/runs": [{"text": "hi", "planner": "sample:n=2", "model": "q"}],
     "/runs/{run}/{verb}": [{"question": "a", "value": 1}, {"step": "a", "reason": "so"}],
     "/v1/responses/{id}/cancel": [{}],
     "/login": [{"key": "sk-plait-x"}],
 }  # fmt: skip
-"""Sound bodies by the address to which they are posted: each address that the server tells of has to be here."""
+"""Sound bodies by the address to which they are posted: each address that the server tells of has to be here. One that
+is not there answers 404."""
 MCP: list[dict[str, Any]] = [
     {"jsonrpc": "2.0", "id": 7, "method": "tools/call",
      "params": {"name": "vote", "arguments": {"samples": ["4", "5", "4"], "merge": "majority", "task": "plain"}}},
@@ -163,5 +169,9 @@ def case(number: int, runs: list[str]) -> tuple[str, bytes]:
     everything = [body for bodies in SOUND.values() for body in bodies]
     run = dice.choice([*runs, "", "x", "%00", "..%2f..", "a" * 3_000, "%F0%9F%98%80"]) or "x"
     verb = dice.choice(("cancel", "pause", "answer", "prune", "limit", "nothing", "%0a"))
-    path = door.replace("{run}", run).replace("{id}", f"resp_{run}").replace("{verb}", verb)
+    path = (
+        door.replace("{run}", run)
+        .replace("{id}", dice.choice((f"resp_{run}", f"chatcmpl-{run}")))
+        .replace("{verb}", verb)
+    )
     return path, mutant(number, SOUND[door], everything)

@@ -86,7 +86,7 @@ async def chats(http: httpx.AsyncClient, number: int) -> str:
 async def served(tmp_path: Path, numbers: range) -> tuple[Counter[str], list[float]]:
     """Mutants of every door of a server that writes a journal."""
     async with serving(tmp_path, str(tmp_path / "runs.plait")) as (server, url, told):
-        async with httpx.AsyncClient(base_url=url) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=120) as http:
             doors = (await http.get("/openapi.json")).json()["paths"]
             posted = {path for path, methods in doors.items() if "post" in methods}
             assert not (missing := posted - SOUND.keys()), f"say in mutants.py what is sound there: {missing}"
