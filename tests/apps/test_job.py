@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 import pytest
 
 from plait.apps.common.interrupt import descendants
+from plait.runtime.control.socket import peers
 
 from .conftest import Plait
 
@@ -143,6 +144,7 @@ def cluster() -> Iterator[dict[str, str]]:
     ours = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_API_SERVER_ADDRESS": address}
     environment = {**{k: v for k, v in os.environ.items() if not k.startswith("RAY_")}, **ours}
     environment["RAY_USAGE_STATS_ENABLED"] = "0"
+    environment["XDG_RUNTIME_DIR"] = str(folder)
     words = ["start", "--head", "--block", f"--port={port}", f"--dashboard-port={dashboard}", "--num-cpus=4",
              "--object-store-memory=100000000", "--include-dashboard=true", f"--temp-dir={folder}",
              f"--dashboard-agent-listen-port={_free_port()}"]  # fmt: skip
@@ -204,3 +206,25 @@ def test_a_job_solves_puzzles_over_two_engines(cluster: dict[str, str], tmp_path
     assert b"engine-0" in used
     assert b"engine-1" in used
     plait("--follow", "--", "runs", "show", "nobody", code=1)
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_what_a_job_has_under_way_is_listed(
+    cluster: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "replies.json"
+    script.write_text(json.dumps([{"text": "word " * 20_000, "tokens_per_second": 20}]))
+    words = ["run", "what is seen?", "--script", script, "--journal", "off", "--planner", "single"]
+    command = [sys.executable, "-m", "plait.apps.main", "job", "submit", "--", *map(str, words)]
+    subprocess.run(command, env=cluster, cwd=tmp_path, check=True, timeout=300)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", cluster["XDG_RUNTIME_DIR"])
+    rows, until = list[dict[str, Any]](), time.monotonic() + 300
+    while not rows and time.monotonic() < until:
+        rows = [row for peer in peers() for row in peer.ask("list")]
+        time.sleep(0.2)
+    (row,) = rows
+    assert row["text"] == "what is seen?" and row["status"] == "running"
+    (peer,) = peers()
+    assert [*peer.ask("cancel", run=row["run"])], "and it is steered"

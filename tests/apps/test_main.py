@@ -94,7 +94,7 @@ def test_all_commands_can_be_loaded_at_once() -> None:
 
 
 def test_every_verb_that_is_done_to_a_run_is_a_command() -> None:
-    from plait.apps.verbs import VERBS
+    from plait.runtime.control.verbs import VERBS
 
     assert {f"runs {name}" for name, verb in VERBS.items() if name != "process"} <= set(WORDS)
 

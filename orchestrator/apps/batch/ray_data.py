@@ -21,8 +21,6 @@ from ...core.errors import ConfigError, PlaitError, TaskError, WorkerError
 from ...core.request import Request
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
-from ..control.socket import opened
-from ..verbs import Control
 from .outcome import allowed, outcome
 from .rows import BatchRow
 
@@ -110,10 +108,8 @@ class Solver:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _started(self, config: Config) -> AsyncOrchestrator:
-        orchestrator = AsyncOrchestrator(config=config)
+        orchestrator = AsyncOrchestrator(config=config, control=True)
         await orchestrator.start()
-        self._control = opened(Control(orchestrator))
-        await self._control.__aenter__()  # as long as the actor lives
         return orchestrator
 
     async def _solved(self, rows: list[BatchRow]) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from ...core.errors import UsageError
 from ...core.tools.context import Answerer, Question
+from ...runtime.control.verbs import VERBS
 from ...runtime.journal.directory import RunEntry
 from ...runtime.journal.inbox import leave, pending
 from ..common.journals import Place, place_of
@@ -19,7 +20,6 @@ from ..common.options import Json
 from ..common.output import Output, opened
 from ..common.terminal import safe
 from ..control.command import find, steer
-from ..verbs import VERBS
 
 __all__ = ["answer", "questions"]
 

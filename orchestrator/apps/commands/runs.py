@@ -17,6 +17,7 @@ from ...core.result import Usage
 from ...runtime.client.answer import Answer
 from ...runtime.client.client import read_answer
 from ...runtime.client.config import Config
+from ...runtime.control.verbs import VERBS
 from ...runtime.journal.directory import RunEntry, find, sweep
 from ...runtime.journal.names import refuse_names
 from ...runtime.journal.resume import Rebuilt, rebuild
@@ -29,7 +30,6 @@ from ..common.output import Output, opened
 from ..common.session import opened_session
 from ..common.tree import StepTree
 from ..control.command import RunUnderWay, find as find_under_way, row_of, steer
-from ..verbs import VERBS
 from .listing import STYLES, about
 from .run import exit_code, name_why, show as show_answer
 

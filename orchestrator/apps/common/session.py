@@ -15,10 +15,8 @@ from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ...runtime.driver.watchers import Watcher
 from ...runtime.plugins.loader import Plugins
-from ..control.socket import opened
 from ..doctor.checks import model_folder
 from ..models.standing import joined
-from ..verbs import Control
 from .ask import ask_on_terminal
 from .interrupt import Stopper
 from .output import Output
@@ -68,15 +66,14 @@ async def opened_session(
     if config.worker in _NAMES and (workers is None or workers):
         _refuse_model(config.model)
     config = config.model_copy(update={"max_waiting": None})  # a command bounds its load itself: what is due can wait
-    orchestrator = AsyncOrchestrator(config=config, workers=workers, on_ask=ask_on_terminal)
+    orchestrator = AsyncOrchestrator(config=config, workers=workers, on_ask=ask_on_terminal, control=True)
     if watch is not None:
         orchestrator.watch(watch)
     began = time.monotonic()
     try:
         with _saying(output, orchestrator, bool(workers is None or workers)):
             await stopper.until(orchestrator.start() if start else orchestrator.start_workers())
-        async with opened(Control(orchestrator)):
-            yield Session(orchestrator, time.monotonic() - began)
+        yield Session(orchestrator, time.monotonic() - began)
     finally:
         await orchestrator.close()
 

@@ -1,6 +1,6 @@
 """`plait runs top|watch|cancel|prune|pause|limit|set`: runs under way, seen and steered from another process.
 
-What is done to a run is a verb of the table (`apps/verbs.py`): its command is made of the table's row.
+What is done to a run is a verb of the table (`runtime/control/verbs.py`): its command is made of the table's row.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import typer
 
 from ...core.errors import UsageError
 from ...runtime.client.config import Config
+from ...runtime.control.socket import Peer, peers
+from ...runtime.control.verbs import VERBS, Verb, VerbArgument, limit_of
 from ...runtime.journal.location import Database
 from ..common.options import Json
 from ..common.output import Output, opened
 from ..common.terminal import safe
-from ..verbs import VERBS, Verb, VerbArgument, limit_of
 from .distant import Distant, under_way
-from .socket import Peer, peers
 
 __all__ = ["RunUnderWay", "cancel", "find", "limit", "pause", "processes", "prune", "row_of", "set_", "steer",
            "store_of_settings", "watch"]  # fmt: skip

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import WorldError
+from ...runtime.control.socket import peers
 from ...runtime.journal.directory import default_folder
-from .socket import peers
 
 __all__ = ["detached"]
 

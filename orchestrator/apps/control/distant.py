@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from ...core.record import StepRecord
 from ...core.tools.context import OPERATOR, Answerer, Question
 from ...runtime.client.client import read_answer
+from ...runtime.control.verbs import step_row
 from ...runtime.journal import store
 from ...runtime.journal.directory import RunEntry, entries, find
 from ...runtime.journal.inbox import leave, pending
@@ -19,7 +20,6 @@ from ...runtime.journal.location import Database
 from ...runtime.journal.resume import Rebuilder
 from ...runtime.plugins.loader import Plugins
 from ...runtime.runlog import RunRecord
-from ..verbs import step_row
 
 __all__ = ["Distant", "under_way"]
 

@@ -24,9 +24,7 @@ from ..common.options import (
     TopP,
     common_options,
 )
-from ..control.socket import opened
 from ..models.standing import joined
-from ..verbs import Control
 
 __all__ = ["mcp"]
 
@@ -74,10 +72,7 @@ async def _serve(config: Config, address: tuple[str, int] | None) -> None:
     from .server import build
 
     config, _ = joined(config)
-    async with (
-        AsyncOrchestrator(config=config, on_ask="later") as orchestrator,
-        opened(Control(orchestrator)),
-    ):
+    async with AsyncOrchestrator(config=config, on_ask="later", control=True) as orchestrator:
         server = build(Jobs(orchestrator, config.tokens, address is None or address[0] in LOOPBACK))
         if address is None:
             await server.run_stdio_async()

@@ -17,7 +17,7 @@ from ... import __version__
 from ...core.errors import PlaitError
 from ...core.tools.context import Question
 from ...runtime.client.handle import Handle
-from ..verbs import VERBS
+from ...runtime.control.verbs import VERBS
 from .forms import request_of, value_of
 from .jobs import MODEL, Jobs, Progress, until_asked
 from .tasks import Tasks

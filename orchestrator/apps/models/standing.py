@@ -17,7 +17,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ...runtime.client.config import Config
-from ..control.socket import folder, is_private
+from ...runtime.control.socket import folder, is_private
 
 __all__ = ["StandingEngine", "began", "joined", "kept", "put", "standing", "take_down"]
 

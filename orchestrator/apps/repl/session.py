@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import operator
 import os
@@ -28,11 +27,10 @@ from ...runtime.client.answer import Answer, News
 from ...runtime.client.client import AsyncOrchestrator, Handle
 from ...runtime.client.config import BUNDLED_MODEL, Config
 from ...runtime.client.models import CHAT, fetched
+from ...runtime.control.verbs import Verb
 from ...runtime.plugins.loader import Plugins
 from ..common.session import engine_name
-from ..control.socket import opened
 from ..models.standing import joined
-from ..verbs import Control, Verb
 from .attachments import Attachment, message_of
 from .state import Manner, ReplTurn
 
@@ -92,7 +90,6 @@ class ReplSession:
         self._stop = asyncio.Event()
         self._orchestrator: AsyncOrchestrator | None = None
         self._joined = False
-        self._control = contextlib.AsyncExitStack()
         self.config = config
         self._named = "model" in config.model_fields_set or config.worker not in _OWN
         self._fit()
@@ -105,7 +102,7 @@ class ReplSession:
         if self._orchestrator is None:
             config, engine = joined(self.config)
             self._joined = engine is not None
-            self._orchestrator = AsyncOrchestrator(config=config, on_ask=self._put)
+            self._orchestrator = AsyncOrchestrator(config=config, on_ask=self._put, control=True)
         return self._orchestrator
 
     @property
@@ -145,7 +142,6 @@ class ReplSession:
 
     async def _start(self) -> None:
         await self.orchestrator.start()
-        await self._control.enter_async_context(opened(Control(self.orchestrator)))
 
     def _started(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
@@ -192,7 +188,6 @@ class ReplSession:
         if starting is not None and not starting.done():
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
-        await self._control.aclose()
         orchestrator, self._orchestrator = self._orchestrator, None
         if orchestrator is not None:
             await orchestrator.close()

@@ -18,9 +18,9 @@ from ...core.errors import UsageError
 from ...core.record import StepRecord
 from ...core.request import Request
 from ...runtime.client.answer import Answer, AnswerNews, News, StepNews, TextNews
+from ...runtime.control.verbs import steps_named
 from ...runtime.plugins.spec import spelled
 from ..common.terminal import safe
-from ..verbs import steps_named
 from .attachments import Attachment
 
 __all__ = ["Manner", "ReplTurn", "as_markdown", "dump", "load"]

@@ -19,6 +19,7 @@ from starlette.routing import Route
 from ...core.request import Request as Asked
 from ...runtime.client.answer import Answer
 from .about import AboutApi
+from .agui import AguiApi, AguiBody
 from .bodies import Body, ResponseBody, ServedStrategy
 from .chat import ChatCompletions
 from .completions import Completions
@@ -29,6 +30,7 @@ from .new_runs import NewRuns
 from .responses import ResponsesApi
 from .runs import COOKIE, RunsApi
 from .service import Service
+from .stored import StoredCompletions
 from .telling import gave_nothing
 from .tenants import ServedRun, User
 
@@ -68,6 +70,7 @@ _BODIES: dict[str, type[Body]] = {
     "/v1/responses": ResponseBody,
     "/v1/responses/input_tokens": ResponseBody,
     "/v1/messages/count_tokens": CountBody,
+    "/agui": AguiBody,
 }
 """What is sent to addresses that are no doors."""
 DOORS: tuple[Door, ...] = (ChatCompletions(), Completions(), Messages())
@@ -106,6 +109,16 @@ def build(service: Service) -> Starlette:
         routes.append(Route(path, _Endpoint(service, handler, "about", keys=keys), methods=["GET"]))
     counting = _Endpoint(service, about.count_message, "about", form=Messages().error)
     routes.append(Route("/v1/messages/count_tokens", counting, methods=["POST"]))
+    routes.append(Route("/agui", _Endpoint(service, AguiApi(service).run, "agui"), methods=["POST"]))
+    stored = StoredCompletions(service)
+    for path, handler, method in (
+        ("", stored.list, "GET"),
+        ("/{id}", stored.read, "GET"),
+        ("/{id}", stored.update, "POST"),
+        ("/{id}", stored.delete, "DELETE"),
+        ("/{id}/messages", stored.messages, "GET"),
+    ):
+        routes.append(Route(f"/v1/chat/completions{path}", _Endpoint(service, handler, "chat"), methods=[method]))
     responses = ResponsesApi(service)
     for path, handler, method in (
         ("", responses.create, "POST"),
@@ -142,6 +155,7 @@ class DoorHandler:
 
     def __init__(self, service: Service, door: Door) -> None:
         self._service, self._door = service, door
+        self._stored = StoredCompletions(service)
 
     async def __call__(self, request: Request, user: User) -> Any:
         """Answer a request."""
@@ -156,14 +170,34 @@ class DoorHandler:
                 live.handle.cancel(cause="client-gone")
 
         if body.stream:
-            return EventStream(door.events(lives, body), give_up)
+            events = door.events(lives, body)
+            return EventStream(self._then_kept(events, lives, body, user) if body.stored else events, give_up)
         answers = await unless_gone(request.receive, asyncio.gather(*(live.handle.finished for live in lives)), give_up)
         if answers is None:
             return Response(status_code=499)
         for live, answer in zip(lives, answers, strict=True):
             if answer.value is None or live.must_call:
                 gave_nothing(answer, live.must_call)
-        return JSONResponse(door.whole(lives, answers, body), headers={"x-request-id": lives[0].handle.run})
+        whole = door.whole(lives, answers, body)
+        if body.stored:
+            await self._stored.keep(whole, body, user)
+        return JSONResponse(whole, headers={"x-request-id": lives[0].handle.run})
+
+    async def _then_kept(
+        self, events: AsyncGenerator[bytes, None], lives: Sequence[ServedRun], body: Any, user: User
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the events of an answer, which is kept before the last of them is told."""
+        kept = False
+        async with contextlib.aclosing(events):
+            async for event in events:
+                if not kept and all(live.handle.finished.done() for live in lives):
+                    kept = True
+                    with contextlib.suppress(Exception):  # what the events tell as an error is nothing to keep
+                        answers = [live.handle.finished.result() for live in lives]
+                        for live, answer in zip(lives, answers, strict=True):
+                            gave_nothing(answer, live.must_call)
+                        await self._stored.keep(self._door.whole(lives, answers, body), body, user)
+                yield event
 
     async def _started(self, body: Any, user: User) -> list[ServedRun]:
         """Start a run for each choice. Raises `ApiError`, and then none is left."""

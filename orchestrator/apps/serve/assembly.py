@@ -11,6 +11,7 @@ from ...core.result import Usage
 from ...runtime.client.answer import Answer
 from .errors import ApiError
 from .http import sse
+from .offered import input_of
 from .telling import (
     AnswerText,
     Ended,
@@ -117,9 +118,12 @@ class Assembly:
             yield self._event("response.output_item.done", output_index=place, item=item)
 
     def _called(self, call: ToolCall) -> Iterator[bytes]:
-        function = call.function
-        item = {"type": "function_call", "id": f"fc_{self.response['id']}_{call.id}", "call_id": call.id,
-                "name": function.name, "arguments": "", "status": "in_progress"}  # fmt: skip
+        function, head = call.function, {"call_id": call.id, "name": call.function.name}
+        if any(tool["type"] == "custom" and tool["name"] == function.name for tool in self.response.get("tools") or ()):
+            yield from self._called_custom(call, head)
+            return
+        item = {"type": "function_call", "id": f"fc_{self.response['id']}_{call.id}", **head, "arguments": "",
+                "status": "in_progress"}  # fmt: skip
         place, item = self._added(item)
         yield self._event("response.output_item.added", output_index=place, item=item)
         at = {"item_id": item["id"], "output_index": place}
@@ -128,6 +132,18 @@ class Assembly:
             "response.function_call_arguments.done", **at, name=function.name, arguments=function.arguments
         )
         item.update(arguments=function.arguments, status="completed")
+        yield self._event("response.output_item.done", output_index=place, item=item)
+
+    def _called_custom(self, call: ToolCall, head: dict[str, Any]) -> Iterator[bytes]:
+        text = input_of(call)
+        place, item = self._added(
+            {"type": "custom_tool_call", "id": f"ctc_{self.response['id']}_{call.id}", **head, "input": ""}
+        )
+        yield self._event("response.output_item.added", output_index=place, item=item)
+        at = {"item_id": item["id"], "output_index": place}
+        yield self._event("response.custom_tool_call_input.delta", **at, delta=text)
+        yield self._event("response.custom_tool_call_input.done", **at, input=text)
+        item["input"] = text
         yield self._event("response.output_item.done", output_index=place, item=item)
 
     def _in_message(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ said in `fields.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -23,6 +23,7 @@ from .errors import ApiError, invalid, not_found, unsupported
 from .fields import row_of, shown, tells
 from .forms import FormFields
 from .items import plain_messages
+from .offered import ClientTools, ResponseTool, ToolBody, choice_of
 
 __all__ = ["PREFIX", "Body", "ChatBody", "ResponseBody", "ServedStrategy", "resolve"]
 
@@ -135,7 +136,18 @@ class Body(FormFields):
     def unread(self) -> tuple[str, ...]:
         """Names of fields that ask for something and change nothing."""
         rows = ((name, row_of(name, self.endpoint)) for name, _ in self._told())
-        return shown(name for name, row in rows if row is None or row.fate == "ignored")
+        unread = [name for name, row in rows if row is None or row.fate == "ignored"]
+        return shown([*unread, *(["tools.format"] if self.client_tools.unheld else [])])
+
+    @property
+    def client_tools(self) -> ClientTools:
+        """The tools that it offers. Raises `ApiError`."""
+        return ClientTools()
+
+    @property
+    def stored(self) -> bool:
+        """Whether the answer is to be kept, to be read again."""
+        return False
 
     def _told(self) -> list[tuple[str, Any]]:
         extra = self.model_extra or {}
@@ -146,14 +158,14 @@ class Body(FormFields):
         self,
         messages: Sequence[Mapping[str, Any]],
         strategy: ServedStrategy,
-        tools: Iterable[FunctionTool | ResponseTool],
+        offered: ClientTools,
         generation: Mapping[str, object],
         output: dict[str, JsonValue] | None,
         begin: str = "",
     ) -> Request:
-        extra, choice = self.plait, self.tool_choice
+        extra = self.plait
+        choice, allowed = choice_of(self.tool_choice)
         formed = not self.model_fields_set.isdisjoint(FormFields.model_fields)
-        named = choice.get("function", choice) if isinstance(choice, dict) else None
         sampled = ("temperature", "top_p", "min_p", "repetition_penalty", "chat_template_kwargs")
         return Request.of(
             {
@@ -172,8 +184,8 @@ class Body(FormFields):
                 "priority": self.priority,
                 "output": self.output_form if output is None and formed else output,
                 "form": self.text_form if formed else None,
-                "tools": [tool.model_dump(include={"name", "description", "parameters"}) for tool in tools],
-                "tool_choice": named.get("name") if isinstance(named, dict) else choice,
+                "tools": list(offered.functions(allowed)),
+                "tool_choice": choice,
                 "parallel_tool_calls": self.parallel_tool_calls,
                 "begin": begin,
                 "generation": {
@@ -221,24 +233,6 @@ class ResponseFormat(BaseModel):
         return self.json_schema.schema_
 
 
-class FunctionTool(BaseModel):
-    """A function that the client offers."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
-    name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
-    description: str | None = None
-    parameters: dict[str, JsonValue] | None = None
-    strict: bool | None = None
-
-
-class ToolBody(BaseModel):
-    """A tool of a chat body."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
-    type: str
-    function: FunctionTool | None = None
-
-
 class StreamOptions(BaseModel):
     """`stream_options`."""
 
@@ -263,6 +257,7 @@ class ChatBody(Body):
     reasoning_effort: str | None = None
     continue_final_message: bool = False
     add_generation_prompt: bool | None = None
+    store: bool | None = None
     # Of OpenAI's, but not read:
     modalities: JsonValue = None
     audio: JsonValue = None
@@ -273,7 +268,6 @@ class ChatBody(Body):
     user: JsonValue = None
     safety_identifier: JsonValue = None
     service_tier: JsonValue = None
-    store: JsonValue = None
     prompt_cache_key: JsonValue = None
     prompt_cache_retention: JsonValue = None
     prompt_cache_options: JsonValue = None
@@ -285,10 +279,17 @@ class ChatBody(Body):
             raise invalid("`top_logprobs` goes with `logprobs: true`", "top_logprobs")
         if self.stream_options is not None and not self.stream:
             raise invalid("`stream_options` goes with `stream: true`", "stream_options")
-        for place, tool in enumerate(self.tools or ()):
-            if tool.type != "function" or tool.function is None:
-                raise unsupported(f"tools[{place}].type", "only tools of type `function` are taken")
-        _check_choice(self.tool_choice, [tool.function.name for tool in self.tools or () if tool.function])
+        self.client_tools.check(self.tool_choice)
+
+    @property
+    def client_tools(self) -> ClientTools:
+        """The tools that it offers. Raises `ApiError`."""
+        return ClientTools.of(self.tools)
+
+    @property
+    def stored(self) -> bool:
+        """Whether the answer is to be kept, to be read again."""
+        return self.store is True
 
     def request(self, strategy: ServedStrategy) -> Request:
         """Return what it asks for, of a planner and a model that the name of its model stands for."""
@@ -297,10 +298,9 @@ class ChatBody(Body):
             "reasoning_effort": self.reasoning_effort,
             "top_logprobs": self.top_logprobs or 0 if self.logprobs else None,
         }
-        tools = [tool.function for tool in self.tools or () if tool.function]
         output = None if self.response_format is None else self.response_format.schema_of
         messages, begin = self._begun()
-        return self._request(messages, strategy, tools, generation, output, begin)
+        return self._request(messages, strategy, self.client_tools, generation, output, begin)
 
     def _begun(self) -> tuple[list[dict[str, Any]], str]:
         """Return the messages, and the text that the answer goes on from."""
@@ -317,18 +317,6 @@ class ChatBody(Body):
         return before, beginning
 
 
-def _check_choice(choice: str | dict[str, JsonValue] | None, names: list[str]) -> None:
-    if isinstance(choice, str) and choice not in ("none", "auto", "required"):
-        raise invalid(f"tool_choice {choice!r} is none of none, auto, required, or a function", "tool_choice")
-    if choice not in (None, "none", "auto") and not names:
-        raise invalid("`tool_choice` goes with `tools`", "tool_choice")
-    if isinstance(choice, dict):
-        inner = choice.get("function")
-        name = inner.get("name") if isinstance(inner, dict) else choice.get("name")
-        if choice.get("type") != "function" or name not in names:
-            raise invalid(f"tool_choice names {name!r}, and the tools are {', '.join(names)}", "tool_choice")
-
-
 class TextFormat(BaseModel):
     """`text.format` of a response."""
 
@@ -343,16 +331,6 @@ class TextConfig(BaseModel):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     format: TextFormat | None = None
-
-
-class ResponseTool(BaseModel):
-    """A tool of a response's body."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
-    type: str
-    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
-    description: str | None = None
-    parameters: dict[str, JsonValue] | None = None
 
 
 LOGPROBS = "message.output_text.logprobs"
@@ -396,10 +374,7 @@ class ResponseBody(Body):
         """Raise `ApiError` for what cannot be honoured."""
         if self.background and self.store is False:
             raise invalid("a response in the background has to be stored: leave `store` out", "store")
-        for place, tool in enumerate(self.tools or ()):
-            if tool.type != "function" or tool.name is None:
-                raise unsupported(f"tools[{place}].type", "only tools of type `function` are taken")
-        _check_choice(self.tool_choice, [tool.name for tool in self.tools or () if tool.name])
+        self.client_tools.check(self.tool_choice)
         if not self.input and self.previous_response_id is None and self.plait.plan is None:
             raise ApiError(400, "`input` is missing", param="input", code="missing_required_parameter")
 
@@ -414,7 +389,23 @@ class ResponseBody(Body):
             "top_logprobs": self.top_logprobs or 0 if likeliest else None,
         }
         first = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        return self._request([*first, *messages], strategy, self.tools or (), generation, self.schema_of)
+        messages, begin = self._begun(messages)
+        return self._request([*first, *messages], strategy, self.client_tools, generation, self.schema_of, begin)
+
+    @property
+    def client_tools(self) -> ClientTools:
+        """The tools that it offers. Raises `ApiError`."""
+        return ClientTools.of(self.tools)
+
+    def _begun(self, messages: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], str]:
+        """Return the messages, and the text that the answer goes on from: a last message of the assistant's that says
+        of itself that it is not whole, as vLLM reads it."""
+        last = self.input[-1] if isinstance(self.input, list) and self.input else {}
+        beginning = messages[-1] if messages else {}
+        partial = last.get("status") in ("in_progress", "incomplete") and last.get("role") == "assistant"
+        if not partial or not isinstance(beginning.get("content"), str) or len(messages) < 2:
+            return messages, ""
+        return messages[:-1], beginning["content"]
 
     @property
     def schema_of(self) -> dict[str, JsonValue] | None:
@@ -438,8 +429,10 @@ def resolve(name: str, aliases: Mapping[str, str], served: Collection[str], any_
         served: models that the workers have.
         any_name: whether a worker takes any name.
 
-    Raises `ApiError` for a name that stands for nothing.
+    An empty name is the server's own choice. Raises `ApiError` for a name that stands for nothing.
     """
+    if not name:
+        return ServedStrategy()
     alias = aliases.get(name, name)
     if not alias.startswith(PREFIX):
         if alias in served or any_name:

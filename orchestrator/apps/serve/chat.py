@@ -13,6 +13,7 @@ from ...runtime.client.answer import Answer
 from .bodies import ChatBody, ServedStrategy
 from .errors import ApiError
 from .http import sse
+from .offered import call_of
 from .service import said_of, used
 from .telling import (
     AnswerText,
@@ -40,15 +41,16 @@ class ChatCompletions:
         """Return what is asked, once for each choice."""
         return [body.request(strategy)] * (body.n or 1)
 
-    def whole(self, lives: Sequence[ServedRun], answers: Sequence[Answer], _: ChatBody) -> dict[str, Any]:
+    def whole(self, lives: Sequence[ServedRun], answers: Sequence[Answer], body: ChatBody) -> dict[str, Any]:
         """Return the answer of runs that are over, a choice for each."""
-        live, answer = lives[0], answers[0]
+        live, answer, custom = lives[0], answers[0], body.client_tools.custom
+        both = enumerate(zip(lives, answers, strict=True))
         return {
             "id": _id(live),
             "object": "chat.completion",
             "created": int(live.began),
             "model": live.model,
-            "choices": [_choice(*pair, place) for place, pair in enumerate(zip(lives, answers, strict=True))],
+            "choices": [_choice(*pair, place, custom) for place, pair in both],
             "usage": chat_usage(used(answers)),
             "plait": said_of(live, answer),
         }
@@ -62,7 +64,7 @@ class ChatCompletions:
             "model": lives[0].model,
         }
         counted = {"usage": None} if body.stream_options is not None and body.stream_options.include_usage else {}
-        answers: list[Answer] = []
+        answers, custom = list[Answer](), body.client_tools.custom
 
         def chunk(
             place: int, delta: dict[str, Any], finish: str | None = None, logprobs: Any = None, **more: Any
@@ -87,7 +89,7 @@ class ChatCompletions:
                 return
             answers.append(answer)
             for number, call in enumerate(answer.message.tool_calls):
-                yield chunk(place, {"tool_calls": [{"index": number, **call.model_dump(mode="json")}]})
+                yield chunk(place, {"tool_calls": [{"index": number, **call_of(call, custom)}]})
             logprobs = None if content is None else {"content": content, "refusal": None}
             yield chunk(place, {}, _finish(answer), logprobs, plait=said_of(live, answer))
         if counted:
@@ -104,13 +106,13 @@ def _finish(answer: Answer) -> str:
     return "length" if answer.cut else "tool_calls" if answer.message.tool_calls else "stop"
 
 
-def _choice(live: ServedRun, answer: Answer, place: int) -> dict[str, Any]:
+def _choice(live: ServedRun, answer: Answer, place: int, custom: frozenset[str]) -> dict[str, Any]:
     turn = answer.message
     message: dict[str, Any] = {"role": "assistant", "content": turn.text or None, "refusal": None}
     if not turn.tool_calls:
         message["content"] = turn.text
     else:
-        message["tool_calls"] = [call.model_dump(mode="json") for call in turn.tool_calls]
+        message["tool_calls"] = [call_of(call, custom) for call in turn.tool_calls]
     if turn.reasoning and live.thoughts:
         message["reasoning_content"] = turn.reasoning
     told = None if live.likeliest is None else {"content": tokens_of(answer), "refusal": None}

@@ -13,6 +13,7 @@ from .bodies import Body, ServedStrategy, StreamOptions
 from .chat import chat_usage
 from .errors import ApiError, invalid, unsupported
 from .http import sse
+from .offered import ClientTools
 from .service import said_of, used
 from .telling import AnswerText, Ended, tell_each, tokens_of
 from .tenants import ServedRun
@@ -69,7 +70,7 @@ class CompletionBody(Body):
             "top_logprobs": self.logprobs,
         }
         task = self.plait.task or {"name": "plain", "options": {"raw": True}}
-        return self._request((), strategy, (), generation, None).updated({"text": prompt, "task": task})
+        return self._request((), strategy, ClientTools(), generation, None).updated({"text": prompt, "task": task})
 
 
 class Completions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from pydantic import ValidationError
 from starlette.responses import JSONResponse
 
 from ...core.errors import (
+    DependencyFailed,
     NotAllowed,
     NoWorker,
     Overloaded,
@@ -33,6 +35,10 @@ _TYPES = {
     409: "conflict_error",
     429: "rate_limit_error",
 }
+_CODES = {401: "invalid_api_key", 403: "not_allowed", 404: "not_found", 409: "conflict", 429: "rate_limit_exceeded"}
+"""Of errors that have no code of their own."""
+_FIRST = re.compile(r": (\w+): ")
+"""Behind a step's id: the kind of the failure that was the first."""
 _BUSY = (NoWorker.__name__, WorkerLost.__name__)
 
 
@@ -53,9 +59,9 @@ class ApiError(Exception):
         super().__init__(message)
         self.status: int
         self.message: str
-        self.code: str | None
+        self.code: str
         self.param: str | None
-        self.status, self.message, self.code, self.param = status, writable(message), code, param
+        self.status, self.message, self.code, self.param = status, writable(message), code or _code(status), param
         self.headers: dict[str, str] = dict(headers or {})
         if retry is not None:
             self.headers["x-should-retry"] = "true" if retry else "false"
@@ -72,6 +78,10 @@ class ApiError(Exception):
     def response(self) -> JSONResponse:
         """Return the answer to send."""
         return JSONResponse(self.body(), self.status, headers=self.headers)
+
+
+def _code(status: int) -> str:
+    return _CODES.get(status, "invalid_value" if status < 500 else "server_error")
 
 
 def invalid(message: str, param: str | None = None, code: str = "invalid_value") -> ApiError:
@@ -123,5 +133,7 @@ def of_error(error: Exception) -> ApiError:
 def of_failure(failure: Failure) -> ApiError:
     """Return the answer for a run that ended without a value."""
     again = failure.retryable or failure.lost or failure.kind in _BUSY
-    status = 503 if again else 400 if failure.kind == Rejected.__name__ else 500
+    first = _FIRST.search(failure.message) if failure.kind == DependencyFailed.__name__ else None
+    kind = first[1] if first is not None else failure.kind
+    status = 503 if again else 400 if kind == Rejected.__name__ else 500
     return ApiError(status, f"{failure.message} ({failure.kind})", code=failure.code, retry=again)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .errors import invalid, unsupported
+from .offered import as_arguments
 
 __all__ = ["messages_of", "plain_messages"]
 
@@ -23,18 +24,20 @@ def messages_of(given: str | Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         kind = item.get("type", "message")
         if kind == "message":
             messages.append({"role": _role(item, param), "content": _content(item.get("content"), param)})
-        elif kind == "function_call":
+        elif kind in ("function_call", "custom_tool_call"):
+            custom = kind == "custom_tool_call"
+            arguments = as_arguments(_text(item, "input", param)) if custom else _text(item, "arguments", param)
             call = {
                 "id": _text(item, "call_id", param),
                 "type": "function",
-                "function": {"name": _text(item, "name", param), "arguments": _text(item, "arguments", param)},
+                "function": {"name": _text(item, "name", param), "arguments": arguments},
             }
             last = messages[-1] if messages else {}
             if last.get("role") != "assistant":
                 last = {"role": "assistant", "content": None}
                 messages.append(last)
             last.setdefault("tool_calls", []).append(call)
-        elif kind == "function_call_output":
+        elif kind in ("function_call_output", "custom_tool_call_output"):
             output = item.get("output", "")
             content = output if isinstance(output, str) else _content(output, f"{param}.output")
             messages.append({"role": "tool", "tool_call_id": _text(item, "call_id", param), "content": content})
@@ -73,6 +76,10 @@ def _part(part: Any, param: str) -> Any:
 
 def _call(call: dict[str, Any]) -> dict[str, Any]:
     kept = {name: call[name] for name in ("id", "type", "function") if name in call}
+    custom = call.get("custom")
+    if call.get("type") == "custom" and isinstance(custom, dict):
+        kept["type"] = "function"
+        kept["function"] = {"name": custom.get("name"), "arguments": as_arguments(str(custom.get("input") or ""))}
     if isinstance(function := kept.get("function"), dict):
         kept["function"] = {name: function[name] for name in ("name", "arguments") if name in function}
     return kept

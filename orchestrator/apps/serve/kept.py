@@ -1,4 +1,5 @@
-"""The responses that are remembered, so that they can be read, followed, cancelled and gone on from.
+"""The responses, and chat completions, that are remembered, so that they can be read, followed, cancelled and gone on
+from.
 
 Those under way here, and the newest others, are in memory. Where runs are written down, responses are too, beside them:
 they outlive the process, and every process of a store in PostgreSQL has the same.
@@ -33,7 +34,7 @@ _TRIM = 256
 
 @dataclass(slots=True)
 class StoredResponse:
-    """One response, done or under way."""
+    """One response, done or under way; or a chat completion, which is done."""
 
     response: dict[str, Any]
     user: User
@@ -104,8 +105,8 @@ class StoredResponse:
 class Responses:
     """All that are kept. When there are too many, the oldest of the tenant that has most go."""
 
-    def __init__(self, settings: Settings, documents: Documents | None) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, documents: Documents | None, what: str = "response") -> None:
+        self._settings, self._what = settings, what
         self._documents = documents
         self._kept: OrderedDict[str, StoredResponse] = OrderedDict()
         self._sizes: dict[str, dict[str, int]] = {}
@@ -193,7 +194,8 @@ class Responses:
         if kept is None:
             kept = await self.load(name, user)
         if kept is None or kept.user is not user:
-            raise not_found(f"there is no response {name!r} here (the oldest go)", param, "response_not_found")
+            code = f"{self._what.replace(' ', '_')}_not_found"
+            raise not_found(f"there is no {self._what} {name!r} here (the oldest go)", param, code)
         return kept
 
     async def load(self, name: str, user: User) -> StoredResponse | None:
@@ -204,6 +206,19 @@ class Responses:
         if row is None or row[0] != user.name:
             return None
         return StoredResponse(user=user, live=None, **json.loads(row[1]))
+
+    async def page(self, user: User, after: str, most: int, newest: bool) -> list[StoredResponse]:
+        """Return some of the tenant's, the oldest or the newest first: those behind the one called `after`. Raises
+        `ApiError` where that is not there."""
+        if after:
+            await self.find(after, user, "after")
+        if self._documents is not None:
+            rows = await self._do("page", user.name, after, most, newest)
+            return [StoredResponse(user=user, live=None, **json.loads(body)) for _, body in rows]
+        mine = [kept for kept in self._kept.values() if kept.user is user]
+        mine = mine[::-1] if newest else mine
+        first = next((place for place, kept in enumerate(mine, 1) if kept.id == after), 0)
+        return mine[first : first + most]
 
     async def pieces(self, kept: StoredResponse, first: int) -> list[bytes]:
         """Return the events of a response of another process, from one on."""
@@ -227,6 +242,11 @@ class Responses:
             await asyncio.sleep(_OFTEN)
             kept = await self.load(kept.id, kept.user) or kept
         return kept
+
+    async def changed(self, kept: StoredResponse) -> None:
+        """Write one that is over down anew."""
+        if self._documents is not None:
+            await self._do("put", kept.id, kept.user.name, kept.as_document())
 
     async def forget(self, name: str, user: User) -> None:
         """Drop a response. Raises `ApiError`."""

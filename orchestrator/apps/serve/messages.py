@@ -10,9 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from ...core.request import Request
 from ...runtime.client.answer import Answer
 from .blocks import blocks_of, conversation_of
-from .bodies import MESSAGES, STOPS, TOOLS, Body, FunctionTool, ServedStrategy
+from .bodies import MESSAGES, STOPS, TOOLS, Body, ServedStrategy
 from .errors import ApiError, invalid, unsupported
 from .http import sse
+from .offered import NAME, ClientTools, FunctionTool
 from .service import said_of
 from .telling import AnswerText, Ended, StepBegan, StepEnded, StepSaid, Thought, Told, step_of, tell_each
 from .tenants import ServedRun
@@ -34,7 +35,7 @@ class ClientTool(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
     type: str | None = None
-    name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    name: str = Field(pattern=NAME)
     description: str | None = None
     input_schema: dict[str, JsonValue] | None = None
 
@@ -102,6 +103,16 @@ class CountBody(Body):
         if choice["type"] == "any" and not names:
             raise invalid("`tool_choice` goes with `tools`", "tool_choice")
 
+    @property
+    def client_tools(self) -> ClientTools:
+        """The tools that it offers."""
+        return ClientTools(
+            tuple(
+                FunctionTool(name=tool.name, description=tool.description, parameters=tool.input_schema)
+                for tool in self.tools or ()
+            )
+        )
+
     def request(self, strategy: ServedStrategy) -> Request:
         """Return what it asks for, of a planner and a model that the name of its model stands for."""
         thinking, config = self.thinking, self.output_config or OutputConfig()
@@ -115,21 +126,14 @@ class CountBody(Body):
             "thinking_tokens": thoughts,
             "reasoning_effort": config.effort,
         }
-        tools = [
-            FunctionTool(name=tool.name, description=tool.description, parameters=tool.input_schema)
-            for tool in self.tools or ()
-        ]
         messages, begin = conversation_of(self.system, self.messages), ""
         last = messages[-1]
         if last["role"] == "assistant" and not last["tool_calls"]:  # its turn is to be gone on from
             messages, begin = messages[:-1], last["content"]
         output = None if config.format is None else config.format.schema_
-        asked = self._request(messages, strategy, tools, generation, output, begin)
+        asked = self._request(messages, strategy, self.client_tools, generation, output, begin)
         choice = self.tool_choice if isinstance(self.tool_choice, dict) else {}
-        more: dict[str, object] = {}
-        more["tool_choice"] = {"any": "required", "none": "none"}.get(str(choice.get("type")))
-        more["parallel_tool_calls"] = False if choice.get("disable_parallel_tool_use") is True else None
-        return asked.updated({name: value for name, value in more.items() if value is not None})
+        return asked.updated({"parallel_tool_calls": False} if choice.get("disable_parallel_tool_use") is True else {})
 
 
 class MessagesBody(CountBody):

@@ -11,13 +11,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ...core.errors import PluginError
-from ...runtime.client.answer import AnswerNews
-from ...runtime.client.handle import Handle
 from ...runtime.plugins.loader import Plugins
 from .bodies import PREFIX, ChatBody
 from .errors import ApiError
 from .http import read
 from .service import Service
+from .telling import read_through
 from .tenants import User
 
 __all__ = ["NewRuns"]
@@ -89,7 +88,7 @@ class NewRuns:
         made = body.request(self._service.strategy(body.model, user))
         live = await self._service.submit(made, body, user, watch=True)
         request.scope["plait.run"] = live.handle.run
-        self._service.behind(_read_through(live.handle), "the news of a run")
+        self._service.behind(read_through(live.handle), "the news of a run")  # so that the pictures grow
         return JSONResponse({"run": live.handle.run}, 201)
 
 
@@ -104,9 +103,3 @@ def _planners() -> dict[str, dict[str, Any]]:
         options = list(cls.model_fields) if issubclass(cls, BaseModel) else []
         made[name] = {"name": name, "about": _IN_SHORT.get(name, about), "options": options}
     return made
-
-
-async def _read_through(handle: Handle) -> None:
-    """Read the news of a run, so that its model calls are streamed and the pictures grow; the page asks for them."""
-    async for news in handle.news(["answer"]):
-        assert isinstance(news, AnswerNews)

@@ -77,7 +77,7 @@ def app(args: DeployArguments) -> Any:
 
     def replica() -> Any:
         workers = workers_of(config, settings)
-        return build(Service(AsyncOrchestrator(config=config, workers=workers), settings, workers))
+        return build(Service(AsyncOrchestrator(config=config, workers=workers, control=True), settings, workers))
 
     return deployment(serve.ingress(replica)()).bind()
 

@@ -219,6 +219,10 @@ async def _followed(kept: StoredResponse, first: int) -> AsyncGenerator[bytes, N
         yield event
 
 
+def _echoed(tool: dict[str, Any]) -> dict[str, Any]:
+    return tool if tool["type"] == "custom" else {"strict": None, **tool}
+
+
 def _response(live: ServedRun, body: ResponseBody) -> dict[str, Any]:
     """Return the object of a response that has just begun."""
     given = body.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -242,7 +246,7 @@ def _response(live: ServedRun, body: ResponseBody) -> dict[str, Any]:
         "temperature": body.temperature,
         "text": {"format": {"type": "text"}, **form},
         "tool_choice": body.tool_choice or "auto",
-        "tools": [{"strict": None, **tool} for tool in given.get("tools", [])],
+        "tools": [_echoed(tool) for tool in given.get("tools", [])],
         "top_p": body.top_p,
         "truncation": "disabled",
         "usage": None,

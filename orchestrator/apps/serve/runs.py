@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from ...core.errors import ConfigError, UsageError
 from ...core.interfaces import PluginRegistry as PluginsLike
+from ...runtime.control.verbs import VERBS, Control, Steerable, Verb
 from ...runtime.journal.directory import RunEntry, find, place
 from ...runtime.journal.location import Location
 from ...runtime.plugins.loader import Plugins
@@ -22,7 +23,6 @@ from ..control.distant import Distant
 from ..trace.model import Clock, Trace
 from ..trace.projection import UNFINISHED
 from ..trace.read import read_trace
-from ..verbs import VERBS, Control, Steerable, Verb
 from ..viewer.page import data_of, live_page, page_headers, runs_page
 from .errors import ApiError, not_found, of_error
 from .http import EventStream, read, sse

@@ -38,7 +38,7 @@ async def run(config: Config, settings: Settings) -> None:
     workers = workers_of(config, settings)
     if workers is None:
         config, _ = joined(config)
-    service = Service(AsyncOrchestrator(config=config, workers=workers), settings, workers)
+    service = Service(AsyncOrchestrator(config=config, workers=workers, control=True), settings, workers)
     server = Server(service, whole_process=True)
     sys.setswitchinterval(_SWITCH)
     loop = asyncio.get_running_loop()

@@ -35,8 +35,6 @@ from ...runtime.journal.directory import find, place
 from ...runtime.journal.documents import Documents
 from ...runtime.journal.location import Database
 from ..common import outside
-from ..control.socket import opened
-from ..verbs import Control
 from .bodies import Body, ServedStrategy, resolve
 from .errors import ApiError, invalid
 from .fields import held
@@ -97,13 +95,14 @@ class Service:
         self._counters = Counters(self.store) if self.store is not None else None
         self.pooled = self.store is not None and config.pool is not None
         """Whether runs of processes that died go on elsewhere."""
-        self.responses = Responses(settings, None if config.journal == "off" else Documents(place(config), "response"))
+        kept = place(config) if config.journal != "off" else None
+        self.responses = Responses(settings, kept and Documents(kept, "response"))
+        self.completions = Responses(settings, kept and Documents(kept, "completion"), "chat completion")
         self.metrics = Metrics(settings.planners, list(self.tenants.users), self.workers)
         self.audit = Audit(settings.audit)
         orchestrator.watch(self.metrics)
         orchestrator.on_taken = self._taken
         self.on_taken: Callable[[ServedRun], Awaitable[None]] | None = None
-        self._control = contextlib.AsyncExitStack()
         self._work: set[asyncio.Task[None]] = set()
         self.live: dict[str, ServedRun] = {}
         self.ended = EndedRuns()
@@ -116,8 +115,6 @@ class Service:
     async def start(self) -> None:
         """Start the workers."""
         await self.orchestrator.start()
-        if not self.ready:
-            await self._control.enter_async_context(opened(Control(self.orchestrator)))
         self.ready = True
         config = self.orchestrator.config
         self._priced = any(getattr(worker, "prices", None) or table(config, [worker]) for worker in self.workers)
@@ -126,11 +123,11 @@ class Service:
         """Let what runs end, and free everything."""
         await self.drain()
         self.ready = False
-        await self._control.aclose()
         await self.orchestrator.close()
         if self._work:
             await asyncio.wait(self._work, timeout=self.settings.drain_seconds)
-        await asyncio.to_thread(self.responses.close)
+        for kept in (self.responses, self.completions):
+            await asyncio.to_thread(kept.close)
         self.audit.close()
 
     def answered(self, endpoint: str, request: HttpRequest, user: User | None, status: int, seconds: float) -> None:

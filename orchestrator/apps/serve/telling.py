@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ...core.ops import Think
 from ...core.record import StepRecord
 from ...core.tools.calls import OPEN
+from ...core.tools.context import Question
 from ...core.values import as_text
-from ...runtime.client.answer import Answer, AnswerNews, StepNews, TextNews
+from ...runtime.client.answer import Answer, AnswerNews, AskNews, StepNews, TextNews
 from ...runtime.client.handle import Handle
 from .errors import ApiError, of_failure, unsupported
 from .tenants import ServedRun
 
 __all__ = [
     "AnswerText",
+    "Asked",
     "Ended",
     "Parts",
     "StepBegan",
@@ -25,6 +27,7 @@ __all__ = [
     "StepSaid",
     "Thought",
     "Told",
+    "read_through",
     "tell",
     "tell_each",
 ]
@@ -68,6 +71,13 @@ class StepEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """A tool asks a person, and its step waits for the answer."""
+
+    question: Question
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """The run is over. Always the last."""
 
@@ -89,20 +99,31 @@ class Ended:
             raise ApiError(503, message, code="answer_begun_anew", retry=True)
 
 
-Told = AnswerText | Thought | StepBegan | StepSaid | StepEnded | Ended
+Told = AnswerText | Thought | StepBegan | StepSaid | StepEnded | Asked | Ended
 
 
-async def tell(handle: Handle, steps: bool, raw: bool = False) -> AsyncGenerator[Told, None]:
+async def read_through(handle: Handle) -> None:
+    """Read the news of a run that others follow, so that its model calls are streamed."""
+    async for news in handle.news(["answer"]):
+        assert isinstance(news, AnswerNews)
+
+
+async def tell(
+    handle: Handle, steps: bool, raw: bool = False, follow: Literal["", "anew", "on"] = ""
+) -> AsyncGenerator[Told, None]:
     """Yield what happens in a run, the end last; with `steps` also of its branches.
 
     The answer's text is told while it is written where the plan's output is one call of the model; else in one piece.
     A call that is tried again is not told further: the rest comes with the end. Calls of functions are no text, and
     thoughts are apart, unless the text is wanted `raw`.
+
+    To leave this gives the run up, unless it is only followed: from its beginning (`anew`) or from where it stands
+    (`on`). What tools ask is told then too; text of the answer that is told already is not known, so it comes whole.
     """
-    answers, told = _answering(handle), ""
+    answers, told = "" if follow == "on" else _answering(handle), ""
     parts = RawText() if raw else Parts()
     open_steps: set[str] = set()
-    async for news in handle.news(None if steps else ("text", "answer")):
+    async for news in handle.follow() if follow else handle.news(None if steps else ("text", "answer")):
         match news:
             case TextNews() if news.step == answers:
                 told += news.text
@@ -110,7 +131,7 @@ async def tell(handle: Handle, steps: bool, raw: bool = False) -> AsyncGenerator
                     yield piece
             case TextNews() if steps and news.step in open_steps:
                 yield StepSaid(news.step, news.text)
-            case StepNews(record=step) if step.kind != "join":
+            case StepNews(record=step) if steps and step.kind != "join":
                 if step.step == answers and step.tries > 1:
                     answers = ""
                 if step.step != answers and step.state == "running" and step.step not in open_steps:
@@ -119,6 +140,8 @@ async def tell(handle: Handle, steps: bool, raw: bool = False) -> AsyncGenerator
                 if step.ended and step.step in open_steps:
                     open_steps.discard(step.step)
                     yield StepEnded(step)
+            case AskNews(question=question) if follow:
+                yield Asked(question)
             case AnswerNews(answer=answer):
                 whole = answer.written
                 again = not whole.startswith(told) and bool(whole or not answer.at_length)

@@ -32,6 +32,7 @@ from ...core.task import Task
 from ...core.tools.tool import ToolSpec
 from ...machine import Machine
 from .. import telemetry
+from ..control.socket import ControlSocket
 from ..driver import silence
 from ..driver.cache import CachingWorker, ResultCache, default_file, identity
 from ..driver.driver import LARGE, SLICE, Driver
@@ -78,6 +79,7 @@ class AsyncOrchestrator:
             function is called on a thread of its own. Without it a question waits for `Handle.answer`, and in `run`,
             which gives out no handle, the tool fails. `"later"`: it waits there too, for an answer from another process
             (`plait runs questions`).
+        control: whether `plait runs` and `plait runs top` see and steer its runs, as they do those of commands.
         config: a whole configuration; without it `Config.load` reads file, environment and `settings`.
         settings: single settings of `Config`, by name.
 
@@ -108,6 +110,7 @@ class AsyncOrchestrator:
         tools: Iterable[ToolLike] = (),
         workers: Sequence[Worker] | None = None,
         on_ask: OnAsk | Literal["later"] | None = None,
+        control: bool = False,
         config: Config | None = None,
         **settings: Any,
     ) -> None:
@@ -144,6 +147,7 @@ class AsyncOrchestrator:
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
         self._home = Home()
+        self._socket = ControlSocket(self if control else None)
         self._watchers: list[Watcher] = []
         self._handles: dict[str, Handle] = {}
         self._pool: Pool | None = None
@@ -202,6 +206,7 @@ class AsyncOrchestrator:
         if isinstance(self.config.journal, Database):
             self._pool = Pool(self.config, self._handles, self.reopen, lambda: self.on_taken, driver)
             await self._pool.open()
+        await self._socket.open()
 
     def _made(self, config: Config) -> Driver:
         """Return a driver with the workers that a configuration names, not started."""
@@ -246,6 +251,7 @@ class AsyncOrchestrator:
         if self._start_up is not None and not self._start_up.done():
             self._start_up.cancel()
             await asyncio.wait([self._start_up])
+        await self._socket.close()
         driver, self._driver = self._driver, None
         if driver is not None:
             await driver.close()
@@ -458,23 +464,19 @@ class AsyncOrchestrator:
         questions = Questions()
         told = questions.told if answerable else None
         unknown = on_unknown or self.config.on_unknown
-        lent: list[Callable[[], None]] = []
+        lent = contextlib.ExitStack()
         specs: list[ToolSpec] = []
 
         def lend(task: Task) -> Iterable[ToolSpec]:
             own = (*functions, *task.tools())
-            lent.append(self._tools.lend(entry.run, own))
+            lent.callback(self._tools.lend(entry.run, own))
             specs.extend(self._tools.specs_with(own))
             return specs
-
-        def take_back(*_: object) -> None:
-            for give_back in lent:
-                give_back()
 
         try:
             taken = await self._resumer.take_up(entry, driver, lend, unknown, told, anyway)
         except BaseException:
-            take_back()
+            lent.close()
             raise
         submitted = taken.rebuilt.submitted
         handle = Handle(
@@ -490,7 +492,7 @@ class AsyncOrchestrator:
             provenance=partial(self._provenance, submitted.request, tools=specs),
         )
         self._listed(handle)
-        handle.finished.add_done_callback(take_back)
+        handle.finished.add_done_callback(lambda _: lent.close())
         questions.handle(handle)
         return handle
 

@@ -81,6 +81,17 @@ class Documents:
             row = self._do(db, "SELECT owner, body FROM @documents WHERE kind = ? AND id = ?", id).fetchone()
         return None if row is None else (row[0], bytes(row[1]))
 
+    def page(self, owner: str, after: str, most: int, newest: bool) -> list[tuple[str, bytes]]:
+        """Return ids and bodies of an owner's documents, at most so many, in the order in which they were first written
+        (those of one second in any), or the `newest` first: those behind the one called `after`, or from the first."""
+        sign, way = ("<", "DESC") if newest else (">", "ASC")
+        behind = f"AND (at, id) {sign} (SELECT at, id FROM @documents WHERE kind = ? AND id = ?) " if after else ""
+        mine = "SELECT id, body FROM @documents WHERE kind = ? AND owner = ?"
+        select = f"{mine} {behind}ORDER BY at {way}, id {way} LIMIT ?"
+        values = (owner, *((self._kind, after) if after else ()), most)
+        with self._open() as db:
+            return [(name, bytes(body)) for name, body in self._do(db, select, *values).fetchall()]
+
     def add(self, id: str, first: int, pieces: Sequence[bytes]) -> None:
         """Add pieces, of which the first has the number `first`; those that are there from it on are replaced."""
         with self._open() as db:

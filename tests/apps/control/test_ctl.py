@@ -21,10 +21,10 @@ from rich.console import Console
 from plait import AsyncOrchestrator, Budget, Call, Plan, Step, ToolContext, tool
 from plait.apps.common.output import Output
 from plait.apps.control.command import _say
-from plait.apps.control.socket import Peer, opened, peers
 from plait.apps.control.top import _shown
-from plait.apps.verbs import Control
 from plait.core.errors import UsageError
+from plait.runtime.control.socket import Peer, opened, peers
+from plait.runtime.control.verbs import Control
 from plait.runtime.journal.journal import Journal
 from plait.runtime.journal.replay import replay
 from plait.runtime.plugins.loader import Plugins

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import threading
@@ -12,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from plait.apps.control.socket import peers
+from plait import AsyncOrchestrator, Orchestrator
+from plait.runtime.control.socket import peers
+from plait.workers.scripted import Reply, Scripted
 
 ASKED = "what is seen?"
 
@@ -88,3 +91,40 @@ def test_what_a_command_has_under_way_is_listed(
     assert about["pid"] == child.pid
     (peer,) = peers()
     assert [*peer.ask("cancel", run=row["run"])], "and it is steered"
+
+
+SLOW = Reply(text="word " * 4000, tokens_per_second=20)
+
+
+def listed() -> list[dict[str, Any]]:
+    return [row for peer in peers() for row in peer.ask("list")]
+
+
+@pytest.mark.parametrize("control", [False, True])
+async def test_a_program_is_seen_if_it_asks_for_that(
+    control: bool, tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("r")))
+    async with AsyncOrchestrator(workers=[Scripted([SLOW])], journal="off", control=control) as orchestrator:
+        handle = await orchestrator.submit(ASKED)
+        rows = await asyncio.to_thread(listed)
+        assert [row["run"] for row in rows] == ([handle.run] if control else [])
+        if control:
+            (peer,) = await asyncio.to_thread(peers)
+            assert await asyncio.to_thread(lambda: [*peer.ask("cancel", run=handle.run)])
+            assert (await handle).status == "cancelled"
+    assert not peers(), "the socket goes with the orchestrator"
+
+
+def test_a_program_without_a_loop_is_seen_if_it_asks_for_that(
+    tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("r")))
+    with Orchestrator(workers=[Scripted([SLOW])], journal="off", control=True) as orchestrator:
+        for _ in orchestrator.stream(ASKED, modes=["text"]):
+            break
+        assert not listed(), "a stream that was left is given up"
+        (peer,) = peers()
+        (about,) = peer.ask("process")
+        assert about["workers"] == [{"name": "scripted", "slots": about["workers"][0]["slots"]}, about["workers"][1]]
+    assert not peers()

@@ -8,9 +8,9 @@ from ....core import graph
 from ....core.errors import UsageError
 from ....core.messages import counted, did_you_mean, explain, first_of_each, json_path
 from ....core.plan import Plan
+from ....runtime.control.verbs import VERBS, Verb
 from ....runtime.plugins.trust import refuse
 from ...commands.run import where_time_went
-from ...verbs import VERBS, Verb
 from ..conversation import Repl
 from ..registry import command, path_of, take_flags
 from ..state import ReplTurn

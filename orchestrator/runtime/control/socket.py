@@ -17,15 +17,15 @@ import socket
 import stat
 import struct
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ...core.errors import PlaitError, UsageError
 from ...core.tools.context import Answerer
-from ..verbs import Control
+from .verbs import Control, Holder
 
-__all__ = ["Peer", "folder", "opened", "peers"]
+__all__ = ["ControlSocket", "Peer", "folder", "opened", "peers"]
 
 log = logging.getLogger("plait.control")
 
@@ -56,7 +56,7 @@ def owner(link: socket.socket) -> int:
 
 
 @contextlib.asynccontextmanager
-async def opened(control: Control) -> AsyncIterator[Path | None]:
+async def opened(control: Control) -> AsyncGenerator[Path | None]:
     """Listen while the context lasts. Where that cannot be, it is logged, and nothing listens."""
     path: Path | None = None
     server: asyncio.Server | None = None
@@ -94,6 +94,23 @@ async def opened(control: Control) -> AsyncIterator[Path | None]:
             path.unlink(missing_ok=True)
 
 
+class ControlSocket:
+    """The socket of what holds runs, for as long as it is open; none without a `holder`."""
+
+    def __init__(self, holder: Holder | None) -> None:
+        self._control = None if holder is None else Control(holder)
+        self._open = contextlib.AsyncExitStack()
+
+    async def open(self) -> None:
+        """Listen."""
+        if self._control is not None:
+            await self._open.enter_async_context(opened(self._control))
+
+    async def close(self) -> None:
+        """Listen no longer."""
+        await self._open.aclose()
+
+
 async def _serve(control: Control, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer one question; whoever asks and goes away is forgotten."""
     user = owner(writer.get_extra_info("socket"))
@@ -109,7 +126,7 @@ async def _serve(control: Control, reader: asyncio.StreamReader, writer: asyncio
         await writer.drain()
         return
     gone = asyncio.ensure_future(reader.read())
-    rows = control.do(asked, Answerer(name=f"user {_name(user)}"))
+    rows = control.do(cast("dict[str, Any]", asked), Answerer(name=f"user {_name(user)}"))
     try:
         while True:
             step = asyncio.ensure_future(anext(rows))

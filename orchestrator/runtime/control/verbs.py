@@ -13,20 +13,20 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 from pydantic import JsonValue
 
-from ..core.budget import Budget
-from ..core.errors import UsageError
-from ..core.interfaces import offer
-from ..core.messages import did_you_mean
-from ..core.record import StepRecord
-from ..core.states import State
-from ..core.tools.context import OPERATOR, Answerer, Question
-from ..runtime.client.answer import News
-from ..runtime.client.client import AsyncOrchestrator
-from ..runtime.client.handle import Handle
+from ...core.budget import Budget
+from ...core.errors import UsageError
+from ...core.interfaces import Worker, offer
+from ...core.messages import did_you_mean
+from ...core.record import StepRecord
+from ...core.states import State
+from ...core.tools.context import OPERATOR, Answerer, Question
+from ..client.answer import News
+from ..client.config import Config
+from ..client.handle import Handle
 
 __all__ = ["VERBS", "Control", "Steerable", "Verb", "VerbArgument", "limit_of", "news_row", "step_row", "steps_named"]
 
@@ -91,10 +91,22 @@ class Verb:
         return dict(given)
 
 
+class Holder(Protocol):
+    """What holds runs: an `AsyncOrchestrator`."""
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def workers(self) -> Sequence[Worker]: ...
+    @property
+    def runs(self) -> Mapping[str, Handle]: ...
+    def resize(self, worker: str, slots: int | None = None) -> int: ...
+
+
 class Control:
     """The runs of one orchestrator, as the verbs see them; `sees` says which of them somebody may see."""
 
-    def __init__(self, orchestrator: AsyncOrchestrator, sees: Callable[[str], bool] = lambda run: True) -> None:
+    def __init__(self, orchestrator: Holder, sees: Callable[[str], bool] = lambda run: True) -> None:
         self._orchestrator, self._sees = orchestrator, sees
         self._began = time.time()
 
@@ -181,13 +193,13 @@ class Control:
         made = verb.do(self.find(run) if verb.of_run else self, **given)
         match made:
             case AsyncGenerator():
-                async for row in made:
+                async for row in cast("AsyncGenerator[dict[str, Any], None]", made):
                     yield row
             case list():
-                for row in made:
+                for row in cast("list[dict[str, Any]]", made):
                     yield row
             case dict():
-                yield made
+                yield cast("dict[str, Any]", made)
             case _:
                 yield {"done": verb.name}
 
@@ -209,6 +221,14 @@ def _prune(run: Steerable, step: str, reason: str = "") -> dict[str, Any]:
     for node in live:
         run.prune(node.step, reason or "pruned by the user")
     return {"done": "prune", "steps": [node.path for node in live]}
+
+
+def _pause(run: Steerable) -> None:
+    run.pause()
+
+
+def _resume(run: Steerable) -> None:
+    run.resume()
 
 
 def _answer(run: Steerable, value: JsonValue, question: str = "", by: Answerer = OPERATOR) -> None:
@@ -249,8 +269,8 @@ VERBS: dict[str, Verb] = {
             "prune", "Give steps of a run up; it goes on without them.", _prune,
             (VerbArgument("step", "The step's name; child-*: all such steps.", required=True), _REASON), past="pruned",
         ),
-        Verb("pause", "Start nothing more of a run; what runs goes on.", lambda run: run.pause(), past="paused"),
-        Verb("resume", "Start steps again after `pause`.", lambda run: run.resume(), past="resumed"),
+        Verb("pause", "Start nothing more of a run; what runs goes on.", _pause, past="paused"),
+        Verb("resume", "Start steps again after `pause`.", _resume, past="resumed"),
         Verb(
             "answer", "Answer what a tool of a run asks.", _answer,
             (VerbArgument("value", "One of its choices, a text, or JSON.", required=True),
@@ -274,13 +294,14 @@ def steps_named(steps: Iterable[StepRecord], pattern: str) -> list[StepRecord]:
     """Return the steps that are meant by an id (with or without its run), a name, the end of one, or a pattern with
     `*` and `?`; the first of these that fits any."""
     there = list(steps)
-    for same in (
+    ways: tuple[Callable[[StepRecord], bool], ...] = (
         lambda record: record.step == pattern,
         lambda record: record.path == pattern,
         lambda record: record.name == pattern,
         lambda record: record.path.endswith("/" + pattern),
         lambda record: fnmatch.fnmatchcase(record.name, pattern) or fnmatch.fnmatchcase(record.path, pattern),
-    ):
+    )
+    for same in ways:
         match = [record for record in there if same(record)]
         if match:
             return match
