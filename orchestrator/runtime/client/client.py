@@ -507,8 +507,7 @@ class AsyncOrchestrator:
         return self._handles
 
     def resize(self, worker: str, slots: int | None = None) -> int:
-        """Use so many slots of a worker from now on (0: start nothing more there), and return how many are used. Raises
-        `UsageError` for a worker that is not there, and for more than it was started with."""
+        """Use so many slots of a worker (0: none), and return how many are used. Raises `UsageError` for too many."""
         return self._driver.resize(worker, slots) if self._driver is not None else 0
 
     def _listed(self, handle: Handle) -> None:
