@@ -6,8 +6,10 @@ import argparse
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,6 +20,10 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 OLDER = ("instructor_modes", "llama_index_llm")
 """Clients that do not take the newest `openai`."""
+TOOLS = ("mcp_inspector", "mcp_python")
+"""Clients that talk to `plait mcp`, as a server of tools. A server of models is none."""
+
+NO_TOOLS = "a server of models has no tools"
 
 
 def clients(only: Sequence[str] = ()) -> list[str]:
@@ -40,6 +46,23 @@ def plait(base: str) -> Iterator[str]:
     command = [sys.executable, "-m", "plait", "serve", "--port", "0", "--upstream", base, "--journal", "off"]
     with started(command) as child:
         yield line_of(child, "http")
+
+
+@contextlib.contextmanager
+def plait_mcp(base: str) -> Iterator[str]:
+    """Start `plait mcp` before an upstream, and return its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "plait", "mcp", "--http", f"127.0.0.1:{port}", "--base-url", base]
+    with started([*command, "--journal", "off"]) as child:
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            if child.poll() is not None:
+                raise RuntimeError("`plait mcp` did not start")
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}/mcp"
 
 
 @contextlib.contextmanager
@@ -90,8 +113,16 @@ def checked(python: str, client: str, base: str, model: str) -> dict[str, dict[s
 def table(environments: Path | None, base: str, model: str, only: Sequence[str] = ()) -> list[Row]:
     """Return a row for each check, made against an upstream and through plait."""
     rows = []
-    with plait(base) as served:
-        for client in clients(only):
+    names = clients(only)
+    with contextlib.ExitStack() as stack:
+        served = stack.enter_context(plait(base))
+        tools = stack.enter_context(plait_mcp(base)) if any(client in TOOLS for client in names) else ""
+        for client in names:
+            if client in TOOLS:
+                through = checked(python_of(environments, client), client, tools, model)
+                rows += [Row(client, row.get("version", ""), name, NO_TOOLS, row["problem"])
+                         for name, row in through.items()]  # fmt: skip
+                continue
             direct, through = (checked(python_of(environments, client), client, each, model) for each in (base, served))
             for name, one in direct.items():
                 two = through.get(name, {"problem": "was not run"})

@@ -11,6 +11,7 @@ from .rows import MEANT, Row
 ROWS = Path(__file__).with_name("rows.json")
 PAGE = Path(__file__).parent.parent.parent / "docs" / "clients.md"
 TITLES = {
+    "agui_node": "AG-UI (Node)",
     "dspy_modules": "DSPy",
     "inspect_tasks": "Inspect",
     "instructor_modes": "instructor",
@@ -20,6 +21,8 @@ TITLES = {
     "llama_index_llm": "LlamaIndex",
     "llm_command": "`llm`",
     "lm_eval_harness": "lm-evaluation-harness",
+    "mcp_inspector": "MCP inspector",
+    "mcp_python": "MCP (Python)",
     "openai_agents_sdk": "OpenAI Agents SDK",
     "openai_node": "openai (Node), Vercel AI SDK",
     "openai_python": "openai (Python)",
@@ -36,9 +39,11 @@ own.
 | client | version | checks | pass direct | pass through plait | pass direct alone |
 |---|---|---|---|---|---|
 """
+ALSO = """
+{count} checks pass through plait and not direct. They are of what the upstream does not have: the Responses API, custom
+and allowed tools, stored completions, AG-UI, and MCP, for which [`plait mcp`](howto/mcp-server.md) is asked.
+"""
 NOTE = """
-Not run: guidellm, which needs a PyTorch for CUDA; the MCP inspector and the MCP package, which talk to
-[`plait mcp`](howto/mcp-server.md) and not to a server of models.
 
 <!-- Written by `python -m tests.conformance --write` from tests/conformance/rows.json. -->
 """
@@ -70,7 +75,7 @@ def page(rows: Sequence[Row]) -> str:
     broken = [row for row in rows if row.broken]
     said = [f"- {TITLES.get(row.client, row.client)}, {row.check.replace('_', ' ')}: {why(row)}\n" for row in broken]
     more = [row for row in rows if row.direct and not row.through]
-    also = f"\n{len(more)} checks pass through plait and not direct: they are of the Responses API.\n" if more else ""
+    also = ALSO.format(count=len(more)) if more else ""
     return HEAD + "".join(lines) + also + ("\nWhat differs, and why:\n\n" + "".join(said) if said else "") + NOTE
 
 

@@ -155,6 +155,11 @@ async def completions(request: Request) -> Response:
         body["prompt"] = "".join(_WORDS[each] for each in body["prompt"])
     if body.get("model") != MODEL:
         return refused(404, f"The model `{body.get('model')}` does not exist.", "model")
+    kinds = [tool.get("type") for tool in body.get("tools") or ()]
+    choice = body.get("tool_choice")
+    kinds += [choice.get("type")] if isinstance(choice, dict) else []
+    if any(kind != "function" for kind in kinds):
+        return refused(400, "tools and their choice are functions, names or one of none, auto, required", "tools")
     if chat and not body.get("messages"):
         return refused(400, "messages: at least one message is needed", "messages")
     if (body.get("max_tokens") or 1) < 1 or not 0 <= (body.get("temperature") or 0) <= 2:

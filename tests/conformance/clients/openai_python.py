@@ -254,6 +254,40 @@ def check_responses_tools_and_parse(base, model):
     assert client.parse(model=model, input="a city", text_format=City).output_parsed == City(name="Rome", people=3)
 
 
+def check_custom_tool(base, model):
+    tool = {"type": "custom", "custom": {"name": "weather", "description": "Tell it."}}
+    talk = [{"role": "user", "content": "the weather?"}]
+    client = of(base).chat.completions
+    message = client.create(model=model, messages=talk, tools=[tool]).choices[0].message
+    (call,) = message.tool_calls
+    assert call.type == "custom" and call.custom.name == "weather" and call.custom.input
+    talk += [message, {"role": "tool", "tool_call_id": call.id, "content": "sun"}]
+    assert client.create(model=model, messages=talk, tools=[tool]).choices[0].message.content == "It is sunny."
+
+
+def check_responses_custom_tool(base, model):
+    tool = {"type": "custom", "name": "weather", "description": "Tell it."}
+    (call,) = of(base).responses.create(model=model, input="the weather?", tools=[tool]).output
+    assert call.type == "custom_tool_call" and call.name == "weather" and call.input
+
+
+def check_allowed_tools(base, model):
+    other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object", "properties": {}}}}
+    named = [{"type": "function", "function": {"name": "other"}}]
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": named}}
+    answer = of(base).chat.completions.create(model=model, messages=ASK, tools=[WEATHER, other], tool_choice=choice)
+    assert [call.function.name for call in answer.choices[0].message.tool_calls] == ["other"]
+
+
+def check_stored_completions(base, model):
+    client = of(base).chat.completions
+    made = client.create(model=model, messages=ASK, store=True, metadata={"for": "conformance"})
+    assert client.retrieve(made.id).choices[0].message.content == made.choices[0].message.content
+    assert made.id in [kept.id for kept in client.list(metadata={"for": "conformance"})]
+    assert client.messages.list(made.id).data[0].content == "hello"
+    assert client.delete(made.id).deleted
+
+
 async def check_async_client_many_at_once(base, model):
     import asyncio
 

@@ -1,0 +1,41 @@
+// The command line of the MCP inspector, to `plait mcp`, whose address is given in the place of a server of models.
+import { execFileSync } from "node:child_process";
+import { readFileSync } from "node:fs";
+
+const [base] = process.argv.slice(2);
+const folder = new URL("node_modules/@modelcontextprotocol/inspector/", import.meta.url).pathname;
+const about = JSON.parse(readFileSync(`${folder}package.json`));
+
+function ask(...words) {
+  const command = [`${folder}${about.bin["mcp-inspector"]}`, "--cli", base, "--transport", "http", ...words];
+  const told = execFileSync(process.execPath, command, { encoding: "utf8", timeout: 120000 });
+  return JSON.parse(told.slice(told.indexOf("{")));
+}
+
+function text(result) {
+  if (result.isError) throw new Error(JSON.stringify(result.content));
+  return result.content.map((part) => part.text ?? "").join("");
+}
+
+function holds(text, part) {
+  if (!text.includes(part)) throw new Error(`${part} is not in ${text}`);
+}
+
+const checks = {
+  tools_are_listed: () => holds(JSON.stringify(ask("--method", "tools/list").tools.map((tool) => tool.name)), '"solve"'),
+  solve: () => holds(text(ask("--method", "tools/call", "--tool-name", "solve", "--tool-arg", "question=hello")), "All is fine."),
+  solve_by_a_vote: () =>
+    holds(
+      text(ask("--method", "tools/call", "--tool-name", "solve", "--tool-arg", "question=SAY<answer: 42>", "planner=sample:n=3")),
+      "3 of 3 votes",
+    ),
+};
+for (const [check, run] of Object.entries(checks)) {
+  let problem = "";
+  try {
+    run();
+  } catch (error) {
+    problem = `${error.name}: ${error.message} ${error.stderr ?? ""}`.slice(0, 600);
+  }
+  console.log("CHECK " + JSON.stringify({ check, problem, version: about.version }));
+}
