@@ -60,6 +60,8 @@ conformance: $(READY) ## Run other people's clients against an upstream and thro
 		test -d $$folder || $(BIN)/python -m venv $$folder; \
 		$$folder/bin/pip install --quiet --disable-pip-version-check -r tests/conformance/requirements-$$each.txt || exit 1; \
 	done
+	@test -d build/conformance/guidellm || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--target build/conformance/guidellm -r tests/conformance/requirements-guidellm.txt
 	@if command -v npm > /dev/null; then mkdir -p build/conformance/node && cp tests/conformance/node/package*.json build/conformance/node/ \
 		&& cd build/conformance/node && npm ci --silent; fi
 	@$(BIN)/python -m tests.conformance --environments build/conformance $(ARGS)

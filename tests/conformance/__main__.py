@@ -20,6 +20,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 OLDER = ("instructor_modes", "llama_index_llm")
 """Clients that do not take the newest `openai`."""
+BESIDE = "guidellm_bench"
+"""A client that runs in the environment of plait, for its PyTorch, with a folder of packages beside it."""
 TOOLS = ("mcp_inspector", "mcp_python")
 """Clients that talk to `plait mcp`, as a server of tools. A server of models is none."""
 
@@ -87,13 +89,14 @@ def line_of(child: subprocess.Popen[str], word: str) -> str:
 def python_of(environments: Path | None, client: str) -> str:
     """Return the Python that has a client: `make conformance` makes one with the newest `openai`, and one with an older
     for those that need it."""
-    if environments is None:
+    if environments is None or client == BESIDE:
         return sys.executable
     return str(environments / ("openai2" if client in OLDER else "newest") / "bin" / "python")
 
 
-def checked(python: str, client: str, base: str, model: str) -> dict[str, dict[str, str]]:
+def checked(environments: Path | None, client: str, base: str, model: str) -> dict[str, dict[str, str]]:
     """Run one client's checks, and return what came of each."""
+    python = python_of(environments, client)
     script = HERE / "clients" / f"{client}.mjs"
     command = [python, str(HERE / "child.py"), client]
     if script.exists():  # beside the packages, as Node looks for them there
@@ -103,6 +106,8 @@ def checked(python: str, client: str, base: str, model: str) -> dict[str, dict[s
         copy.write_text(script.read_text())
         command = ["node", str(copy)]
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if client == BESIDE and environments is not None:
+        kept["PYTHONPATH"] = str((environments / "guidellm").resolve())
     done = subprocess.run([*command, base, model], capture_output=True, text=True, timeout=900, env=kept, cwd=HERE)
     rows = [json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith("CHECK ")]
     if done.returncode or not rows:
@@ -119,11 +124,11 @@ def table(environments: Path | None, base: str, model: str, only: Sequence[str] 
         tools = stack.enter_context(plait_mcp(base)) if any(client in TOOLS for client in names) else ""
         for client in names:
             if client in TOOLS:
-                through = checked(python_of(environments, client), client, tools, model)
+                through = checked(environments, client, tools, model)
                 rows += [Row(client, row.get("version", ""), name, NO_TOOLS, row["problem"])
                          for name, row in through.items()]  # fmt: skip
                 continue
-            direct, through = (checked(python_of(environments, client), client, each, model) for each in (base, served))
+            direct, through = (checked(environments, client, address, model) for address in (base, served))
             for name, one in direct.items():
                 two = through.get(name, {"problem": "was not run"})
                 rows.append(Row(client, one.get("version", ""), name, one["problem"], two["problem"]))

@@ -13,6 +13,7 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "clients.md"
 TITLES = {
     "agui_node": "AG-UI (Node)",
     "dspy_modules": "DSPy",
+    "guidellm_bench": "guidellm",
     "inspect_tasks": "Inspect",
     "instructor_modes": "instructor",
     "its_hub_client": "its_hub",

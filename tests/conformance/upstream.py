@@ -265,6 +265,7 @@ def app() -> Starlette:
     """Return the server."""
     return Starlette(
         routes=[
+            Route("/health", lambda _: Response()),
             Route("/v1/models", models),
             Route("/v1/models/{name}", lambda _: JSONResponse({"id": MODEL, "object": "model", "owned_by": "vllm"})),
             Route("/v1/chat/completions", completions, methods=["POST"]),
