@@ -144,9 +144,11 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=())
     parser.add_argument("--write", action="store_true", help="keep the rows, and make the page of them")
     given = parser.parse_args()
+    # clients run in another folder
+    environments = None if given.environments is None else given.environments.absolute()
     with contextlib.ExitStack() as stack:
         base = given.upstream or stack.enter_context(upstream())
-        rows = table(given.environments, base, given.model, given.only)
+        rows = table(environments, base, given.model, given.only)
     for row in rows:
         mark = "BROKEN" if row.broken else "ok" if not row.through else "both differ" if row.direct else ""
         sys.stdout.write(f"{mark:12} {row.client:16} {row.check:44} {row.direct[:80]} | {row.through[:300]}\n")

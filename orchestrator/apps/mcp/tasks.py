@@ -65,6 +65,8 @@ class Tasks(Extension):
         # A client that knows no tasks waits for the answer within its call.
         if capabilities is None or IDENTIFIER not in (capabilities.extensions or {}):
             return await call_next(ctx)
+        if ctx.protocol_version not in VERSIONS:  # some declare the extension to whomever they meet
+            return await call_next(ctx)
         given = params.arguments or {}
         try:
             match params.name:

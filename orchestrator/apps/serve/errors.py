@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -37,8 +36,6 @@ _TYPES = {
 }
 _CODES = {401: "invalid_api_key", 403: "not_allowed", 404: "not_found", 409: "conflict", 429: "rate_limit_exceeded"}
 """Of errors that have no code of their own."""
-_FIRST = re.compile(r": (\w+): ")
-"""Behind a step's id: the kind of the failure that was the first."""
 _BUSY = (NoWorker.__name__, WorkerLost.__name__)
 
 
@@ -130,10 +127,10 @@ def of_error(error: Exception) -> ApiError:
     return ApiError(500, "the server made a mistake; its log says which", code="internal_error", retry=False)
 
 
-def of_failure(failure: Failure) -> ApiError:
-    """Return the answer for a run that ended without a value."""
+def of_failure(failure: Failure, causes: Iterable[Failure] = ()) -> ApiError:
+    """Return the answer for a run that ended without a value; `causes`: what its steps failed of by themselves."""
     again = failure.retryable or failure.lost or failure.kind in _BUSY
-    first = _FIRST.search(failure.message) if failure.kind == DependencyFailed.__name__ else None
-    kind = first[1] if first is not None else failure.kind
+    kinds = {cause.kind for cause in causes} if failure.kind == DependencyFailed.__name__ else set[str]()
+    kind = kinds.pop() if len(kinds) == 1 else failure.kind
     status = 503 if again else 400 if kind == Rejected.__name__ else 500
     return ApiError(status, f"{failure.message} ({failure.kind})", code=failure.code, retry=again)

@@ -7,8 +7,10 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ...core.errors import DependencyFailed
 from ...core.ops import Think
 from ...core.record import StepRecord
+from ...core.result import Failure
 from ...core.tools.calls import OPEN
 from ...core.tools.context import Question
 from ...core.values import as_text
@@ -255,8 +257,14 @@ def gave_nothing(answer: Answer, must_call: bool = False) -> None:
                        code="no_tool_call", retry=False)  # fmt: skip
     if answer.value is None and answer.status != "partial" and not answer.at_length:
         if answer.failure is not None:
-            raise of_failure(answer.failure)
+            raise of_failure(answer.failure, _causes(answer))
         raise ApiError(500, f"the run was {answer.status}: {answer.why or 'it has no value'}", retry=False)
+
+
+def _causes(answer: Answer) -> list[Failure]:
+    """Return what the steps of a run failed of by themselves, not by others."""
+    failures = [step.failure for step in answer.trace if step.failure is not None]
+    return [failure for failure in failures if failure.kind != DependencyFailed.__name__]
 
 
 def tokens_of(answer: Answer) -> list[dict[str, Any]]:

@@ -9,20 +9,29 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Literal
+from types import SimpleNamespace
+from typing import Any, Literal, cast
 
 import pytest
 from mcp.client import Client
 from mcp.client.context import ClientRequestContext
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.client.stdio import StdioServerParameters, stdio_client
-from mcp.types import CallToolResult, ElicitRequestParams, ElicitResult, Request, RequestParams, Result
+from mcp.types import (
+    CallToolRequestParams,
+    CallToolResult,
+    ElicitRequestParams,
+    ElicitResult,
+    Request,
+    RequestParams,
+    Result,
+)
 from pydantic import ConfigDict
 
 from plait import AsyncOrchestrator, tool
 from plait.apps.mcp.jobs import Jobs
 from plait.apps.mcp.server import build
-from plait.apps.mcp.tasks import IDENTIFIER
+from plait.apps.mcp.tasks import IDENTIFIER, Tasks
 from plait.core.tools.context import ToolContext
 from plait.runtime.client.handle import Handle
 from plait.workers.scripted import Reply, Scripted
@@ -223,3 +232,20 @@ async def test_the_command_over_standard_streams(tmp_path: Path) -> None:
         stdio_client(StdioServerParameters(command=sys.executable, args=words, env=dict(os.environ)))
     ) as client:
         assert "42" in _said(await client.call_tool("solve", {"question": "six by seven?"}))["answer"]
+
+
+async def test_a_client_of_an_older_protocol_that_declares_tasks_gets_the_answer() -> None:
+    """As the MCP inspector does: a task is no result that its protocol has."""
+    session = SimpleNamespace(client_capabilities=SimpleNamespace(extensions={IDENTIFIER: {}}))
+    params = CallToolRequestParams(name="solve", arguments={"question": "2 + 2?"})
+
+    async def call(_: object) -> str:
+        return "as any"
+
+    async with _jobs() as jobs:
+        for version, task in (("2025-06-18", False), (MODERN, True)):
+            ctx: Any = SimpleNamespace(session=session, protocol_version=version)
+            made = await Tasks(jobs).intercept_tool_call(params, ctx, cast("Any", call))
+            assert (made != "as any") == task, version
+        (handle,) = jobs.started
+        await handle
