@@ -80,8 +80,7 @@ class AsyncOrchestrator:
             which gives out no handle, the tool fails. `"later"`: it waits there too, for an answer from another process
             (`plait runs questions`).
         control: whether `plait runs` and `plait runs top` see and steer its runs, as they do those of commands.
-        config: a whole configuration; without it `Config.load` reads file, environment and `settings`.
-        settings: single settings of `Config`, by name.
+        config: a whole configuration; without it `Config.load` reads file, environment and `settings`, by their names.
 
     >>> from plait.workers.scripted import Reply, Scripted
     >>> async def main() -> None:
@@ -462,8 +461,7 @@ class AsyncOrchestrator:
         entry: RunEntry = self._resumer.find(run, located(path) if path is not None else None)
         driver = await self._started()
         questions = Questions()
-        told = questions.told if answerable else None
-        unknown = on_unknown or self.config.on_unknown
+        told, unknown = questions.told if answerable else None, on_unknown or self.config.on_unknown
         lent = contextlib.ExitStack()
         specs: list[ToolSpec] = []
 
