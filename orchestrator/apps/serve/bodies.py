@@ -137,12 +137,19 @@ class Body(FormFields):
         """Names of fields that ask for something and change nothing."""
         rows = ((name, row_of(name, self.endpoint)) for name, _ in self._told())
         unread = [name for name, row in rows if row is None or row.fate == "ignored"]
-        return shown([*unread, *(["tools.format"] if self.client_tools.unheld else [])])
+        tools = self.client_tools
+        return shown([*unread, *(["tools.format"] if tools.tools and tools.unheld else [])])
 
     @property
     def client_tools(self) -> ClientTools:
         """The tools that it offers. Raises `ApiError`."""
         return ClientTools()
+
+    @property
+    def custom_tools(self) -> frozenset[str]:
+        """The names of the tools that take any text."""
+        tools = self.client_tools
+        return tools.custom if tools.tools else frozenset()
 
     @property
     def stored(self) -> bool:
@@ -164,7 +171,7 @@ class Body(FormFields):
         begin: str = "",
     ) -> Request:
         extra = self.plait
-        choice, allowed = choice_of(self.tool_choice)
+        choice, allowed = (None, None) if self.tool_choice is None else choice_of(self.tool_choice)
         formed = not self.model_fields_set.isdisjoint(FormFields.model_fields)
         sampled = ("temperature", "top_p", "min_p", "repetition_penalty", "chat_template_kwargs")
         return Request.of(
@@ -184,7 +191,7 @@ class Body(FormFields):
                 "priority": self.priority,
                 "output": self.output_form if output is None and formed else output,
                 "form": self.text_form if formed else None,
-                "tools": list(offered.functions(allowed)),
+                "tools": list(offered.functions(allowed)) if offered.tools else [],
                 "tool_choice": choice,
                 "parallel_tool_calls": self.parallel_tool_calls,
                 "begin": begin,
@@ -279,12 +286,13 @@ class ChatBody(Body):
             raise invalid("`top_logprobs` goes with `logprobs: true`", "top_logprobs")
         if self.stream_options is not None and not self.stream:
             raise invalid("`stream_options` goes with `stream: true`", "stream_options")
-        self.client_tools.check(self.tool_choice)
+        if self.tools or self.tool_choice is not None:
+            self.client_tools.check(self.tool_choice)
 
     @property
     def client_tools(self) -> ClientTools:
         """The tools that it offers. Raises `ApiError`."""
-        return ClientTools.of(self.tools)
+        return ClientTools.of(self.tools) if self.tools else ClientTools()
 
     @property
     def stored(self) -> bool:
@@ -374,7 +382,8 @@ class ResponseBody(Body):
         """Raise `ApiError` for what cannot be honoured."""
         if self.background and self.store is False:
             raise invalid("a response in the background has to be stored: leave `store` out", "store")
-        self.client_tools.check(self.tool_choice)
+        if self.tools or self.tool_choice is not None:
+            self.client_tools.check(self.tool_choice)
         if not self.input and self.previous_response_id is None and self.plait.plan is None:
             raise ApiError(400, "`input` is missing", param="input", code="missing_required_parameter")
 
@@ -395,7 +404,7 @@ class ResponseBody(Body):
     @property
     def client_tools(self) -> ClientTools:
         """The tools that it offers. Raises `ApiError`."""
-        return ClientTools.of(self.tools)
+        return ClientTools.of(self.tools) if self.tools else ClientTools()
 
     def _begun(self, messages: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], str]:
         """Return the messages, and the text that the answer goes on from: a last message of the assistant's that says

@@ -43,7 +43,7 @@ class ChatCompletions:
 
     def whole(self, lives: Sequence[ServedRun], answers: Sequence[Answer], body: ChatBody) -> dict[str, Any]:
         """Return the answer of runs that are over, a choice for each."""
-        live, answer, custom = lives[0], answers[0], body.client_tools.custom
+        live, answer, custom = lives[0], answers[0], body.custom_tools
         both = enumerate(zip(lives, answers, strict=True))
         return {
             "id": _id(live),
@@ -64,7 +64,7 @@ class ChatCompletions:
             "model": lives[0].model,
         }
         counted = {"usage": None} if body.stream_options is not None and body.stream_options.include_usage else {}
-        answers, custom = list[Answer](), body.client_tools.custom
+        answers, custom = list[Answer](), body.custom_tools
 
         def chunk(
             place: int, delta: dict[str, Any], finish: str | None = None, logprobs: Any = None, **more: Any

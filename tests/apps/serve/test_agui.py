@@ -42,11 +42,12 @@ def text(events: list[Any], kind: str = "TEXT_MESSAGE_CONTENT") -> str:
 
 
 async def test_an_answer_is_a_text_message_while_it_is_written(serve: Any) -> None:
-    async with serve(Reply(text="<think>hm hm</think>It is 42.", tokens_per_second=200)) as served:
+    count = " ".join(map(str, range(40)))
+    async with serve(Reply(text=f"<think>hm hm</think>{count}", tokens_per_second=50)) as served:
         events = await post(served)
     found = kinds(events)
     assert found[0] == "RUN_STARTED" and found[-1] == "RUN_FINISHED" and found.count("TEXT_MESSAGE_CONTENT") > 1
-    assert text(events) == "It is 42." and text(events, "REASONING_MESSAGE_CONTENT") == "hm hm"
+    assert text(events) == count and text(events, "REASONING_MESSAGE_CONTENT") == "hm hm"
     assert found.index("REASONING_MESSAGE_END") < found.index("TEXT_MESSAGE_START")
     assert {(event.thread_id, event.run_id) for event in (events[0], events[-1])} == {("t", "r")}
     assert events[-1].outcome.type == "success" and events[-1].usage[0].output_tokens > 0
