@@ -73,7 +73,7 @@ def test_what_a_command_has_under_way_is_listed(
     by: Any, process: Any, script: Any, tmp_path: Any, tmp_path_factory: Any, monkeypatch: Any
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("r")))
-    path = script({"text": "word " * 4000, "tokens_per_second": 20})
+    path = script({"text": "word " * 4000, "tokens_per_second": 4})  # 512 tokens: two minutes
     words = ["--script", str(path), "--journal", "off", "--planner", "single"]
 
     def start(*said: object) -> subprocess.Popen[str]:
