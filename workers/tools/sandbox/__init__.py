@@ -109,7 +109,8 @@ def _backend(name: str, options: dict[str, Any]) -> Backend:
     if name in kinds:
         return kinds[name](**options)
     if name != "auto":
-        raise ConfigError(f"no sandbox {name!r}{did_you_mean(name, kinds)}: there are auto, {', '.join(kinds)}")
+        near = did_you_mean(name, kinds)
+        raise ConfigError(f"there is no sandbox {name!r}{near}: there are auto, {', '.join(kinds)}")
     why: list[str] = []
     for kind in (Bubblewrap, Container):
         try:
