@@ -41,6 +41,8 @@ A checkpoint between machines is a message, which costs the engine's thread abou
 FOLLOW_SECONDS = 0.002
 """Seconds to wait, after news, for the jobs that follow from it: they then go out with the next call."""
 HOUR = 3600.0
+PAUSE_SECONDS = 10.0
+"""Seconds before an actor that could not be made again is tried once more; then twice as many each time."""
 MAX_CALLS = 10_000
 """Calls that an actor takes at the same time; a job is not a call, so this only has to cover cancels."""
 
@@ -345,13 +347,29 @@ class RayWorker(Worker):
             self._given_up.clear()
             if not left:
                 break
-            try:
-                await self._make()
-            except Exception as error:  # Ray's own errors too: a cluster that went away
-                log.warning("%s does not come back: %s", self.name, error)
+            if not await self._made_again(restarts):
                 break
             self._health.put_nowait(True)
         self._health.put_nowait(None)
+
+    async def _made_again(self, restarts: deque[float]) -> bool:
+        """Make another actor; return whether there is one. Where its node is not back yet, or it dies while it starts,
+        that is tried again as long as restarts are left. An error of its own, such as a model that is not there, would
+        only come again."""
+        pause = PAUSE_SECONDS
+        while True:
+            try:
+                await self._make()
+                return True
+            except Exception as error:  # Ray's own errors too: a cluster that went away
+                gone = self._gone is not None and self._gone.done()
+                if gone or isinstance(error, EngineError) or len(restarts) >= self._restarts:
+                    log.warning("%s does not come back: %s", self.name, error)
+                    return False
+                log.warning("%s is not back yet: %s", self.name, error)
+            restarts.append(asyncio.get_running_loop().time())
+            await asyncio.sleep(pause)
+            pause *= 2
 
     async def _read(self) -> str:
         """Hand out news as it comes; return why no more will come."""

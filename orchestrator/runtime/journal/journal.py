@@ -208,7 +208,8 @@ class Journal:
         if event.written:
             event = UnwrittenEvent(event.seq, None, None)
             self._later.append(event)
-        event.actions, event.refused, event.moved = actions, refused, moved
+        # They are written later, and the machine goes on filling a list of refusals that is still empty: a copy.
+        event.actions, event.refused, event.moved = actions, tuple(refused), tuple(moved)
 
     def note(self, note: Note) -> None:
         """Write a note. The note and all events appended before it are on the disk when this returns."""

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.core import Progress
-from plait.core.errors import WorkerError
+from plait.core.errors import EngineError, WorkerError
 from plait.core.result import Failure
 from plait.workers._shared.streams import Stream, TokenBatch
 from plait.workers.ray import RayWorker, token_pipe
@@ -212,3 +212,41 @@ async def test_ids_are_told_before_the_news_that_the_actor_is_gone(monkeypatch: 
     await worker._follow()
     await asyncio.gather(*tasks)
     assert heard == ["Progress", "healthy: False", "Failure"]
+
+
+@pytest.mark.parametrize(
+    ("errors", "restarts", "made"),
+    [
+        ([], 3, 1),
+        ([WorkerError("its node is not back")] * 2, 3, 3),
+        ([WorkerError("its node is not back")] * 3, 3, 3),  # the death itself is the first of the three
+        ([EngineError("there is no such model")], 3, 1),
+        ([RuntimeError("of Ray's own")], 1, 1),
+    ],
+)
+async def test_a_node_that_is_not_back_yet_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, errors: list[Exception], restarts: int, made: int
+) -> None:
+    monkeypatch.setattr("plait.workers.ray.PAUSE_SECONDS", 0.001)
+    worker, calls, reads = RayWorker(HOST, {"replies": REPLIES}, restarts=restarts), 0, 0
+
+    async def read() -> str:
+        nonlocal reads
+        reads += 1
+        if reads > 1:
+            worker._restarts = 0  # the second actor's death ends the test
+        return "its node went away"
+
+    async def make() -> None:
+        nonlocal calls
+        calls += 1
+        if calls <= len(errors):
+            raise errors[calls - 1]
+
+    monkeypatch.setattr(worker, "_read", read)
+    monkeypatch.setattr(worker, "_make", make)
+    await worker._follow()
+    heard = [worker._health.get_nowait() for _ in range(worker._health.qsize())]
+    came_back = made > len(errors)
+    assert calls == made
+    assert heard == ([False, True, None] if came_back else [False, None])
