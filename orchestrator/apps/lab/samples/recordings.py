@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from ....core.errors import ConfigError
-from ....tasks.plain import Plain
+from ....core.ops import Plugin
+from ....runtime.plugins.loader import Plugins
 from ...common.rows import raw_rows
 from .sample import RecordedSample, estimated
 
 __all__ = ["SOURCES", "recorded_samples", "wanted_answers"]
 
 _NOT_LETTERS = re.compile(r"[^a-z]")
+_BOXED = Plugin(name="plain", options={"where": "boxed", "equal": "expression"})
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 
@@ -105,16 +107,21 @@ def _equal(given: str, want: str) -> bool:
 def _atts(path: Path, wanted: Mapping[str, str]) -> Iterator[RecordedSample]:
     """A folder of `problem_0000.json` of ATTS (arXiv 2509.15148): the turns of a draft and its target. They are graded
     only with `answers`; answers are equal as mathematical expressions."""
+    plugins = Plugins()
     for file in sorted(path.glob("problem_*.json")):
         row = _object(file)
         text = "".join(turn.get("output", "") for turn in row["full_history"])
-        task = Plain(text=row["question"], where="boxed", equal="expression")
+        task = plugins.task(_BOXED, row["question"])
         given = str(row["final_answer"] or "")
         if given.count("{") != given.count("}"):  # some runs were read by an expression that ends at the first brace
             given = task.extract(text)
         answer = task.key(given) if given not in (None, "", "invalid") else None
         want = wanted.get(row["question"].strip())
-        right = None if want is None else answer is not None and answer == task.key(Plain(text=want).extract(want))
+        right = (
+            None
+            if want is None
+            else answer is not None and answer == task.key(plugins.task(Plugin(name="plain"), want).extract(want))
+        )
         yield RecordedSample(
             question=row["question"], model=path.name, answer=answer, right=right, tokens=estimated(text), text=text
         )
