@@ -117,11 +117,10 @@ def _atts(path: Path, wanted: Mapping[str, str]) -> Iterator[RecordedSample]:
             given = task.extract(text)
         answer = task.key(given) if given not in (None, "", "invalid") else None
         want = wanted.get(row["question"].strip())
-        right = (
-            None
-            if want is None
-            else answer is not None and answer == task.key(plugins.task(Plugin(name="plain"), want).extract(want))
-        )
+        right = None
+        if want is not None:
+            stated = plugins.task(Plugin(name="plain"), want).extract(want)
+            right = answer is not None and answer == task.key(stated)
         yield RecordedSample(
             question=row["question"], model=path.name, answer=answer, right=right, tokens=estimated(text), text=text
         )
