@@ -19,6 +19,7 @@
     │   │   │   └── Interrupted  it was our own process that ended, and the run was resumed
     │   │   │       └── NeverMade    before the attempt had reached its worker, so it may be made again
     │   │   ├── NoWorker         nothing serves this kind of step
+    │   │   ├── NoCluster        Ray is not there, or no cluster of it starts
     │   │   └── Overloaded       too many runs wait for a slot: this one was not taken
     │   ├── ToolError            a tool raised, hung, or returned something that is not JSON
     │   │   ├── OutcomeUnknown   it changes the world, and the process ended before it had said how it went

@@ -21,7 +21,7 @@ __all__ = ["HumanEval"]
 _EXAMPLE = '{"prompt": "def larger(a, b):\\n    \\"\\"\\"Return the larger.\\"\\"\\"", "entry_point": "larger"}'
 
 
-_EXAMPLES = re.compile(r"^[ \t]*>>>[ \t]*(.+)\n(.+)$", re.MULTILINE)
+_EXAMPLES = re.compile(r"^[ \t]*+>>>[ \t]*+(.+)\n(.+)$", re.MULTILINE)
 
 
 class HumanEvalProblem(Frozen):

@@ -107,6 +107,7 @@ PLANNERS: dict[str, Case] = {
     "decompose": Case(lambda n: {"most": 1000}, _parts, text=_translate),
     "deepprune": Case(),
     "evolve": Case(lambda n: {"n": 2, "rounds": n}, then=lambda number: PROGRAM, text=lambda n: CODE, task="code"),
+    "exchange": Case(),
     "fixed": Case(_graph),
     "layers": Case(lambda n: {"n": n, "rounds": 2}),
     "llmcompiler": Case(lambda n: {}, _calls, lambda number: "Action: Finish(ok)"),

@@ -26,6 +26,11 @@ def messages(n: int) -> list[dict[str, str]]:
 
 
 DOORS: dict[str, Body] = {
+    "/agui": lambda n: {
+        "threadId": "t",
+        "runId": "r",
+        "messages": [{"id": str(place), **message} for place, message in enumerate(messages(n))],
+    },
     "/v1/chat/completions": lambda n: {"model": "q", "messages": messages(n)},
     "/v1/completions": lambda n: {"model": "q", "prompt": "go on " * n},
     "/v1/messages": lambda n: {"model": "q", "max_tokens": 8, "messages": messages(n)},

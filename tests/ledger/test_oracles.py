@@ -38,7 +38,7 @@ from tests.planners.test_contract import ASKS, NAMES, OPTIONS, PROMPT, planner a
 from .cells import replies
 from .truth import TruthServer, ended
 
-RACES = {"think_summarize", "evolve", "tree"}
+RACES = {"think_summarize", "tree"}
 """Planners that say that what they answer depends on which call ends first."""
 
 

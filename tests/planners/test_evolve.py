@@ -20,6 +20,7 @@ from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.core.tools.tool import tool
 from plait.planners.search.evolve import Evolve
+from plait.planners.search.evolve.islands import _blocks  # pyright: ignore[reportPrivateUsage]
 from plait.planners.search.evolve.population import Grid, Member, better, spread
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import simulate
@@ -303,3 +304,12 @@ def test_what_comes_out_does_not_depend_on_which_island_is_slow(slow: int) -> No
 
 
 LOCKSTEP: dict[str, dict[str, str]] = {}
+
+
+def test_changes_are_read_between_their_fences() -> None:
+    one = "<<<<<<< SEARCH\n    return 1\n=======\n    return 7\n>>>>>>> REPLACE"
+    gone = "<<<<< SEARCH \nx = 1\ny = 2\n=====\n>>>>> REPLACE"
+    assert _blocks(f"Two changes.\n{one}\nand\n{gone}") == [("    return 1", "    return 7"), ("x = 1\ny = 2", "")]
+    assert _blocks(one.removesuffix("E")) == [], "it was cut"
+    assert _blocks(f"<<<<<<< SEARCH\nbroken off\n{one}") == [("    return 1", "    return 7")]
+    assert _blocks("<<<<< SEARCH\n=====\n>" * 100_000) == []

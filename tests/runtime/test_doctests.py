@@ -5,10 +5,12 @@ from __future__ import annotations
 import doctest
 import importlib
 import os
+import re
 from pathlib import Path
 
 import pytest
 
+_EXAMPLE = re.compile(r"^ *+>>> ", re.MULTILINE)
 SOURCES = Path(__file__).parents[2] / "src"
 
 
@@ -17,7 +19,7 @@ def modules() -> list[str]:
     found: list[str] = []
     for folder, _, names in os.walk(SOURCES / "plait", followlinks=True):
         for path in (Path(folder) / name for name in names if name.endswith(".py")):
-            if ">>> " in path.read_text("utf-8"):
+            if _EXAMPLE.search(path.read_text("utf-8")):
                 found.append(".".join(path.relative_to(SOURCES).with_suffix("").parts).removesuffix(".__init__"))
     return sorted(found)
 

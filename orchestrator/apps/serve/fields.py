@@ -243,7 +243,7 @@ _SHOWN = 20
 def row_of(name: str, endpoint: str = "") -> Row | None:
     """Return what becomes of a field; `None` for one that is not known.
 
-    >>> row_of("store", "responses").fate, row_of("store", "chat").fate, row_of("nonsense")
+    >>> row_of("store", "responses").fate, row_of("store").fate, row_of("nonsense")
     ('honoured', 'ignored', None)
     """
     return LEDGER.get(f"{endpoint}.{name}") or LEDGER.get(name)

@@ -17,10 +17,10 @@ __all__ = ["problems_in"]
 _SHELL = re.compile(r"nl2bash_fs_(\d)\.json")
 _DUMPS = {"ic_spider_dev.json": "ic_spider_dbs.sql"}
 """The files of queries whose databases are beside them, and that are SQL (those of WikiSQL lack their quotes)."""
-_PIECE = re.compile(r"""'(?:[^'\\]|\\.|'')*'|--[^\n]*|/\*.*?\*/|;|[^';/-]+|.""", re.DOTALL)
+_PIECE = re.compile(r"""'(?:[^'\\]|\\.|'')*'|--[^\n]*|/\*.*?(?:\*/|\Z)|;|[^';/-]+|.""", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}
 _CUT = re.compile(
-    r"\s+CHARACTER SET\s+\w+|\s+COMMENT\s+'[^']*'|\s+AUTO_INCREMENT\b|\bunsigned\b|\s+ON UPDATE CURRENT_TIMESTAMP",
+    r"(?<!\s)\s++(?:CHARACTER SET\s+\w+|COMMENT\s+'[^']*'|AUTO_INCREMENT\b|ON UPDATE CURRENT_TIMESTAMP)|\bunsigned\b",
     re.IGNORECASE,
 )
 _COLLATE = re.compile(r"COLLATE\s+\w+_ci\b", re.IGNORECASE)

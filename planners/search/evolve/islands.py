@@ -36,7 +36,8 @@ lines in their place
 MOST_STAGES = 8
 EVALUATE = "evaluate"
 """The user's tool that judges a program."""
-_BLOCK = re.compile(r"<{5,} SEARCH\n(.*?)\n?={5,}\n(.*?)\n?>{5,} REPLACE", re.DOTALL)
+_FENCES = (re.compile(r"<{5,} SEARCH"), re.compile(r"={5,}"), re.compile(r">{5,} REPLACE"))
+"""The lines around what is searched and what it is replaced by."""
 _SHOWN_LINES = 8
 MIGRATE = 5
 """After how many generations the best goes to the next island."""
@@ -109,7 +110,7 @@ class Evolution:
     def _whole(self, text: str, parent: Member | None) -> str:
         """Return a text with the whole program: blocks of changes are made in the parent. One that fits nowhere leaves
         the text as it is."""
-        blocks = _BLOCK.findall(text) if parent is not None else []
+        blocks = _blocks(text) if parent is not None else []
         program = "" if parent is None else parent.program
         for old, new in blocks:
             if old not in program:
@@ -256,3 +257,21 @@ def _verdict(member: Member) -> str:
 
 def _lines(program: str) -> Sequence[str]:
     return list(dict.fromkeys(line.strip() for line in program.splitlines() if len(line.strip()) > 3))
+
+
+def _blocks(text: str) -> list[tuple[str, str]]:
+    """Return the changes in a text: what is searched, and what replaces it. One that is not whole is none."""
+    blocks: list[tuple[str, str]] = []
+    sides: list[list[str]] = []
+    """Lines since the fence at which each side began."""
+    for line in text.split("\n"):
+        if _FENCES[0].fullmatch(line.rstrip()):
+            sides = [[]]
+        elif len(sides) == 1 and _FENCES[1].fullmatch(line.rstrip()):
+            sides.append([])
+        elif len(sides) == 2 and _FENCES[2].fullmatch(line.rstrip()):
+            blocks.append(("\n".join(sides[0]), "\n".join(sides[1])))
+            sides = []
+        elif sides:
+            sides[-1].append(line)
+    return blocks

@@ -17,7 +17,7 @@ def alike(answer: JsonValue, wanted: JsonValue, within: float = 0.0, ordered: bo
     """Return whether an answer is the wanted one: texts without regard to case and spaces, numbers by their values, as
     near as the share `within` of the wanted one, lists and rows of tables in any order unless `ordered`.
 
-    >>> alike("[[\"Bo\", 3.01], [\"ann\", 4]]", [["Ann", 4], ["Bo", 3]], 0.01)
+    >>> alike('[["Bo", 3.01], ["ann", 4]]', [["Ann", 4], ["Bo", 3]], 0.01)
     True
     """
     if answer is None:
