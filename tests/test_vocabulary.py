@@ -40,7 +40,7 @@ TYPES = {
 WORKERS = {"kv_events": "an engine here tells of its cache or not, of a server it is the address where it tells"}
 """Options of workers that may have several types, with the reason. It only gets shorter."""
 MOST_NAMES = 89
-"""Names of options over all planners, each field of a prompt counted once. It only gets smaller."""
+"""Names of options over all planners, each field of a prompt counted once. Raise it where no word there fits."""
 
 
 def plugins() -> Iterator[tuple[PluginKind, str]]:

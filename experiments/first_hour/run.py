@@ -41,6 +41,7 @@ class HourTask:
 
     def begin(self, folder: Path) -> None:
         """Write the files that the person is given."""
+        folder.mkdir(parents=True, exist_ok=True)
         for name, text in self.given.items():
             (folder / name).write_text(text.lstrip("\n"), encoding="utf-8")
 

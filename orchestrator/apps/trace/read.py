@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ...core.errors import ConfigError
-from ...core.events import Action, Event, Finish
+from ...core.events import Action, Event, Finish, Submitted
 from ...core.interfaces import PluginRegistry
 from ...machine import Machine
 from ...runtime.journal.journal import Journal
@@ -55,10 +55,13 @@ def read_trace(path: Location | str, plugins: PluginRegistry, run: str | None = 
                     f"from event {moment.seq} of the journal on this version of plait decides otherwise than the one "
                     "that wrote it; what is shown is this version's view (`plait runs replay` says how they differ)"
                 )
-            if any(isinstance(action, Finish) and action.run == run for action in moment.actions):
+            if end := _end_of(run, moment.actions):
+                if moment.differs and isinstance(moment.event, Submitted) and end.failure is not None:
+                    # It ran when it was written, and this process refuses it, as a class that is not allowed here.
+                    raise ConfigError(f"run {run} cannot be shown: {end.failure.message}")
                 break
     except ConfigError:
-        if run not in log.runs:
+        if run not in log.runs or not log.runs[run].steps:
             raise
         notes.append("the journal is damaged: what comes after its last readable event is missing")
     except Exception as error:  # an event that this version's machine cannot take: what came before can still be seen
@@ -74,6 +77,10 @@ def read_trace(path: Location | str, plugins: PluginRegistry, run: str | None = 
     trace.plait = header.plait
     trace.others = journal.count() - 1
     return trace
+
+
+def _end_of(run: str, actions: Sequence[Action]) -> Finish | None:
+    return next((action for action in actions if isinstance(action, Finish) and action.run == run), None)
 
 
 def _model(header: Header, trace: Trace) -> tuple[str, str | None]:

@@ -277,3 +277,17 @@ def test_no_slot_holds_two_attempts(traced, script):
         ordered = sorted(attempts, key=lambda each: each.start)
         assert all(one.end <= two.start for one, two in zip(ordered, ordered[1:], strict=False))
     assert len(by_lane) <= 30
+
+
+@pytest.mark.parametrize("words", [("view",), ("trace", "--format", "json")])
+def test_a_run_with_a_merge_of_ones_own_is_shown_once_it_is_allowed(plait, process, script, tmp_path, words) -> None:
+    name, journal, out = f"mine_{words[0]}", tmp_path / "j.plait", tmp_path / "shown"
+    assert plait("new", "merge", name).code == 0
+    asked = ("2+2?", "--planner", "sample:n=2", "--merge", f"{name}.py:{name.title().replace('_', '')}")
+    running = process("run", *asked, "--script", script("answer: 4"), "--journal", journal)
+    assert running.wait(60) == 0, running.communicate()[1]
+    done = plait("runs", *words, "--from", journal, "--out", out)
+    assert done.code == 2 and f"--allow {name}:" in done.err, "it is not shown as a run that failed without a step"
+    assert not out.exists()
+    done = plait("runs", *words, "--from", journal, "--out", out, "--allow", tmp_path / asked[-1])
+    assert done.code == 0 and "0 steps" not in done.out + done.err
