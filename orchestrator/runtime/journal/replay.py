@@ -78,7 +78,7 @@ def replay(
             if header.base is None:
                 machine = _machine(header, plugins)
             elif header.base != row.seq - 1 or header.resumes is not None:
-                machine = _rebuilt(journal, plugins, header.base)
+                machine = _rebuilt(journal, plugins, header.base, header.resumes)
             sessions += 1
         events += 1
         recomputed += row.actions is None
@@ -217,12 +217,16 @@ def _session(spans: list[tuple[int, int]], row: EventRow) -> int | None:
 
 
 def _through(
-    journal: Journal, plugins: PluginRegistry, headers: dict[int, Header], spans: list[tuple[int, int]]
+    journal: Journal,
+    plugins: PluginRegistry,
+    headers: dict[int, Header],
+    spans: list[tuple[int, int]],
+    run: str | None = None,
 ) -> Iterator[Moment]:
     machine = _machine(headers[spans[0][0]], plugins)
-    for row in journal.rows():
+    for row in journal.rows() if run is None else journal.rows_of(run, 0):
         if (first := _session(spans, row)) is not None:
-            yield _moment(journal, machine, row, headers[first])
+            yield _moment(journal, machine, row, headers[first], run)
 
 
 def _moment(journal: Journal, machine: Machine, row: EventRow, header: Header, run: str | None = None) -> Moment:
@@ -263,10 +267,12 @@ class _All:
         return bool(run)
 
 
-def _rebuilt(journal: Journal, plugins: PluginRegistry, last: int) -> Machine:
+def _rebuilt(journal: Journal, plugins: PluginRegistry, last: int, run: str | None) -> Machine:
+    """Return the machine that a session went on with. A session that resumed a run had rebuilt that run alone, by the
+    attempts that were recorded: an event whose actions a crash had lost had sent out nothing there."""
     headers = _headers(journal)
     machine: Machine | None = None
-    for moment in _through(journal, plugins, headers, _spans(headers, last)):
+    for moment in _through(journal, plugins, headers, _spans(headers, last), run):
         machine = moment.machine
     if machine is None:
         raise ConfigError(f"{journal.path} is damaged: a session goes on from event {last}, which is not there")

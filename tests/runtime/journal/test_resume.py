@@ -220,6 +220,21 @@ async def test_a_call_that_was_never_made_is_made(work: Work, crash: Crash) -> N
     assert len(work.made) == before + 1
 
 
+async def test_a_replay_agrees_where_a_crash_has_lost_what_followed_from_the_last_event(
+    work: Work, crash: Crash
+) -> None:
+    """The resumed run had sent out nothing for that event: its next attempts have the numbers of those."""
+    path = await crash(chain("look", "put", "look"), lambda: "put 2" in work.made)
+    with Journal(path) as journal:
+        journal._storage._db.execute("DELETE FROM notes")
+        journal._storage._db.execute("UPDATE events SET actions = NULL WHERE seq = (SELECT MAX(seq) FROM events)")
+    async with fresh(work, path) as orchestrator:
+        answer = await orchestrator.resume(run_of(path))
+    assert (answer.status, answer.value) == ("done", 3)
+    report = replay(path, Plugins(), check=True)
+    assert report.recomputed == 1 and report.divergence is None, report.divergence
+
+
 async def test_what_is_half_written_is_written_again_once(work: Work, crash: Crash) -> None:
     replies = [Reply(text="one two three four five six seven eight nine ten", tokens_per_second=30)]
     step = Step(name="t", op=Think(prompt="say", stream=True))
