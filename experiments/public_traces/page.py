@@ -18,7 +18,7 @@ __all__ = ["page_of"]
 
 COUNTS = (1, 4, 16, 40, 100)
 SAYS = {
-    "letters": "ESC: 67 % fewer samples on last letters at the same accuracy (with GPT-4). Adaptive-Consistency: up to "
+    "letters": "ESC: 67 % fewer samples on last letters at the same accuracy. Adaptive-Consistency: up to "
     "7.9 times fewer, at most .1 point.",
     "game-steps": "Tree of Thoughts: 4.0 % alone, 9.0 % by a vote of 100, 49 % any of 100.",
     "game-direct": "Tree of Thoughts: 7.3 % alone, 33 % any of 100.",
