@@ -46,14 +46,14 @@ def prompts(count: int, chat: bool = False) -> list[str]:
 
 
 class Raw:
-    """vLLM's engine with nothing around it."""
+    """vLLM's engine with nothing around it. Its prompts are texts or ids of tokens."""
 
-    def __init__(self, model: str, slots: int, cache: int, tokens: int) -> None:
+    def __init__(self, model: str, slots: int, cache: int, tokens: int, dtype: Any = "auto") -> None:
         import torch
         from vllm import EngineArgs, LLMEngine  # the baseline is vLLM itself
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-        spec = EngineOptions(model=model, slots=slots, kv_cache_memory_bytes=cache)
+        spec = EngineOptions(model=model, slots=slots, kv_cache_memory_bytes=cache, dtype=dtype)
         wanted = arguments(spec, model, cache, torch.cuda.is_available())
         args = EngineArgs(**{key: value for key, value in wanted.items() if value is not None})
         self.engine: Any = LLMEngine.from_engine_args(args)
@@ -64,7 +64,7 @@ class Raw:
         self.texts: list[str] = []
         self.number = 0
 
-    async def rate(self, texts: list[str], width: int) -> float:
+    async def rate(self, texts: Sequence[Any], width: int) -> float:
         """Generate for all texts, `width` in flight; tokens a second."""
         todo, tokens, running = deque(texts), 0, 0  # in the order in which the others take them
         self.texts.clear()

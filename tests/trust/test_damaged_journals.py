@@ -32,8 +32,11 @@ async def double(x: int) -> int:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("sound") / "sound.plait")
+
+
+def written(path: Path) -> Path:
     """A journal with a vote, a plan with a tool, and a run that failed."""
-    path = tmp_path_factory.mktemp("sound") / "sound.plait"
     replies = [Reply(when="bad", text="out of paper", finish="error"), Reply(text="I think so.\nanswer: 42")]
     plan = Plan(
         steps=(
@@ -166,14 +169,6 @@ def test_damaged_journals(sound: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     go(range(100), sound, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(7_200)
-def test_ten_thousand_damaged_journals(sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    go(range(100, 10_200), sound, tmp_path)
 
 
 def test_a_list_names_the_file_that_cannot_be_read(sound: Path, tmp_path: Path) -> None:

@@ -93,10 +93,3 @@ def test_damaged_rows(kind: str, tmp_path: Path) -> None:
 def test_rows_that_were_a_mistake_of_ours(kind: str, number: int, tmp_path: Path) -> None:
     """A cell that is nested too deep, a text that is no UTF-8."""
     go(kind, (number,), tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(7_200)
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-def test_ten_thousand_damaged_rows(kind: str, tmp_path: Path) -> None:
-    go(kind, 10_000, tmp_path)

@@ -1,4 +1,7 @@
-"""Thousands of requests that are not quite sound, to every door, and innocents beside them who notice nothing."""
+"""Requests that are not quite sound, to every door, and innocents beside them who notice nothing.
+
+Hundreds of them here; `python -m tests.counts doors mcp` goes on to a hundred thousand and ten thousand.
+"""
 
 from __future__ import annotations
 
@@ -113,9 +116,9 @@ async def served(tmp_path: Path, numbers: range) -> tuple[Counter[str], list[flo
     return found
 
 
-async def test_two_thousand_mutants_disturb_nobody(tmp_path: Path) -> None:
-    kinds, loop = await served(tmp_path, range(2_000))
-    assert kinds["200"] > 300 and kinds["400"] > 300, kinds  # some are sound after all
+async def test_mutants_disturb_nobody(tmp_path: Path) -> None:
+    kinds, loop = await served(tmp_path, range(600))
+    assert kinds["200"] > 90 and kinds["400"] > 90, kinds  # some are sound after all
     assert part(loop, 0.99) <= BOUND
 
 
@@ -131,13 +134,6 @@ async def test_what_mutants_found_is_refused_in_words(shared, path: str, message
     async with httpx.AsyncClient() as http:
         said = await http.post(f"{shared.base}/{path}", json={"model": "q", "messages": messages, "max_tokens": 5})
     assert said.status_code == 400 and "mistake" not in said.text, said.text
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(7_200)
-async def test_a_hundred_thousand_mutants_disturb_nobody(tmp_path: Path) -> None:
-    _, loop = await served(tmp_path, range(2_000, 102_000))
-    assert part(loop, 0.99) <= BOUND
 
 
 # -- plait mcp ---------------------------------------------------------------------------------------------------------
@@ -178,6 +174,10 @@ async def asked_over_mcp(tmp_path: Path, numbers: range) -> tuple[Counter[str], 
                 assert said.status_code == 200, said.text
                 return "right" if f'"answer":"{number}"' in said.text.replace("\\", "").replace(" ", "") else said.text
 
+            async with httpx.AsyncClient(base_url=url, timeout=60) as http:  # what is loaded the first time
+                for body in MCP:
+                    await http.post("/mcp", json=body, headers=hostile)
+
             found = await beside(server.pid, url, numbers, send, votes, 1)
             assert server.returncode is None
             assert not [line for line in told if "Traceback" in line or "broke down" in line], told[-40:]
@@ -199,13 +199,6 @@ async def greeted(http: httpx.AsyncClient) -> str:
 
 
 async def test_mutants_over_mcp_disturb_nobody(tmp_path: Path) -> None:
-    kinds, loop = await asked_over_mcp(tmp_path, range(300))
+    kinds, loop = await asked_over_mcp(tmp_path, range(150))
     assert len(kinds) >= 2, kinds
-    assert part(loop, 0.99) <= BOUND
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(7_200)
-async def test_ten_thousand_mutants_over_mcp_disturb_nobody(tmp_path: Path) -> None:
-    _, loop = await asked_over_mcp(tmp_path, range(300, 10_300))
     assert part(loop, 0.99) <= BOUND

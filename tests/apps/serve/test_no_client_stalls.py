@@ -131,15 +131,3 @@ SAMPLE = ("messages: 200,000", "choices: 128", "plan: 999 votes over long texts"
 async def test_a_signal_is_obeyed_whatever_is_being_handled(tmp_path: Path, name: str) -> None:
     """The server ends after its time to drain, and the run that it gave up is told as cancelled."""
     assert await stopped(tmp_path, BODIES[name]) == "cancelled"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3_600)
-async def test_a_signal_is_obeyed_beside_each_of_a_hundred_bodies(tmp_path: Path) -> None:
-    left: dict[str, str] = {}
-    for place, (name, make) in enumerate(BODIES.items()):
-        folder = tmp_path / str(place)
-        folder.mkdir()
-        if (status := await stopped(folder, make)) != "cancelled":
-            left[name] = status
-    assert not left
