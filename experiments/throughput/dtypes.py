@@ -1,6 +1,6 @@
 """What does the type of the weights do on a CPU, to the speed of a model and to what it writes?
 
-    python -m experiments.throughput.types [--model smollm2] [--width 8] [--rounds 7] [--kept FILE]
+    python -m experiments.throughput.dtypes [--model smollm2] [--width 8] [--rounds 7] [--kept FILE]
 
 With `--model`: tokens a second of vLLM's own engine with weights in float32 and in bfloat16, in turn, by the clock and
 by the process's CPU time. Without: the greedy texts of the bundled models in both types, on prompts as their training
@@ -100,7 +100,7 @@ async def equal(count: int) -> list[Row]:
 
 def main() -> None:
     """Measure, print and keep."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.throughput.types", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m experiments.throughput.dtypes", description=__doc__)
     parser.add_argument("--model", help="tokens a second of this one, such as smollm2")
     parser.add_argument("--width", type=int, action="append", help="in flight; may be given several times")
     parser.add_argument("--rounds", type=int, default=7)
@@ -110,8 +110,10 @@ def main() -> None:
     rows: list[Row] = []
     if given.model is None:
         rows += asyncio.run(equal(given.count))
-    for width in (given.width or [8]) if given.model else []:
-        rows.append({"model": given.model, **asyncio.run(rates(folder_of(given.model), width, given.rounds))})
+    else:
+        for width in given.width or [8]:
+            measured = asyncio.run(rates(folder_of(given.model), width, given.rounds))
+            rows.append({"model": given.model, **measured})
     sys.stdout.write(f"{machine()}\n")
     for row in rows:
         line = json.dumps({**row, "load": round(os.getloadavg()[0], 1)}, ensure_ascii=False)
