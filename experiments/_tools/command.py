@@ -16,10 +16,12 @@ import typer
 from plait.apps.common.guard import guarded
 from plait.apps.common.options import Common, common_options
 from plait.apps.common.output import cancellable, opened
+from plait.runtime.client.config import Config
 
+from .kept import EXPERIMENTS, Kept, kept_in, pack, put_page
 from .machine import usable_cores
 
-__all__ = ["Given", "command"]
+__all__ = ["Given", "command", "command_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +45,22 @@ class Given:
     """Write nothing: only run what is missing."""
     processes: int = 1
     common: Common = field(default_factory=Common)
+    name: str = ""
+    """Of the experiment."""
 
     def kept(self, name: str, seed: int) -> Path:
         """Return the file of rows: questions drawn with another seed than the page's have one of their own."""
         return self.records / (f"{name}.jsonl" if seed == 0 else f"{name}-{seed}.jsonl")
 
-    def write(self, page: str) -> str:
-        """Write the page, and return it."""
-        self.out.mkdir(parents=True, exist_ok=True)
-        (self.out / "README.md").write_text(page, encoding="utf-8")
-        return page
+    def rows(self, kept: Path, stem: str = "rows") -> Kept:
+        """Return the rows of a file, or where it is not there those of `data/STEM.jsonl.gz` beside the experiment."""
+        return kept_in(kept, EXPERIMENTS / self.name / "data" / f"{stem}.jsonl.gz")
+
+    def write(self, page: str, kept: Kept | None = None, stem: str = "README", rows: str = "rows") -> str:
+        """Write the page with its remarks, and the rows it is made of as `data/ROWS.jsonl.gz`; return the page."""
+        if kept is not None:
+            pack(kept, self.out / "data" / f"{rows}.jsonl.gz")
+        return put_page(page, kept or Kept(), self.out, self.name, stem)
 
 
 def command(name: str, run: Callable[[Given], str], *, problems: int = 1000) -> None:
@@ -107,6 +115,7 @@ def command(name: str, run: Callable[[Given], str], *, problems: int = 1000) -> 
             collect=collect,
             processes=processes or usable_cores(),
             common=common,
+            name=name,
         )
         page = run(given)
         with opened(False) as output:
@@ -115,3 +124,10 @@ def command(name: str, run: Callable[[Given], str], *, problems: int = 1000) -> 
     app.command()(cancellable(main))
     prog = f"python -m experiments {name}"
     sys.exit(guarded(lambda: app(prog_name=prog, standalone_mode=False), "--json" in sys.argv))
+
+
+def command_of(study: str, config: Config, problems: int) -> str:
+    """Return the command of a study that runs on engines or in plain torch."""
+    seed = f" --seed {config.seed}" if config.seed else ""
+    engine = " --worker engine" if config.worker == "engine" else ""
+    return f"python -m experiments {study} --problems {problems}{seed}{engine}"

@@ -18,7 +18,6 @@ from plait.core.events import Job
 from plait.core.interfaces import Progress
 from plait.core.ops import Think
 from plait.core.result import Failure, Result, Usage
-from plait.runtime.client.config import Config
 from training.decode import generate_scored
 from training.export import load
 from training.model import Llama
@@ -26,7 +25,7 @@ from training.model import Llama
 from .statistics import mean
 from .worker import InProcess, text_of
 
-__all__ = ["Plain", "command_of", "timed"]
+__all__ = ["Plain", "timed"]
 
 
 @dataclass(frozen=True)
@@ -140,13 +139,6 @@ class Plain(InProcess):
         """End the task that writes."""
         await super().close()
         self._writer.cancel()
-
-
-def command_of(study: str, config: Config, problems: int) -> str:
-    """Return the command of a study that runs on engines or in plain torch."""
-    seed = f" --seed {config.seed}" if config.seed else ""
-    engine = " --worker engine" if config.worker == "engine" else ""
-    return f"python -m experiments {study} --problems {problems}{seed}{engine}"
 
 
 def timed(mine: Sequence[float], base: Sequence[float]) -> tuple[str, str]:

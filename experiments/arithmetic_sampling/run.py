@@ -21,7 +21,7 @@ from plait.runtime.plugins.loader import Plugins
 from plait.workers._shared.codes import ArithmeticCode
 
 from .._tools.command import Given, command
-from .._tools.statistics import difference, mean
+from .._tools.statistics import Estimate, difference, mean, saving
 from .._tools.voters.sums import LEVELS, TOKENS, sums
 
 __all__ = ["REPEATS", "SIZES", "Drawn", "collect", "page_of", "read"]
@@ -178,9 +178,10 @@ def page_of(drawn: Sequence[Drawn], command: str) -> str:
         ]  # fmt: skip
         table = np.array(found)  # of shape (sums, 2, 4)
         plain, codes = table[:, 0], table[:, 1]
-        ratio = codes[:, 0].mean() / max(1e-9, plain[:, 0].mean())
+        left = saving(codes[:, 0], plain[:, 0])  # the ratio is what is left
         cells = (
-            str(size), f"{plain[:, 0].mean():.4f}", f"{codes[:, 0].mean():.4f}", f"{ratio:.2f}",
+            str(size), _fine(mean(plain[:, 0])), _fine(mean(codes[:, 0])),
+            f"{1 - left.value:.2f} ({1 - left.high:.2f}–{1 - left.low:.2f})",
             f"{plain[:, 1].mean():.1f} → {codes[:, 1].mean():.1f}",
             f"{mean(plain[:, 2]).percent()} → {mean(codes[:, 2]).percent()}",
             f"{mean(plain[:, 3]).percent()} → {mean(codes[:, 3]).percent()}",
@@ -188,6 +189,10 @@ def page_of(drawn: Sequence[Drawn], command: str) -> str:
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _fine(found: Estimate) -> str:
+    return f"{found.value:.4f} ({found.low:.4f}–{found.high:.4f})"
 
 
 def _measured(votes: Sequence[Drawn], size: int, codes: bool, verify: object) -> tuple[float, float, float, float]:
@@ -214,7 +219,8 @@ def run(given: Given) -> str:
     if not given.report:
         collect(given.problems, seed, kept)
     made_by = f"python -m experiments arithmetic_sampling --problems {given.problems} --seed {seed}"
-    return given.write(page_of(read(kept), made_by))
+    found = given.rows(kept)
+    return given.write(page_of([json.loads(line) for line in found.lines], made_by), found)
 
 
 def main() -> None:

@@ -11,23 +11,27 @@ nothing about any model.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import re
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import fmean
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from plait import AsyncOrchestrator
 from plait.core.interfaces import Worker
 from plait.core.ops import Plugin
+from plait.runtime.client.config import Config
 from plait.tasks.bash_sql.problems import SqlProblem, drawn
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools.environments.bash_sql import BashSqlEnvironment
 
-__all__ = ["PLANNERS", "Solved", "attempt", "page", "reply_to", "script"]
+from .._tools.command import Given, command, command_of
+from .._tools.kept import lines_of
+from .._tools.statistics import mean, share
+
+__all__ = ["PLANNERS", "Solved", "attempt", "by_planner", "page", "reply_to", "script"]
 
 PLANNERS = {
     "react": Plugin(name="react"),
@@ -158,31 +162,59 @@ def _tasks(moves: Sequence[Move], number: int) -> str:
     )
 
 
-async def solved(count: int, seed: int, planner: str, sandbox: str) -> list[Solved]:
-    """Work on generated problems, one after another."""
-    problems = drawn(count, seed)
-    replies = script(problems, planner)
-    return [await attempt(problem, planner, Scripted(replies), sandbox) for problem in problems]
+async def solve_all(config: Config, count: int, kept: Path, sandbox: str = "process") -> None:
+    """Work on generated problems, one after another, where that has not been done; each row is written at once."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    done = {(row["planner"], row["place"]) for row in map(json.loads, lines_of(kept))}
+    problems = drawn(count, config.seed)
+    with kept.open("a", encoding="utf-8") as out:
+        for planner in PLANNERS:
+            replies = script(problems, planner)
+            for place, problem in enumerate(problems):
+                if (planner, place) not in done:
+                    row = await attempt(problem, planner, Scripted(replies), sandbox)
+                    out.write(json.dumps({"planner": planner, "place": place, **asdict(row)}) + "\n")
+                    out.flush()
 
 
-def page(rows: dict[str, list[Solved]]) -> str:
-    """Return the table as Markdown; calls and seconds are means of a problem."""
+def page(rows: Mapping[str, Sequence[Solved]], command: str) -> str:
+    """Return the page as Markdown."""
+    count = max((len(found) for found in rows.values()), default=0)
     lines = [
-        "| planner | solved | model calls | tool calls | changes | seconds |",
-        "|---|---|---|---|---|---|",
-    ]
+        "# Planners with tools on `bash-sql`", "",
+        f"{count} generated problems, each worked on by {len(rows)} planners over a scripted model, graded by what has "
+        "become of files and tables. A problem's script is made of its known solution. Before it stand a move that "
+        "leads nowhere (a file, a tool or a table that is not there), a look, and a command with a fault. So the table "
+        "says that the planners get their model's commands carried out, each change once, and how many calls their way "
+        "of asking takes. It says nothing about any model. Calls are means of a problem with 95 % intervals, problems "
+        "drawn anew.", "", f"`{command}`", "",
+        "| planner | solved | model calls | tool calls | changes |", "|---" * 5 + "|",
+    ]  # fmt: skip
     for planner, found in rows.items():
-        means = [fmean(getattr(each, name) for each in found) for name in ("model", "tools", "changes", "seconds")]
-        shown = " | ".join(f"{mean:.2f}" for mean in means)
-        lines.append(f"| {planner} | {sum(each.right for each in found)} of {len(found)} | {shown} |")
+        means = [mean([float(getattr(row, name)) for row in found]).number() for name in ("model", "tools", "changes")]
+        right = share([row.right for row in found]).percent()
+        lines.append(f"| {planner} | {right} | {' | '.join(means)} |")
     return "\n".join([*lines, ""])
 
 
+def by_planner(lines: Sequence[str]) -> dict[str, list[Solved]]:
+    """Return the rows of lines of JSON, by planner."""
+    found: dict[str, list[Solved]] = {planner: [] for planner in PLANNERS}
+    for row in map(json.loads, lines):
+        found[row.pop("planner")].append(Solved(**{key: value for key, value in row.items() if key != "place"}))
+    return found
+
+
+def run(given: Given) -> str:
+    """Work on what has not been worked on, write the page, and return it."""
+    config = given.common.load()
+    path = given.kept("bash_sql", config.seed)
+    if not given.report:
+        asyncio.run(solve_all(config, given.problems, path))
+    found = given.rows(path)
+    return given.write(page(by_planner(found.lines), command_of("bash_sql", config, given.problems)), found)
+
+
 def main() -> None:
-    """Run it, and print the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--problems", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--sandbox", default="process")
-    given = parser.parse_args()
-    print(page({name: asyncio.run(solved(given.problems, given.seed, name, given.sandbox)) for name in PLANNERS}))
+    """Work on them in the sandbox `process`, and write the page."""
+    command("bash_sql", run, problems=60)

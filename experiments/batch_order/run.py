@@ -21,12 +21,14 @@ import argparse
 import asyncio
 import json
 import math
+import os
 import random
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -37,9 +39,11 @@ from plait.apps.batch.outcome import outcome
 from plait.apps.batch.rows import BatchRow
 from plait.apps.common.concurrently import for_each
 from plait.apps.common.interrupt import Stopper
+from plait.core.messages import counted
 from plait.core.request import Request
 from plait.workers.engine import Engine
 
+from .._tools.command import Given
 from .._tools.measure import interleave, spread
 from .._tools.prompts import BYTES_A_TOKEN, unique, words
 
@@ -62,6 +66,7 @@ class Told:
     unique: int
     seconds: float
     cpu: float
+    load: float
 
     @property
     def ratio(self) -> float:
@@ -112,7 +117,7 @@ async def play(orchestrator: AsyncOrchestrator, file: Path, lines: list[str], wa
     cpu, began = time.process_time(), time.perf_counter()
     rows = in_order(file, order, lambda number: True)
     await for_each(most_first(rows) if way == MOST_FIRST else rows, solve, UNDER_WAY, stopper)
-    return Told(computed, unique(lines), time.perf_counter() - began, time.process_time() - cpu)
+    return Told(computed, unique(lines), time.perf_counter() - began, time.process_time() - cpu, os.getloadavg()[0])
 
 
 async def measured(ways: Sequence[str], rounds: int, seconds: float) -> dict[str, list[Told]]:
@@ -143,7 +148,7 @@ async def measured(ways: Sequence[str], rounds: int, seconds: float) -> dict[str
     return found
 
 
-def table(found: dict[str, list[Told]]) -> str:
+def table(found: Mapping[str, Sequence[Told]]) -> str:
     """Return the table of a page."""
     base = found["--order file"]
     lines = [
@@ -158,11 +163,54 @@ def table(found: dict[str, list[Told]]) -> str:
     return "\n".join(lines)
 
 
+TITLE = """# The order of a batch on one engine
+
+What `plait batch --order prefix` saves when the rows of a file share beginnings and the engine's cache is too small for
+all of them.
+
+`{command}`
+
+The engine is vLLM on a CPU with the bundled model and a cache of {cache:,} tokens. A file has {rows} shuffled rows: ten
+instructions of 256 tokens, six documents of 256 tokens behind each, ten questions of 40 tokens about a document on
+average (a few documents have many, most have few), at most {answer} tokens of answer. The beginnings alone are 18,000
+tokens, 42,000 with the questions. {under_way} rows are under way, which is the default. {rounds}, a new file for each,
+all ways in turn on the same engine. Median (lowest–highest); ratios are taken within a round. Threads that ran or
+waited for a core: {load:.0f} in the median.
+"""
+
+
+def page_of(found: Mapping[str, Sequence[Told]], command: str, load: float) -> str:
+    """Return the page as Markdown."""
+    rounds = counted(len(found["--order file"]), "round")
+    told = {"cache": CACHE, "rows": ROWS, "answer": ANSWER, "under_way": UNDER_WAY, "rounds": rounds}
+    return f"{TITLE.format(command=command, load=load, **told)}\n{table(found)}\n"
+
+
+def run(given: Given, ways: Sequence[str], rounds: int, seconds: float) -> str:
+    """Measure, write the page, and return it."""
+    kept = given.records / "batch_order.jsonl"
+    if not given.report:
+        measured_ = asyncio.run(measured(ways, rounds, seconds))
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        rows = [{"way": way, **asdict(told)} for way, all_ in measured_.items() for told in all_]
+        kept.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    found = given.rows(kept)
+    by_way: dict[str, list[Told]] = {}
+    for row in map(json.loads, found.lines):
+        by_way.setdefault(row.pop("way"), []).append(Told(**row))
+    load = statistics.median(told.load for all_ in by_way.values() for told in all_)
+    command = f"python -m experiments batch_order --rounds {len(by_way['--order file'])}"
+    return given.write(page_of(by_way, command, load), found)
+
+
 def main() -> None:
-    """Measure and print."""
+    """Measure, write the page and print it."""
     parser = argparse.ArgumentParser(prog="python -m experiments batch_order", description=__doc__)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=math.inf, help="no round begins that would end later")
     parser.add_argument("--way", action="append", choices=WAYS, help="may be given several times; by default all")
+    parser.add_argument("--out", type=Path, default=Path("build/experiments/batch_order"), help="folder of the page")
+    parser.add_argument("--report", action="store_true", help="measure nothing: write the page from what is there")
     options = parser.parse_args()
-    sys.stdout.write(table(asyncio.run(measured(options.way or list(WAYS), options.rounds, options.seconds))) + "\n")
+    given = Given(options.out, options.out / "records", report=options.report, name="batch_order")
+    sys.stdout.write(run(given, options.way or list(WAYS), options.rounds, options.seconds))

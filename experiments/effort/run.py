@@ -8,6 +8,7 @@ the problems (its price included) and followed on the other, both ways round.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from plait.apps.common.problems import CountdownProblem
@@ -19,6 +20,7 @@ from .._tools.command import command
 from .._tools.countdown import run_study
 from .._tools.routes import choices
 from .._tools.statistics import mean, share
+from . import from_file
 
 __all__ = ["Effort"]
 
@@ -109,5 +111,8 @@ def _rows(keys: Sequence[str], records: Records, problems: Sequence[CountdownPro
 
 
 def main() -> None:
-    """Run it, or what is missing of it, on the local engine."""
+    """Run it, or what is missing of it, on the local engine; with `--from FILE` on the samples of a file."""
+    if any(word.partition("=")[0] == "--from" for word in sys.argv[1:]):
+        from_file.main()
+        return
     command("effort", lambda given: run_study(Effort(), given))

@@ -9,7 +9,9 @@ other, both ways round. Every replay goes through the machine, under virtual tim
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +22,7 @@ from plait.runtime.plugins.loader import Plugins
 from .._tools.command import Given, command
 from .._tools.statistics import Estimate, difference, mean, saving
 from .._tools.voters.settings import BY_CONFIDENCE, FULL, RULES, WAVES, Setting
-from .._tools.voters.sums import LEVELS, SAMPLES, Drawn, collect as draw_sums, read
+from .._tools.voters.sums import LEVELS, SAMPLES, Drawn, Sample, collect as draw_sums, read
 from .bounds import bounds
 from .recorded import Rows, replay_all
 from .traces import trace_all
@@ -58,17 +60,51 @@ def choose(
 
 def run(given: Given) -> str:
     """Draw what is missing, replay it, write the page and return it; empty if there is none. Traces and replays are
-    kept beside the samples."""
+    kept beside the samples while it runs; samples and what each setting came to on them are the page's rows."""
     config, kept = given.common.load(), given.records / "erring_votes.jsonl"
     if not given.report:
         asyncio.run(draw_sums(config, given.problems, kept))
-    drawn = read(kept, given.problems, config.seed)
-    if given.collect or not drawn:
-        return ""
-    traces = trace_all(drawn, kept.with_suffix(".traces.jsonl"))
-    outcomes = replay_all(wanted(), drawn, traces, given.processes, kept.with_suffix(".replays.jsonl"))
-    made_by = f"python -m experiments erring_votes --problems {given.problems} --seed {config.seed}"
-    return given.write(page_of(drawn, outcomes, made_by))
+        drawn = read(kept, given.problems, config.seed)
+        if given.collect or not drawn:
+            return ""
+        traces = trace_all(drawn, kept.with_suffix(".traces.jsonl"))
+        replays = replay_all(wanted(), drawn, traces, given.processes, kept.with_suffix(".replays.jsonl"))
+        lines = [json.dumps(row, separators=(",", ":")) for row in packed(drawn, replays)]
+        kept.with_suffix(".rows.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    found = given.rows(kept.with_suffix(".rows.jsonl"))
+    made_by = f"python -m experiments erring_votes --problems {given.problems} --seed {config.seed} --worker engine"
+    return given.write(page_of(*unpacked(found.lines), made_by), found)
+
+
+def packed(drawn: Sequence[Drawn], outcomes: Mapping[Setting, Rows]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the page: each sum with the answers, tokens and log-probabilities of its samples, then each
+    setting with what it came to on each of them (right, tokens, tokens one after another)."""
+    for each in drawn:
+        samples = [[sample["answer"], sample["tokens"], _short(sample["logprob"])] for sample in each["samples"]]
+        yield {"level": each["level"], "sum": each["text"], "samples": samples}
+    for setting, rows in outcomes.items():
+        yield {"setting": setting, "rows": rows.astype(int).tolist()}
+
+
+def _short(logprob: float | None) -> float | None:
+    return None if logprob is None else round(logprob, 5)
+
+
+def unpacked(lines: Sequence[str]) -> tuple[list[Drawn], dict[Setting, Rows]]:
+    """Return what `packed` was given, without the texts and signals of samples."""
+    drawn: list[Drawn] = []
+    outcomes: dict[Setting, Rows] = {}
+    for row in map(json.loads, lines):
+        if "sum" in row:
+            samples = [
+                Sample(text="", answer=answer, tokens=tokens, logprob=logprob, signals=None)
+                for answer, tokens, logprob in row["samples"]
+            ]
+            drawn.append(Drawn(level=row["level"], text=row["sum"], samples=samples))
+        else:
+            merge, policies, *rest = row["setting"]
+            outcomes[Setting(merge, tuple(policies), *rest)] = np.array(row["rows"], dtype=np.float64)
+    return drawn, outcomes
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------

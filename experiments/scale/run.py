@@ -31,8 +31,9 @@ from training.outline import vocab
 from training.outline.evaluate import cases
 
 from .._tools.base import Findings
-from .._tools.command import Given, command
-from .._tools.plain import Plain, command_of, timed
+from .._tools.command import Given, command, command_of
+from .._tools.kept import lines_of
+from .._tools.plain import Plain, timed
 from .._tools.routes import choices
 from .._tools.statistics import difference, mean, share
 
@@ -174,16 +175,24 @@ def records_of(rows: Sequence[Row]) -> list[tuple[float, float]]:
 
 def rows_of(kept: Path) -> list[Row]:
     """Return what has been answered."""
-    return [Row(**json.loads(line)) for line in kept.read_text().splitlines()] if kept.is_file() else []
+    return rows_in(lines_of(kept))
 
 
-def page_of(rows: Sequence[Row], command: str) -> str:
+def rows_in(lines: Sequence[str]) -> list[Row]:
+    """Return the rows of lines of JSON."""
+    return [Row(**json.loads(line)) for line in lines]
+
+
+TITLES = {"README": "Effort by the step, and by the question", "engine": "Effort by the step, on the engine"}
+
+
+def page_of(rows: Sequence[Row], command: str, stem: str = "README") -> str:
     """Return the page as Markdown."""
     by = {way: {row.text: row for row in rows if row.way == way} for way in WAYS}
     texts = [text for text in by["in full"] if all(text in found for found in by.values())]
-    records = records_of(rows)
+    records, timed_too = records_of(rows), stem == "engine"
     lines = [
-        "# Effort by the step, and by the question",
+        f"# {TITLES[stem]}",
         "",
         f"`{command}`",
         "",
@@ -193,9 +202,9 @@ def page_of(rows: Sequence[Row], command: str) -> str:
         f"path is the longest chain. Difficulties are calibrated on {len(records)} steps of {CALIBRATION} other sums. "
         "95 % intervals, bootstrap over questions.",
         "",
-        "| way | right | against in full | tokens | critical path | model calls | steps done the easy way | seconds | "
-        "times as fast as in full |",
-        "|---" * 9 + "|",
+        "| way | right | against in full | tokens | critical path | model calls | steps done the easy way |"
+        + (" seconds | times as fast as in full |" if timed_too else ""),
+        "|---" * (9 if timed_too else 7) + "|",
     ]
     if not texts:
         return "\n".join(lines)
@@ -208,8 +217,9 @@ def page_of(rows: Sequence[Row], command: str) -> str:
             difference([row.right for row in mine], full).points(), mean([row.tokens for row in mine]).number(),
             mean([row.critical for row in mine]).number(), f"{np.mean([row.calls for row in mine]):.1f}",
             f"{100 * easy / (easy + hard):.0f} %" if easy + hard else "",
-            *timed([row.seconds for row in mine], [by["in full"][text].seconds for text in texts]),
         ]  # fmt: skip
+        if timed_too:
+            cells += timed([row.seconds for row in mine], [by["in full"][text].seconds for text in texts])
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", *_mixed(by, texts), "", *_fitted(records), ""]
     found = Findings()
@@ -226,7 +236,7 @@ def page_of(rows: Sequence[Row], command: str) -> str:
     told = ", ".join(f"{name.rpartition('-')[2]} {_two(each['elasticity'])}" for name, each in found.figures.items())
     lines += ["", f"Elasticity against the cheapest tier (our reading of EllieSQL's TEP): {told}.", ""]
     load = sorted(row.load for row in rows)[len(rows) // 2]
-    lines.append(f"Threads that ran or waited for one of {os.cpu_count()} cores: {load:.0f} in the median.")
+    lines.append(f"Threads that ran or waited for a core: {load:.0f} in the median.")
     return "\n".join([*lines, ""])
 
 
@@ -270,7 +280,10 @@ def run(given: Given) -> str:
     kept = given.kept("scale", config.seed)
     if not given.report:
         asyncio.run(ask_all(config, given.problems, kept))
-    return given.write(page_of(rows_of(kept), command_of("scale", config, given.problems)))
+    stem, rows = ("engine", "engine") if config.worker == "engine" else ("README", "rows")
+    found = given.rows(kept, rows)
+    page = page_of(rows_in(found.lines), command_of("scale", config, given.problems), stem)
+    return given.write(page, found, stem, rows)
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -37,10 +38,12 @@ from plait.workers.http import Http
 from training.tables import check, vocab
 from training.tables.generate import Case
 
-from .._tools.command import Given, command
-from .._tools.plain import Plain, command_of, timed
+from .._tools.command import Given, command, command_of
+from .._tools.kept import lines_of
+from .._tools.plain import Plain, timed
 from .._tools.server import served
 from .._tools.statistics import Estimate, difference, mean, share
+from . import from_file
 
 __all__ = ["Chance", "PlanText", "Row", "ask_all", "page_of", "rows_of"]
 
@@ -234,7 +237,12 @@ def calibration_of(rows: Sequence[Row]) -> list[list[float]]:
 
 def rows_of(kept: Path) -> list[Row]:
     """Return what has been answered."""
-    return [Row(**json.loads(line)) for line in kept.read_text().splitlines()] if kept.is_file() else []
+    return rows_in(lines_of(kept))
+
+
+def rows_in(lines: Sequence[str]) -> list[Row]:
+    """Return the rows of lines of JSON."""
+    return [Row(**json.loads(line)) for line in lines]
 
 
 def weights() -> float:
@@ -243,12 +251,19 @@ def weights() -> float:
     return sizes[0] / sizes[1]
 
 
-def page_of(rows: Sequence[Row], command: str, price: float) -> str:
+TITLES = {
+    "README": "A draft and a target that write in turns",
+    "engine": "A draft and a target that write in turns, on engines",
+}
+
+
+def page_of(rows: Sequence[Row], command: str, price: float, stem: str = "README") -> str:
     """Return the page as Markdown. `price` is what a draft's token costs of one of the target's."""
     by = {key: {row.text: row for row in rows if row.condition == key} for key in CONDITIONS}
     texts = [text for text in by["target"] if all(text in found for found in by.values())]
+    timed_too = stem == "engine"
     lines = [
-        "# A draft and a target that write in turns",
+        f"# {TITLES[stem]}",
         "",
         f"`{command}`",
         "",
@@ -262,8 +277,8 @@ def page_of(rows: Sequence[Row], command: str, price: float) -> str:
         "bootstrap over questions.",
         "",
         "| condition | right | against the target | same as the target | draft's tokens | target's tokens | cost | "
-        "taken over or rewritten | seconds | times as fast as the target |",
-        "|---" * 10 + "|",
+        "taken over or rewritten |" + (" seconds | times as fast as the target |" if timed_too else ""),
+        "|---" * (10 if timed_too else 8) + "|",
     ]
     if not texts:
         return "\n".join(lines)
@@ -280,18 +295,21 @@ def page_of(rows: Sequence[Row], command: str, price: float) -> str:
             f"`{key}`", share([row.right for row in mine]).percent(), against.points(), same.percent(),
             f"{np.mean([row.draft for row in mine]):.1f}", f"{np.mean([row.target for row in mine]):.1f}",
             mean([cost(row) for row in mine]).number(), _rate(mine),
-            *timed([row.seconds for row in mine], [target[text].seconds for text in texts]),
         ]  # fmt: skip
+        if timed_too:
+            cells += timed([row.seconds for row in mine], [target[text].seconds for text in texts])
         return f"| {' | '.join(cells)} |"
 
     lines += [line(key) for key in CONDITIONS]
     wise = [draft[text] if draft[text].right else target[text] for text in texts]
     told = share([row.right for row in wise]).percent()
     spent = mean([cost(row) for row in wise]).number()
-    lines.append(f"| oracle: the draft where it is right, else the target | {told} | | | | | {spent} | | | |")
+    lines.append(
+        f"| oracle: the draft where it is right, else the target | {told} | | | | | {spent} | |{' | |' * timed_too}"
+    )
     lines += ["", *_mixes(by, texts, price), ""]
     load = sorted(row.load for row in rows)[len(rows) // 2]
-    lines.append(f"Threads that ran or waited for one of {os.cpu_count()} cores: {load:.0f} in the median.")
+    lines.append(f"Threads that ran or waited for a core: {load:.0f} in the median.")
     return "\n".join([*lines, ""])
 
 
@@ -336,9 +354,15 @@ def run(given: Given) -> str:
     kept = given.kept("takeover", config.seed)
     if not given.report:
         asyncio.run(ask_all(config, given.problems, kept))
-    return given.write(page_of(rows_of(kept), command_of("takeover", config, given.problems), weights()))
+    stem, rows = ("engine", "engine") if config.worker == "engine" else ("README", "rows")
+    found = given.rows(kept, rows)
+    page = page_of(rows_in(found.lines), command_of("takeover", config, given.problems), weights(), stem)
+    return given.write(page, found, stem, rows)
 
 
 def main() -> None:
-    """Ask what has not been asked yet, and write the page."""
+    """Ask what has not been asked yet, and write the page; with `--from FILE` read recorded scores."""
+    if any(word.partition("=")[0] == "--from" for word in sys.argv[1:]):
+        from_file.main()
+        return
     command("takeover", run, problems=160)

@@ -1,6 +1,7 @@
 """How many of the tools that a real question needs are found among 2,127 real ones?
 
 ToolBench's six sets of questions, of a clone of its repository; with `--embed` a folder of an embedding model as well.
+`--from FILE` ranks the queries of anybody's recording instead (`from_file.py` says its form).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from plait.workers.tools.ranking import sentences
 from plait.workers.tools.retrieve import Catalog
 
 from .._tools.statistics import mean
+from .from_file import Question, page_of, read_recording, write_recording
 
 __all__ = ["KS", "main", "page", "read", "recalls"]
 
@@ -27,8 +29,6 @@ FOLDER = Path(__file__).parent
 RESULTS = "toolbench/tooleval/results/default_evalset/gpt-3.5-turbo_CoT"
 KS = (5, 12, 25)
 _ABOUT = re.compile(r'description of this function is: "(.*)"$', re.DOTALL)
-Question = tuple[str, str, list[int]]
-"""The set (G1, G2, G3), the text, and the places of its tools."""
 
 
 def read(clone: Path) -> tuple[list[ToolSpec], list[Question]]:
@@ -138,7 +138,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments toolbench", description=__doc__)
     parser.add_argument("--clone", type=Path)
     parser.add_argument("--embed", metavar="MODEL")
+    parser.add_argument(
+        "--from", type=Path, dest="file", metavar="FILE", help="a recording: print its page, keep nothing"
+    )
+    parser.add_argument(
+        "--recording", type=Path, metavar="FILE", help="write the questions of the clone as a recording"
+    )
     given = parser.parse_args()
+    if given.file is not None:
+        specs, questions = read_recording(given.file)
+        shares = {"words": recalls(specs, questions)}
+        if given.embed:
+            shares["words and vectors"] = recalls(specs, questions, _rows(given.embed))
+        print(page_of(given.file, len(specs), questions, shares))
+        return
+    if given.recording is not None and given.clone is not None:
+        write_recording(*read(given.clone), given.recording)
+        return
     kept = FOLDER / "data" / "recall.json"
     if given.clone is not None:
         specs, questions = read(given.clone)

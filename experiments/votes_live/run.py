@@ -6,7 +6,6 @@ turn for each sum, so that what the engine itself counts (every token sampled, r
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -23,6 +22,8 @@ from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL
 from plait.workers.engine import Engine
 
+from .._tools.command import Given, command, command_of
+from .._tools.kept import lines_of
 from .._tools.statistics import difference, mean, saving, share
 from .._tools.voters.settings import SURE, Setting
 from .._tools.voters.sums import LEVELS, TOKENS, sums
@@ -136,17 +137,16 @@ def _ran(step: StepRecord) -> bool:
 
 
 def rows_of(kept: Path) -> list[Row]:
-    """Return what has been asked; a last line that was cut off is left out."""
-    lines = kept.read_text(encoding="utf-8").split("\n")[:-1] if kept.is_file() else []
-    return [Row(**json.loads(line)) for line in lines]
+    """Return what has been asked."""
+    return [Row(**json.loads(line)) for line in lines_of(kept)]
 
 
-def page_of(rows: Sequence[Row], command: str) -> str:
+def page_of(rows: Sequence[Row], made_by: str) -> str:
     """Return the tables as Markdown."""
     by = {way: {row.text: row for row in rows if row.way == way} for way in WAYS}
     texts = [text for text in by["majority"] if all(text in found for found in by.values())]
     lines = [
-        "# Prunings of a vote, live on the engine", "", f"`{command}`", "",
+        "# Prunings of a vote, live on the engine", "", f"`{made_by}`", "",
         f"{len(texts)} held-out sums, the levels of the bundled voter `arithmetic` in equal shares, {N} samples each, "
         f"temperature 1, one vote at a time and all ways in turn for each sum. *Tokens*: generated, those of stopped "
         "branches and of probes included, as the run says; *engine ÷ run*: every token that the engine sampled, "
@@ -177,7 +177,7 @@ def page_of(rows: Sequence[Row], command: str) -> str:
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     load = np.median([row.load for row in rows])
-    return "\n".join([*lines, "", f"Threads that ran or waited for one of {os.cpu_count()} cores: {load:.0f}.", ""])
+    return "\n".join([*lines, "", f"Threads that ran or waited for a core: {load:.0f} in the median.", ""])
 
 
 def _stopped(row: Row) -> Sequence[int]:
@@ -188,20 +188,17 @@ def _ended(row: Row) -> Sequence[int]:
     return row.kept_lengths
 
 
+def run(given: Given) -> str:
+    """Ask what has not been asked (`--problems` sums for each level), write the page, and return it."""
+    config = given.common.load()
+    kept = given.kept("votes_live", config.seed)
+    if not given.report:
+        asyncio.run(collect(given.problems, config.seed, kept))
+    found = given.rows(kept)
+    rows = [Row(**json.loads(line)) for line in found.lines]
+    return given.write(page_of(rows, command_of("votes_live", config, given.problems)), found)
+
+
 def main() -> None:
     """Ask, write the page and print it."""
-    parser = argparse.ArgumentParser(prog="python -m experiments votes_live", description=__doc__)
-    parser.add_argument("--problems", type=int, default=15, help="sums for each level")
-    parser.add_argument("--seed", type=int, default=11)
-    parser.add_argument("--records", type=Path, default=Path("build/experiments/votes-live.jsonl"))
-    parser.add_argument("--out", type=Path, default=None, help="folder of the page; printed alone if left out")
-    parser.add_argument("--report", action="store_true", help="ask nothing: write the page from what is there")
-    given = parser.parse_args()
-    if not given.report:
-        asyncio.run(collect(given.problems, given.seed, given.records))
-    command = f"python -m experiments votes_live --problems {given.problems} --seed {given.seed}"
-    page = page_of(rows_of(given.records), command)
-    if given.out is not None:
-        given.out.mkdir(parents=True, exist_ok=True)
-        (given.out / "README.md").write_text(page, encoding="utf-8")
-    print(page)
+    command("votes_live", run, problems=15)

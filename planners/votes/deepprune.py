@@ -39,6 +39,8 @@ class DeepPrune(Planner):
     tokens, probes of 8 tokens, temperature 1; the paper's own figures are not published.
 
     Fidelity: variant (equality of answers so far, not their trained judge); no oracle.
+
+    Evidence: loses wherever it was tried (erring_votes, votes_live).
     """
 
     draft: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=500)

@@ -24,6 +24,8 @@ class ShortestMajority(Merge):
     scores go to the answer with more votes, then to the one whose first voter comes earliest.
 
     Fidelity: exact; no oracle.
+
+    Evidence: loses wherever it was tried (erring_votes, votes).
     """
 
     votes: ClassVar[bool] = True

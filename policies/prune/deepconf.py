@@ -51,6 +51,8 @@ class DeepConf(Policy):
     less (`best-effort`) are touched.
 
     Fidelity: exact; held by `deepconf-traces`, `deepconf-online`.
+
+    Evidence: loses wherever it was tried (erring_votes, votes_live).
     """
 
     warmup: int = Field(default=16, ge=1)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from experiments.bash_sql.run import PLANNERS, attempt, page, reply_to, script, solved
+from experiments.bash_sql.run import PLANNERS, attempt, by_planner, page, reply_to, script, solve_all
 from plait.core.tools.tool import ToolSpec
 from plait.planners.search.tree.calls import about_tools, spoken
+from plait.runtime.client.config import Config
 from plait.tasks.bash_sql.problems import SqlProblem, drawn
 from plait.workers.http import Http
 from plait.workers.scripted import Scripted
@@ -62,9 +64,14 @@ async def test_a_script_that_does_not_know_the_solution_solves_nothing() -> None
     assert not done.right and done.changes == 0
 
 
-async def test_the_table_has_a_row_for_each_planner() -> None:
-    rows = {"react": await solved(1, 0, "react", "process")}
-    assert "| react | 1 of 1 | " in page(rows)
+async def test_the_table_has_a_row_for_each_planner(tmp_path: Path) -> None:
+    kept = tmp_path / "rows.jsonl"
+    await solve_all(Config(), 1, kept)
+    before = kept.read_text()
+    await solve_all(Config(), 1, kept)
+    assert kept.read_text() == before, "what is there is not done again"
+    told = page(by_planner(before.splitlines()), "command")
+    assert all(f"| {planner} | 100.0 % (" in told for planner in PLANNERS)
 
 
 def test_a_model_of_a_tree_is_told_of_its_tools_and_how_to_end() -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from experiments._tools.command import Given
-from experiments._tools.plain import command_of
+from experiments._tools.command import Given, command_of
 from plait.runtime.client.config import Config
 
 

@@ -110,7 +110,8 @@ def _print_plugin(console: Any, name: str, about: dict[str, Any], options: bool,
     table.add_column(min_width=wide, no_wrap=True)
     table.add_column()
     origin = f" [from {about['distribution']}]" if about["distribution"] else ""
-    table.add_row(f"  {name}", Text(about["about"] + origin))
+    lost = f" [loses wherever it was tried: {', '.join(about['loses'])}]" if about["loses"] else ""
+    table.add_row(f"  {name}", Text(about["about"] + lost + origin))
     console.print(table, markup=False)
     if options and about["options"]:
         inner = Table.grid(padding=(0, 2))
@@ -125,6 +126,7 @@ def _listed(plugins: Plugins, kind: Any) -> dict[str, dict[str, Any]]:
     return {
         name: {
             "about": about,
+            "loses": plugins.lost_in(kind, name),
             "distribution": plugins.distribution(kind, name),
             "options": _options(plugins, kind, name),
         }

@@ -27,7 +27,6 @@ _IN_SHORT = {
     "adaptive": "Asks a few times, and more often where the answers differ.",
     "route": "Chooses a planner by how hard the question looks.",
     "decompose": "Splits a request with many like items into parts that are answered at once.",
-    "deepprune": "Asks n times at once and stops samples that are about to say the same.",
     "llmcompiler": "Plans calls of tools, makes independent ones at once, and answers from the results.",
     "refine": "Writes several drafts at once, keeps what is good in them in a short text, and writes again from that.",
     "skeleton": "Writes the points of an answer first, and then all points at once.",
@@ -93,12 +92,15 @@ class NewRuns:
 
 
 def _planners() -> dict[str, dict[str, Any]]:
-    """Return what each planner is called and does, and the names of its options."""
+    """Return what each planner is called and does, and the names of its options; none that loses wherever it was
+    tried."""
     plugins, made = Plugins(), dict[str, dict[str, Any]]()
     for name, about in plugins.names("planner").items():
         try:
             cls = plugins.class_of("planner", name)
         except PluginError:
+            continue
+        if plugins.lost_in("planner", name):  # who wants it types its name
             continue
         options = list(cls.model_fields) if issubclass(cls, BaseModel) else []
         made[name] = {"name": name, "about": _IN_SHORT.get(name, about), "options": options}

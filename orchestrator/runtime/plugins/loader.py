@@ -12,6 +12,7 @@ import importlib.util
 import inspect
 import json
 import pkgutil
+import re
 import typing
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -236,6 +237,17 @@ class Plugins:
                 doc = f"cannot be loaded: {error}"
             listed[name] = first_sentence(doc)
         return listed
+
+    def lost_in(self, kind: PluginKind, name: str) -> tuple[str, ...]:
+        """Return the experiments in which a plugin lost, if it lost in all in which it was tried, as its docstring says
+        it: `Evidence: loses wherever it was tried (votes, …).` Such a plugin is suggested to nobody. Empty for others.
+        """
+        try:
+            doc = vars(self.class_of(kind, name)).get("__doc__") or ""
+        except PluginError:
+            return ()
+        line = re.search(r"Evidence: loses wherever it was tried \(([a-z_, ]+)\)", " ".join(doc.split()))
+        return tuple(line[1].split(", ")) if line else ()
 
     @staticmethod
     def distribution(kind: PluginKind, name: str) -> str | None:

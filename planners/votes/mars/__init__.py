@@ -60,6 +60,8 @@ class Mars(Flow):
 
     Fidelity: variant (the warm-up votes, and what has ended cannot switch); held by `mars-stop`, `mars-gamma`,
     `mars-switch`, `parallel-probe`.
+
+    Evidence: loses wherever it was tried (erring_votes).
     """
 
     draft: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=500)
