@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -150,3 +151,43 @@ def test_a_build_that_fails_leaves_the_sources_in_force(tmp_path: Path, root: Pa
     assert built(1) == ["True", "1", "1"]
     assert built(2, CC="false") == ["False", "2", "2"]
     assert built(3) == ["True", "3", "3"]
+
+
+RUN = """
+import asyncio, sys
+from plait import AsyncOrchestrator, Call, Join, Plan, Step, tool
+from plait.compiled import choose
+import plait.machine.machine as machine
+
+@tool
+async def twice(n: int) -> int:
+    return 2 * n
+
+steps = [Step(name="s0", op=Call(tool="twice", args={"n": 1}))]
+steps += [Step(name=f"s{i}", op=Call(tool="twice", args={"n": {"$ref": f"s{i - 1}"}})) for i in range(1, 8)]
+plan = Plan(steps=(*steps, Step(name="last", op=Join(), needs=("s6", "s7"))), output="last")
+
+async def main():
+    async with AsyncOrchestrator(workers=[], tools=[twice], journal=sys.argv[1]) as orchestrator:
+        return await orchestrator.run(plan=plan)
+
+print(choose(), machine.__file__.endswith(".py"), asyncio.run(main()).answer)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("mypyc") is None, reason="mypyc is not installed: pip install mypy")
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no C compiler: apt-get install gcc")
+def test_the_machine_compiles_and_runs(tmp_path: Path, root: Path) -> None:
+    for name in ("src", "orchestrator", "planners", "policies", "workers"):
+        shutil.copytree(root / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    for name in ("setup.py", "pyproject.toml", "README.md"):
+        shutil.copy(root / name, tmp_path)
+    environment = {**os.environ, "COMPILE_PLAIT": "1"}
+    environment.pop("PURE_PLAIT", None)
+    build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    subprocess.run(build, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    run = [sys.executable, "-c", RUN, str(tmp_path / "journal")]
+    there = {**environment, "PYTHONPATH": str(tmp_path / "src")}
+    said = subprocess.run(run, cwd=tmp_path, env=there, check=True, capture_output=True, text=True).stdout
+    assert said.split(maxsplit=2) == ["True", "False", "[128, 256]\n"]

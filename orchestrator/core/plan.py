@@ -143,6 +143,8 @@ class Plan(Frozen):
 
 def needs(step: Step) -> tuple[str, ...]:
     """Return the names of the steps that must be done before this one, each once, `after` last."""
+    if isinstance(step.op, Call) and not step.op.args and len(step.needs) < 2:
+        return step.needs
     names = dict.fromkeys(step.references())
     if isinstance(step.op, Think) and step.op.after is not None:
         names.setdefault(step.op.after)
@@ -164,8 +166,11 @@ def validate(plan: Plan, tools: Collection[str] | None = None) -> None:
         raise PlanError(f"the output {plan.output!r} is not a step of the plan{did_you_mean(plan.output, steps)}")
     known = None if tools is None else frozenset(tools)
     edges: dict[str, tuple[str, ...]] = {}
+    ordered = True
     for step in plan.steps:
-        edges[step.name] = named = needs(step)
+        named = needs(step)
+        ordered = ordered and all(map(edges.__contains__, named))
+        edges[step.name] = named
         for name in named:
             if name not in steps:
                 hint = did_you_mean(name, steps) or f"; there are {some(steps)}"
@@ -174,7 +179,8 @@ def validate(plan: Plan, tools: Collection[str] | None = None) -> None:
                 raise PlanError(f"step {name!r} refers to itself")
         _check_op(step, steps, known)
     # Before the search for stray steps, which a cycle would make pointless.
-    in_order(edges)
+    if not ordered:  # a step before all that it needs is in no cycle
+        in_order(edges)
     stray = _not_leading_to(plan.output, edges)
     if stray:
         more = f" (nor do {len(stray) - 1} more)" if len(stray) > 1 else ""

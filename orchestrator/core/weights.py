@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from .ops import Join, Think
+from .ops import Call, Join, Think
 from .plan import Plan, Step
 from .request import Retries
 from .values import Same
@@ -109,10 +110,15 @@ def cost_of(plan: Plan, retries: Retries, most: int) -> PlanCost:
     return PlanCost(len(plan.steps), put, None if open_ended else tokens)
 
 
-def mentions(step: Step) -> Counter[str]:
+_NOTHING: Mapping[str, int] = MappingProxyType({})
+
+
+def mentions(step: Step) -> Mapping[str, int]:
     """Return how often each step's value is put into what a step makes; of a join that may close over some of its
     branches, none."""
     op = step.op
+    if isinstance(op, Call) and not op.args:
+        return _NOTHING
     if isinstance(op, Join):
         every = op.tolerate == "all" and not op.early
         return Counter(dict.fromkeys(step.needs, 1)) if every else Counter()

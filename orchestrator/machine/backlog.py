@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable
-from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from ..core.states import READY, State
@@ -32,7 +31,6 @@ def queued(node: R) -> Queued[R]:
     return node.priority, node.rank, node.ticket, node
 
 
-@dataclass(slots=True, eq=False)
 class Backlog(Generic[R]):
     """Ready steps that may not start now, by key; those of one key in order of priority, rank, arrival.
 
@@ -40,7 +38,10 @@ class Backlog(Generic[R]):
     not stay blocked. So a limit that blocks thousands costs a question or two an attempt.
     """
 
-    heaps: dict[str, list[Queued[R]]] = field(default_factory=dict[str, "list[Queued[R]]"])
+    __slots__ = ("heaps",)
+
+    def __init__(self) -> None:  # written out: mypyc makes no dataclass that is generic
+        self.heaps: dict[str, list[Queued[R]]] = {}
 
     def put(self, key: str, node: R) -> None:
         """Add a step."""

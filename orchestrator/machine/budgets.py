@@ -35,7 +35,7 @@ from ..core.flow import is_root
 from ..core.ops import Text, Think, Tokens
 from ..core.prices import MILLION, Price
 from ..core.request import Request
-from ..core.result import Usage
+from ..core.result import NO_USAGE, Usage
 from .assemble import resolve
 from .records import Account, Attempt, Node, WorkerState
 
@@ -263,6 +263,11 @@ def _rate(price: Price | None) -> float:
 
 def reserve(account: Account, attempt: Attempt) -> None:
     """Charge the start of an attempt: its prompt, and what it is likely to generate."""
+    if attempt.node.lane == "call":  # it asked for nothing
+        for payer in account.chain():
+            payer.attempts += 1
+            payer.running += 1
+        return
     price = attempt.price
     attempt.cost = price.input * attempt.prompt / MILLION if price is not None else 0.0
     for payer in account.chain():
@@ -331,6 +336,14 @@ def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage 
     hold steps back and may now admit one. Without `usage` nobody knows what its prompt and its cost came to."""
     holders: list[Account] = []
     if account is None:
+        return holders
+    if usage is NO_USAGE and attempt.node.lane == "call":  # nothing was reserved, and nothing used
+        for payer in account.chain():
+            payer.running -= 1
+            if not payer.running:
+                payer.reserved_cost = 0.0
+            if payer.held.heaps:
+                holders.append(payer)
         return holders
     price, counted = attempt.price, attempt.tokens if attempt.counted else 0
     more = tokens - counted
@@ -451,8 +464,11 @@ def seconds_left(account: Account | None, now: float) -> float | None:
     """Return the time until the nearest deadline, or `None` if there is none."""
     if account is None:
         return None
-    deadlines = [payer.deadline for payer in account.chain() if payer.deadline is not None]
-    return max(0.0, min(deadlines) - now) if deadlines else None
+    nearest: float | None = None
+    for payer in account.chain():
+        if payer.deadline is not None and (nearest is None or payer.deadline < nearest):
+            nearest = payer.deadline
+    return None if nearest is None else max(0.0, nearest - now)
 
 
 SAFE = 0.5

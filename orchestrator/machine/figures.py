@@ -374,7 +374,10 @@ class EndedSteps:
     def add(self, keys: TemplateKeys, ended: AttemptEnd, lengths: dict[Hashable, deque[int]]) -> None:
         """Take note of an attempt that came to its end by itself, also in the `lengths` of its run."""
         wide, key = keys
-        self.ends.setdefault(wide, deque(maxlen=REMEMBERED)).append(ended)
+        ends = self.ends.get(wide)
+        if ends is None:
+            ends = self.ends[wide] = deque(maxlen=REMEMBERED)
+        ends.append(ended)
         if key is not None:
             self.ends.setdefault(key, deque(maxlen=REMEMBERED)).append(ended)
             lengths.setdefault(key, deque(maxlen=LATEST)).append(ended.tokens)

@@ -330,10 +330,12 @@ class ReadyQueue:
         """Do what `take` does where one share has steps, in one lane: there is nothing to weigh. The share stays listed
         though nothing of it waits, until another share is there."""
         ((name, lane),) = self._busy.items()
+        ((share, waiting),) = self._waiting.items()
+        if waiting.empty(name):
+            return None
         worker = lane.least_loaded()
         if worker is None and lane.expected:
             return None
-        ((share, waiting),) = self._waiting.items()
         node = waiting.pop(name)
         if node is None:
             return None

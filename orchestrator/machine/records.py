@@ -7,7 +7,7 @@ rule about them is in `invariants.py`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -505,12 +505,14 @@ class Account:
     timed: list[Node] = field(default_factory=list["Node"])
     """The steps that its deadline concerns, in the order they came; empty without one."""
 
-    def chain(self) -> Iterator[Account]:
-        """Yield this account and those around it, innermost first."""
-        account: Account | None = self
-        while account is not None:
-            yield account
-            account = account.parent
+    def chain(self) -> list[Account]:
+        """Return this account and those around it, innermost first."""
+        accounts: list[Account] = [self]
+        around = self.parent
+        while around is not None:
+            accounts.append(around)
+            around = around.parent
+        return accounts
 
 
 @dataclass(slots=True, eq=False)

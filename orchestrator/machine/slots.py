@@ -64,10 +64,11 @@ class Slots:
             attempt.resumed_from = checkpoint
         seconds: float | None = None
         if node.account is not None:
-            attempt.counted, attempt.likely, attempt.price = ask.counted, min(ask.likely, tokens), ask.price
-            attempt.thoughts = grant.thoughts or 0
-            attempt.prompt, attempt.margin, attempt.estimated = ask.prompt, ask.margin, ask.estimated
-            attempt.priced_until = records.now
+            if ask is not budgets.NOTHING:
+                attempt.counted, attempt.likely, attempt.price = ask.counted, min(ask.likely, tokens), ask.price
+                attempt.thoughts = grant.thoughts or 0
+                attempt.prompt, attempt.margin, attempt.estimated = ask.prompt, ask.margin, ask.estimated
+                attempt.priced_until = records.now
             budgets.reserve(node.account, attempt)
             seconds = budgets.seconds_left(node.account, records.now)
         worker.load += tokens

@@ -208,7 +208,7 @@ class Steps:
             for dep in node.deps:
                 if not dep.ended:
                     self.release(dep)
-        if node.account is not None and node.last_move[2] == "ready":
+        if not done and node.account is not None and node.last_move[2] == "ready":
             # It never began, so no attempt of it will be over and free what it had kept others from.
             self._slots.ask_others(node)
         node.blocked = None

@@ -145,6 +145,11 @@ class Waiting:
                 queue = self.lanes[lane] = ArrivalQueue()
             queue.push(node)
 
+    def empty(self, lane: str) -> bool:
+        """Whether surely nothing waits in a lane: what is over may still stand there."""
+        queue = self.lanes.get(lane)
+        return not self.orders and (queue is None or not (queue.line or queue.heap))
+
     def first(self, lane: str) -> Node | None:
         """Return a step of a lane that has the smallest priority, or `None` if nothing waits there."""
         best: Node | None = None

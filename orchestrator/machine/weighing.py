@@ -21,6 +21,11 @@ BRANCH = 100
 def read_after(node: Node, most: int) -> int:
     """Return about how many characters joins read when a step ends: those that wait for it alone, and all that these
     may close. Counted up to `most`."""
+    for reader in node.dependants:
+        if reader.merge is not None:
+            break
+    else:
+        return 0  # as for nearly every step
     total, todo, seen = 0, [node], set[str]()
     while todo and total < most:
         ended = todo.pop()
@@ -66,8 +71,11 @@ def charge_join(node: Node) -> Failure | None:
 
 def charge_references(node: Node) -> Failure | None:
     """Count what is about to be put into a step's operation; return why that is too much, if it is."""
+    read = mentions(node.step)
+    if not read:  # it only waits for them
+        return _charge(node, 0)
     weights = {dep.step.name: weight_of(dep).bytes for dep in node.deps if dep.result is not None}
-    return _charge(node, sum(times * weights.get(name, 0) for name, times in mentions(node.step).items()))
+    return _charge(node, sum(times * weights.get(name, 0) for name, times in read.items()))
 
 
 def _charge(node: Node, weight: int) -> Failure | None:

@@ -95,6 +95,7 @@ class Tools(Worker):
         """Tools that planners are not told of."""
         self._servers = [server if isinstance(server, McpServer) else McpServer(server) for server in mcp]
         self._running: dict[int, _Running] = {}
+        self._leases: asyncio.TimerHandle | None = None
         self._threads = ThreadPool(f"plait-{name}")
         self._closed = asyncio.Event()
 
@@ -133,7 +134,7 @@ class Tools(Worker):
     async def start(self) -> None:
         """Connect to the MCP servers, if there are any. Raises `WorkerError` for one that cannot be used, and
         `ToolSchemaError` for two tools of one name."""
-        self._closed = asyncio.Event()
+        self._closed, self._leases = asyncio.Event(), None
         try:
             for server in self._servers:
                 self.add(await server.open())
@@ -181,7 +182,24 @@ class Tools(Worker):
             running.task = loop.create_task(running.follow(work))
         else:
             self._on_thread(running, work)
-        running.arm(self.lease if the_tool.timeout is None else the_tool.timeout, self._timed_out)
+        running.timed_out = self._timed_out
+        if the_tool.timeout is not None:
+            running.arm(the_tool.timeout)
+        elif self.lease is not None and not running.over:
+            running.due = loop.time() + self.lease
+            if self._leases is None:
+                self._leases = loop.call_at(running.due, self._end_leases, loop)
+
+    def _end_leases(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Give up the calls whose lease is over. One timer is for all: most calls end long before."""
+        now, self._leases = loop.time(), None
+        for running in list(self._running.values()):
+            if running.due is not None and running.due <= now:
+                running.due = None
+                self._timed_out(running)
+        later = [running.due for running in self._running.values() if running.due is not None]
+        if later:
+            self._leases = loop.call_at(min(later), self._end_leases, loop)
 
     def _asks(self, op: Call, the_tool: AnyTool) -> bool:
         """Whether a person is asked. What a plan says counts only where it is stricter: it may come from anywhere."""
@@ -240,6 +258,9 @@ class Tools(Worker):
     async def close(self) -> None:
         """Cancel what runs and end the threads that are not stuck."""
         self._closed.set()
+        if self._leases is not None:
+            self._leases.cancel()
+            self._leases = None
         tasks = [running.task for running in self._running.values() if running.task]
         for running in list(self._running.values()):
             self._stop(running, Result(finish="cancelled"))
@@ -323,7 +344,7 @@ class Tools(Worker):
 class _Running:
     """One call under way. All methods run on the loop."""
 
-    __slots__ = ("_tell", "loop", "over", "started", "stopping", "task", "timed_out", "timer", "tool")
+    __slots__ = ("_tell", "due", "loop", "over", "started", "stopping", "task", "timed_out", "timer", "tool")
 
     def __init__(
         self, tool: AnyTool, loop: asyncio.AbstractEventLoop, tell: Callable[[Result | Failure], None]
@@ -334,6 +355,8 @@ class _Running:
         """Whether it was told how it ended, or nobody waits for it any more."""
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
+        self.due: float | None = None
+        """When its lease is over; it has no timer of its own then."""
         self.timed_out: Callable[[_Running], None] | None = None
         self.stopping: Result | Failure | None = None
         """The outcome of the call once it was cancelled or has timed out."""
@@ -370,20 +393,19 @@ class _Running:
         else:
             self.task = self.loop.create_task(self.follow(lambda: outcome))
 
-    def arm(self, seconds: float | None, timed_out: Callable[[_Running], None]) -> None:
+    def arm(self, seconds: float) -> None:
         """Call `timed_out` unless the call ends within so many seconds."""
-        if seconds is not None and not self.over:
-            self.timed_out = timed_out
-            self.timer = self.loop.call_later(seconds, timed_out, self)
+        if self.timed_out is not None and not self.over:
+            self.timer = self.loop.call_later(seconds, self.timed_out, self)
 
     def hold_timer(self) -> Callable[[], None]:
         """Stop the clock of the call's timeout; return a function that starts it again."""
-        held, timed_out = self.timer, self.timed_out
-        if held is None or timed_out is None or self.stopping is not None:
+        due = self.due if self.timer is None else self.timer.when()
+        if due is None or self.stopping is not None:
             return lambda: None
-        left = held.when() - self.loop.time()
+        left, self.due = due - self.loop.time(), None
         self.release_timer()
-        return lambda: None if self.over or self.stopping is not None else self.arm(left, timed_out)
+        return lambda: None if self.over or self.stopping is not None else self.arm(left)
 
     def release_timer(self) -> None:
         if self.timer is not None:

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_json
 
 from ...core.events import Event, Expanded, Failed, Progressed, Stopped, Submitted, Succeeded, Tick, event_adapter
+from ...core.result import NOTHING
 
 __all__ = ["as_json", "event_json", "without_defaults"]
 
@@ -27,7 +28,7 @@ def event_json(event: Event) -> str:
     """Return an event as JSON, which `event_adapter` reads. A step comes to one to three of the kinds put together
     here; pydantic's serializer of all events takes several times as long, and writes every default."""
     if isinstance(event, Succeeded | Stopped):
-        result = without_defaults(event.result)
+        result = without_defaults(event.result) if event.result is not NOTHING else None
         body = as_json(result) if result else "{}"
         return f'{{"kind":"{event.kind}","at":{event.at!r},"attempt":{event.attempt},"result":{body}}}'
     if isinstance(event, Progressed | Tick):
@@ -71,6 +72,8 @@ def without_defaults(model: BaseModel) -> dict[str, object]:
         if kind in _ATOMS:
             if kind is not type(default) or value != default:
                 kept[name] = value
+        elif kind is tuple and value and type(cast("tuple[object, ...]", value)[0]) in _ATOMS:
+            kept[name] = value  # a step's needs: what is in one container is of one kind
         elif isinstance(value, BaseModel):
             inner = without_defaults(value)
             if inner != lean:

@@ -23,7 +23,7 @@ from typing import Any, Literal, Self
 from pydantic import JsonValue, ValidationError
 
 from ...core.errors import ConfigError
-from ...core.events import Action, Counted, Dispatch, Elsewhere, Event, Expanded, Finish, Pruned, Submitted, Succeeded
+from ...core.events import Action, Counted, Dispatch, Elsewhere, Event, Expanded, Finish, Pruned, Succeeded
 from .event_json import as_json, event_json
 from .location import Database, Location, located
 from .recorded import Refusals, dump, of_run, run_in
@@ -182,9 +182,17 @@ class Journal:
 
     def enter(self, event: Event) -> UnwrittenEvent:
         """Keep one event until the next `flush`; what followed from it may be put beside it until then."""
+        return self._keep(event, self._run_of(event))
+
+    def enter_end(self, event: Succeeded, run: str) -> UnwrittenEvent:
+        """Do the same with the end of an attempt of a run."""
+        self._runs.pop(event.attempt, None)
+        return self._keep(event, run)
+
+    def _keep(self, event: Event, run: str | None) -> UnwrittenEvent:
         if len(self._events) >= _MOST:
             self._write()
-        kept = UnwrittenEvent(self._next, self._run_of(event), event)
+        kept = UnwrittenEvent(self._next, run, event)
         self._events.append(kept)
         self._next += 1
         return kept
@@ -269,7 +277,7 @@ class Journal:
         except Exception as error:  # one value that cannot be written ends its own run alone
             self.failed.append((run, error))
             event, body = Elsewhere(at=event.at), event_json(Elsewhere(at=event.at))
-        if isinstance(event, Submitted):
+        if event.kind == "submitted":
             request = event.request
             head = json.loads(self._hidden(json.dumps(" ".join(request.text[: 4 * HEAD].split()))))[:HEAD]
             batch.begun.append((event.run, seq, _now(), head, request.planner.name, request.share))
@@ -281,7 +289,11 @@ class Journal:
         actions, own = kept.actions or (), kept.run
         concerned = set(kept.moved)
         for action in actions:
-            run = action.job.run if isinstance(action, Dispatch) else run_in(action)
+            if isinstance(action, Dispatch):
+                if action.job.run != own:
+                    concerned.add(action.job.run)
+                continue
+            run = run_in(action)
             if run != own:
                 concerned.add(run)
             if isinstance(action, Finish) and self._resumes in (None, run):

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from ...core.errors import ConfigError
@@ -34,7 +35,7 @@ def dump(actions: Sequence[Action], refused: Refusals = (), hide: Callable[[str]
             items.append(_refused(waiting.pop(0)[1]))
         if isinstance(action, Dispatch):
             job, reason = action.job, action.reason
-            step, worker = _quoted(job.step), _quoted(action.worker)
+            step, worker = encode_basestring_ascii(job.step), _quoted(action.worker)  # an id is ASCII
             items.append(
                 f'["dispatch",{job.attempt},{step},{worker},{job.priority},{_quoted(reason) if reason else _EMPTY}]'
             )
@@ -140,8 +141,7 @@ def of_runs(runs: Container[str], actions: Sequence[Action], refused: Refusals) 
 
 
 def _quoted(text: str) -> str:
-    plain = text.isascii() and text.isprintable() and '"' not in text and "\\" not in text
-    return f'"{text}"' if plain else as_json(text)
+    return encode_basestring_ascii(text) if text.isascii() else as_json(text)
 
 
 def ordered(actions: str | None) -> list[list[object]]:

@@ -236,11 +236,13 @@ class Recorder:
     def take_one(self, event: Event) -> JournalEntry | UnwrittenEvent | None:
         """Write one event. Return an entry, to be given back with its actions; `None` if no file has use for it."""
         if isinstance(event, Succeeded) and self.alone and not self._pending and event.attempt not in self._intents:
-            file = self._of.get(self._attempts.get(event.attempt, ""))
+            run = self._attempts.get(event.attempt, "")
+            file = self._of.get(run)
             if file is not None and not file.shift:  # one file holds all there is, and nothing is due at once
                 del self._attempts[event.attempt]
-                self._heard.discard(event.attempt)
-                return file.journal.enter(event)
+                if self._heard:
+                    self._heard.discard(event.attempt)
+                return file.journal.enter_end(event, run)
         if isinstance(event, WorkerUp):
             self._workers[event.worker] = (event, None)
         elif isinstance(event, WorkerDown):

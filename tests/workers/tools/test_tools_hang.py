@@ -62,6 +62,31 @@ async def test_a_call_without_a_timeout_ends_by_its_lease(blocker: threading.Eve
     await worker.close()
 
 
+async def test_each_call_has_a_lease_of_its_own_and_all_share_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, set_timers = asyncio.get_running_loop(), list[float]()
+    call_at = loop.call_at
+
+    @tool
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    worker = Tools([hang, tool(name="ok")(_ok)], lease=0.2)
+    monkeypatch.setattr(loop, "call_at", lambda at, *rest, **more: set_timers.append(at) or call_at(at, *rest, **more))
+    first = asyncio.create_task(last(worker, job("hang", 1)))
+    for attempt in range(2, 100):
+        assert await last(worker, job("ok", attempt)) == Result(value="ok")
+    second = asyncio.create_task(last(worker, job("hang", 100)))
+    await asyncio.sleep(0)
+    assert len(set_timers) == 1
+    for ended in (await asyncio.wait_for(first, 300), await asyncio.wait_for(second, 300)):
+        assert isinstance(ended, Failure) and "its lease of 0.2 s" in ended.message
+    await worker.close()
+
+
+async def _ok() -> str:
+    return "ok"
+
+
 async def test_a_call_that_waits_for_a_person_keeps_its_lease() -> None:
     asked, answer = asyncio.Event(), asyncio.Event()
 
