@@ -8,6 +8,7 @@ how a test finds out that the committed ones are out of date. It starts nothing 
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import enum
 import inspect
@@ -71,7 +72,9 @@ KINDS = {
 
 def main(words: list[str]) -> int:
     """Write the pages, and take away those that are none any more."""
-    folder = Path(words[0]) if words else FOLDER
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
+    folder = parser.parse_args(words).folder
     folder.mkdir(parents=True, exist_ok=True)
     made = pages()
     for old in folder.glob("*.md"):

@@ -43,10 +43,14 @@ def json_path(loc: Iterable[int | str]) -> str:
 
 
 def first_of_each(error: ValidationError) -> list[ErrorDetails]:
-    """Return the first complaint about each top-level field (a union has one for each of its members)."""
+    """Return the first complaint about each top-level field (a union has one for each of its members). A field that is
+    not known comes before one that is missing: it may be that one, misspelt."""
     seen: dict[int | str, ErrorDetails] = {}
     for detail in error.errors(include_url=False):
-        seen.setdefault(detail["loc"][0] if detail["loc"] else "", detail)
+        place = detail["loc"][0] if detail["loc"] else ""
+        first = seen.setdefault(place, detail)
+        if first["type"] == "missing" and detail["type"] == "extra_forbidden":
+            seen[place] = detail
     return list(seen.values())
 
 

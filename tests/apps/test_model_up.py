@@ -15,6 +15,7 @@ import pytest
 
 from plait.apps.models.standing import StandingEngine, began, joined, kept, put, standing
 from plait.runtime.client.config import Config
+from tests.workers.tiny_model import build
 
 UPSTREAM = Path(__file__).parent / "serve" / "upstream_child.py"
 
@@ -111,6 +112,12 @@ def test_a_damaged_file_is_passed_over(engine):
     assert list(standing()) == [engine]
 
 
+def test_a_model_is_named_as_down_names_it(plait, engine):
+    assert "an engine of q is up already" in plait("model", "up", "q").err
+    assert "say q or --model other" in plait("model", "up", "q", "--model", "other").err
+    assert "did you mean 'countdown'" in plait("model", "up", "countdwon").err
+
+
 def test_a_second_engine_of_a_model_is_refused(plait, engine):
     done = plait("model", "up", "--model", "q")
     assert done.code == 2
@@ -123,10 +130,21 @@ def test_a_worker_without_an_engine_is_refused(plait):
     assert "leave --worker out" in done.err
 
 
-def test_an_engine_that_does_not_start_says_why(plait, tmp_path):
+def test_a_folder_that_is_no_model_is_refused_before_an_engine_starts(plait, tmp_path):
     done = plait("model", "up", "--model", tmp_path)
     assert done.code == 1
-    assert "has no config.json" in done.err
+    assert "lacks config.json" in done.err and "starting" not in done.err
+    assert list(standing()) == []
+
+
+@pytest.mark.engine
+def test_an_engine_that_does_not_start_says_why(plait, tmp_path):
+    folder = build(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["NobodyForCausalLM"]}))
+    done = plait("model", "up", folder)
+    assert done.code == 1
+    assert "NobodyForCausalLM" in done.err and "its log is" in done.err
     assert list(standing()) == []
 
 

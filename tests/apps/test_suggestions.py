@@ -24,6 +24,7 @@ FILES = {
     "value.toml": 'log_level = "debgu"\n',
     "table.toml": "[serve]\nprot = 1\n",
     "tenant.toml": '[[serve.tenants]]\nname = "ann"\nkyes = []\n',
+    "name.toml": '[[serve.tenants]]\nnmae = "ann"\n',
     "limit.toml": "[budget]\ntokns = 1\n",
     "price.toml": "[prices.default]\ninputt = 1\n",
 }
@@ -67,7 +68,8 @@ LINES = {
     # settings
     f"run q --budget tokns=5 {SCRIPT}": "tokens", f"run q --config key.toml {SCRIPT}": "planner",
     f"run q --config value.toml {SCRIPT}": "debug", f"serve --config table.toml {SCRIPT}": "port",
-    f"serve --config tenant.toml {SCRIPT}": "keys", f"run q --config limit.toml {SCRIPT}": "tokens",
+    f"serve --config tenant.toml {SCRIPT}": "keys",
+    f"serve --config name.toml {SCRIPT}": "name", f"run q --config limit.toml {SCRIPT}": "tokens",
     f"run q --config price.toml {SCRIPT}": "input",
     # files, and names and columns in them
     "run q --script ss.json": "s.json", "run q --script field.json": "text",

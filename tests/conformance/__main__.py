@@ -10,8 +10,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO, Any
 
 from . import page
 from .rows import Row
@@ -43,6 +45,27 @@ def upstream() -> Iterator[str]:
 
 
 @contextlib.contextmanager
+def vllm(folder: str, model: str) -> Iterator[str]:
+    """Start `vllm serve` with a real model, and return its address. It decodes greedily unless it is asked not to, so
+    that what is said direct can be compared with what is said through plait."""
+    port = free_port()
+    greedy = json.dumps({"temperature": 0, "max_new_tokens": 200})
+    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", folder, "--port", str(port)]
+    command += ["--served-model-name", model, "--dtype", "float32", "--max-model-len", "8192", "--max-num-seqs", "32"]
+    command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--override-generation-config", greedy]
+    command += ["--chat-template", str(HERE / "chat_template.jinja"), "--host", "127.0.0.1"]
+    with (ROOT / "build" / "vllm.log").open("w") as log, started(command, log) as child:
+        while True:
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+                break
+            if child.poll() is not None:
+                raise RuntimeError("`vllm serve` did not start: see build/vllm.log")
+            time.sleep(0.5)
+        yield f"http://127.0.0.1:{port}/v1"
+
+
+@contextlib.contextmanager
 def plait(base: str) -> Iterator[str]:
     """Start `plait serve` before an upstream, and return its address."""
     command = [sys.executable, "-m", "plait", "serve", "--port", "0", "--upstream", base, "--journal", "off"]
@@ -53,9 +76,7 @@ def plait(base: str) -> Iterator[str]:
 @contextlib.contextmanager
 def plait_mcp(base: str) -> Iterator[str]:
     """Start `plait mcp` before an upstream, and return its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "plait", "mcp", "--http", f"127.0.0.1:{port}", "--base-url", base]
     with started([*command, "--journal", "off"]) as child:
         while True:
@@ -67,10 +88,17 @@ def plait_mcp(base: str) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}/mcp"
 
 
+def free_port() -> int:
+    """Return a port that nobody listens at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 @contextlib.contextmanager
-def started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+def started(command: Sequence[str], out: IO[str] | int = subprocess.PIPE) -> Iterator[subprocess.Popen[str]]:
     """Start a server, and end it."""
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
+    with subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, text=True) as child:
         try:
             yield child
         finally:
@@ -94,8 +122,10 @@ def python_of(environments: Path | None, client: str) -> str:
     return str(environments / ("openai2" if client in OLDER else "newest") / "bin" / "python")
 
 
-def checked(environments: Path | None, client: str, base: str, model: str) -> dict[str, dict[str, str]]:
-    """Run one client's checks, and return what came of each."""
+def checked(
+    environments: Path | None, client: str, base: str, model: str, real: bool = False
+) -> dict[str, dict[str, Any]]:
+    """Run one client's checks, and return what came of each. `real`: any text of the upstream's will do."""
     python = python_of(environments, client)
     script = HERE / "clients" / f"{client}.mjs"
     command = [python, str(HERE / "child.py"), client]
@@ -103,9 +133,12 @@ def checked(environments: Path | None, client: str, base: str, model: str) -> di
         copy = Path(python).parent.parent.parent / "node" / script.name
         if not copy.parent.exists():
             return {"": {"check": "", "problem": "not installed"}}
-        copy.write_text(script.read_text())
+        for file in (script, HERE / "expected.mjs"):
+            (copy.parent / file.name).write_text(file.read_text())
         command = ["node", str(copy)]
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if real:
+        kept["CONFORMANCE_REAL"] = "1"
     if client == BESIDE and environments is not None:
         kept["PYTHONPATH"] = str((environments / "guidellm").resolve())
     done = subprocess.run([*command, base, model], capture_output=True, text=True, timeout=900, env=kept, cwd=HERE)
@@ -115,7 +148,7 @@ def checked(environments: Path | None, client: str, base: str, model: str) -> di
     return {row["check"]: row for row in rows}
 
 
-def table(environments: Path | None, base: str, model: str, only: Sequence[str] = ()) -> list[Row]:
+def table(environments: Path | None, base: str, model: str, only: Sequence[str] = (), real: bool = False) -> list[Row]:
     """Return a row for each check, made against an upstream and through plait."""
     rows = []
     names = clients(only)
@@ -124,15 +157,24 @@ def table(environments: Path | None, base: str, model: str, only: Sequence[str] 
         tools = stack.enter_context(plait_mcp(base)) if any(client in TOOLS for client in names) else ""
         for client in names:
             if client in TOOLS:
-                through = checked(environments, client, tools, model)
+                through = checked(environments, client, tools, model, real)
                 rows += [Row(client, row.get("version", ""), name, NO_TOOLS, row["problem"])
                          for name, row in through.items()]  # fmt: skip
                 continue
-            direct, through = (checked(environments, client, address, model) for address in (base, served))
+            direct, through = (checked(environments, client, address, model, real) for address in (base, served))
             for name, one in direct.items():
                 two = through.get(name, {"problem": "was not run"})
-                rows.append(Row(client, one.get("version", ""), name, one["problem"], two["problem"]))
+                rows.append(
+                    Row(client, one.get("version", ""), name, one["problem"], two["problem"] or other(one, two))
+                )
     return rows
+
+
+def other(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
+    """Return what a real model said through plait, if it said something else direct."""
+    pairs = zip(one.get("texts", ()), two.get("texts", ()), strict=False)
+    differ = [] if one["problem"] else [(direct, through) for direct, through in pairs if direct != through]
+    return f"another text: {differ[0][1]!r} and not {differ[0][0]!r}" if differ else ""
 
 
 def main() -> int:
@@ -140,15 +182,20 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--environments", type=Path, help="folder of those that `make conformance` makes")
     parser.add_argument("--upstream", help="a server of models in the place of the one without a model")
-    parser.add_argument("--model", default="q")
+    parser.add_argument("--real", metavar="FOLDER", help="a model: `vllm serve` with it is the upstream")
+    parser.add_argument("--model", default="q", help="its name at the server")
     parser.add_argument("--only", nargs="*", default=())
     parser.add_argument("--write", action="store_true", help="keep the rows, and make the page of them")
     given = parser.parse_args()
     # clients run in another folder
     environments = None if given.environments is None else given.environments.absolute()
     with contextlib.ExitStack() as stack:
-        base = given.upstream or stack.enter_context(upstream())
-        rows = table(environments, base, given.model, given.only)
+        real = bool(given.upstream or given.real)
+        if given.real:
+            base = stack.enter_context(vllm(given.real, given.model))
+        else:
+            base = given.upstream or stack.enter_context(upstream())
+        rows = table(environments, base, given.model, given.only, real)
     for row in rows:
         mark = "BROKEN" if row.broken else "ok" if not row.through else "both differ" if row.direct else ""
         sys.stdout.write(f"{mark:12} {row.client:16} {row.check:44} {row.direct[:80]} | {row.through[:300]}\n")
@@ -157,7 +204,7 @@ def main() -> int:
         f"{len(rows)} checks; {broken} pass direct and fail through plait, {wrong} of them without a reason\n"
     )
     if given.write:
-        page.kept(rows)
+        page.kept(rows, real)
     return 1 if wrong else 0
 
 

@@ -27,6 +27,8 @@ os.environ |= {
     "INSPECT_DISPLAY": "none",
 }
 
+import expected
+
 
 def say(**row: Any) -> None:
     sys.stdout.write("CHECK " + json.dumps(row) + "\n")
@@ -45,6 +47,7 @@ def main(client: str, base: str, model: str) -> None:
     for name, check in list(vars(module).items()):  # some modules grow while they are used
         if not name.startswith("check_"):
             continue
+        expected.TEXTS.clear()
         try:
             done = check(base, model)
             if inspect.isawaitable(done):
@@ -54,7 +57,7 @@ def main(client: str, base: str, model: str) -> None:
             where = traceback.extract_tb(error.__traceback__)
             line = next((each.lineno for each in reversed(where) if client in each.filename), 0)
             problem = f"line {line}: {type(error).__name__}: {error}"[:600]
-        say(check=name.removeprefix("check_"), problem=problem, version=version)
+        say(check=name.removeprefix("check_"), problem=problem, version=version, texts=expected.TEXTS)
 
 
 if __name__ == "__main__":

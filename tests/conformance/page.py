@@ -9,6 +9,8 @@ from pathlib import Path
 from .rows import MEANT, Row
 
 ROWS = Path(__file__).with_name("rows.json")
+REAL = Path(__file__).with_name("rows_real.json")
+"""The rows before `vllm serve` with a real model."""
 PAGE = Path(__file__).parent.parent.parent / "docs" / "clients.md"
 TITLES = {
     "agui_node": "AG-UI (Node)",
@@ -33,10 +35,21 @@ TITLES = {
 HEAD = """# Clients
 
 What other people's clients get from an upstream, and from `plait serve` before the same upstream, with nothing but the
-address changed. The upstream is one without a model that behaves as `vllm serve` does; it has chat and text
-completions, not the Responses API. `make conformance` runs the checks of `tests/conformance` in environments of its
-own.
+address changed. `make conformance` runs the checks of `tests/conformance` in environments of its own.
 
+## Before an upstream without a model
+
+It behaves as `vllm serve` does and says what it is told, so a check asks for the exact words. It has chat and text
+completions, not the Responses API.
+"""
+HEAD_REAL = """
+## Before `vllm serve` with a real model
+
+The model is SmolLM2-135M-Instruct, on vLLM 0.32.0, and decodes greedily. A check asks for the form, the fields and the
+reason of the end, and for the same text direct and through plait. A call that the model may make or leave it often
+leaves: a check that needs one then passes at neither address. `make conformance ARGS="--real FOLDER"` runs them.
+"""
+TABLE = """
 | client | version | checks | pass direct | pass through plait | pass direct alone |
 |---|---|---|---|---|---|
 """
@@ -50,21 +63,28 @@ NOTE = """
 """
 
 
-def kept(rows: Sequence[Row]) -> None:
+def kept(rows: Sequence[Row], real: bool = False) -> None:
     """Write rows down, in the place of those of the same clients, and the page of all."""
-    new = {row.client for row in rows}
-    rows = sorted([row for row in read() if row.client not in new] + list(rows), key=lambda row: row.client)
-    ROWS.write_text(json.dumps([row._asdict() for row in rows], indent=1) + "\n")
-    PAGE.write_text(page(rows))
+    new, file = {row.client for row in rows}, REAL if real else ROWS
+    rows = sorted([row for row in read(file) if row.client not in new] + list(rows), key=lambda row: row.client)
+    file.write_text(json.dumps([row._asdict() for row in rows], indent=1) + "\n")
+    PAGE.write_text(page(read(), read(REAL)))
 
 
-def read() -> list[Row]:
+def read(file: Path = ROWS) -> list[Row]:
     """Return the rows that were kept."""
-    return [Row(**each) for each in json.loads(ROWS.read_text())] if ROWS.exists() else []
+    return [Row(**row) for row in json.loads(file.read_text())] if file.exists() else []
 
 
-def page(rows: Sequence[Row]) -> str:
+def page(rows: Sequence[Row], real: Sequence[Row]) -> str:
     """Return the text of the page."""
+    more = sum(bool(row.direct and not row.through) for row in rows)
+    text = HEAD + table(rows) + (ALSO.format(count=more) if more else "") + told(rows)
+    return text + HEAD_REAL + table(real) + told(real) + NOTE
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return a line for each client."""
     lines: list[str] = []
     for client in dict.fromkeys(row.client for row in rows):
         mine = [row for row in rows if row.client == client]
@@ -73,11 +93,14 @@ def page(rows: Sequence[Row]) -> str:
         lines.append(
             f"| {TITLES.get(client, client)} | {mine[0].version} | {len(mine)} | {' | '.join(map(str, counts))} |\n"
         )
+    return TABLE + "".join(lines)
+
+
+def told(rows: Sequence[Row]) -> str:
+    """Return what differs, and why."""
     broken = [row for row in rows if row.broken]
-    said = [f"- {TITLES.get(row.client, row.client)}, {row.check.replace('_', ' ')}: {why(row)}\n" for row in broken]
-    more = [row for row in rows if row.direct and not row.through]
-    also = ALSO.format(count=len(more)) if more else ""
-    return HEAD + "".join(lines) + also + ("\nWhat differs, and why:\n\n" + "".join(said) if said else "") + NOTE
+    lines = [f"- {TITLES.get(row.client, row.client)}, {row.check.replace('_', ' ')}: {why(row)}\n" for row in broken]
+    return ("\nWhat differs, and why:\n\n" + "".join(lines)) if lines else ""
 
 
 def why(row: Row) -> str:

@@ -61,7 +61,7 @@ def run(
             explained = {"explain": answer.explain().splitlines()} if explain else {}
             output.result({**answer.summary(), **_spawning(answer, warnings), **explained})
         else:
-            show(answer, question, request.task, output, verbose and not stream)
+            show(answer, question, request.task, output, verbose and not stream, why=not explain)
             if config.journal != "off":
                 name_why(answer, output)
             if explain:
@@ -123,8 +123,8 @@ def exit_code(answer: Answer) -> int:
     return 0 if answer.status in ("done", "partial") and answer.answer is not None else 1
 
 
-def show(answer: Answer, text: str, task: str | Plugin, output: Output, steps: bool) -> None:
-    """Print an answer for people: what it is, how it ended, what it took, and with `steps` all it was made of."""
+def show(answer: Answer, text: str, task: str | Plugin, output: Output, steps: bool, why: bool = True) -> None:
+    """Print an answer for people: what it is, how it ended, why, what it took, and with `steps` all it was made of."""
     console = output.people
     if steps:
         console.print(StepTree.of_report(answer.report, title=text).renderable(console.width))
@@ -134,7 +134,7 @@ def show(answer: Answer, text: str, task: str | Plugin, output: Output, steps: b
     style = {"done": "green", "partial": "yellow", "failed": "red", "cancelled": "yellow"}[answer.status]
     verdict = {True: ", verified", False: ", wrong", None: ""}[answer.verified if answer.answer is not None else None]
     line = Text.assemble((answer.status + verdict, style), Text(f" · {cost(answer)}", style="dim"))
-    if answer.why:
+    if why and answer.why:
         line.append(f"\n{answer.why}", style="dim")
     console.print(line, soft_wrap=True)
     if answer.failure is not None and answer.status != "cancelled":

@@ -21,7 +21,7 @@ from .ask import ask_on_terminal
 from .interrupt import Stopper
 from .output import Output
 
-__all__ = ["Session", "engine_name", "join", "opened_session"]
+__all__ = ["Session", "engine_name", "join", "opened_session", "refuse_model"]
 
 _NAMES = {"ray": "the engine (vLLM in a Ray actor)", "engine": "the engine (vLLM in this process)"}
 
@@ -64,7 +64,7 @@ async def opened_session(
     if workers is None and not own_engine:
         config = join(config, output)
     if config.worker in _NAMES and (workers is None or workers):
-        _refuse_model(config.model)
+        refuse_model(config.model)
     config = config.model_copy(update={"max_waiting": None})  # a command bounds its load itself: what is due can wait
     orchestrator = AsyncOrchestrator(config=config, workers=workers, on_ask=ask_on_terminal, control=True)
     if watch is not None:
@@ -78,7 +78,7 @@ async def opened_session(
         await orchestrator.close()
 
 
-def _refuse_model(model: str) -> None:
+def refuse_model(model: str) -> None:
     """Raise `EngineError` for a model that `plait doctor` can see is none, before an engine takes its time."""
     if importlib.util.find_spec("vllm") is None:  # the worker says what to install first
         return

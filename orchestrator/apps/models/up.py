@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import secrets
@@ -20,6 +21,7 @@ from ...runtime.client.config import Config
 from ...runtime.journal.directory import default_folder
 from ..common.options import Common, Json, common_options
 from ..common.output import Output, opened
+from ..common.session import refuse_model
 from .standing import StandingEngine, began, put, standing, take_down
 
 __all__ = ["down", "up"]
@@ -34,21 +36,30 @@ _SETTINGS = {
 
 @common_options
 def up(
-    common: Common,
+    name: Annotated[
+        str | None, typer.Argument(help="A model as --model takes it; that of --model or the settings if left out.")
+    ] = None,
     slots: Annotated[int | None, typer.Option(min=1, help="Requests that it decodes together.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads on a CPU.")] = None,
     max_model_len: Annotated[int | None, typer.Option(min=1, help="Most tokens of prompt and output together.")] = None,
     kv_cache_mib: Annotated[int | None, typer.Option(min=1, help="Memory for keys and values, in MiB.")] = None,
     wait: Annotated[float, typer.Option(min=1, help="Seconds that it has to be ready.")] = 600,
     as_json: Json = False,
+    *,
+    common: Common,
 ) -> None:
     """Start an engine that stays up. `plait run`, `eval`, `repl`, `serve` and the like join it where they are asked for
     the same model and for no worker or engine of their own."""
+    if name is not None:
+        if common.model not in (None, name):
+            raise UsageError(f"one engine is started at a time: say {name} or --model {common.model}")
+        common = dataclasses.replace(common, model=name)
     config = common.load(slots=slots, threads=threads, max_model_len=max_model_len, kv_cache_mib=kv_cache_mib)
     if config.worker not in ("ray", "engine"):
         raise UsageError(f"the worker {config.worker!r} has no engine of its own to keep up: leave --worker out")
     if any(engine.model == config.model for engine in standing()):
         raise UsageError(f"an engine of {config.model} is up already: see `plait model list`")
+    refuse_model(config.model)
     with opened(as_json) as output:
         engine = _started(config, wait, output)
         if as_json:

@@ -19,7 +19,7 @@ from ..common.output import opened
 
 __all__ = ["KINDS", "NewKind", "new", "tried"]
 
-NewKind = Literal["planner", "policy", "merge", "task", "tool", "worker", "search"]
+NewKind = Literal["planner", "policy", "merge", "task", "tool", "worker", "search", "scorer"]
 KINDS: dict[str, tuple[str, str]] = {
     "planner": ("Why is the sky blue?", "--planner {file}:{name}"),
     "policy": ("Why is the sky blue?", "--planner sample:n=3 --policy {file}:{name}"),
@@ -28,6 +28,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "tool": ("How large is a room of 4 by 3 metres?", "--tools {file} --planner llmcompiler"),
     "worker": ("six times seven", "--worker {file}:{name}"),
     "search": ("What is 6 times 7?", "--planner tree:search={file}:{name},n=8"),
+    "scorer": ("What is 6 times 7?", "--planner tree:search=best-first,scorer={file}:{name},depth=2"),
 }
 """By kind: a request that the written plugin can answer, and the words that name it on the command line."""
 

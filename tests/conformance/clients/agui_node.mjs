@@ -1,14 +1,11 @@
 // AG-UI's client for Node: it checks the order of events by itself.
 import { HttpAgent } from "@ag-ui/client";
 import { readFileSync } from "node:fs";
+import { exactly, run, same } from "./expected.mjs";
 
 const [base, model] = process.argv.slice(2);
 const url = base.replace(/\/v1$/, "/agui");
 const weather = { name: "weather", description: "Tell it.", parameters: { type: "object", properties: { city: { type: "string" } } } };
-
-function same(got, wanted) {
-  if (JSON.stringify(got) !== JSON.stringify(wanted)) throw new Error(`${JSON.stringify(got)} is not ${JSON.stringify(wanted)}`);
-}
 
 async function asked(content, more = {}, messages = []) {
   const agent = new HttpAgent({ url, initialMessages: [...messages, { id: "1", role: "user", content }] });
@@ -21,18 +18,18 @@ const checks = {
   answer: async () => {
     const { agent, events } = await asked("hello");
     same(agent.messages.at(-1).content, "All is fine.");
-    same([events[0], events.at(-1)], ["RUN_STARTED", "RUN_FINISHED"]);
+    exactly([events[0], events.at(-1)], ["RUN_STARTED", "RUN_FINISHED"]);
   },
   without_a_model_named: async () => same((await asked("hello", { forwardedProps: {} })).agent.messages.at(-1).content, "All is fine."),
   branches: async () => {
     const { agent, events } = await asked("SAY<answer: 42>", { forwardedProps: { model: `plait/sample:n=3@${model}` } });
     same(agent.messages.at(-1).content, "42");
-    same(events.filter((type) => type === "REASONING_MESSAGE_START").length, 3);
+    exactly(events.filter((type) => type === "REASONING_MESSAGE_START").length, 3);
   },
   tools: async () => {
     const { agent } = await asked("the weather?", { tools: [weather] });
     const call = agent.messages.at(-1).toolCalls[0];
-    same(call.function.name, "weather");
+    exactly(call?.function.name, "weather");
     agent.addMessage({ id: "3", role: "tool", toolCallId: call.id, content: "sun" });
     await agent.runAgent({ forwardedProps: { model }, tools: [weather] });
     same(agent.messages.at(-1).content, "It is sunny.");
@@ -48,13 +45,5 @@ const checks = {
   },
 };
 const { version } = JSON.parse(readFileSync(new URL("node_modules/@ag-ui/client/package.json", import.meta.url)));
-for (const [check, run] of Object.entries(checks)) {
-  let problem = "";
-  try {
-    await run();
-  } catch (error) {
-    problem = `${error.name}: ${error.message}`.slice(0, 600);
-  }
-  console.log("CHECK " + JSON.stringify({ check, problem, version }));
-}
+await run(checks, version);
 process.exit(0);

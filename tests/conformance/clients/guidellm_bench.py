@@ -9,6 +9,8 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
+from expected import FINE
+
 VERSION = version("guidellm")
 
 
@@ -33,7 +35,7 @@ def measured(base, model, profile, route="/v1/chat/completions"):
 
 
 def check_one_after_another(base, model):
-    assert all("All is fine." in request["output"] for request in measured(base, model, "kind=synchronous"))
+    assert all(FINE.within(request["output"]) for request in measured(base, model, "kind=synchronous"))
 
 
 def check_side_by_side(base, model):
@@ -43,4 +45,4 @@ def check_side_by_side(base, model):
 
 def check_text_completions(base, model):
     requests = measured(base, model, "kind=synchronous", "/v1/completions")
-    assert all("All is fine." in request["output"] for request in requests)
+    assert all(FINE.within(request["output"]) for request in requests)

@@ -6,6 +6,7 @@ from importlib.metadata import version
 
 import instructor
 import openai
+from expected import THREE
 from pydantic import BaseModel
 
 VERSION = version("instructor")
@@ -26,24 +27,24 @@ def made(base, model, mode, messages=ASK):
 
 
 def check_tools_the_default(base, model):
-    assert made(base, model, instructor.Mode.TOOLS).people == 3
+    assert made(base, model, instructor.Mode.TOOLS).people == THREE
 
 
 def check_tools_strict(base, model):
-    assert made(base, model, instructor.Mode.TOOLS_STRICT).people == 3
+    assert made(base, model, instructor.Mode.TOOLS_STRICT).people == THREE
 
 
 def check_json(base, model):
-    assert made(base, model, instructor.Mode.JSON).people == 3
+    assert made(base, model, instructor.Mode.JSON).people == THREE
 
 
 def check_json_schema(base, model):
-    assert made(base, model, instructor.Mode.JSON_SCHEMA).people == 3
+    assert made(base, model, instructor.Mode.JSON_SCHEMA).people == THREE
 
 
 def check_md_json(base, model):
     said = [{"role": "user", "content": 'SAY<```json\n{"name": "Rome", "people": 3}\n```>'}]
-    assert made(base, model, instructor.Mode.MD_JSON, said).people == 3
+    assert made(base, model, instructor.Mode.MD_JSON, said).people == THREE
 
 
 def check_parallel_tools(base, model):
@@ -55,15 +56,15 @@ def check_parallel_tools(base, model):
         messages=[{"role": "user", "content": "the weather in both"}],
         max_retries=0,
     )
-    assert [each.people for each in said] == [3, 3]
+    assert [each.people for each in said] == [THREE, THREE]
 
 
 def check_partial(base, model):
     pieces = of(base, instructor.Mode.TOOLS).chat.completions.create_partial(
         model=model, response_model=City, messages=ASK
     )
-    assert list(pieces)[-1].people == 3
+    assert list(pieces)[-1].people == THREE
 
 
 def check_responses_tools(base, model):
-    assert made(base, model, instructor.Mode.RESPONSES_TOOLS).people == 3
+    assert made(base, model, instructor.Mode.RESPONSES_TOOLS).people == THREE

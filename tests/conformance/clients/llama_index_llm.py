@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
+from expected import FINE, SUNNY, is_rome
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.llms import ChatMessage
 from llama_index.llms.openai_like import OpenAILike
@@ -26,16 +27,16 @@ def of(base, model, **options):
 
 def check_complete_and_chat(base, model):
     llm = of(base, model)
-    assert llm.complete("hello").text == "All is fine."
-    assert llm.chat([ChatMessage(role="user", content="hello")]).message.content == "All is fine."
+    assert llm.complete("hello").text == FINE
+    assert llm.chat([ChatMessage(role="user", content="hello")]).message.content == FINE
 
 
 def check_streamed(base, model):
-    assert "".join(each.delta for each in of(base, model).stream_complete("hello")) == "All is fine."
+    assert "".join(each.delta for each in of(base, model).stream_complete("hello")) == FINE
 
 
 def check_structured(base, model):
-    assert of(base, model).as_structured_llm(City).complete("a city").raw == City(name="Rome", people=3)
+    assert is_rome(of(base, model).as_structured_llm(City).complete("a city").raw)
 
 
 async def check_function_agent(base, model):
@@ -44,8 +45,8 @@ async def check_function_agent(base, model):
         return "sun"
 
     agent = FunctionAgent(tools=[weather], llm=of(base, model))
-    assert "It is sunny." in str(await agent.run("the weather in Rome?"))
+    assert SUNNY.within(str(await agent.run("the weather in Rome?")))
 
 
 def check_text_completion(base, model):
-    assert of(base, model, is_chat_model=False).complete("hello").text.strip() == "All is fine."
+    assert of(base, model, is_chat_model=False).complete("hello").text.strip() == FINE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
+from expected import Text
 from lm_eval.api.instance import Instance
 from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
 
@@ -22,9 +23,9 @@ def check_chat(base, model):
     from lm_eval.models.utils import configure_pad_token  # noqa: F401
 
     chats = [served.apply_chat_template([{"role": "user", "content": f"hello {n}"}]) for n in range(12)]
-    assert [each.strip() for each in asked(served, *chats)] == ["All is"] * 12
+    assert [each.strip() for each in asked(served, *chats)] == [Text("All is")] * 12
 
 
 def check_completions(base, model):
     served = LocalCompletionsAPI(base_url=f"{base}/completions", model=model, max_retries=1, tokenizer_backend=None)
-    assert asked(served, "hello")[0].strip() == "All is"
+    assert asked(served, "hello")[0].strip() == Text("All is")

@@ -7,6 +7,7 @@ import { generateObject, generateText, stepCountIs, streamText, tool } from "ai"
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { z } from "zod";
+import { run, same } from "./expected.mjs";
 
 const [base, model] = process.argv.slice(2);
 const client = new OpenAI({ baseURL: base, apiKey: "none", maxRetries: 0 });
@@ -15,10 +16,6 @@ const City = z.object({ name: z.string(), people: z.number() });
 const parameters = { type: "object", properties: { city: { type: "string" } } };
 const compatible = createOpenAICompatible({ name: "plait", baseURL: base, apiKey: "none", supportsStructuredOutputs: true });
 const weather = tool({ description: "Tell the weather.", inputSchema: z.object({ city: z.string() }), execute: async () => "sun" });
-
-function same(got, wanted) {
-  if (JSON.stringify(got) !== JSON.stringify(wanted)) throw new Error(`${JSON.stringify(got)} is not ${JSON.stringify(wanted)}`);
-}
 
 function runner(stream) {
   return client.chat.completions.runTools({
@@ -76,12 +73,4 @@ const version = ["openai", "ai"].map((name) => {
   const path = require.resolve(name).replace(/(node_modules\/[^/]+)\/.*/, "$1");
   return `${name} ${JSON.parse(readFileSync(`${path}/package.json`)).version}`;
 }).join(", ");
-for (const [check, run] of Object.entries(checks)) {
-  let problem = "";
-  try {
-    await run();
-  } catch (error) {
-    problem = `${error.name}: ${error.message}`.slice(0, 600);
-  }
-  console.log("CHECK " + JSON.stringify({ check, problem, version }));
-}
+await run(checks, version);
