@@ -93,6 +93,7 @@ def test_a_run_is_shown(plait, script):
     assert done.code == 0
     assert all(words in done.out for words in ("the question", "sample-1", "vote", "2 of 2 votes", "\n4\n"))
     said = plait("runs", "show", run, "--json").json
+    assert plait("runs", "show", "--json").json == said, "the newest, where none is named"
     assert said["answer"] == "4" and said["status"] == "done" and said["text"] == "the question"
     assert [step["name"] for step in said["steps"]] == ["sample-1", "sample-2", "vote"]
 

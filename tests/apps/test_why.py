@@ -93,6 +93,16 @@ def test_the_cause_is_named_and_what_to_do(fault: str, plait: Plait, monkeypatch
     assert "→ " in told.out or "planner" in fault, told.out
 
 
+def test_a_script_is_not_looked_for_in_this_machine(plait: Plait, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a script says was written by its author: no check of an engine helps."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(Path.cwd() / "state"))
+    Path("error.json").write_text(json.dumps({"replies": [{"text": "the GPU fell off", "finish": "error"}]}))
+    assert plait("run", "What?", "--script", "error.json").code
+    told = plait("why").out
+    assert "change the replies in" in told and "error.json" in told, told
+    assert "doctor" not in told, told
+
+
 def test_every_remedy_is_of_a_code_that_there_is() -> None:
     assert set(REMEDIES) <= {error.code for error in error_classes()}
 

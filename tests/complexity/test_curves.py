@@ -90,7 +90,7 @@ def curve(name: str, case: Case) -> float:
 
 def test_every_plugin_has_a_case() -> None:
     assert set(PLANNERS) == set(PLUGINS.names("planner")), "a planner: tests/complexity/cases.py"
-    assert set(SCORERS) == set(PLUGINS.names("scorer"))
+    assert set(SCORERS) == set(PLUGINS.names("scorer")), "a scorer: tests/complexity/cases.py"
     assert set(ASKING) <= set(PLUGINS.names("merge")), "the other merges, the policies and the searches are found"
 
 

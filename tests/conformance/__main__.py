@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
@@ -49,11 +50,12 @@ def vllm(folder: str, model: str) -> Iterator[str]:
     """Start `vllm serve` with a real model, and return its address. It decodes greedily unless it is asked not to, so
     that what is said direct can be compared with what is said through plait."""
     port = free_port()
-    greedy = json.dumps({"temperature": 0, "max_new_tokens": 200})
-    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", folder, "--port", str(port)]
+    greedy = json.dumps({"temperature": 0, "max_new_tokens": 32})
+    # The command `vllm` asks for the version of a package `vllm`, which the build for CPUs does not have.
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", folder, "--port", str(port)]
     command += ["--served-model-name", model, "--dtype", "float32", "--max-model-len", "8192", "--max-num-seqs", "32"]
     command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--override-generation-config", greedy]
-    command += ["--chat-template", str(HERE / "chat_template.jinja"), "--host", "127.0.0.1"]
+    command += ["--chat-template", str(HERE / "chat_template.jinja"), "--host", "127.0.0.1", "--enforce-eager"]
     with (ROOT / "build" / "vllm.log").open("w") as log, started(command, log) as child:
         while True:
             with contextlib.suppress(OSError):
@@ -148,26 +150,30 @@ def checked(
     return {row["check"]: row for row in rows}
 
 
-def table(environments: Path | None, base: str, model: str, only: Sequence[str] = (), real: bool = False) -> list[Row]:
-    """Return a row for each check, made against an upstream and through plait."""
-    rows = []
+def table(
+    environments: Path | None, base: str, model: str, only: Sequence[str] = (), real: bool = False, at_once: int = 1
+) -> list[Row]:
+    """Return a row for each check, made against an upstream and through plait; so many clients at once."""
     names = clients(only)
     with contextlib.ExitStack() as stack:
         served = stack.enter_context(plait(base))
         tools = stack.enter_context(plait_mcp(base)) if any(client in TOOLS for client in names) else ""
-        for client in names:
+
+        def rows_of(client: str) -> list[Row]:
             if client in TOOLS:
-                through = checked(environments, client, tools, model, real)
-                rows += [Row(client, row.get("version", ""), name, NO_TOOLS, row["problem"])
-                         for name, row in through.items()]  # fmt: skip
-                continue
+                told = checked(environments, client, tools, model, real)
+                return [
+                    Row(client, row.get("version", ""), name, NO_TOOLS, row["problem"]) for name, row in told.items()
+                ]
             direct, through = (checked(environments, client, address, model, real) for address in (base, served))
-            for name, one in direct.items():
-                two = through.get(name, {"problem": "was not run"})
-                rows.append(
-                    Row(client, one.get("version", ""), name, one["problem"], two["problem"] or other(one, two))
-                )
-    return rows
+            return [
+                Row(client, one.get("version", ""), name, one["problem"], two["problem"] or other(one, two))
+                for name, one in direct.items()
+                for two in [through.get(name, {"problem": "was not run"})]
+            ]
+
+        with ThreadPoolExecutor(at_once) as side_by_side:
+            return [row for rows in side_by_side.map(rows_of, names) for row in rows]
 
 
 def other(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
@@ -185,6 +191,7 @@ def main() -> int:
     parser.add_argument("--real", metavar="FOLDER", help="a model: `vllm serve` with it is the upstream")
     parser.add_argument("--model", default="q", help="its name at the server")
     parser.add_argument("--only", nargs="*", default=())
+    parser.add_argument("--at-once", type=int, default=1, help="clients that ask side by side")
     parser.add_argument("--write", action="store_true", help="keep the rows, and make the page of them")
     given = parser.parse_args()
     # clients run in another folder
@@ -195,7 +202,7 @@ def main() -> int:
             base = stack.enter_context(vllm(given.real, given.model))
         else:
             base = given.upstream or stack.enter_context(upstream())
-        rows = table(environments, base, given.model, given.only, real)
+        rows = table(environments, base, given.model, given.only, real, given.at_once)
     for row in rows:
         mark = "BROKEN" if row.broken else "ok" if not row.through else "both differ" if row.direct else ""
         sys.stdout.write(f"{mark:12} {row.client:16} {row.check:44} {row.direct[:80]} | {row.through[:300]}\n")

@@ -116,3 +116,31 @@ async def test_rates_and_the_days_tokens_are_counted_over_all_servers(serve: Ser
     async with serve("one two three four", **settings) as again:
         with pytest.raises(openai.RateLimitError, match="4 tokens of today"):
             await asked(again, "bob")
+
+
+async def test_completions_are_listed_page_by_page_on_every_server(
+    serve: Serve, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers take turns in keeping them. A list that looks for notes reads several pages of the store."""
+    monkeypatch.setattr("plait.apps.serve.stored._AT_ONCE", 4)
+    tenants = [{"name": name, "keys": [hashed(f"key-{name}")]} for name in ("ann", "bob")]
+    settings: dict[str, Any] = {"journal": store, "tenants": tenants}
+    body: dict[str, Any] = {"model": "q", "messages": [{"role": "user", "content": "x"}], "store": True}
+    async with serve("fine", **settings) as one, serve("fine", **settings) as two:
+        ann = [server.client("key-ann").chat.completions for server in (one, two)]
+        made = [(await ann[n % 2].create(**body, metadata={"third": str(n % 3)})).id for n in range(11)]
+        await two.client("key-bob").chat.completions.create(**body)
+        for chats in ann:
+            listed = [kept.id async for kept in await chats.list(limit=3)]
+            assert sorted(listed) == sorted(made) and len(listed) == 11, "each once, and no other tenant's"
+            assert [kept.id async for kept in await chats.list(limit=5, order="desc")] == listed[::-1]
+            third = [kept.id async for kept in await chats.list(limit=2, extra_query={"metadata[third]": "2"})]
+            assert sorted(third) == sorted(made[2::3])
+        await ann[0].delete(made[0])
+        await ann[1].update(made[1], metadata={"third": "2"})
+        third = {kept.id async for kept in await ann[0].list(extra_query={"metadata[third]": "2"})}
+        assert third == {made[1], *made[2::3]}
+        with pytest.raises(openai.NotFoundError):
+            await ann[1].retrieve(made[0])
+        with pytest.raises(openai.NotFoundError):
+            await two.client("key-bob").chat.completions.list(after=made[3])

@@ -18,7 +18,7 @@ from ...runtime.client.answer import Answer
 from ...runtime.client.client import read_answer
 from ...runtime.client.config import Config
 from ...runtime.control.verbs import VERBS
-from ...runtime.journal.directory import RunEntry, find, sweep
+from ...runtime.journal.directory import RunEntry, entries, find, sweep
 from ...runtime.journal.names import refuse_names
 from ...runtime.journal.resume import Rebuilt, rebuild
 from ...runtime.journal.sessions import settings_of
@@ -42,7 +42,15 @@ _OF_THE_REQUEST = ("planner", "policies", "merge", "n", "tokens", "seconds")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
-def show(run: RunUnderWay = "", place: Place = None, allowed: Allow = None, as_json: Json = False) -> None:
+def show(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run's id or its beginning; if left out, the only one that is under "
+                            "way, else the newest.")
+    ] = "",
+    place: Place = None,
+    allowed: Allow = None,
+    as_json: Json = False,
+) -> None:
     """Show a run: its steps, what its tools ask and, if it has ended, its answer. Starts nothing."""
     allow(*(allowed or ()))
     with opened(as_json) as output:
@@ -50,7 +58,10 @@ def show(run: RunUnderWay = "", place: Place = None, allowed: Allow = None, as_j
         if under_way is not None:
             _show_under_way(row_of(*under_way), output)
             return
-        entry = find(place_of(place), _named(run))
+        where = place_of(place)
+        entry = find(where, run) if run else next(entries(where), None)
+        if entry is None:
+            raise UsageError(f"there is no run in {where} yet")
         refuse_names(entry.path, entry.run)
         rebuilt = rebuild(entry.path, entry.run, Plugins())
         answer = _answer(rebuilt)

@@ -149,17 +149,24 @@ def reasons_of_events(journal: Journal, run: str) -> list[Reason]:
 
 
 def _remedy(reason: Reason, settings: Mapping[str, Any]) -> str:
-    """Return what to do, by the code; for a model behind a server, what to do about that."""
+    """Return what to do, by the code; for a model behind a server, or a script in its place, what to do about that."""
     # The usual remedy is about an engine in this process.
+    if _is_scripted(settings) and reason.code in ("engine-error", "rejected"):
+        return f"the script says so: change the replies in {settings.get('script') or 'it'}"
     if reason.code == "engine-error" and settings.get("base_url"):
         return f"the server says so: see its own log; `plait doctor --base-url {settings['base_url']}` asks it again"
     return REMEDIES.get(reason.code, ("", ()))[0]
 
 
+def _is_scripted(settings: Mapping[str, Any]) -> bool:
+    """Return whether replies of a file stood in for a model."""
+    return settings.get("worker", "scripted" if "script" in settings else "") == "scripted"
+
+
 def _checks(causes: Sequence[Reason], settings: Mapping[str, Any]) -> Iterator[Check]:
     """Yield the checks that look at the usual causes, as they are now, on this machine with the run's settings."""
     wanted = {name for reason in causes for name in REMEDIES.get(reason.code, ("", ()))[1]}
-    if not wanted:
+    if not wanted or _is_scripted(settings):  # a script needs nothing of this machine
         return
     kept = {name: value for name in ("model", "worker", "base_url", "engines") if (value := settings.get(name))}
     try:

@@ -235,9 +235,9 @@ def test_the_commands_say_what_is_there_and_what_is_not(plait):
     for words in (("cancel", "abc"), ("watch",), ("pause",), ("prune", "abc", "x"), ("limit", "abc", "width", "2")):
         done = plait("runs", *words)
         assert done.code == 2 and "plait runs top" in done.err
-    for words in (("show",), ("resume",)):
-        done = plait("runs", *words)
-        assert done.code == 2 and "no run is under way: name one that `plait runs list` shows" in done.err
+    for word, says in (("show", "there is no run in"), ("resume", "no run is under way: name one that `plait runs")):
+        done = plait("runs", word)
+        assert done.code == 2 and says in done.err
     assert "none is open" in plait("runs", "answer", "abc:x?1", "yes").err
     assert "asks 0 questions" in plait("runs", "answer", "abc", "yes").err
 
