@@ -10,8 +10,8 @@ bytes through) and (c) `plait serve` in front of it (worker `http`), in turns wi
 upstream is a process of its own that streams a chat completion of 32 tokens, 20 ms apart. Reported: the time added at
 p50 and p99, and c's over b's, by round; and the CPU time of either proxy for a request, which a busy machine spoils
 less. `token`: the CPU time of either proxy for one more token of an answer, the difference of long and short answers.
-`clients`: 256 and 500 at once, before either. `memory`: the server over a scripted worker, its resident memory over the
-requests, and the slope in bytes a request of the second half.
+`clients`: 256 and 500 at once, before either, in turns. `memory`: the server over a scripted worker, its resident
+memory over the requests, and the slope in bytes a request of the second half.
 """
 
 from __future__ import annotations
@@ -217,17 +217,30 @@ def token(rounds: int, clients: int = 16, short: int = 16, long: int = 272) -> N
         print(f"token: {statistics.median(ratios):.2f}x a pass-through's ({min(ratios):.2f}–{max(ratios):.2f})")
 
 
-def crowd(clients: int, each: int = 4) -> None:
-    """Print the times of many clients at once, before a pass-through and before plait."""
-    with app("upstream_app") as (up, _), app("pass_app", UPSTREAM=up) as (bare, _), plait("--upstream", up) as (own, _):
-        for name, url in (("pass-through", bare), ("plait", own), ("pass-through", bare), ("plait", own)):
-            began = time.perf_counter()
-            times, failed = asyncio.run(burst(url, clients, each, BODY))
-            seconds = time.perf_counter() - began
-            print(
-                f"{name}, {clients} clients at once, {len(times)} requests in {seconds:.1f} s: {failed} failed, "
-                f"p50 {at(times, 0.5) * 1e3:.0f} ms, p99 {at(times, 0.99) * 1e3:.0f} ms", flush=True
-            )  # fmt: skip
+def crowd(clients: int, rounds: int, each: int = 4) -> None:
+    """Print the times of many clients at once and the CPU time of a request, before a pass-through and before plait,
+    in turns, and how the two compare by round. Both are asked a little first: what they import late is not of these."""
+    with app("upstream_app") as (up, _), app("pass_app", UPSTREAM=up) as bare, plait("--upstream", up) as own:
+        for url, _ in (bare, own):
+            asyncio.run(burst(url, 16, 2, BODY))
+        ratios: dict[str, list[float]] = {"p50": [], "p99": [], "CPU": []}
+        for number in range(rounds):
+            figures: dict[str, dict[str, float]] = {}
+            for url, pid in (bare, own) if number % 2 == 0 else (own, bare):
+                before, began = cpu(pid), time.perf_counter()
+                times, failed = asyncio.run(burst(url, clients, each, BODY))
+                seconds, spent = time.perf_counter() - began, (cpu(pid) - before) / len(times)
+                figures[url] = {"p50": at(times, 0.5), "p99": at(times, 0.99), "CPU": spent}
+                print(
+                    f"{'plait' if url == own[0] else 'pass-through'}, {clients} clients at once, {len(times)} requests "
+                    f"in {seconds:.1f} s: {failed} failed, p50 {figures[url]['p50'] * 1e3:.0f} ms, "
+                    f"p99 {figures[url]['p99'] * 1e3:.0f} ms, CPU a request {spent * 1e3:.1f} ms", flush=True
+                )  # fmt: skip
+            for name, found in ratios.items():
+                found.append(figures[own[0]][name] / figures[bare[0]][name])
+        for name, found in ratios.items():
+            print(f"{clients} clients, {name}: {statistics.median(found):.2f}x a pass-through's "
+                  f"({min(found):.2f}–{max(found):.2f})", flush=True)  # fmt: skip
 
 
 def cpu(pid: int) -> float:
@@ -271,6 +284,6 @@ def main() -> None:
         token(given.rounds)
     if given.only in (None, "clients"):
         for clients in (256, 500):
-            crowd(clients)
+            crowd(clients, given.rounds)
     if given.only in (None, "memory"):
         memory(given.requests)

@@ -6,13 +6,14 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import IO, Any
 
@@ -152,8 +153,9 @@ def checked(
 
 def table(
     environments: Path | None, base: str, model: str, only: Sequence[str] = (), real: bool = False, at_once: int = 1
-) -> list[Row]:
-    """Return a row for each check, made against an upstream and through plait; so many clients at once."""
+) -> Iterator[list[Row]]:
+    """Yield the rows of a client, one for each check, made against an upstream and through plait; so many clients ask
+    side by side."""
     names = clients(only)
     with contextlib.ExitStack() as stack:
         served = stack.enter_context(plait(base))
@@ -172,8 +174,12 @@ def table(
                 for two in [through.get(name, {"problem": "was not run"})]
             ]
 
-        with ThreadPoolExecutor(at_once) as side_by_side:
-            return [row for rows in side_by_side.map(rows_of, names) for row in rows]
+        side_by_side = ThreadPoolExecutor(at_once)
+        try:
+            for done in as_completed([side_by_side.submit(rows_of, client) for client in names]):
+                yield done.result()
+        finally:
+            side_by_side.shutdown(wait=False, cancel_futures=True)
 
 
 def other(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
@@ -181,6 +187,14 @@ def other(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
     pairs = zip(one.get("texts", ()), two.get("texts", ()), strict=False)
     differ = [] if one["problem"] else [(direct, through) for direct, through in pairs if direct != through]
     return f"another text: {differ[0][1]!r} and not {differ[0][0]!r}" if differ else ""
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Print rows."""
+    for row in rows:
+        mark = "BROKEN" if row.broken else "ok" if not row.through else "both differ" if row.direct else ""
+        sys.stdout.write(f"{mark:12} {row.client:16} {row.check:44} {row.direct[:80]} | {row.through[:300]}\n")
+    sys.stdout.flush()
 
 
 def main() -> int:
@@ -194,6 +208,7 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=1, help="clients that ask side by side")
     parser.add_argument("--write", action="store_true", help="keep the rows, and make the page of them")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers are ended, too
     # clients run in another folder
     environments = None if given.environments is None else given.environments.absolute()
     with contextlib.ExitStack() as stack:
@@ -202,16 +217,16 @@ def main() -> int:
             base = stack.enter_context(vllm(given.real, given.model))
         else:
             base = given.upstream or stack.enter_context(upstream())
-        rows = table(environments, base, given.model, given.only, real, given.at_once)
-    for row in rows:
-        mark = "BROKEN" if row.broken else "ok" if not row.through else "both differ" if row.direct else ""
-        sys.stdout.write(f"{mark:12} {row.client:16} {row.check:44} {row.direct[:80]} | {row.through[:300]}\n")
+        rows = list[Row]()
+        for told in table(environments, base, given.model, given.only, real, given.at_once):
+            rows += told
+            show(told)
+            if given.write:
+                page.kept(told, real)
     broken, wrong = sum(row.broken for row in rows), sum(row.wrong for row in rows)
     sys.stdout.write(
         f"{len(rows)} checks; {broken} pass direct and fail through plait, {wrong} of them without a reason\n"
     )
-    if given.write:
-        page.kept(rows, real)
     return 1 if wrong else 0
 
 

@@ -15,7 +15,7 @@ pytest.importorskip("uvicorn")
 
 def test_the_openai_client_gets_through_plait_what_it_gets_direct() -> None:
     with upstream() as base:
-        rows = table(None, base, "q", ["openai_python"])
+        (rows,) = table(None, base, "q", ["openai_python"])
     assert len(rows) > 25 and sum(not row.direct for row in rows) > 20, "the checks run"
     assert not [(row.check, row.through) for row in rows if row.wrong]
 

@@ -44,8 +44,11 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 def show(
     run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run's id or its beginning; if left out, the only one that is under "
-                            "way, else the newest.")
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A run's id or its beginning; if left out, the only one that is under way, else the newest.",
+        ),
     ] = "",
     place: Place = None,
     allowed: Allow = None,
