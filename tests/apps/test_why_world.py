@@ -9,6 +9,8 @@ import logging
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -245,6 +247,24 @@ def test_a_full_disk(process: Any, script: str) -> None:
     assert "runs are not written down" in err and "check space" in err and "state" in err, err
 
 
+@pytest.mark.parametrize("kib", [8, 64, 120])
+def test_a_disk_that_is_full(kib: int, tmp_path: Path, root: Path, script: str) -> None:
+    """A disk of a few KiB: it is full at the start, or in the middle of a run."""
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("only the superuser makes a disk")
+    (tmp_path / "disk").mkdir()
+    command = (
+        f"mount -t tmpfs -o size={kib}k none {tmp_path}/disk && XDG_STATE_HOME={tmp_path}/disk exec {sys.executable} "
+        f"-m plait.apps.main run What? --script {script} --planner sample:n=8"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"}
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", command], env=environment, capture_output=True, text=True, check=False
+    )
+    assert "cannot be used: " in done.stderr and "check space" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_an_mcp_server_that_ends(plait: Plait, script: str) -> None:
     out = told(plait, plait("run", "What?", "--script", script, "--mcp", "false"))
     assert "the MCP server 'false' cannot be used" in out
@@ -288,3 +308,35 @@ def test_an_actor_that_is_killed(process: Any, plait: Plait, tmp_path: Path) -> 
     assert running.returncode == 1 and "more: plait why" in err, err
     out = plait("why", err.partition("more: plait why ")[2].split()[0]).out
     assert "1 step (a): the same prompt or call was running each time that its worker died" in out, out
+
+
+KILLED = """
+import os, signal, sys, threading, time
+from plait import Orchestrator
+from plait.workers.ray import RayWorker
+
+options = {"model": sys.argv[1], "slots": 4, "kv_cache_memory_bytes": 32 << 20, "threads": 1}
+worker = RayWorker(options=options, start_timeout=300.0, restarts=0)
+
+def kill():
+    while not worker._live:
+        time.sleep(0.01)
+    os.kill(worker.pid, signal.SIGKILL)
+
+with Orchestrator(workers=[worker]) as plait:
+    threading.Thread(target=kill).start()
+    answer = plait.run("w1 w2 w3", planner="single:answer.max_tokens=400")
+print("RUN", answer.run, answer.status)
+"""
+
+
+@pytest.mark.engine
+def test_an_engine_s_actor_that_is_killed(plait: Plait, tmp_path: Path, root: Path) -> None:
+    (tmp_path / "killed.py").write_text(KILLED)
+    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"}
+    command = [sys.executable, str(tmp_path / "killed.py"), str(build(tmp_path / "model"))]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    run, status = done.stdout.partition("RUN ")[2].split()
+    out = plait("why", run).out
+    assert status == "failed" and "engine-0" in out and "died" in out and "\u2192 " in out, out

@@ -15,7 +15,9 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from tests.workers.vllm_server import vllm_process
 
 from . import page
 from .rows import Row
@@ -50,22 +52,22 @@ def upstream() -> Iterator[str]:
 def vllm(folder: str, model: str) -> Iterator[str]:
     """Start `vllm serve` with a real model, and return its address. It decodes greedily unless it is asked not to, so
     that what is said direct can be compared with what is said through plait."""
-    port = free_port()
     greedy = json.dumps({"temperature": 0, "max_new_tokens": 32})
-    # The command `vllm` asks for the version of a package `vllm`, which the build for CPUs does not have.
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", folder, "--port", str(port)]
-    command += ["--served-model-name", model, "--dtype", "float32", "--max-model-len", "8192", "--max-num-seqs", "32"]
-    command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--override-generation-config", greedy]
-    command += ["--chat-template", str(HERE / "chat_template.jinja"), "--host", "127.0.0.1", "--enforce-eager"]
-    with (ROOT / "build" / "vllm.log").open("w") as log, started(command, log) as child:
+    settings = {
+        "override-generation-config": greedy, "chat-template": HERE / "chat_template.jinja", "dtype": "float32",
+        "tool-call-parser": "hermes", "max-model-len": 8192, "kv-cache-memory-bytes": 1 << 30,
+    }  # fmt: skip
+    log = ROOT / "build" / "vllm.log"
+    log.parent.mkdir(exist_ok=True)
+    with vllm_process(Path(folder), model, log, "--enable-auto-tool-choice", **settings) as (base, process):
         while True:
             with contextlib.suppress(OSError):
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+                urllib.request.urlopen(f"{base}/health", timeout=5).close()
                 break
-            if child.poll() is not None:
-                raise RuntimeError("`vllm serve` did not start: see build/vllm.log")
+            if process.poll() is not None:
+                raise RuntimeError(f"`vllm serve` did not start: see {log}")
             time.sleep(0.5)
-        yield f"http://127.0.0.1:{port}/v1"
+        yield f"{base}/v1"
 
 
 @contextlib.contextmanager
@@ -99,9 +101,9 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def started(command: Sequence[str], out: IO[str] | int = subprocess.PIPE) -> Iterator[subprocess.Popen[str]]:
+def started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     """Start a server, and end it."""
-    with subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, text=True) as child:
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
         try:
             yield child
         finally:
