@@ -157,8 +157,8 @@ class Body(FormFields):
         return False
 
     def _told(self) -> list[tuple[str, Any]]:
-        extra = self.model_extra or {}
-        declared = ((name, getattr(self, name)) for name in type(self).model_fields if name in self.model_fields_set)
+        extra, given = self.model_extra or {}, self.model_fields_set
+        declared = ((name, getattr(self, name)) for name in type(self).model_fields if name in given)
         return [(name, value) for name, value in (*declared, *extra.items()) if tells(name, value)]
 
     def _request(

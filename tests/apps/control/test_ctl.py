@@ -229,15 +229,16 @@ async def test_limits_of_a_run_and_slots_change_while_it_runs_and_the_journal_re
     assert [event.kind for event in Journal(journal).events()].count("limited") == 3
 
 
-def test_the_commands_say_what_is_there_and_what_is_not(plait):
+def test_the_commands_say_what_is_there_and_what_is_not(plait, tmp_path):
     assert plait("runs", "top", "--once", "--json").json == {"processes": [], "runs": []}
     assert plait("runs", "top", "--once").out.startswith("0 runs")
     for words in (("cancel", "abc"), ("watch",), ("pause",), ("prune", "abc", "x"), ("limit", "abc", "width", "2")):
         done = plait("runs", *words)
         assert done.code == 2 and "plait runs top" in done.err
-    for word, says in (("show", "there is no run in"), ("resume", "no run is under way: name one that `plait runs")):
-        done = plait("runs", word)
-        assert done.code == 2 and says in done.err
+    done = plait("runs", "resume")
+    assert done.code == 2 and "no run is under way: name one that `plait runs list` shows" in done.err
+    done = plait("runs", "show", "--from", tmp_path)
+    assert done.code == 2 and "there is no run in" in done.err
     assert "none is open" in plait("runs", "answer", "abc:x?1", "yes").err
     assert "asks 0 questions" in plait("runs", "answer", "abc", "yes").err
 
