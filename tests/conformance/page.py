@@ -80,7 +80,7 @@ def page(rows: Sequence[Row], real: Sequence[Row]) -> str:
     """Return the text of the page."""
     more = sum(bool(row.direct and not row.through) for row in rows)
     text = HEAD + table(rows) + (ALSO.format(count=more) if more else "") + told(rows)
-    return text + HEAD_REAL + table(real) + told(real) + NOTE
+    return text + (HEAD_REAL + table(real) + told(real) if real else "") + NOTE
 
 
 def table(rows: Sequence[Row]) -> str:
