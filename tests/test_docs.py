@@ -64,6 +64,13 @@ def test_the_reference_is_what_the_docstrings_say() -> None:
         assert str(ROOT) not in text
 
 
+def test_the_reference_s_command_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        _tool().main(["--help"])
+    assert not list(tmp_path.iterdir()), "and writes nothing"
+
+
 def test_the_reference_has_every_public_name_and_plugin() -> None:
     import plait
     from plait import core

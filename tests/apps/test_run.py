@@ -198,3 +198,8 @@ def test_how_the_answer_is_generated_is_said_on_the_command(plait, script, tmp_p
     ops = [step["op"] for step in plan["plan"]["steps"] if step["op"]["kind"] == "think"]
     assert {op["thinking"] for op in ops} == {"off"}
     assert {(op["sampling"]["temperature"], op["sampling"]["top_p"]) for op in ops} == {(0.3, 0.9)}
+
+
+def test_why_an_answer_came_is_said_once(plait, script):
+    done = plait("run", "six?", "--script", script("Answer: 6"), "--planner", "sample:n=3", "--explain")
+    assert done.out.count("3 of 3 votes") == 1 and "sample-2 done" in done.out

@@ -35,10 +35,10 @@ NO_TOOLS = "a server of models has no tools"
 
 
 def clients(only: Sequence[str] = ()) -> list[str]:
-    """Return the names of the clients that there are."""
+    """Return the names of the clients that there are, or of those of them that are named, in their order."""
     files = [path for path in sorted((HERE / "clients").iterdir()) if path.suffix in (".py", ".mjs")]
     names = [path.stem for path in files if path.stem != "__init__"]
-    return [name for name in names if not only or name in only]
+    return [name for name in only if name in names] if only else names
 
 
 @contextlib.contextmanager
