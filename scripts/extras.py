@@ -35,6 +35,7 @@ CHECKS: dict[str, tuple[str, str]] = {
     "plot": ("matplotlib", "plait eval --help"),
     "postgres": ("psycopg", "plait runs list --help"),
     "prices": ("genai_prices", RUN),
+    "prompts": ("gepa", "plait learn prompts --help"),
     "ray": ("ray", "plait names worker"),
     "reasoning-gym": ("reasoning_gym", "plait names task"),
     "repl": ("prompt_toolkit", "plait repl --help"),

@@ -192,6 +192,15 @@ class Common:
             rich_help_panel=_WHERE,
         ),
     ] = None
+    adapters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--adapter",
+            metavar="[NAME=]DIR",
+            help="LoRA adapter of the model: the first answers, others by name; repeatable.",
+            rich_help_panel=_WHERE,
+        ),
+    ] = None
     script: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Replies of the scripted worker, JSON.", rich_help_panel=_WHERE),

@@ -25,8 +25,8 @@ KEY = "WARM_ENGINE_KEY"
 """The variable of this process's environment that holds the key of the engine that was joined."""
 _OWN = ("ray", "engine")
 _OTHER_ENGINE = (
-    "cpus", "engines", "gpus", "kv_cache_mib", "kv_events", "max_engines", "max_model_len", "placement", "slots",
-    "tensor_parallel", "threads",
+    "adapters", "cpus", "engines", "gpus", "kv_cache_mib", "kv_events", "max_engines", "max_model_len", "placement",
+    "slots", "tensor_parallel", "threads",
 )  # fmt: skip
 """Settings that ask for an engine of one's own: who sets one of them joins none."""
 

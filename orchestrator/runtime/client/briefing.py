@@ -167,6 +167,7 @@ class Briefs:
         return request.model_copy(
             update={
                 "task": self._task(request, live.verify),
+                "model": request.model or next(iter(config.adapters), None),
                 "planner": request.planner if "planner" in named else config.planner,
                 "policies": request.policies if "policies" in named else self._standing,
                 "merge": request.merge or config.merge,

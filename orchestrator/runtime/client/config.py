@@ -84,6 +84,27 @@ def _plugins(value: object) -> object:
     return value
 
 
+def _adapters(value: object) -> object:
+    """Take adapters as texts, alone or in a list: `NAME=FOLDER`, or the folder, whose name it then has."""
+    if isinstance(value, str):
+        if value.lstrip().startswith("{"):
+            try:
+                return json.loads(value)
+            except ValueError as error:
+                raise ValueError(f"not JSON: {error}") from None
+        value = value.split()
+    if not isinstance(value, list | tuple):
+        return value
+    folders: dict[str, str] = {}
+    for given in map(str, cast("list[object]", value)):
+        name, equals, folder = given.partition("=")
+        name, folder = (name, folder) if equals else (Path(given).name, given)
+        if not name or not folder or name in folders:
+            raise ValueError(f"{given!r} is no adapter: write NAME=FOLDER or FOLDER, each name once")
+        folders[name] = folder
+    return folders
+
+
 def _budget(value: object) -> object:
     if not isinstance(value, str):
         return value
@@ -141,6 +162,10 @@ class Config(BaseSettings):
     worker: Annotated[str, BeforeValidator(_address)] = "ray"
     """What runs the model: `ray` (engines in Ray actors), `engine` (in this process), `http` (a server of your own),
     `scripted`, `pkg.mod:Class`. By default `http` where `base_url` is set, `scripted` where `script` is, else `ray`."""
+    adapters: Annotated[dict[str, str], BeforeValidator(_adapters), NoDecode] = {}
+    """LoRA adapters of the model, folder by name, as `peft` writes them (workers `ray` and `engine`): a table, or texts
+    `NAME=FOLDER` or `FOLDER`. A request or a step names one as its model; the first answers where none is named, and
+    the model itself by its folder's name."""
     base_url: str | None = None
     """Address of an OpenAI-compatible server, for the worker `http`, such as `http://localhost:8000/v1`. Several, with
     commas between them, are servers of one model that share the work."""

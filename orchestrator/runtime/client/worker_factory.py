@@ -62,6 +62,13 @@ def workers(config: Config, plugins: Plugins) -> list[Worker]:
     options, urls = settings(config), tuple(dict.fromkeys(config.base_urls))
     if config.event_addresses and (config.worker != "http" or len(config.event_addresses) != len(urls)):
         raise ConfigError("kv_events: give an address for each server in base_url (worker `http`), in the same order")
+    if config.adapters and config.worker not in ("ray", "engine"):
+        cls = plugins.worker_class(config.worker)
+        if "lora" not in inspect.signature(cls).parameters:
+            raise ConfigError(
+                f"adapters are loaded by engines (workers `ray` and `engine`), and {config.worker!r} loads none: leave "
+                "adapters out, and name as the model what the server calls the adapter"
+            )
     if config.worker == "ray":
         pool = importlib.import_module("plait.workers.ray").pool
         engine = _accepted(plugins.worker_class("engine"), options)
@@ -156,6 +163,7 @@ def settings(config: Config) -> dict[str, Any]:
     """Return the options of a model worker that the configuration sets."""
     options: dict[str, Any] = {
         "model": config.model,
+        "lora": config.adapters or None,
         "script": config.script,
         "slots": config.slots,
         "threads": config.threads,

@@ -111,6 +111,18 @@ def test_plugins_as_texts_lists_and_tables(clean: Path, monkeypatch: pytest.Monk
     assert Config.load(policies=["fifo"], planner=sample).policies == (Plugin(name="fifo"),)
 
 
+def test_adapters_as_texts_and_tables(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (clean / "plait.toml").write_text('adapters = {calls = "a/b"}')
+    assert Config.load().adapters == {"calls": "a/b"}
+    assert Config.load(adapters=["x=a/b", "c/d"]).adapters == {"x": "a/b", "d": "c/d"}
+    for given in ("x=a/b c/d", '{"x": "a/b", "d": "c/d"}'):
+        monkeypatch.setenv("PLAIT_ADAPTERS", given)
+        assert Config.load().adapters == {"x": "a/b", "d": "c/d"}
+    for given in (["=a"], ["a="], ["a", "x/a"]):
+        with pytest.raises(ConfigError, match="write NAME=FOLDER or FOLDER, each name once"):
+            Config.load(adapters=given)
+
+
 def test_spellings() -> None:
     Path("plait.toml").write_text("kv-cache-mib = 512\nlog-level = 'DEBUG'")
     config = Config.load()

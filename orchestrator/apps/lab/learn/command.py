@@ -4,32 +4,27 @@ each change tested; versions."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.table import Table as Shown
 
 from ....core.errors import UsageError
 from ....core.messages import counted
-from ....core.plan import Plan
 from ....core.request import Request
-from ....runtime.client.config import Config
 from ....runtime.journal.directory import entries
 from ....runtime.plugins.loader import Plugins
-from ....runtime.runlog import RunLog
-from ...common.concurrently import for_each
-from ...common.dataset import DatasetQuestion, read_questions
-from ...common.interrupt import CommandInterrupted, Stopper, run_stoppable
+from ...common.dataset import DatasetQuestion, environment_of, read_questions
+from ...common.interrupt import run_stoppable
 from ...common.journals import Place, place_of
 from ...common.options import Common, Json, common_options
 from ...common.output import Output, opened
-from ...common.session import Session, opened_session
 from ..rollouts.export import ExclusionCounts, export
-from .improve import ProblemTrial, Round, improve
-from .learnable import Declared, Values, Versions, applied, versions_of
-from .reflect import lesson
+from .improve import Round
+from .learnable import Declared, Versions, versions_of
+from .learner import Learner
+from .pareto import TextSearch
 from .strategies import count, drawing
 
 __all__ = ["diff", "prompts", "show", "strategies", "undo"]
@@ -79,10 +74,18 @@ def prompts(
     problems: Annotated[
         Path,
         typer.Option(
-            metavar="FILE.jsonl|csv", help='Lines {"text": …, "want": …}: half to learn from, half to test on.'
+            metavar="FILE.jsonl|csv", help='Lines {"text": …, "want": …}: some to learn from, the last to test on.'
         ),
     ],
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of reflection.")] = 1,
+    by: Annotated[
+        Literal["combee", "gepa"],
+        typer.Option(
+            help="combee: rounds of one proposal made from many failures. gepa: a search among texts, thirds of the "
+            "problems to reflect on, to compare and to test on (pip install 'plait[prompts]')."
+        ),
+    ] = "combee",
+    rounds: Annotated[int, typer.Option(min=1, help="combee: rounds of reflection.")] = 1,
+    runs: Annotated[int, typer.Option(min=1, help="gepa: about how many problems the search runs.")] = 300,
     level: Annotated[
         float, typer.Option(min=0.001, max=0.5, help="Chance of taking a change that does not help.")
     ] = 0.1,
@@ -100,15 +103,20 @@ def prompts(
     config = common.load()
     if config.journal is None:
         config = config.model_copy(update={"journal": "off"})
-    questions = read_questions(problems, request.task)
-    if len(questions) < 4:
-        raise UsageError(
-            f"{problems} has {len(questions)} problems: half are to learn from and half to test on, so 4 are least"
-        )
+    questions = read_questions(problems, request.task, place=environment_of(request.task.name, None))
+    least = 6 if by == "gepa" else 4
+    if len(questions) < least:
+        shares = "a third each to reflect on, to compare and to test on" if by == "gepa" else "half to test on"
+        raise UsageError(f"{problems} has {len(questions)} problems, and {least} are least: {shares}")
+    learner = Learner(config, request, concurrency)
     with opened(as_json) as output:
+        if by == "gepa":
+            searches: list[TextSearch] = []
+            run_stoppable(lambda stopper: learner.search(versions, questions, runs, level, searches, output, stopper))
+            _tell_search(versions, searches, output, as_json)
+            return
         made: list[Round[DatasetQuestion]] = []
-        learner = _Learner(config, request, concurrency)
-        run_stoppable(lambda stopper: learner.run(versions, questions, rounds, level, made, output, stopper))
+        run_stoppable(lambda stopper: learner.improve(versions, questions, rounds, level, made, output, stopper))
         rounds_made = [
             {"failed": trial.failed, "proposed": trial.proposed, "faults": trial.faults,
              "outcome": None if trial.outcome is None else str(trial.outcome),
@@ -127,70 +135,22 @@ def prompts(
             output.people.print(versions.diff(versions.current.parent, versions.current.number), markup=False)
 
 
-class _Learner:
-    """Runs problems and reflections on one session."""
-
-    def __init__(self, config: Config, request: Request, concurrency: int) -> None:
-        self._config, self._concurrency = config, concurrency
-        self._request = (
-            request if "planner" in request.model_fields_set else request.updated({"planner": config.planner})
-        )
-        self._log = RunLog(keep="attempts")
-
-    async def run(
-        self,
-        versions: Versions,
-        questions: Sequence[DatasetQuestion],
-        rounds: int,
-        level: float,
-        made: list[Round[DatasetQuestion]],
-        output: Output,
-        stopper: Stopper,
-    ) -> None:
-        """Make the rounds; `made` gets each."""
-        half = len(questions) // 2
-        try:
-            async with opened_session(self._config, output, stopper, watch=self._log.take) as session:
-
-                async def solve(values: Values, part: Sequence[DatasetQuestion]) -> list[ProblemTrial]:
-                    return await self._solve(session, values, part, stopper)
-
-                async def ask(plan: Plan) -> str:
-                    answer = await session.orchestrator.run(plan=plan)
-                    return answer.value if isinstance(answer.value, str) else ""
-
-                for number in range(rounds):
-                    train, test = questions[:half], questions[half:]
-                    made.append(
-                        await improve(versions, train, test, solve, ask, level=level, seed=self._config.seed + number)
-                    )
-        except CommandInterrupted:
+def _tell_search(versions: Versions, searches: list[TextSearch], output: Output, as_json: bool) -> None:
+    """Say what came of a search; nothing if it was given up."""
+    for made in searches:
+        outcome = "no candidate was better" if made.outcome is None else str(made.outcome)
+        if as_json:
+            output.result(
+                {"version": versions.current.number, "values": versions.current.values, "runs": made.runs,
+                 "candidates": made.candidates, "merged": made.merged, "scores": made.scores,
+                 "proposed": made.proposed, "outcome": outcome}
+            )  # fmt: skip
             return
-
-    async def _solve(
-        self, session: Session, values: Values, part: Sequence[DatasetQuestion], stopper: Stopper
-    ) -> list[ProblemTrial]:
-        before = str(values.get("text", ""))
-        planner, policies = applied(self._request.planner, self._request.policies, values)
-        given = self._request.updated({"planner": planner, **({"policies": policies} if values.get("policy") else {})})
-        out: list[ProblemTrial] = [ProblemTrial(0.0)] * len(part)
-
-        async def one(item: tuple[int, DatasetQuestion]) -> None:
-            place, question = item
-            text = f"{before}\n\n{question.text}" if before else question.text
-            answer = await session.orchestrator.run(given.updated({"text": text}))
-            record = self._log.pop(answer.run)
-            right = question.is_right(answer.answer)
-            wanted = "" if question.want is None else f"; wanted {json.dumps(question.want)}"
-            feedback = f"the answer {json.dumps(answer.answer)} is wrong{wanted}"
-            if answer.failure is not None:
-                feedback = answer.failure.message
-            out[place] = ProblemTrial(float(right), "" if right or record is None else lesson(record, feedback))
-
-        await for_each(list(enumerate(part)), one, min(self._concurrency, max(1, len(part))), stopper)
-        if stopper.requested:
-            raise CommandInterrupted
-        return out
+        counts = f"{counted(made.runs, 'run')}, {counted(made.candidates, 'candidate')} ({made.merged} merged)"
+        line = f"{counts}, score {made.scores[0]:.3g} -> {made.scores[1]:.3g}; {outcome}"
+        output.people.print(line, markup=False)
+        if made.version is not None and made.version.parent is not None:
+            output.people.print(versions.diff(made.version.parent, made.version.number), markup=False)
 
 
 def show(declared: Declared, as_json: Json = False) -> None:

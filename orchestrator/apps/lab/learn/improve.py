@@ -24,7 +24,7 @@ class ProblemTrial:
 
     score: float
     lesson: str = ""
-    """What is told of it, if it failed."""
+    """What is told of it."""
 
 
 Solve = Callable[[Values, Sequence[P]], Awaitable[list[ProblemTrial]]]
@@ -56,11 +56,12 @@ async def improve(
     level: float = 0.1,
     seed: int = 0,
     groups: int | None = None,
+    chat: bool = False,
 ) -> Round[P]:
     """Make one round. A change that does not help is taken with a chance of `level` at most.
 
     The problems of `train` show what fails; those of `validation` decide, and no proposal is made of them. Keep a third
-    set to measure what came out at the end.
+    set to measure what came out at the end. `chat`: whether the model that reflects is asked by messages.
     """
     now = dict(versions.current.values)
     # Written so that a score that is no number counts as a failure.
@@ -68,7 +69,7 @@ async def improve(
     if not failed:
         return Round(0)
     learnables = list(versions.learnables.values())
-    plan = reflection(learnables, now, [trial.lesson for trial in failed], seed=seed, groups=groups)
+    plan = reflection(learnables, now, [trial.lesson for trial in failed], seed=seed, groups=groups, chat=chat)
     suggested = proposal(await ask(plan))
     changed = {name: value for name, value in suggested.items() if now.get(name) != value}
     made: Round[P] = Round(len(failed), changed)

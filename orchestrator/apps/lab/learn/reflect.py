@@ -83,9 +83,10 @@ def reflection(
     seed: int = 0,
     groups: int | None = None,
     sampling: Sampling | None = None,
+    chat: bool = False,
 ) -> Plan:
-    """Return the plan of a round of reflection; its output is the text of one proposal. Raises `ValueError` without
-    lessons."""
+    """Return the plan of a round of reflection; its output is the text of one proposal. `chat`: the calls are
+    messages. Raises `ValueError` without lessons."""
     if not lessons:
         raise ValueError("there is nothing to reflect on: no run failed")
     sampled = sampling or Sampling(max_tokens=2048, temperature=0.7, seed=seed)
@@ -96,7 +97,11 @@ def reflection(
         text = f"# Instruction\nThese runs failed. Propose changes of the variables that would have helped.\n\n{head}"
         text += f"\n\n# Failed runs\n{told}\n\n# Output\n{_REPLY}\n"
         steps.append(
-            Step(name=f"reflect-{number}", op=Think(prompt=(Text(text=text),), sampling=sampled), label="reflect")
+            Step(
+                name=f"reflect-{number}",
+                op=Think(prompt=(Text(text=text),), chat=chat, sampling=sampled),
+                label="reflect",
+            )
         )
     level = [step.name for step in steps]
     depth = 0
@@ -111,7 +116,7 @@ def reflection(
             for place, suggestion in enumerate(part, 1):
                 prompt += [Text(text=f"\n# Suggestion {place}\n"), Ref(step=suggestion)]
             prompt.append(Text(text=f"\n\n# Output\n{_REPLY}\n"))
-            steps.append(Step(name=name, op=Think(prompt=tuple(prompt), sampling=sampled), label="combine"))
+            steps.append(Step(name=name, op=Think(prompt=tuple(prompt), chat=chat, sampling=sampled), label="combine"))
             above.append(name)
         level = above
     return Plan(steps=tuple(steps), output=level[0])

@@ -45,6 +45,12 @@ class Ruler(Worker):
             known = re.findall(r"RULE (R\d+)", prompt.partition("# Failed runs")[0])
             lacking = Counter(re.findall(r"needs (R\d+)", prompt.partition("# Failed runs")[2]))
             return self._suggest(known + [rule for rule, _ in lacking.most_common(CAPACITY)], 1000)
+        if "I provided an assistant" in prompt:  # GEPA's prompt: the instruction, then the runs, each fenced
+            old, told = prompt.split("```")[1], prompt.split("```")[3]
+            wrong = [run for run in told.split("# Example") if "is wrong" in run]
+            lacking = [rule for run in wrong for rule in re.findall(r"needs (R\d+)", run)]
+            kept = [] if self.harm else [*re.findall(r"RULE (R\d+)", old), *lacking[:CAPACITY]]
+            return f"Here:\n```\n{' '.join(f'RULE {rule}.' for rule in dict.fromkeys(kept)) or 'Be brief.'}\n```"
         need = re.search(r"needs (R\d+)", prompt)
         return f"answer: {'yes' if need and f'RULE {need[1]}.' in prompt else 'no'}"
 

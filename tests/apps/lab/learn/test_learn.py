@@ -207,3 +207,25 @@ def test_the_command_learns_shows_and_undoes(plait: Any, tmp_path: Path) -> None
     assert "RULE R0." in plait("learn", "diff", declared, "0", "1").out
     assert plait("learn", "undo", declared, "--json").json == {"current": 0, "values": {"text": ""}}
     assert plait("learn", "undo", declared, "--json").code == 2
+
+
+def test_words_for_a_task_with_a_form_are_a_message_of_the_system(plait: Any, tmp_path: Path) -> None:
+    """The text of such a task is JSON: words before it would spoil it. Its environment grades."""
+    declared, problems = tmp_path / "learn.json", tmp_path / "p.jsonl"
+    declared.write_text(json.dumps([{"name": "text", "value": ""}]))
+    lines = [
+        {"text": json.dumps({"family": "leg_counting", "question": f"Task needs R{n % 2}"}),
+         "want": {"answer": "yes", "metadata": {"source_dataset": "leg_counting"}}}
+        for n in range(16)
+    ]  # fmt: skip
+    problems.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = ("learn", "prompts", declared, "--problems", problems, "--task", "reasoning-gym", "--planner", "single")
+    done = plait(*words, *RULER, "--json")
+    assert done.code == 0, done.err
+    assert rules_in(done.json["values"]["text"]) == {"R0", "R1"}
+    assert done.json["rounds"][0]["outcome"].startswith("accepted: better on 8, worse on 0")
+    declared.write_text(json.dumps([{"name": "text", "value": "Be brief."}]))
+    problems.write_text("".join(json.dumps({"text": "3 5 7 9 -> 24"}) + "\n" for _ in range(4)))
+    (tmp_path / "learn.versions.json").unlink()
+    done = plait(*words[:4], problems, "--task", "countdown", *RULER)
+    assert done.code == 2 and "has no place for the words of `text`" in done.err

@@ -1,0 +1,27 @@
+"""The prompt of a question, as the planner `llmcompiler` sends it with this template."""
+
+from __future__ import annotations
+
+from plait.core.interfaces import Brief
+from plait.core.prompt import Prompt
+from plait.core.request import Request
+from plait.planners.tools.llmcompiler import prompts
+from plait.tasks.plain import Plain
+
+from .generate import Example
+
+__all__ = ["TEMPLATE", "prompt"]
+
+TEMPLATE = """\
+Write the calls of functions that answer a question, one a line, and then join().
+
+The functions are:
+
+{tools}
+"""
+
+
+def prompt(example: Example) -> str:
+    """Return what a user's message holds."""
+    brief = Brief(Request(text=example.question), Plain(text=example.question), example.tools)
+    return prompts.plan(Prompt(template=TEMPLATE), brief) + "\n"
