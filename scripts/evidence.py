@@ -9,25 +9,36 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 from plait.core.messages import counted
 
 ROOT = Path(__file__).resolve().parents[1]
+EXPERIMENTS = ROOT / "experiments"
 QUICK: dict[str, tuple[str, ...]] = {
+    "arithmetic_sampling": ("--problems", "20", "--seed", "7"),
+    "bash_sql": ("--problems", "60", "--report"),
     "code_search": ("--problems", "200", "--seed", "1"),
+    "deadlines": ("--report",),
     "effort_limit": ("--problems", "8000", "--seed", "2"),
     "function_calls": ("--report",),
+    "masked_shapes": ("--problems", "40"),
     "public_traces": (),
     "repeated_sampling": ("--report",),
+    "scale": ("--problems", "150"),
+    "takeover": ("--problems", "160"),
     "tools_at_scale": ("--problems", "300", "--seed", "7"),
+    "votes_live": ("--problems", "15", "--seed", "11", "--report"),
 }
-"""Options of each. `--report` works the page out of the rows beside it."""
+"""Options of each. `--report` works the page out of the rows beside it; without it the page is run anew."""
+AT_ONCE = 2
 SHOWN = 9
 _NUMBER = r"([-+−]?\d[\d,]*(?:\.\d+)?)"
 _FIGURE = re.compile(rf"(?<![\w.]){_NUMBER}[^()|]{{0,9}}\({_NUMBER}(?:–| to ){_NUMBER}\)")
@@ -83,28 +94,32 @@ def _same(committed: str, remade: str) -> bool:
                for (_, low, high), (value, _, _) in zip(old, new, strict=True))  # fmt: skip
 
 
+def remade(name: str) -> bool:
+    """Remake a page, say what differs from the committed one, and return whether anything does."""
+    out, began = ROOT / "build" / "evidence" / name, time.monotonic()
+    shutil.rmtree(out, ignore_errors=True)  # rows of an earlier call would be taken for this one's
+    out.mkdir(parents=True)
+    command = [sys.executable, "-m", "experiments", name, *QUICK[name], "--out", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    took = f"({time.monotonic() - began:.0f} s)"
+    if done.returncode:
+        print(f"{name}: failed {took}: {done.stderr.strip()[-300:]}", flush=True)
+        return True
+    committed = (EXPERIMENTS / name / "README.md").read_text(encoding="utf-8")
+    changed = list(differences(committed, (out / "README.md").read_text(encoding="utf-8")))
+    lines = [f"{name}: {counted(len(changed), 'difference') if changed else 'as committed'} {took}"]
+    lines += [f"  {row}: committed {old}, remade {new}" for row, old, new in changed[:SHOWN]]
+    print("\n".join(lines), flush=True)
+    return bool(changed)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Remake the pages; return 1 if any differs."""
     parser = argparse.ArgumentParser(prog="make evidence", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"only these of {', '.join(QUICK)}")
     names = parser.parse_args(arguments).names or list(QUICK)
-    red = 0
-    for name in names:
-        out, began = ROOT / "build" / "evidence" / name, time.monotonic()
-        out.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "experiments", name, *QUICK[name], "--out", str(out)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        took = f"({time.monotonic() - began:.0f} s)"
-        if done.returncode:
-            print(f"{name}: failed {took}: {done.stderr.strip()[-300:]}")
-            red += 1
-            continue
-        committed = (ROOT / "experiments" / name / "README.md").read_text(encoding="utf-8")
-        changed = list(differences(committed, (out / "README.md").read_text(encoding="utf-8")))
-        red += bool(changed)
-        print(f"{name}: {counted(len(changed), 'difference') if changed else 'as committed'} {took}")
-        for row, old, new in changed[:SHOWN]:
-            print(f"  {row}: committed {old}, remade {new}")
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        red = sum(pool.map(remade, names))
     left = sorted(path.parent.name for path in ROOT.glob("experiments/*/README.md") if path.parent.name not in QUICK)
     print(f"not remade here (an engine, other software, or hours): {', '.join(left)}")
     return int(red > 0)

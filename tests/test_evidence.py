@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from scripts import evidence
 from scripts.evidence import QUICK, ROOT, differences
 
 PAGE = """# Page
@@ -43,6 +46,21 @@ def test_what_the_committed_page_says_more_is_not_compared_and_what_it_lacks_is(
     assert list(differences(PAGE + "\n| more |\n|---|\n| 1 |\n", PAGE)) == []
     assert len(list(differences("# Page", PAGE))) == 1
     assert len(list(differences(PAGE.replace("| `stop`", "| `x` | 1 | 2 |\n| `stop`"), PAGE))) > 0
+
+
+def test_a_page_whose_figure_left_its_interval_is_red(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "experiments" / "votes_live" / "README.md").read_text(encoding="utf-8")
+    other = page.replace("39.9 % (33.3–45.9)", "52.0 % (46.0–58.0)")
+    assert other != page
+    (tmp_path / "votes_live").mkdir()
+    (tmp_path / "votes_live" / "README.md").write_text(other, encoding="utf-8")
+    monkeypatch.setattr(evidence, "EXPERIMENTS", tmp_path)
+    assert evidence.main(["votes_live"]) == 1
+    said = capsys.readouterr().out
+    assert "votes_live: 1 difference" in said
+    assert "`deepprune 6`: committed 52.0 % (46.0–58.0), remade 39.9 % (33.3–45.9)" in said
 
 
 def test_the_quick_pages_are_there() -> None:

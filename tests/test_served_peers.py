@@ -178,7 +178,17 @@ def test_the_page_says_what_a_row_lacks_and_what_was_left_out(tmp_path: Path) ->
     }
     peers_page.write(tmp_path, "--problems 2", 2, found, {"dspy-majority": "no check", "its_hub-beta": "left out: why"})
     page = (tmp_path / "README.md").read_text()
-    assert "| ours, votes of 8, defaults | 2.00 | 1.00 (1.00–1.00), aim 1.0 | 50% | 1,000 | 3.0 | 8.0 | 20 |  |" in page
-    assert "| 2.60 | 1.30 (1.30–1.30), aim 1.15 | 50% | 900 | – | – | – |" in page
+    assert "| ours, votes of 8, defaults | 2.00 | 1.00, aim 1.0 | 50% (9–91) | 1,000 | 3.0 | 8.0 | 20 |  |" in page
+    assert "| 2.60 | 1.30, aim 1.15 | 50% (9–91) | 900 | – | – | – |" in page, "one round has no interval"
+    assert "| 3.00 (2.00–4.00) | 1.00 (1.00–1.00) | 50% (15–85) |" in page and "in 2 rounds of 2 puzzles" in page
     assert "no check |" in page and "* its_hub-beta: left out: why" in page
-    assert len(json.loads((tmp_path / "data" / "peers.json").read_text())) == 4
+    data = json.loads((tmp_path / "data" / "peers.json").read_text())
+    assert len(data["rounds"]) == 4 and peers_page.page(data) == page
+    one = peers_page.page({**data, "rounds": {"dspy-majority": data["rounds"]["dspy-majority"]}})
+    assert "**One round, so no rate and no ratio has an interval**" in one
+
+
+def test_the_committed_page_is_made_of_its_json() -> None:
+    folder = Path(__file__).parents[1] / "experiments" / "peers"
+    data = json.loads((folder / "data" / "peers.json").read_text(encoding="utf-8"))
+    assert (folder / "README.md").read_text(encoding="utf-8") == peers_page.page(data)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from plait.apps.common.intervals import paired, wilson
 
-__all__ = ["Estimate", "Values", "difference", "mean", "pass_at", "saving", "share"]
+__all__ = ["Estimate", "Values", "difference", "mean", "pass_at", "saving", "share", "smallest_difference"]
 
 Values = Sequence[float] | NDArray[np.float64]
 RESAMPLES = 2000
@@ -86,6 +86,26 @@ def saving(used: Values, whole: Values, seed: int = 0) -> Estimate:
     drawn = np.array([1.0 - a[pick].sum() / b[pick].sum() for pick in picks])
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Estimate(float(1.0 - a.sum() / b.sum()), float(low), float(high))
+
+
+def smallest_difference(n: int, share: float) -> float:
+    """Return the difference from a share that n paired questions show with a power of 80 % (McNemar's test, two-sided,
+    5 %), where the two answers to a question are independent; smaller ones are mostly missed. 1.0 if none is shown.
+
+    By the normal approximation (Connor, 1987): n d^2 = (1.96 sqrt(p) + .84 sqrt(p - d^2))^2, where p is the chance that
+    the two answers differ. What goes wrong together makes p smaller, so pairs of like ways show a little more.
+
+    >>> round(smallest_difference(100, 0.5), 2)
+    0.2
+    """
+    for step in range(1, 1000):
+        other = share + step / 1000
+        if other > 1:
+            break
+        d, differ = step / 1000, share * (1 - other) + other * (1 - share)
+        if n * d**2 >= (1.96 * math.sqrt(differ) + 0.84 * math.sqrt(max(0.0, differ - d**2))) ** 2:
+            return d
+    return 1.0
 
 
 def pass_at(n: int, right: int, k: int) -> float:

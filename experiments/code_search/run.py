@@ -17,6 +17,7 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
+from plait.apps.common.intervals import wilson
 from plait.core.events import Job
 from plait.core.flow import Answerable, Context
 from plait.core.ops import Plugin, Text, Think
@@ -186,9 +187,9 @@ def page_of(rows: Sequence[Row], count: int, seed: int) -> str:
         "passes "
         f"the public case and is wrong elsewhere. {count} small functions, {PUBLIC} public case, {TESTS} tests written "
         "without seeing the programs, some of which want what a wrong program returns, and a test for each of three "
-        "pairs of behaviours. Hidden inputs say what is right; no search sees them. Standard error at 50 %: "
-        f"{50 / count**0.5:.1f} points. `random`: one of the programs that pass the public case. "
-        "`mutual`: that which the mutual check of programs and tests trusts most. `three shared bugs`: "
+        "pairs of behaviours. Hidden inputs say what is right; no search sees them. 95 % intervals (Wilson; of "
+        "`random`, which is a mean of shares, they are too wide). `random`: one of the programs that pass the public "
+        "case. `mutual`: that which the mutual check of programs and tests trusts most. `three shared bugs`: "
         "wrong programs are one of three, the commonest more common than the right one.",
         "",
         f"`python -m experiments code_search --problems {count} --seed {seed}`",
@@ -198,8 +199,8 @@ def page_of(rows: Sequence[Row], count: int, seed: int) -> str:
     ]
     for row in rows:
         if row.world != "half caught":
-            shown = [f"{row.selected[each]:.0%}" for each in shown_rules]
-            lines.append(f"| {row.world} | {row.error:.0%} | {row.any:.0%} | {' | '.join(shown)} |")
+            shown = [_share(row.selected[each], count) for each in shown_rules]
+            lines.append(f"| {row.world} | {row.error:.0%} | {_share(row.any, count)} | {' | '.join(shown)} |")
     lines += [
         "",
         "## Repair or fresh samples",
@@ -214,10 +215,14 @@ def page_of(rows: Sequence[Row], count: int, seed: int) -> str:
     for row in rows:
         if row.world == "half caught":
             fix = f"{row.fix:.0%}" if row.repairs else ""
-            lines.append(
-                f"| {row.n} | {row.repairs} | {fix} | {row.any:.0%} | {row.selected['votes']:.0%} | {row.tokens:.0f} |"
-            )
+            shares = f"{_share(row.any, count)} | {_share(row.selected['votes'], count)}"
+            lines.append(f"| {row.n} | {row.repairs} | {fix} | {shares} | {row.tokens:.0f} |")
     return "\n".join([*lines, ""])
+
+
+def _share(value: float, count: int) -> str:
+    low, high = wilson(round(value * count), count)
+    return f"{value:.0%} ({100 * low:.0f}–{100 * high:.0f})"
 
 
 def main() -> None:

@@ -7,6 +7,10 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from plait.apps.common.intervals import wilson
+from plait.core.messages import counted
 
 from .._tools.contenders import IN_FLIGHT, THREADS, Told
 from .._tools.measure import Spread, spread
@@ -21,14 +25,17 @@ what they offer; the last column says what a row lacks, so its rate is no measur
 
     python -m experiments peers {words}
 
-on Python {python}, {cores} cores, load {load:.0f} at the end, in {rounds} round(s) of {problems} puzzles.
+on {machine}, in {rounds} of {problems} puzzles.
 {server}
-Median (lowest–highest) over rounds. The ratio is to the faster client by hand, or to the one of the same gate, round by
-round. *Tokens*, *late* (generated after the puzzle's first right answer had left the server) and *requests* are a
-puzzle's, by the server's own count; *CPU* is the client's. A dash: inside an engine of ours, where the server sees
-nothing.
+{read}
+*Solved* has its 95 % interval (Wilson). *Tokens*, *late* (generated after the puzzle's first right answer had left the
+server) and *requests* are a puzzle's, by the server's own count; *CPU* is the client's. A dash: inside an engine of
+ours, where the server sees nothing.
 """
-
+ONE = """**One round, so no rate and no ratio has an interval**: settings that do nothing differed by a quarter
+([causes](causes.md)). The ratio is to the faster client by hand, or to the one of the same gate."""
+SEVERAL = """Median (lowest–highest) over rounds. The ratio is to the faster client by hand, or to the one of the same
+gate, round by round."""
 REAL = "The server was vLLM's own, with the bundled model."
 SCRIPTED = """The server had no model: it writes what the bundled one was taught to write, and takes for a step what one
 of continuous batching would (`experiments/_tools/scripted_server.py`). Our engines in process and in Ray
@@ -39,41 +46,38 @@ def _cell(told: Sequence[Told], name: str, digits: int) -> str:
     found = spread([getattr(each, name) for each in told])
     if found.median != found.median:
         return "–"
-    if name == "solved":
-        return (
-            f"{found.median:.0%}"
-            if found.low == found.high
-            else f"{found.median:.0%} ({found.low:.0%}–{found.high:.0%})"
-        )
     low, high = f"{found.low:,.{digits}f}", f"{found.high:,.{digits}f}"
     return f"{found.median:,.{digits}f}" if low == high else f"{found.median:,.{digits}f} ({low}–{high})"
 
 
-def _ratio(found: Spread, goal: str) -> str:
+def _solved(told: Sequence[Told], problems: int) -> str:
+    right, asked = round(sum(each.solved for each in told) * problems), len(told) * problems
+    low, high = wilson(right, asked)
+    return f"{right / asked:.0%} ({100 * low:.0f}–{100 * high:.0f})"
+
+
+def _ratio(found: Spread, goal: str, rounds: int) -> str:
     if found.median != found.median:
         return "–"
-    said = f"{found.median:.2f} ({found.low:.2f}–{found.high:.2f})"
+    said = f"{found.median:.2f}" if rounds == 1 else f"{found.median:.2f} ({found.low:.2f}–{found.high:.2f})"
     return f"{said}, aim {goal}" if goal else said
 
 
-def page(words: str, problems: int, found: Mapping[str, list[Told]], lacks: Mapping[str, str]) -> str:
-    """Return the page in Markdown."""
+def page(data: Mapping[str, Any]) -> str:
+    """Return the page in Markdown, made of what `write` keeps and nothing else."""
+    words, problems, lacks = data["words"], data["problems"], data["lacks"]
+    found = {name: [Told(**each) for each in told] for name, told in data["rounds"].items()}
     rounds = max(map(len, found.values()))
-    facts: dict[str, object] = {
-        "python": platform.python_version(),
-        "cores": os.cpu_count(),
-        "rounds": rounds,
-        "problems": problems,
-    }
-    facts |= {"load": os.getloadavg()[0], "server": SCRIPTED if "--scripted" in words else REAL}
-    lines = [ABOUT.format(words=words, in_flight=IN_FLIGHT, **facts)]
+    about = {"machine": data["machine"], "rounds": counted(rounds, "round"), "problems": problems, "words": words}
+    about |= {"server": SCRIPTED if "--scripted" in words else REAL, "read": ONE if rounds == 1 else SEVERAL}
+    lines = [ABOUT.format(in_flight=IN_FLIGHT, **about)]
     for title, threads in (("Eight samples, the first right one", False), ("Spawned threads", True)):
         lines += [f"## {title}", "", "| " + " | ".join(HEAD) + " |", "|---" * len(HEAD) + "|"]
         for name, told in found.items():
             if (THREADS in name) != threads:
                 continue
-            cells = [name, _cell(told, "rate", 2), _ratio(ratio_of(name, dict(found)), goal_of(name))]
-            cells += [_cell(told, "solved", 0), _cell(told, "tokens", 0), _cell(told, "late", 1)]
+            cells = [name, _cell(told, "rate", 2), _ratio(ratio_of(name, found), goal_of(name), len(told))]
+            cells += [_solved(told, problems), _cell(told, "tokens", 0), _cell(told, "late", 1)]
             cells += [_cell(told, "requests", 1), _cell(told, "cpu", 0), lacks.get(name, "")]
             lines.append("| " + " | ".join(cells) + " |")
         lines.append("")
@@ -82,10 +86,11 @@ def page(words: str, problems: int, found: Mapping[str, list[Told]], lacks: Mapp
 
 
 def write(folder: Path, words: str, problems: int, found: Mapping[str, list[Told]], lacks: Mapping[str, str]) -> None:
-    """Write the page and its figures."""
+    """Write what was measured as JSON, and the page that is made of it."""
     (folder / "data").mkdir(parents=True, exist_ok=True)
-    figures = {name: [each._asdict() for each in told] for name, told in found.items()}
-    (folder / "data" / "peers.json").write_text(
-        json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
-    (folder / "README.md").write_text(page(words, problems, found, lacks), encoding="utf-8")
+    on = f"Python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.0f} at the end"
+    rounds = {name: [each._asdict() for each in told] for name, told in found.items()}
+    data = {"words": words, "problems": problems, "machine": on, "lacks": dict(lacks), "rounds": rounds}
+    text = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+    (folder / "data" / "peers.json").write_text(text, encoding="utf-8")
+    (folder / "README.md").write_text(page(json.loads(text)), encoding="utf-8")

@@ -11,6 +11,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from plait.core.flow import Context
 from plait.core.ops import Plugin, StructuredOutput
@@ -79,7 +80,7 @@ async def _sampled(orchestrator: AsyncOrchestrator, text: str, count: int) -> di
         return ctx.answer("sampled")
 
     asked = f"{json.loads(text)['question']}\nAnswer with the number alone."
-    answer = await orchestrator.run(asked, task=_TASK, planner=ask, policies=[])
+    answer = await orchestrator.run(asked, task=_TASK, planner=ask, policies=[], seed=crc32(asked.encode()))
     usage = answer.usage
     return {
         "answers": [each for each, _ in said],

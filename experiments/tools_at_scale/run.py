@@ -170,10 +170,11 @@ _HEAD = """\
 # Tools at scale
 
 Made by `python -m experiments tools_at_scale --problems {questions} --seed {seed}`, without an engine. The tools are
-generated: typed, in domains of ten, each making one thing. A question names a thing, and the
-smallest plan for it is known: {least} to {most} calls, {mean:.1f} on average. Three in ten questions call it by a word
-that no tool uses. Half the domains were looked at while settings were chosen; all figures are from the other half. 95 %
-intervals (bootstrap) in brackets.
+generated: typed, in domains of ten, each making one thing. A question names a thing, and the smallest plan for it is
+known: {least} to {most} calls, {mean:.1f} on average. Three in ten questions call it by a word that no tool uses.
+**The catalogue is made for the search**: each tool takes what another makes, which is what `with producers` looks for.
+On [real tools](../toolbench/README.md) it changes nothing, and far fewer are found. Half the domains were looked at
+while settings were chosen; all figures are from the other half. 95 % intervals (bootstrap) in brackets.
 
 ## Finding tools
 

@@ -152,7 +152,9 @@ def page_of(rows: Sequence[Row], made_by: str) -> str:
         "branches and of probes included, as the run says; *engine ÷ run*: every token that the engine sampled, "
         "divided by that. *Stopped*: branches given up while they were written, and *never begun* before their first "
         "token. *Written*: tokens of a stopped branch, and of one that ended by itself. *Faster*: seconds of the "
-        "majority by those of this way (geometric mean). 95 % intervals, bootstrap over sums.", "",
+        "majority by those of this way (geometric mean). 95 % intervals, bootstrap over sums; all sums are asked "
+        "with the "
+        "same seeds.", "",
         "| way | right | against the majority | tokens | saved | engine ÷ run | stopped, of all | never begun | "
         "written: stopped, ended | faster |",
         "|---" * 10 + "|",

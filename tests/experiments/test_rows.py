@@ -100,7 +100,6 @@ def test_each_page_has_rows_or_says_that_it_has_none() -> None:
 
 
 WITHOUT = {
-    "bash_sql/README.md",
     "batch_order/README.md",
     "calibration/README.md",
     "erring_votes/README.md",
