@@ -222,6 +222,15 @@ def page_of(rows: Sequence[Row], command: str, stem: str = "README") -> str:
             cells += timed([row.seconds for row in mine], [by["in full"][text].seconds for text in texts])
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", *_mixed(by, texts), "", *_fitted(records), ""]
+    if not timed_too:
+        lines += _by_question(by, texts)
+    load = sorted(row.load for row in rows)[len(rows) // 2]
+    lines.append(f"Threads that ran or waited for a core: {load:.0f} in the median.")
+    return "\n".join([*lines, ""])
+
+
+def _by_question(by: dict[str, dict[str, Row]], texts: Sequence[str]) -> list[str]:
+    """Return what a route among the tiers comes to."""
     found = Findings()
     routed = [
         Routed(text, tier, float(by[way][text].right), float(by[way][text].tokens))
@@ -229,15 +238,12 @@ def page_of(rows: Sequence[Row], command: str, stem: str = "README") -> str:
     ]  # fmt: skip
     for checked in (False, True):
         choices(found, f"brackets-{checked}", "sums with brackets", routed, checked)
-    lines += ["## By the question", "", *(f"- {claim}" for claim in found.claims)]
+    lines = ["## By the question", "", *(f"- {claim}" for claim in found.claims)]
     for table in found.tables:
         lines += ["", f"### {table.title}", "", f"| {' | '.join(table.columns)} |", "|---" * len(table.columns) + "|"]
         lines += [*(f"| {' | '.join(row)} |" for row in table.rows), "", table.note]
     told = ", ".join(f"{name.rpartition('-')[2]} {_two(each['elasticity'])}" for name, each in found.figures.items())
-    lines += ["", f"Elasticity against the cheapest tier (our reading of EllieSQL's TEP): {told}.", ""]
-    load = sorted(row.load for row in rows)[len(rows) // 2]
-    lines.append(f"Threads that ran or waited for a core: {load:.0f} in the median.")
-    return "\n".join([*lines, ""])
+    return [*lines, "", f"Elasticity against the cheapest tier (our reading of EllieSQL's TEP): {told}.", ""]
 
 
 def _two(value: float | str) -> str:

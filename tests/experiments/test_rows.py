@@ -109,7 +109,6 @@ WITHOUT = {
     "router/README.md",
     "runtimes/README.md",
     "sandbox/README.md",
-    "scale/engine.md",
     "takeover/engine.md",
     "unequal_engines/README.md",
 }
