@@ -1,79 +1,232 @@
-"""Do records of rollouts train? GRPO on five-number Countdown by threads.
+"""What does reinforcement learning on rollouts of threads win over what else the same seconds buy?
 
-The commands are those of `python -m training.grpo`: `start`, `train`, `evaluate`; `--out` writes the page: what was
-trained how long, the curve, and both models on the held-out problems.
+`python -m training.grpo` (`start`, `loop`, `race`) trains and plays; this makes the page of what it left in its folder.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import statistics
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments._tools.base import Table
 from experiments._tools.machine import machine
 from experiments._tools.page import contents, put
-from training.grpo import __main__ as training
-from training.grpo.evaluate import Pair, table
+from training.compare import paired
+from training.evaluate import wilson
 
 __all__ = ["main", "write"]
 
-WINDOW = 10
+COMMAND = (
+    "python -m training.grpo start && python -m training.grpo race --seeds 1 2 3 --problems 8 --held-out 300 && "
+    "python -m experiments grpo --out experiments/grpo"
+)
+NAMES = {
+    "grpo-thread": "GRPO, credit by thread",
+    "grpo-rollout": "GRPO, credit by rollout",
+    "rejection": "rejection sampling",
+    "supervised": "more supervised training",
+    "loop-thread": "GRPO by thread, the product's loop on the engine",
+}
+MAIN, RIVALS = "grpo-thread", ("rejection", "supervised")
+EARLIER = Path(__file__).parent / "data" / "earlier.json"
+WINDOW = 5
 """Steps of a row of the curve."""
-_COLUMNS = {"solved": 3, "thread_hits": 3, "critical": 1, "total": 1, "gap": 4}
 
 
-def write(pair: Pair, curve: Path, command: str, out: Path) -> Path:
-    """Write `data/grpo.json` and the page made of it into a folder; return the page."""
-    rows: list[dict[str, Any]] = [json.loads(line) for line in curve.read_text().splitlines()]
-    shown: list[list[str]] = []
-    for start in range(0, len(rows), WINDOW):
-        part = rows[start : start + WINDOW]
-        means = [f"{sum(row[name] for row in part) / len(part):.{digits}f}" for name, digits in _COLUMNS.items()]
-        shown.append([f"{part[0]['step']}–{part[-1]['step']}", *means])
-    lines = table(pair).split("\n\n")
-    cells = [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines[0].splitlines()]
-    spent = rows[-1]
-    sides = [
-        {"name": side.name, "temperature": side.temperature, "n": len(side.solved), "solved": sum(side.solved),
-         "critical": statistics.fmean(side.critical), "total": statistics.fmean(side.total),
-         "threads": sum(side.threads), "hits": sum(side.hits)}
-        for side in pair.sides
-    ]  # fmt: skip
-    tables = [
-        Table("Held-out problems", tuple(cells[0]), cells[2:], "Five numbers, eight threads a round, two rounds."),
-        Table(
-            "The curve",
-            ("steps", "solved", "threads that hit", "critical path", "total tokens", "gap in log p"),
-            shown,
-            "Rollouts at temperature 1 on training problems, as they were trained on; gap in log p: mean difference "
-            "between the sampler's log-probability (float32) and the trainer's (bfloat16) before an update.",
-        ),
-    ]
+def read(folder: Path) -> dict[str, Any]:
+    """Return what is in a folder of `training.grpo`: rows of held-out problems and curves, by arm and seed."""
+    found: dict[str, Any] = {"start": _rows(folder / "start.rows.jsonl"), "arms": {}}
+    for arm in NAMES:
+        for path in sorted(folder.glob(f"{arm}-*")):
+            seed = path.name.removeprefix(f"{arm}-")
+            if not path.is_dir() or not seed.isdigit():
+                continue
+            curve, done = path / "curve.jsonl", path / "done.json"
+            rows = folder / f"{path.name}.rows.jsonl"
+            found["arms"].setdefault(arm, {})[seed] = {
+                # A step that was made again after a stop stands there twice; the later one counts.
+                "curve": list({row["step"]: row for row in _rows(curve)}.values()),
+                "cpu": json.loads(done.read_text())["cpu"] if done.exists() else None,
+                "rows": _rows(rows),
+            }
+    return found
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def write(folder: Path, out: Path) -> Path:
+    """Write `data/grpo.json` and the page made of it; return the page."""
+    found = read(folder)
+    start, arms = found["start"], found["arms"]
+    played = {arm: {seed: run for seed, run in seeds.items() if run["rows"]} for arm, seeds in arms.items()}
+    pairs = {rival: differences(played.get(MAIN, {}), played.get(rival, {})) for rival in (*RIVALS, "grpo-rollout")}
     page = contents(
         name="grpo",
-        title="Reinforcement learning on rollout records",
-        question="Do records of rollouts train? GRPO on five-number Countdown by threads.",
-        command=command,
-        machine=[machine()],
-        about=(
-            "Before: the bundled model after a short supervised training on five-number traces. After: GRPO on its own "
-            f"rollouts, {spent['step']} steps, {spent['cpu']:.0f} s of one CPU core at the lowest priority. No problem "
-            "with a held-out set of numbers was trained on."
+        title="Reinforcement learning on rollouts of threads",
+        question=(
+            "What does reinforcement learning on rollouts of threads win over what else the same seconds buy? "
+            f"Five-number Countdown; {sampled_by(arms)}"
         ),
-        claims=[line.strip() for line in lines[1:]],
-        tables=tables,
+        command=COMMAND,
+        machine=[machine()],
+        about=about(arms),
+        claims=claims(pairs, played, start),
+        tables=[
+            Table(
+                "Held-out problems, temperature 1",
+                ("model", "seeds", "problems", "solved (95 % interval)", "critical path", "total tokens",
+                 "threads that hit", "CPU seconds", "rollouts"),
+                [_line("start", [start], []), *(_line(arm, [run["rows"] for run in of.values()], list(of.values()))
+                                                for arm, of in played.items() if of)],
+                "Five numbers, eight threads a round, two rounds. CPU: of rollouts and updates, mean over seeds; "
+                "intervals of several seeds take each seed's problems as drawn anew.",
+            ),
+            Table(
+                "GRPO, credit by thread, less the others",
+                ("less", "seed", "points (95 % interval, paired by problem)"),
+                [[NAMES[rival], seed, _points(gain)] for rival, seeds in pairs.items() for seed, gain in seeds.items()],
+                "The same held-out problems and random numbers.",
+            ),
+            Table(
+                "The curves",
+                ("model", "seed", "steps", "solved", "threads that hit", "total tokens", "gap in log p"),
+                curves(arms),
+                "Rollouts at temperature 1 on training problems, as they were trained on; gap in log p: mean "
+                "difference between the sampler's log-probability (float32) and the trainer's (bfloat16) before an "
+                "update.",
+            ),
+        ],
         plots=[],
         theirs=(
             "Adaptive Parallel Reasoning (arXiv 2504.15466) reports 75.5 → 83.4 % by reinforcement learning of a "
             "228-million-parameter model on another form of Countdown; ours are not to be compared number by number."
         ),
-        figures={"sides": sides, "differences": pair.differences, "curve": rows},
-    )
+        figures={"start": _short(start), "differences": pairs, "arms": {
+            arm: {seed: {**run, "rows": _short(run["rows"])} for seed, run in seeds.items()}
+            for arm, seeds in arms.items()
+        }},
+    )  # fmt: skip
     return put(page, out)
 
 
+def sampled_by(arms: Mapping[str, Any]) -> str:
+    """Say which rollouts the engine made."""
+    loop = [len(run["curve"]) for run in arms.get("loop-thread", {}).values()]
+    plain = "the contenders' rollouts are sampled in plain torch (`training/decode.py`), not on the engine"
+    return f"{plain}; the product's loop on the engine made {sum(loop)} steps of one run." if loop else f"{plain}."
+
+
+def about(arms: Mapping[str, Any]) -> str:
+    """Say how it was made."""
+    seeds = max((len(of) for of in arms.values()), default=0)
+    return (
+        f"{seeds} {'seeds' if seeds > 1 else 'seed'}. Start: the bundled model after a short supervised training on "
+        "five-number traces. Then each arm makes the same number of steps, each on as many rollouts of its own (4 of a "
+        "problem), and the supervised one trains for as many seconds of CPU as the longest of the others of its seed. "
+        "No rate was tuned. No held-out set of numbers is among the training problems."
+    )
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[float, float, float]]:
+    """Return how much more `one` solves, seed by seed and over all, with 95 % intervals."""
+    both = [seed for seed in one if seed in other]
+    out: dict[str, tuple[float, float, float]] = {}
+    each: list[list[float]] = []
+    for seed in both:
+        mine, theirs = ([row["solved"] for row in of[seed]["rows"]] for of in (one, other))
+        n = min(len(mine), len(theirs))
+        out[seed] = paired(theirs[:n], mine[:n])
+        each.append([float(a) - float(b) for a, b in zip(mine[:n], theirs[:n], strict=True)])
+    if len(both) > 1:
+        n = min(map(len, each))
+        means = [statistics.fmean(values) for values in zip(*(row[:n] for row in each), strict=True)]
+        # Seeds differ more than problems do where training decides: the wider of both intervals is told.
+        within = statistics.stdev(means) / math.sqrt(n)
+        between = statistics.stdev([statistics.fmean(row) for row in each]) / math.sqrt(len(each))
+        middle = statistics.fmean(means)
+        half = max(1.96 * within, T95[len(each)] * between)
+        out["all"] = (middle, middle - half, middle + half)
+    return out
+
+
+T95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
+"""Quantiles of Student's t for the mean of so many seeds."""
+
+
+def claims(pairs: Mapping[str, Any], played: Mapping[str, Any], start: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The answers in a line each, that of the earlier run last."""
+    out: list[str] = []
+    for arm, of in played.items():
+        gains = differences(of, {seed: {"rows": start} for seed in of})
+        out += [f"{NAMES[arm]}: {_points(gains[list(gains)[-1]])} over the start."] if gains else []
+    for rival, seeds in pairs.items():
+        if seeds:
+            out.append(f"GRPO by thread less {NAMES[rival]}: {_points(list(seeds.values())[-1])}.")
+    old = json.loads(EARLIER.read_text())
+    out.append(
+        f"An earlier run ({old['what']}; {old['cpu']:.0f} s of CPU, rows in data/earlier.json) gained "
+        f"{_points(old['differences']['T=1'])} over its start on {old['n']:,} held-out problems, with no contender at "
+        "equal seconds."
+    )
+    return out
+
+
+def _points(values: Sequence[float]) -> str:
+    return "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * value for value in values))
+
+
+def _line(arm: str, runs: Sequence[Sequence[Mapping[str, Any]]], of: Sequence[Mapping[str, Any]]) -> list[str]:
+    rows = [row for run in runs for row in run]
+    n, solved = len(rows), sum(row["solved"] for row in rows)
+    if not n:
+        return [arm, *["–"] * 8]
+    low, high = wilson(solved, n)
+    hits = sum(row["hits"] for row in rows) / max(1, sum(row["threads"] for row in rows))
+    spent = [run["cpu"] if run["cpu"] is not None else run["curve"][-1]["cpu"] for run in of]
+    drawn = sum(row["rollouts"] for run in of for row in run["curve"])
+    return [
+        NAMES.get(arm, arm), str(len(runs)) if of else "–", str(n),
+        f"{100 * solved / n:.1f} % ({100 * low:.1f}–{100 * high:.1f})",
+        f"{statistics.fmean(row['critical'] for row in rows):.0f}",
+        f"{statistics.fmean(row['total'] for row in rows):.0f}", f"{100 * hits:.1f} %",
+        f"{statistics.fmean(spent):.0f}" if spent else "–", str(drawn) if drawn else "–",
+    ]  # fmt: skip
+
+
+def curves(arms: Mapping[str, Any]) -> list[list[str]]:
+    """The rows of the curves, `WINDOW` steps each."""
+    out: list[list[str]] = []
+    for arm, seeds in arms.items():
+        for seed, run in seeds.items():
+            for at in range(0, len(run["curve"]), WINDOW):
+                part = run["curve"][at : at + WINDOW]
+                means = {name: statistics.fmean(row[name] for row in part)
+                         for name in ("solved", "thread_hits", "total", "gap")}  # fmt: skip
+                out.append([
+                    NAMES[arm], seed, f"{part[0]['step']}–{part[-1]['step']}", f"{means['solved']:.3f}",
+                    f"{means['thread_hits']:.3f}", f"{means['total']:.0f}", f"{means['gap']:.4f}",
+                ])  # fmt: skip
+    return out
+
+
+def _short(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """Rows as columns, which take less room."""
+    names = ("solved", "critical", "total", "threads", "hits")
+    return {name: [int(row[name]) for row in rows] for name in names} if rows else {}
+
+
 def main() -> None:
-    """Run the command."""
-    training.main(write=write)
+    """Write the page of what `python -m training.grpo` has left in a folder."""
+    parser = argparse.ArgumentParser(prog="python -m experiments grpo", description=main.__doc__)
+    parser.add_argument("--folder", type=Path, default=Path("build/training/five"), help="what was trained and played")
+    parser.add_argument("--out", type=Path, default=Path("experiments/grpo"), help="where the page goes")
+    options = parser.parse_args()
+    sys.stdout.write(f"{write(options.folder, options.out)}\n")

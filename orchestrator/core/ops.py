@@ -268,6 +268,20 @@ class Sampling(Frozen):
         """Whether random numbers may decide its tokens: not at temperature 0."""
         return self.temperature != 0
 
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Names of the settings, besides temperature, `top_p` and the form, that change how likely a token is."""
+        changed = {
+            "top_k": self.top_k,
+            "min_p": self.min_p,
+            "repetition_penalty": self.repetition_penalty != 1.0,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "logit_bias": self.logit_bias,
+            "labels": self.labels,
+        }
+        return tuple(name for name, value in changed.items() if value)
+
     @field_validator("labels")
     @classmethod
     def _labels_fit(cls, labels: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:

@@ -160,12 +160,23 @@ class TokenDraws(Frozen):
     """How the tokens of one generation were drawn, for training on them."""
 
     logprobs: tuple[float, ...] = ()
-    """Log-probability (nats, at temperature 1) of each of `Result.token_ids`; empty if that is not known of all."""
+    """Log-probability (nats) of each of `Result.token_ids`; empty if that is not known of all."""
     end: tuple[int, float] | None = None
     """Id and log-probability of the token that ended the generation, where it is not among `token_ids`."""
     policies: tuple[tuple[int, int], ...] = ()
     """Versions of the weights: `(place, version)` for each place from which on a version drew the tokens, in ascending
     order."""
+    processed: bool = False
+    """Whether the log-probabilities are those of the distribution that was drawn from: after temperature, `top_p`, the
+    form and whatever else `Sampling` sets. Otherwise they are the model's own, at temperature 1."""
+    temperature: float | None = None
+    """At which the tokens were drawn; `None` if the worker does not know it."""
+    top_p: float | None = None
+    """The same of `top_p`."""
+    form: str = ""
+    """Kind of the form that the text was held to; empty for none."""
+    others: tuple[str, ...] = ()
+    """Names of other settings that changed what could be drawn (`Sampling.others`)."""
 
 
 class Token(Frozen):

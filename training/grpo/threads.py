@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from plait.apps.lab.rollouts.record import Record, WeightsSegment
+from plait.apps.lab.rollouts.record import Record, Role, WeightsSegment
 
 from ..check import Line, Reader, Wrong, lines_on, solves
 from ..controller import Puzzle, answer_of
@@ -49,15 +49,14 @@ class Written:
         self.mask += [1] * len(ids)
         self.logprobs += logprobs
 
-    def segments(self, policy: int) -> tuple[WeightsSegment, ...]:
-        """Return the stretches that the model wrote."""
-        out: list[WeightsSegment] = []
-        for place, one in enumerate(self.mask):
-            if one and out and out[-1].end == place:
-                out[-1] = WeightsSegment(start=out[-1].start, end=place + 1, policy=policy)
-            elif one:
-                out.append(WeightsSegment(start=place, end=place + 1, policy=policy))
-        return tuple(out)
+    def segments(self, policy: int, first: Role) -> tuple[WeightsSegment, ...]:
+        """Return the stretches that the model wrote: one by whoever began, those behind a join by who goes on."""
+        starts = [at for at, one in enumerate(self.mask) if one and not (at and self.mask[at - 1])]
+        ends = [at + 1 for at, one in enumerate(self.mask) if one and not (self.mask[at + 1 :] or [0])[0]]
+        return tuple(
+            WeightsSegment(start=start, end=end, policy=policy, role="join" if n else first, temperature=1.0)
+            for n, (start, end) in enumerate(zip(starts, ends, strict=True))
+        )
 
 
 @dataclass(slots=True)
@@ -155,6 +154,17 @@ def reward(game: Game, acceleration: float = 0.2) -> float:
     return 1.0 + acceleration * (1 - game.critical / max(1, game.total)) if game.solved else 0.0
 
 
+def thread_reward(record: Record) -> float | None:
+    """1 for a thread whose claim replays exactly, 0 for another; `None` for a parent, which only its rollout judges."""
+    if record.parent is None:
+        return None
+    words = decode(record.tokens).split()
+    asked = words.index("<go>")
+    numbers = sorted((int(word) for word in words[2:asked]), reverse=True)
+    lines = answer_of(words[asked + 1 :], len(numbers) - 1)
+    return float(bool(lines) and solves(lines or [], numbers, int(words[1].removeprefix("T"))))
+
+
 def records(game: Game, group: str, branch: int, policy: int) -> list[Record]:
     """Return the game as records: the parent, then its threads."""
     sequences = [game.parent, *game.threads]
@@ -169,7 +179,7 @@ def records(game: Game, group: str, branch: int, policy: int) -> list[Record]:
             tokens=tuple(each.ids),
             mask=tuple(each.mask),
             logprobs=tuple(min(0.0, value) for value in each.logprobs),
-            segments=each.segments(policy),
+            segments=each.segments(policy, "thread" if index else "parent"),
             reward=reward(game),
             own=float(each.hit) if index else None,
         )

@@ -1,103 +1,130 @@
-"""GRPO on rollout records: advantages within groups, and a clipped policy gradient on the masked tokens.
+"""A trainer on rollout records: GRPO's clipped policy gradient on the masked tokens, or how likely what was right is.
 
-Advantages of parents are those of Adaptive Parallel Reasoning (arXiv 2504.15466): the rollout's reward against its
-group's. With `credit="rollout"` its threads get the same; with `credit="thread"` each thread gets its own, against the
-threads of the group that were given the same prompt.
+The records have their advantages (`plait.apps.lab.rollouts.advantages`): of their rollouts, and threads that were
+judged by themselves their own. Rejection sampling takes the rollouts that were right, and of threads those that hit, as
+they are: each token counts one.
 """
 
 from __future__ import annotations
 
-import math
+import json
+import os
 import random
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch.nn import functional as F
 
 from plait.apps.lab.rollouts.record import Record
 
+from .. import export
 from ..model import Llama
+from ..trades import TRADES
 from ..vocab import PAD
 
-Credit = Literal["rollout", "thread"]
-PRIOR = 2.0
-"""How many threads of average success the baseline of a thread begins with."""
+Method = Literal["grpo", "rejection"]
 
 
 class Example(NamedTuple):
-    """A record and its advantage."""
+    """A record and the weight of each of its tokens."""
 
     record: Record
-    advantage: float
+    gains: Sequence[float]
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Clip range of the ratio, below and above 1, and tokens a pass."""
+    """Clip range of the ratio, below and above 1, and tokens a pass. Without a ratio: the tokens' likelihood."""
 
     below: float = 0.2
     above: float = 0.28
     tokens: int = 6000
+    ratio: bool = True
 
 
-def advantages(records: Sequence[Record], credit: Credit) -> tuple[list[Example], int]:
-    """Return the records with advantages that are not 0, and how many were left out for want of a reward.
+def examples(rollouts: Sequence[Sequence[Record]], method: Method) -> list[Example]:
+    """Return what is trained on: of GRPO the records whose advantage is not 0, of rejection sampling those that were
+    right."""
+    records = [record for rollout in rollouts for record in rollout if record.generated]
+    if method == "rejection":
+        right = [record for record in records if (record.reward if record.own is None else record.own)]
+        return [Example(record, [float(one) for one in record.mask]) for record in right]
+    out = [Example(record, record.token_advantages) for record in records if record.judged]
+    return [example for example in out if any(example.gains)]
 
-    Advantages are divided by their spread over the batch, parents' and threads' each by their own.
+
+class Learner:
+    """The trainer of one run: its folder holds the checkpoint, the model as engines load it, and the curve.
+
+    Args:
+        start: folder of the model that training begins with.
+        rate: learning rate of AdamW, reached after five steps.
+        keep: steps between two checkpoints.
     """
-    judged = [each for each in records if each.judged]
-    parents = [each for each in judged if each.index == 0]
-    threads = [each for each in judged if each.index]
-    by_group: dict[str, list[float]] = defaultdict(list)
-    for each in parents:
-        by_group[each.group].append(each.reward or 0.0)
-    whole = {group: sum(values) / len(values) for group, values in by_group.items()}
-    raw = [[Example(each, (each.reward or 0.0) - whole[each.group]) for each in parents]]
-    if credit == "rollout":
-        raw[0] += [Example(each, (each.reward or 0.0) - whole[each.group]) for each in threads if each.group in whole]
-    else:
-        raw.append(_own(threads))
-    out: list[Example] = []
-    for part in raw:
-        spread = math.sqrt(sum(each.advantage**2 for each in part) / max(1, len(part)))
-        out += [Example(each.record, each.advantage / spread) for each in part if spread and each.advantage]
-    return out, len(records) - len(judged)
 
+    def __init__(
+        self, folder: Path, start: Path, method: Method = "grpo", rate: float = 3e-4, seed: int = 1, keep: int = 1
+    ) -> None:
+        self.folder, self.method, self.rate, self.seed, self._keep = folder, method, rate, seed, keep
+        folder.mkdir(parents=True, exist_ok=True)
+        self.version, self.cpu, self.weights = 0, 0.0, start
+        """Steps, and the seconds of CPU that they and their rollouts took."""
+        self.model = export.load(start)
+        self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.0)
+        if (last := folder / "last.pt").exists():
+            kept = torch.load(last, weights_only=True)
+            self.model.load_state_dict(kept["model"])
+            self._optimizer.load_state_dict(kept["optimizer"])
+            self.version, self.cpu, self.weights = kept["step"], kept["cpu"], folder / "model"
+        self._clock = time.process_time()
 
-def shuffled(examples: Sequence[Example], rng: random.Random) -> list[Example]:
-    """Return the same records with each other's advantages: a control that does the same work and learns nothing of
-    what was right. Parents and threads are shuffled apart, so that the sizes stay where they were."""
-    out: list[Example] = []
-    for first in (True, False):
-        part = [each for each in examples if (each.record.index == 0) is first]
-        gains = [each.advantage for each in part]
-        rng.shuffle(gains)
-        out += [Example(each.record, gain) for each, gain in zip(part, gains, strict=True)]
-    return out
+    def step(self, rollouts: Sequence[Sequence[Record]]) -> Path:
+        """Train on rollouts that have their advantages, and return the folder of the new model."""
+        rng = random.Random(f"{self.seed}/{self.version}")
+        made = examples(rollouts, self.method)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.rate * min(1.0, (self.version + 1) / 5)
+        loss = Loss() if self.method == "grpo" else Loss(ratio=False)
+        figures = update(self.model, self._optimizer, made, loss, rng)
+        self.version += 1
+        self.cpu += time.process_time() - self._clock
+        self._clock = time.process_time()
+        if self.version % self._keep == 0:
+            self.save()
+        threads = [record.own for rollout in rollouts for record in rollout if record.own is not None]
+        row = {
+            "step": self.version,
+            "cpu": round(self.cpu, 1),
+            "rollouts": len(rollouts),
+            "solved": sum(bool(rollout[0].reward) for rollout in rollouts) / len(rollouts),
+            "thread_hits": sum(threads) / max(1, len(threads)),
+            "threads": len(threads) / len(rollouts),
+            "total": sum(record.generated for rollout in rollouts for record in rollout) / len(rollouts),
+            "examples": len(made),
+            **{name: round(value, 5) for name, value in figures.items()},
+        }
+        with (self.folder / "curve.jsonl").open("a") as curve:
+            curve.write(json.dumps(row) + "\n")
+        return self.weights
 
-
-def _own(threads: Sequence[Record]) -> list[Example]:
-    """A thread's own reward against the others' that had its prompt in its group; few of them count with the average of
-    all."""
-    alike: dict[tuple[str, tuple[int, ...]], list[float]] = defaultdict(list)
-    keys = [(each.group, each.tokens[: each.mask.index(1)]) for each in threads]
-    values = [each.own or 0.0 for each in threads]
-    for key, value in zip(keys, values, strict=True):
-        alike[key].append(value)
-    average = sum(values) / max(1, len(values))
-    return [
-        Example(each, value - (sum(alike[key]) - value + PRIOR * average) / (len(alike[key]) - 1 + PRIOR))
-        for each, key, value in zip(threads, keys, values, strict=True)
-    ]
+    def save(self) -> None:
+        """Write the model and the checkpoint. The latter counts, so it comes last, as a whole."""
+        export.export(self.model, self.folder / "model", {"steps": self.version}, TRADES["five"])
+        kept: dict[str, Any] = {"model": self.model.state_dict(), "optimizer": self._optimizer.state_dict()}
+        torch.save({**kept, "step": self.version, "cpu": self.cpu}, self.folder / ".last.tmp")
+        os.replace(self.folder / ".last.tmp", self.folder / "last.pt")
+        self.weights = self.folder / "model"
 
 
 def update(
     model: Llama,
     optimizer: torch.optim.Optimizer,
-    examples: Sequence[Example],
+    given: Sequence[Example],
     loss: Loss,
     rng: random.Random,
     parts: int = 2,
@@ -105,12 +132,12 @@ def update(
 ) -> dict[str, float]:
     """Make `parts` optimizer steps over the examples; return means of the ratio, the share clipped, and the gap to the
     sampler's log-probabilities before the first step."""
-    order = list(examples)
+    order = list(given)
     rng.shuffle(order)
     figures: dict[str, float] = defaultdict(float)
     for number in range(parts):
-        part = sorted(order[number::parts], key=lambda each: len(each.record.tokens))
-        count = sum(each.record.generated for each in part)
+        part = sorted(order[number::parts], key=lambda example: len(example.record.tokens))
+        count = sum(example.record.generated for example in part)
         if not count:
             continue
         for batch in _batches(part, loss.tokens):
@@ -125,31 +152,31 @@ def update(
 
 def _batches(part: Sequence[Example], tokens: int) -> list[list[Example]]:
     out: list[list[Example]] = [[]]
-    for each in part:
-        if out[-1] and len(each.record.tokens) * (len(out[-1]) + 1) > tokens:
+    for example in part:
+        if out[-1] and len(example.record.tokens) * (len(out[-1]) + 1) > tokens:
             out.append([])
-        out[-1].append(each)
+        out[-1].append(example)
     return out
 
 
 def _pass(
     model: Llama, batch: Sequence[Example], loss: Loss, count: int, figures: dict[str, float], first: bool
 ) -> None:
-    longest = max(len(each.record.tokens) for each in batch)
+    longest = max(len(example.record.tokens) for example in batch)
 
     def padded(rows: Sequence[Sequence[float]], fill: float, kind: torch.dtype) -> torch.Tensor:
         return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows], dtype=kind)
 
-    ids = padded([each.record.tokens for each in batch], PAD, torch.long)
-    wanted = padded([each.record.mask for each in batch], 0, torch.bool)[:, 1:]
-    before = padded([each.record.logprobs for each in batch], 0.0, torch.float32)[:, 1:][wanted]
-    gains = torch.tensor([each.advantage for each in batch])[:, None].expand(wanted.shape)[wanted]
+    ids = padded([example.record.tokens for example in batch], PAD, torch.long)
+    wanted = padded([example.record.mask for example in batch], 0, torch.bool)[:, 1:]
+    before = padded([example.record.logprobs for example in batch], 0.0, torch.float32)[:, 1:][wanted]
+    gains = padded([example.gains for example in batch], 0.0, torch.float32)[:, 1:][wanted]
     states = model.hidden(ids[:, :-1], torch.bfloat16)
     now = -F.cross_entropy(model.logits(states[wanted], torch.bfloat16), ids[:, 1:][wanted], reduction="none")
     ratio = (now - before).exp()
     clipped = ratio.clamp(1 - loss.below, 1 + loss.above)
-    value = -torch.minimum(ratio * gains, clipped * gains).sum() / count
-    value.backward()  # type: ignore[no-untyped-call]
+    gained = torch.minimum(ratio * gains, clipped * gains) if loss.ratio else now * gains
+    (-gained.sum() / count).backward()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         figures["clipped"] += float((ratio != clipped).sum())
         figures["tokens"] += len(before)

@@ -81,7 +81,7 @@ def load(args: dict[str, Any]) -> tuple[Any, Any]:
 
         without_amx(cpu_attn)
     known = inspect.signature(vllm.EngineArgs).parameters
-    asked = {"max_loras": "lora", "max_lora_rank": "lora", "runner": "runner"}
+    asked = {"max_loras": "lora", "max_lora_rank": "lora", "runner": "runner", "logprobs_mode": "processed_logprobs"}
     if args.get("kv_events_config"):
         args = {**args, "kv_events_config": _events_config()}
     with warnings.catch_warnings():
@@ -108,6 +108,7 @@ def arguments(spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: 
         "use_tqdm_on_load": False,
         # -1: as many as a step asks for, up to the whole vocabulary
         "max_logprobs": -1,
+        "logprobs_mode": "processed_logprobs" if spec.processed_logprobs else None,
         "kv_cache_memory_bytes": kv,
         # only full blocks are cached, and 128, the default on a CPU, is longer than most shared prefixes
         "block_size": spec.block_size or (None if gpu else 32),

@@ -54,5 +54,9 @@ class EngineOptions(Frozen):
     arithmetic: bool | None = None
     """Load what draws samples by a code (`Sampling.arithmetic`). By default on a CPU only: on a GPU vLLM reads each
     step's tokens back before the next as soon as any logits processor is loaded."""
+    processed_logprobs: bool = False
+    """Tell log-probabilities of the distribution that is drawn from: after temperature, `top_p`, the form and so on
+    (vLLM's `logprobs_mode="processed_logprobs"`), as trainers on rollouts want them. By default the model's own, at
+    temperature 1. It holds for all that the engine tells: signals and labels too."""
     silence: float = Field(default=600.0, gt=0)
     """Seconds in which an engine that has requests has to make a step; else it is taken for dead."""

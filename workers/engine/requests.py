@@ -12,6 +12,7 @@ from plait.core.ops import Sampling
 from plait.core.result import Failure, Finish, Result, Sources, TokenDraws, Usage
 
 from .._shared.confidence import ConfidenceTrace
+from .._shared.draws import token_draws
 from .._shared.prompt import Prompter
 from .._shared.stops import first_stop, opening
 from .._shared.streams import Stream
@@ -76,6 +77,8 @@ class EngineRequest:
     """The log-probability of each of `ids`, if asked for."""
     tops: list[tuple[Any, Any]] = field(default_factory=list[tuple[Any, Any]])
     """Ids and log-probabilities of each step's token and of the likeliest beside it, if asked for."""
+    processed: bool = False
+    """Whether the log-probabilities are those of the distribution that is drawn from."""
     cached: int = 0
     trace: ConfidenceTrace | None = None
     labels: dict[str, int] = field(default_factory=dict[str, int])
@@ -165,10 +168,11 @@ class EngineRequest:
             return None
         new = len(ids) - len(self.past)
         ended = bool(self.ids) and len(self.ids) == new + 1
-        end = (self.ids[-1], min(0.0, self.scores[new])) if ended else None
-        return TokenDraws(
-            logprobs=() if self.past else tuple(min(0.0, logprob) for logprob in self.scores[:new]), end=end
-        )
+        end = (self.ids[-1], self.scores[new]) if ended else None
+        # A code leaves one token of each distribution, so vLLM finds every token that it draws certain.
+        coded = self.processed and self.sampling.arithmetic is not None and self.sampling.draws
+        known = [] if self.past or coded else self.scores[:new]
+        return token_draws(self.sampling, known, end, self.processed, "calls" if self.calls else "")
 
 
 def take_up(order: EngineRequest, past: Sequence[int], prompter: Prompter, stops: Sequence[str]) -> None:

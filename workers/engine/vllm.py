@@ -62,6 +62,7 @@ class Core:
         self._inner: dict[str, EngineRequest] = {}
         """The requests that are running by vLLM's names for them."""
         self._checkpoint = spec.checkpoint
+        self._processed = spec.processed_logprobs
         self._unkept: set[tuple[str, str]] = set()
         """Forms that vLLM could not keep the model to: not tried again."""
         args = prepare(spec)
@@ -163,7 +164,7 @@ class Core:
         if not prompt:
             raise Rejected("the prompt has no tokens: give it some text")
         order = EngineRequest(key, Stream(), prompt, sampling, think.stream, priority=job.priority, salt=think.salt)
-        order.anew = anew
+        order.anew, order.processed = anew, self._processed
         # A turn that begins behind its thoughts has none left to think.
         if think.chat and thinks(self.prompter.template) and CLOSE not in think.begin:
             order.thoughts = most(think)

@@ -68,6 +68,9 @@ class HttpOptions(Frozen):
     takes token ids."""
     kv_replay: str | None = None
     """Where it repeats what was lost on the way (`replay_endpoint`)."""
+    processed_logprobs: bool = False
+    """The server was started with `--logprobs-mode processed_logprobs`: it tells log-probabilities of the distribution
+    that is drawn from, which rollouts need at a temperature other than 1."""
     whole: int = Field(default=512, ge=0)
     """A step of at most so many tokens whose text nobody follows gets its answer in one piece, which costs both sides
     less; 0 for none. The server never says how long such an answer was that is given up: its tokens are estimated

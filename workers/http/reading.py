@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 from plait.core.interfaces import Progress
 from plait.core.ops import Think
-from plait.core.result import Finish, Result, Source, Sources, Token, TokenDraws, Usage
+from plait.core.result import Finish, Result, Source, Sources, Token, Usage
 from plait.core.values import split_reasoning, writable
 
 from .._shared.confidence import ConfidenceTrace, add_position
+from .._shared.draws import token_draws
 from .._shared.function_calls import MOST_CALLS, CallAssembler, sent_names
 from .._shared.stops import opening
 from .._shared.thoughts import CLOSE, OPEN
@@ -73,6 +74,8 @@ class AnswerReading:
         """Tokens when the stream began that is read now."""
         self._logprobs = 0.0
         self._each: list[float] = []
+        self.processed = False
+        """Whether the server's log-probabilities are those of the distribution that it draws from."""
         self._scored = 0
         self._tokens: list[Token] = []
         self._trace = ConfidenceTrace.of(think.sampling)
@@ -404,7 +407,7 @@ class AnswerReading:
             reasoning=thoughts,
             labels=labels,
             tokens=self._told_tokens(),
-            drawn=TokenDraws(logprobs=tuple(min(0.0, score) for score in self._each))
+            drawn=token_draws(self._sampling, self._each, processed=self.processed)
             if whole and self._each and len(self._each) == len(self.ids)
             else None,
         )

@@ -436,6 +436,7 @@ class Sender:
         tells = by_ids and not generated
         opened = self._thoughts.opened(server.model, think, chat)
         reading = AnswerReading(dialect, think, tells=tells, secrets=server.link.secrets, room=room, opened=opened)
+        reading.processed = self._options.processed_logprobs
         live.reading = reading
         if generated and by_ids:
             prompt = await self._prompts.prompt_ids(server, think)

@@ -54,8 +54,9 @@ async def started(make: Callable[[Config], Driver], config: Config) -> tuple[Dri
     return driver, config
 
 
-def workers(config: Config, plugins: Plugins) -> list[Worker]:
-    """Return the model workers of a configuration, not started.
+def workers(config: Config, plugins: Plugins, *, processed: bool = False) -> list[Worker]:
+    """Return the model workers of a configuration, not started. With `processed` engines tell log-probabilities of the
+    distribution that they draw from.
 
     `ray` hosts one engine in each of `engines` Ray actors; any other name is a worker plugin that runs in this process.
     """
@@ -69,6 +70,9 @@ def workers(config: Config, plugins: Plugins) -> list[Worker]:
                 f"adapters are loaded by engines (workers `ray` and `engine`), and {config.worker!r} loads none: leave "
                 "adapters out, and name as the model what the server calls the adapter"
             )
+    # Of a server only who started it knows how it tells them.
+    if processed and config.worker != "http":
+        options["processed_logprobs"] = True
     if config.worker == "ray":
         pool = importlib.import_module("plait.workers.ray").pool
         engine = _accepted(plugins.worker_class("engine"), options)

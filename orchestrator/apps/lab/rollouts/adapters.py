@@ -2,20 +2,23 @@
 `verl_output` makes an object of the class that it is given.
 
 A trainer that knows no forks takes each sequence by itself: what it read before its own first token is its prompt, a
-parent's tokens included, so nothing is trained on twice.
+parent's tokens included, so nothing is trained on twice. Records that such a trainer would misread are refused: of
+rollouts of several sequences, each of which it would take for a rollout, unless their advantages are there (`weighed`);
+drawn at another temperature than the trainer's; drawn from a part of the vocabulary, of which a trainer knows nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from statistics import fmean, stdev
+from itertools import groupby
 from typing import Any, Protocol, TypeVar
 
 from .record import BadRecord, Record
 
-__all__ = ["Tokenizer", "grpo_advantages", "retokenised", "trl_output", "verl_fields", "verl_output"]
+__all__ = ["Tokenizer", "retokenised", "trl_output", "verl_fields", "verl_output", "with_advantages"]
 
 T = TypeVar("T")
+_VERL_EPSILON = 1e-6
 
 
 class Tokenizer(Protocol):
@@ -50,37 +53,55 @@ def _parts(record: Record) -> tuple[int, int]:
     return record.mask.index(1), len(record.mask) - record.mask[::-1].index(1)
 
 
-def grpo_advantages(records: Iterable[Record], epsilon: float = 1e-6) -> dict[str, float]:
-    """Return GRPO's advantage (arXiv 2402.03300) of each judged rollout: its reward less the mean of its group, divided
-    by the group's standard deviation plus `epsilon` (verl has 1e-6, TRL 1e-4).
+def _sampled(record: Record, temperature: float, narrowed: bool) -> None:
+    """Refuse a record whose log-probabilities the trainer cannot compute again: it divides by its own temperature, and
+    knows the whole vocabulary. Raises `BadRecord`."""
+    where = f"sequence {record.index} of {record.rollout}"
+    for segment in record.segments:
+        if segment.temperature != temperature:
+            at = "an unknown temperature" if segment.temperature is None else f"temperature {segment.temperature:g}"
+            raise BadRecord(
+                f"{where} was drawn at {at}, and the trainer has {temperature:g}: its ratios would be wrong. Give both "
+                "the same temperature"
+            )
+        limits = [*(["top_p"] if segment.top_p < 1 else []), *([segment.form] if segment.form else []), *segment.others]
+        if limits and not narrowed:
+            raise BadRecord(
+                f"{where} was drawn with {', '.join(limits)}, and a trainer computes its ratios over the whole "
+                "vocabulary: draw without, or say narrowed=True to train all the same"
+            )
 
-    A rollout counts once, however many sequences it has: a trainer that groups sequences gives a rollout of many
-    threads more weight in the mean, and so other advantages. A rollout that is alone in its group keeps its reward.
+
+def _credit(record: Record) -> float:
+    """Return the one advantage of a sequence. Raises `BadRecord` where its segments differ."""
+    told = {gain for gain, one in zip(record.token_advantages, record.mask, strict=True) if one}
+    if len(told) > 1:
+        raise BadRecord(f"sequence {record.index} of {record.rollout} has several advantages, and verl takes one")
+    return told.pop()
+
+
+def verl_fields(record: Record, *, temperature: float = 1.0, narrowed: bool = False) -> dict[str, Any]:
+    """Return the fields of verl's `AgentLoopOutput` but `metrics`. Group, parent, fork and policy versions stand in
+    `extra_fields`; the oldest and the newest of these under the names that verl's asynchronous trainer reads.
+
+    A record that has its advantage (`weighed`) is a group of its own (`uid`) with that as its score: what verl's GRPO
+    then computes is the advantage itself. The rollout's reward stands in `extra_fields`. `temperature` is that of the
+    trainer; `narrowed` takes records that were drawn from a part of the vocabulary.
+
+    Raises `BadRecord` for a record that verl would misread, or in which the model generated nothing.
     """
-    rewards = {
-        record.rollout: (record.group, record.reward)
-        for record in records
-        if record.judged and record.reward is not None
-    }
-    groups: dict[str, list[float]] = {}
-    for group, reward in rewards.values():
-        groups.setdefault(group, []).append(reward)
-    out: dict[str, float] = {}
-    for rollout, (group, reward) in rewards.items():
-        of = groups[group]
-        mean, spread = (fmean(of), stdev(of) + epsilon) if len(of) > 1 else (0.0, 1.0 + epsilon)
-        out[rollout] = (reward - mean) / spread
-    return out
-
-
-def verl_fields(record: Record, advantage: float | None = None) -> dict[str, Any]:
-    """Return the fields of verl's `AgentLoopOutput` but `metrics`. Raises `BadRecord` for a record without a generated
-    token. Group, parent, fork and policy versions stand in `extra_fields`, and `advantage` (of `grpo_advantages`) if it
-    is given; the oldest and the newest of these under the names that verl's asynchronous trainer reads."""
     start, end = _parts(record)
+    _sampled(record, temperature, narrowed)
+    weighty = record.advantage is not None
+    if record.of > 1 and not weighty:
+        raise BadRecord(
+            f"{record.rollout} has {record.of} sequences, and verl would take each for a rollout of its group: give "
+            "them their advantages first (`weighed`)"
+        )
     versions = record.versions
     extra: dict[str, Any] = {
-        "uid": record.group,
+        "uid": f"{record.rollout}/{record.index}" if weighty else record.group,
+        "group": record.group,
         "rollout": record.rollout,
         "sequence": record.index,
         "parent": record.parent,
@@ -89,8 +110,6 @@ def verl_fields(record: Record, advantage: float | None = None) -> dict[str, Any
         "min_global_steps": versions[0],
         "max_global_steps": versions[-1],
     }
-    if advantage is not None:
-        extra["advantage"] = advantage
     fields: dict[str, Any] = {
         "prompt_ids": list(record.tokens[:start]),
         "response_ids": list(record.tokens[start:end]),
@@ -100,37 +119,116 @@ def verl_fields(record: Record, advantage: float | None = None) -> dict[str, Any
     }
     if record.logprobs:
         fields["response_logprobs"] = list(record.logprobs[start:end])
-    if record.judged:
+    if weighty:
+        extra["reward"] = record.reward
+        # verl divides the score of who is alone in its group by 1 and its epsilon.
+        fields["reward_score"] = _credit(record) * (1 + _VERL_EPSILON)
+    elif record.judged:
         fields["reward_score"] = record.reward
     return fields
 
 
-def verl_output(record: Record, output: Callable[..., T], metrics: Callable[[], Any]) -> T:
-    """Return a record as verl's `AgentLoopOutput`; give that class and `AgentLoopMetrics`.
+def verl_output(
+    record: Record,
+    output: Callable[..., T],
+    metrics: Callable[[], Any],
+    *,
+    temperature: float = 1.0,
+    narrowed: bool = False,
+) -> T:
+    """Return a record as verl's `AgentLoopOutput`; give that class and `AgentLoopMetrics`. As `verl_fields` has it."""
+    return output(metrics=metrics(), **verl_fields(record, temperature=temperature, narrowed=narrowed))
 
-    An agent loop of verl's returns one output a prompt: return the one of sequence 0. Given all sequences as samples
-    with the same `uid`, verl would take the group's mean over sequences: take `grpo_advantages` in its place.
-    """
-    return output(metrics=metrics(), **verl_fields(record))
 
-
-def trl_output(records: Iterable[Record]) -> dict[str, list[Any]]:
+def trl_output(
+    records: Iterable[Record],
+    *,
+    temperature: float = 1.0,
+    rows: int | None = None,
+    narrowed: bool = False,
+    masks: bool = True,
+) -> dict[str, list[Any]]:
     """Return records as what a `rollout_func` of TRL's `GRPOTrainer` returns: `prompt_ids`, `completion_ids`,
     `logprobs`, `env_mask` (0 for what the model did not write), and `reward`, which TRL hands on to reward functions.
 
-    Raises `BadRecord` for records without log-probabilities.
+    TRL cuts the list into groups by position. So without advantages each rollout has to be one sequence, and each group
+    has to have as many, one after another. With them (`weighed`) `advantage` is there too, a list of numbers for each
+    sequence, for a trainer `with_advantages`. `rows`: TRL wants as many outputs as prompts; sequences without a token
+    to train on fill them up. `temperature` and `narrowed` as for verl; `masks=False`: a TRL that takes no `env_mask`.
+
+    Raises `BadRecord` for records that TRL would misread, or that have no log-probabilities.
     """
-    out: dict[str, list[Any]] = {
-        name: [] for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask", "reward", "group")
-    }
-    for record in records:
+    known = list(records)
+    weighty = bool(known) and all(record.advantage is not None for record in known)
+    if not weighty:
+        _by_position(known)
+    names = ("prompt_ids", "completion_ids", "logprobs", "env_mask", "reward", "group", *(["advantage"] * weighty))
+    out: dict[str, list[Any]] = {name: [] for name in names}
+    for record in known:
         start, end = _parts(record)
+        _sampled(record, temperature, narrowed)
+        where = f"sequence {record.index} of {record.rollout}"
         if not record.logprobs:
-            raise BadRecord(f"sequence {record.index} of {record.rollout} has no log-probabilities, which TRL needs")
+            raise BadRecord(f"{where} has no log-probabilities, which TRL needs")
+        if not masks and not all(record.mask[start:end]):
+            raise BadRecord(f"{where} has tokens that the model did not write, and a TRL without masks trains on them")
         out["prompt_ids"].append(list(record.tokens[:start]))
         out["completion_ids"].append(list(record.tokens[start:end]))
         out["logprobs"].append(list(record.logprobs[start:end]))
         out["env_mask"].append(list(record.mask[start:end]))
         out["reward"].append(record.reward)
         out["group"].append(record.group)
+        if weighty:
+            out["advantage"].append(list(record.token_advantages[start:end]))
+    if rows is not None:
+        _fill(out, rows)
     return out
+
+
+def _by_position(records: Sequence[Record]) -> None:
+    """Refuse records of which TRL, which cuts a list of sequences into groups of equal size, would make other groups.
+    Raises `BadRecord`."""
+    several = next((record for record in records if record.of > 1), None)
+    if several is not None:
+        raise BadRecord(
+            f"{several.rollout} has {several.of} sequences, and TRL would take each for a rollout: give them their "
+            "advantages first (`weighed`)"
+        )
+    runs = [(group, len(list(of))) for group, of in groupby(record.group for record in records)]
+    if len(runs) != len(dict(runs)):
+        raise BadRecord("the records of a group do not stand together, and TRL cuts groups by position: sort them")
+    if len({count for _, count in runs}) > 1:
+        sizes = ", ".join(f"{group}: {count}" for group, count in runs[:4])
+        raise BadRecord(
+            f"groups have different numbers of rollouts ({sizes} …), and TRL cuts groups of one size by position: "
+            "leave the smaller ones out, or give records their advantages first (`weighed`)"
+        )
+
+
+def _fill(out: dict[str, list[Any]], rows: int) -> None:
+    """Add sequences of which nothing is trained. Raises `BadRecord` for more sequences than rows."""
+    there = len(out["prompt_ids"])
+    if not 0 < there <= rows:
+        raise BadRecord(f"{there} sequences do not go into {rows} rows: TRL wants as many outputs as prompts")
+    blank = {"logprobs": [0.0], "env_mask": [0], "reward": 0.0, "advantage": [0.0]}
+    for _ in range(rows - there):
+        for name, values in out.items():
+            first = values[0][:1] if name in ("prompt_ids", "completion_ids") else values[0]
+            values.append(blank.get(name, first))
+
+
+def with_advantages(trainer: Any) -> Any:
+    """Return TRL's `GRPOTrainer`, or a class of it, as one that trains with the advantages of `trl_output` in the place
+    of those that it makes of rewards by position. On one process."""
+
+    class AdvantageTrainer(trainer):
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            output: Any = super()._generate_and_score_completions(inputs)
+            made = output["advantages"].new_zeros(output["completion_mask"].shape)
+            for row, item in enumerate(inputs):
+                gains = item["advantage"]
+                made[row, : len(gains)] = made.new_tensor(gains)
+            output["advantages"] = made
+            return output
+
+    return AdvantageTrainer

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....core.errors import ConfigError
 from ...common.files import written
+from .advantages import grpo_advantages
 from .record import Record
 from .store import read_rollouts
 
@@ -32,7 +33,20 @@ def schema() -> pa.Schema:
     """Return the columns: those of a record; `meta` is JSON."""
     import pyarrow as pa
 
-    segment = pa.struct([("start", pa.int32()), ("end", pa.int32()), ("policy", pa.int64()), ("step", pa.string())])
+    segment = pa.struct(
+        [
+            ("start", pa.int32()),
+            ("end", pa.int32()),
+            ("policy", pa.int64()),
+            ("step", pa.string()),
+            ("role", pa.string()),
+            ("temperature", pa.float64()),
+            ("top_p", pa.float64()),
+            ("form", pa.string()),
+            ("others", pa.list_(pa.string())),
+            ("advantage", pa.float64()),
+        ]
+    )
     return pa.schema(
         [
             ("rollout", pa.string()),
@@ -48,13 +62,15 @@ def schema() -> pa.Schema:
             ("segments", pa.list_(segment)),
             ("reward", pa.float64()),
             ("own", pa.float64()),
+            ("advantage", pa.float64()),
             ("meta", pa.string()),
         ]
     )
 
 
 def write_arrow(log: Path, out: Path) -> int:
-    """Write the records of a file of rollouts as an Arrow IPC file and return how many there are."""
+    """Write the records of a file of rollouts as an Arrow IPC file, each with GRPO's advantage of its rollout, and
+    return how many there are."""
     demand_arrow()
     import pyarrow as pa
 
@@ -88,6 +104,8 @@ def read_arrow(path: Path) -> Iterator[Record]:
 
 
 def _rows(log: Path) -> Iterator[dict[str, Any]]:
+    # Twice through the file: the groups do not stand together in it, and only their rewards fit into memory.
+    known = grpo_advantages(rollout[0] for rollout in read_rollouts(log))
     for rollout in read_rollouts(log):
         for record in rollout:
-            yield {**record.model_dump(), "meta": json.dumps(record.meta)}
+            yield {**record.model_dump(), "advantage": known.get(record.rollout), "meta": json.dumps(record.meta)}

@@ -33,7 +33,7 @@ from ..samples.sample import write_samples
 from .arrow import demand_arrow, write_arrow
 from .export import ExclusionCounts, export, select, tokenizer_of, write_records, write_texts
 from .producer import Producer, ProductionCounts, Todo, sampled, todo
-from .rewards import reward_of
+from .rewards import own_reward_of, reward_of
 from .sampler import Sampler
 from .store import Store
 from .weights import follow_weights, until_taken
@@ -56,6 +56,10 @@ def rollouts(
     reward: Annotated[
         str, typer.Option(metavar="NAME", help="verified, accelerated[:SHARE], or FILE.py:FUNCTION(answer, want).")
     ] = "verified",
+    own: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:FUNCTION", help="Judges a sequence, such as a thread: FUNCTION(record)."),
+    ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Rollouts at the same time.")] = 64,
     ahead: Annotated[
         int | None,
@@ -85,12 +89,13 @@ def rollouts(
     config = common.load()
     if config.journal is None:
         config = config.model_copy(update={"journal": "off"})  # a rollout is made again from its beginning
-    judge = reward_of(reward)
+    judge, judge_own = reward_of(reward), None if own is None else own_reward_of(own)
     questions = read_questions(prompts, request.task, text, want)[:limit]
     log = out if out.suffix == ".jsonl" else out.with_suffix(".jsonl")
     asked = {
         "branches": branches,
         "reward": reward,
+        **({} if own is None else {"own": own}),
         "seed": config.seed,
     }
     header = {"prompts": _digest(prompts), **asked, "request": request.model_dump(mode="json", exclude_unset=True)}
@@ -100,7 +105,7 @@ def rollouts(
         wanted = [item for item in todo(questions, branches) if item.rollout not in store.done]
         if already:
             output.progress.print(f"{counted(already, 'rollout')} are there from an earlier try", markup=False)
-        producer, stopped = Producer(request, judge, config.seed), False
+        producer, stopped = Producer(request, judge, config.seed, judge_own), False
         if wanted:
             pace = ProductionPace(concurrency, ahead, weights)
             stopped = run_stoppable(lambda stopper: _run(config, wanted, pace, producer, store, output, stopper))
@@ -214,7 +219,7 @@ async def _run(
     stopper: Stopper,
 ) -> bool:
     """Make what is missing; return whether the user gave up."""
-    workers, samplers = sampled(build_workers(config, Plugins()))
+    workers, samplers = sampled(build_workers(config, Plugins(), processed=True))
     started = len(store.done)
 
     async def credit() -> None:

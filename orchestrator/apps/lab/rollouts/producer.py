@@ -16,7 +16,7 @@ from ...common.concurrently import for_each
 from ...common.dataset import DatasetQuestion
 from ...common.interrupt import Stopper
 from .record import Record
-from .rewards import Reward
+from .rewards import OwnReward, Reward
 from .sampler import Sampler
 from .sequences import records
 
@@ -84,10 +84,11 @@ class Producer:
         request: how each question is asked.
         reward: judges an answer.
         seed: of all sampling; each branch has a seed of its own, made of it.
+        own: judges one sequence of a rollout by itself (`Record.own`).
     """
 
-    def __init__(self, request: Request, reward: Reward, seed: int = 0) -> None:
-        self.request, self._reward, self._seed = request, reward, seed
+    def __init__(self, request: Request, reward: Reward, seed: int = 0, own: OwnReward | None = None) -> None:
+        self.request, self._reward, self._seed, self._own = request, reward, seed, own
         self.log = RunLog(keep="attempts")
         self.made = ProductionCounts()
 
@@ -129,6 +130,8 @@ class Producer:
         if answer.status == "cancelled" or run is None:
             return []
         made = records(run, item.group, item.branch, self._reward(item.question, answer))
+        if self._own is not None:
+            made = [record.model_copy(update={"own": self._own(record)}) for record in made]
         meta = _said(answer)
         if not made:  # nothing was generated; it is written down, so that it is not tried for ever
             return [Record(rollout=item.rollout, group=item.group, branch=item.branch, tokens=(), mask=(), meta=meta)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
@@ -18,7 +18,9 @@ from ....core.errors import PlaitError
 from ....core.messages import explain, json_path
 from ....core.values import Frozen
 
-__all__ = ["BadRecord", "Record", "WeightsSegment", "whole"]
+__all__ = ["BadRecord", "Record", "Role", "WeightsSegment", "whole"]
+
+Role = Literal["parent", "thread", "join"]
 
 
 class BadRecord(PlaitError):
@@ -28,7 +30,8 @@ class BadRecord(PlaitError):
 
 
 class WeightsSegment(Frozen):
-    """Generated tokens that one version of the weights sampled: places `start` to `end` (exclusive) of the sequence."""
+    """Generated tokens that one version of the weights sampled in one way: places `start` to `end` (exclusive) of the
+    sequence."""
 
     start: int = Field(ge=0)
     end: int = Field(ge=1)
@@ -36,6 +39,17 @@ class WeightsSegment(Frozen):
     """Version of the weights; counts updates."""
     step: str = ""
     """Name of the step that wrote them."""
+    role: Role = "parent"
+    """`join`: goes on from what threads brought; `thread`: of a sequence that another one spawned or forked."""
+    temperature: float | None = None
+    """At which they were drawn; `None` if that is not known."""
+    top_p: float = 1.0
+    form: str = ""
+    """Kind of the form that they were held to."""
+    others: tuple[str, ...] = ()
+    """Names of other settings that changed how likely a token was, such as `top_k`."""
+    advantage: float | None = None
+    """Where credit differs by segment (`weighed`): in the place of the record's."""
 
 
 class Record(Frozen):
@@ -59,14 +73,17 @@ class Record(Frozen):
     mask: tuple[int, ...]
     """1 for a token that the model generated in this sequence, 0 for one that it read."""
     logprobs: tuple[float, ...] = ()
-    """The sampler's log-probability (nats, at temperature 1) of each token; 0.0 where the mask is 0. Empty where the
-    sampler told none: such a record is for supervised training alone."""
+    """The log-probability (nats) of each token in the distribution that it was drawn from, that is with temperature,
+    `top_p` and form of its segment; 0.0 where the mask is 0. Empty where the sampler did not tell that: then the record
+    is for supervised training alone."""
     segments: tuple[WeightsSegment, ...] = ()
     """Which weights generated what; they cover the mask exactly."""
     reward: float | None = None
     """Of the whole rollout; `None` if it could not be judged."""
     own: float | None = None
     """Of this sequence alone, where the task can tell."""
+    advantage: float | None = None
+    """Of the whole rollout among those of its group, where that is known (`weighed`)."""
     meta: dict[str, JsonValue] = {}
 
     @model_validator(mode="after")
@@ -93,6 +110,23 @@ class Record(Frozen):
     def versions(self) -> tuple[int, ...]:
         """The versions of the weights that generated it, in ascending order."""
         return tuple(sorted({segment.policy for segment in self.segments}))
+
+    @property
+    def temperature(self) -> float | None:
+        """The temperature of all its generated tokens; `None` if it is not known of all, or differs."""
+        there = {segment.temperature for segment in self.segments}
+        return there.pop() if len(there) == 1 else None
+
+    @property
+    def token_advantages(self) -> tuple[float, ...]:
+        """The advantage of each token, 0.0 where the mask is 0. Raises `BadRecord` for a record without one."""
+        out = [0.0] * len(self.tokens)
+        for segment in self.segments:
+            advantage = self.advantage if segment.advantage is None else segment.advantage
+            if advantage is None:
+                raise BadRecord(f"sequence {self.index} of {self.rollout} has no advantage: `weighed` gives it one")
+            out[segment.start : segment.end] = [advantage] * (segment.end - segment.start)
+        return tuple(out)
 
     @property
     def generated(self) -> int:

@@ -14,11 +14,13 @@ from ....runtime.client.answer import Answer
 from ....runtime.client.parallelism import parallelism
 from ....runtime.plugins.own_code import own_code
 from ...common.dataset import DatasetQuestion
+from .record import Record
 from .store import reward as as_reward
 
-__all__ = ["Reward", "reward_of"]
+__all__ = ["OwnReward", "Reward", "own_reward_of", "reward_of"]
 
 Reward = Callable[[DatasetQuestion, Answer], float | None]
+OwnReward = Callable[[Record], float | None]
 _ACCELERATED = re.compile(r"accelerated(?::(?P<share>\d+(?:\.\d+)?))?")
 _SHARE = 0.2
 
@@ -52,16 +54,28 @@ def _accelerated(question: DatasetQuestion, answer: Answer, share: float) -> flo
 
 
 def _own(spec: str) -> Reward:
+    call = _function("--reward", spec)
+    return lambda question, answer: call(answer, question.want)
+
+
+def own_reward_of(spec: str) -> OwnReward:
+    """Return the judge of single sequences that a text names: `FILE.py:FUNCTION`, which is called with a record. Raises
+    `UsageError`."""
+    return _function("--own", spec)
+
+
+def _function(option: str, spec: str) -> Callable[..., float | None]:
+    """Return a function of the user's as one that gives a reward."""
     module, _, name = own_code(spec).partition(":")
     function: Any = getattr(importlib.import_module(module), name, None)
     if not callable(function):
-        raise UsageError(f"--reward {spec}: the file has no function {name!r}")
+        raise UsageError(f"{option} {spec}: the file has no function {name!r}")
     call: Callable[..., object] = function
 
-    def reward(question: DatasetQuestion, answer: Answer) -> float | None:
+    def reward(*judged: Any) -> float | None:
         try:
-            return as_reward(call(answer, question.want))
+            return as_reward(call(*judged))
         except Exception as error:  # whatever a function of the user's does
-            raise UsageError(f"--reward {spec} failed: {type(error).__name__}: {error}") from error
+            raise UsageError(f"{option} {spec} failed: {type(error).__name__}: {error}") from error
 
     return reward

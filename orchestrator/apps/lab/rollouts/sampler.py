@@ -52,8 +52,9 @@ class Sampler(WorkerProxy):
         self._idle.set()
         self._inside = 0
 
-    async def update(self, weights: Any) -> int:
-        """Take new weights and return their version. Requests under way go on with them from where they are.
+    async def update(self, weights: Any, version: int | None = None) -> int:
+        """Take new weights and return their version, by default the next one. Requests under way go on with them from
+        where they are.
 
         Raises `ConfigError` for a worker that cannot, and what the worker raises; then the old ones stay.
         """
@@ -68,7 +69,7 @@ class Sampler(WorkerProxy):
                 await self.inner.cancel(attempt)
             await self._idle.wait()
             await self._load(weights)
-            self.version += 1
+            self.version = self.version + 1 if version is None else version
             return self.version
         finally:
             self._open.set()
@@ -148,9 +149,7 @@ def _merged(result: Result, live: _Live) -> Result:
     told: a record without them is refused, and one with wrong ones would not be."""
     count = len(result.token_ids)
     whole = not live.known and len(live.logprobs) >= count
-    drawn = TokenDraws(
-        logprobs=live.logprobs[:count] if whole else (),
-        end=result.drawn.end if result.drawn is not None else None,
-        policies=tuple(live.policies),
+    drawn = (result.drawn or TokenDraws()).model_copy(
+        update={"logprobs": live.logprobs[:count] if whole else (), "policies": tuple(live.policies)}
     )
     return result.model_copy(update={"drawn": drawn, "usage": live.usage})

@@ -15,9 +15,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ....core.ops import Think
 from ....core.record import StepRecord
+from ....core.result import TokenDraws
 from ....runtime.runlog import AttemptRecord, RunRecord
-from .record import BadRecord, Record, WeightsSegment
+from .record import BadRecord, Record, Role, WeightsSegment
 
 __all__ = ["records"]
 
@@ -32,8 +34,12 @@ class _Sequence:
     logprobs: list[float] = field(default_factory=list[float])
     segments: list[WeightsSegment] = field(default_factory=list[WeightsSegment])
     steps: list[str] = field(default_factory=list[str])
+    role: Role = "parent"
+    """Of what is written in it next."""
+    how: WeightsSegment | None = None
+    """How its last tokens were drawn."""
     known: bool = True
-    """The log-probability of every generated token is known."""
+    """The log-probability of every generated token is known, in the distribution that it was drawn from."""
     end: tuple[int, float] | None = None
     """The token that ended it, if it is not among the tokens yet."""
 
@@ -60,9 +66,12 @@ def records(run: RunRecord, group: str, branch: int = 0, reward: float | None = 
         # Of several that continue a context one goes on in its sequence; the others fork from it.
         if before is not None and heirs.get(before[0]) == attempt.step:
             sequence = where[before[0]][0]
+            if _joins(step, steps):
+                sequence.role = "join"
         else:
             parent = where[before[0]][0].index if before is not None else _owner(step, steps, where)
             sequence = _Sequence(len(made), parent, common if before is not None else 0, [])
+            sequence.role = "parent" if parent is None else "thread"
             made.append(sequence)
         _write(sequence, prompt, attempt)
         where[attempt.step] = (sequence, len(sequence.tokens))
@@ -138,6 +147,12 @@ def _owner(
     return None
 
 
+def _joins(step: StepRecord | None, steps: Mapping[str, StepRecord]) -> bool:
+    """Whether a step that goes on in its sequence goes on from what a join made of several branches."""
+    near = [] if step is None else [*step.needs, step.owner]
+    return any(name in steps and steps[name].kind == "join" for name in near if name is not None)
+
+
 def _common(tokens: Sequence[int], length: int, prompt: Sequence[int]) -> int:
     most = min(length, len(prompt))
     for place in range(most):
@@ -158,8 +173,9 @@ def _write(sequence: _Sequence, prompt: list[int], attempt: AttemptRecord) -> No
     count = len(result.token_ids)
     sequence.tokens += result.token_ids
     sequence.mask += [1] * count
+    how = sequence.how = _how(attempt, drawn).model_copy(update={"role": sequence.role})
     # Zeros keep the places; that they are not known is said of the whole sequence.
-    if drawn is None or len(drawn.logprobs) != count:
+    if drawn is None or len(drawn.logprobs) != count or not (drawn.processed or _plain(how)):
         sequence.known = False
         sequence.logprobs += [0.0] * count
     else:
@@ -170,18 +186,40 @@ def _write(sequence: _Sequence, prompt: list[int], attempt: AttemptRecord) -> No
     for place, (begin, policy) in enumerate(policies):
         end = policies[place + 1][0] if place + 1 < len(policies) else count
         if begin < min(end, count):
-            sequence.segments.append(
-                WeightsSegment(start=start + begin, end=start + min(end, count), policy=policy, step=sequence.steps[-1])
-            )
+            stretch = {"start": start + begin, "end": start + min(end, count), "policy": policy}
+            sequence.segments.append(how.model_copy(update=stretch))
+
+
+def _how(attempt: AttemptRecord, drawn: TokenDraws | None) -> WeightsSegment:
+    """Return a segment that says how a call drew its tokens: as the worker says, else as it was asked to."""
+    assert isinstance(attempt.op, Think)
+    asked, extra = attempt.op.sampling, tuple(attempt.op.extra_body)
+    step = attempt.step.partition(":")[2]
+    if drawn is not None and drawn.temperature is not None:
+        top_p, form = drawn.top_p, drawn.form
+        others, temperature = (*drawn.others, *extra), drawn.temperature
+    else:
+        form = "" if asked.structured is None else asked.structured.kind
+        top_p, others, temperature = asked.top_p, (*asked.others, *extra), asked.temperature
+    return WeightsSegment(
+        start=0, end=1, step=step, temperature=temperature, top_p=1.0 if top_p is None else top_p, form=form,
+        others=others,
+    )  # fmt: skip
+
+
+def _plain(how: WeightsSegment) -> bool:
+    """Whether tokens were drawn from the model's own distribution, whose log-probabilities every worker tells."""
+    return how.temperature == 1.0 and how.top_p == 1.0 and not (how.form or how.others)
 
 
 def _record(sequence: _Sequence, run: RunRecord, group: str, branch: int, of: int, reward: float | None) -> Record:
-    if sequence.end is not None:
+    if sequence.end is not None and sequence.how is not None:
         place, policy = len(sequence.tokens), sequence.segments[-1].policy if sequence.segments else 0
         sequence.tokens.append(sequence.end[0])
         sequence.mask.append(1)
         sequence.logprobs.append(sequence.end[1])
-        sequence.segments.append(WeightsSegment(start=place, end=place + 1, policy=policy, step=sequence.steps[-1]))
+        stretch = {"start": place, "end": place + 1, "policy": policy}
+        sequence.segments.append(sequence.how.model_copy(update=stretch))
     return Record(
         rollout=f"{group}/{branch}",
         group=group,

@@ -34,6 +34,7 @@ class Letters(Worker):
         self.pause = float(os.environ.get("LETTERS_PAUSE", "0")) if pause is None else pause
         self.lost = float(os.environ.get("LETTERS_LOST", "0"))
         self.version = 0
+        self.processed = True
         self.live: dict[int, asyncio.Event] = {}
         self.loaded: list[Any] = []
         self._closed = asyncio.Event()
@@ -73,7 +74,10 @@ class Letters(Worker):
             del self.live[job.attempt]
         drawn = None
         if think.sampling.token_logprobs:
-            drawn = TokenDraws(logprobs=tuple(logprobs), end=(END, 0.0) if finish == "stop" else None)
+            end = (END, 0.0) if finish == "stop" else None
+            # Its letters are equally likely at every temperature; where none is asked for it says 1.
+            known = None if think.sampling.temperature is not None else 1.0
+            drawn = TokenDraws(logprobs=tuple(logprobs), end=end, processed=self.processed, temperature=known)
         usage = Usage(prompt=len(prompt), completion=len(logprobs))
         text = bytes(ids).decode()
         yield Result(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import tempfile
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from plait.apps.lab.rollouts.adapters import grpo_advantages, retokenised, trl_output, verl_fields
+from plait.apps.lab.rollouts.adapters import retokenised, trl_output, verl_fields, with_advantages
+from plait.apps.lab.rollouts.advantages import grpo_advantages, weighed
 from plait.apps.lab.rollouts.export import ExclusionCounts, ExportedRun, export, select, tokenizer_of, write_texts
 from plait.apps.lab.rollouts.record import BadRecord, Record, WeightsSegment
 from plait.apps.lab.rollouts.store import RolloutReader, read_rollouts
@@ -27,17 +29,23 @@ LETTERS = ["--worker", "tests.apps.lab.rollouts.letters:Letters", "--allow", "te
 FORK = Record(
     rollout="3/1", group="3", branch=1, index=1, of=2, parent=0, fork=2, tokens=(1, 2, 3, 4, 5, 6, 7),
     mask=(0, 0, 0, 1, 0, 1, 0), logprobs=(0.0, 0.0, 0.0, -0.5, 0.0, -0.25, 0.0),
-    segments=(WeightsSegment(start=3, end=4, policy=4), WeightsSegment(start=5, end=6, policy=5)), reward=1.0,
+    segments=(
+        WeightsSegment(start=3, end=4, policy=4, temperature=1.0, role="thread"),
+        WeightsSegment(start=5, end=6, policy=5, temperature=1.0, role="join"),
+    ),
+    reward=1.0,
 )  # fmt: skip
+ALONE = FORK.model_copy(update={"of": 1, "index": 0, "parent": None, "fork": 0})
+"""The only sequence of its rollout."""
 
 
 def test_verl_gets_what_was_read_first_as_the_prompt() -> None:
-    fields = verl_fields(FORK)
+    fields = verl_fields(ALONE)
     assert (fields["prompt_ids"], fields["response_ids"]) == ([1, 2, 3], [4, 5, 6])
     assert (fields["response_mask"], fields["response_logprobs"]) == ([1, 0, 1], [-0.5, 0.0, -0.25])
     assert fields["reward_score"] == 1.0
     assert fields["extra_fields"]["policies"] == [[3, 4, 4], [5, 6, 5]]
-    assert "reward_score" not in verl_fields(FORK.model_copy(update={"reward": float("nan")}))
+    assert "reward_score" not in verl_fields(ALONE.model_copy(update={"reward": float("nan")}))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="verl is not installed")
@@ -47,17 +55,17 @@ def test_verls_own_class_takes_the_fields() -> None:
         AgentLoopOutput,
     )
 
-    made: Any = AgentLoopOutput(metrics=AgentLoopMetrics(), **verl_fields(FORK))
+    made: Any = AgentLoopOutput(metrics=AgentLoopMetrics(), **verl_fields(ALONE))
     assert made.as_dict()["rm_scores"].tolist() == [0.0, 0.0, 1.0]
 
 
 def test_trl_gets_lists_of_the_same_lengths() -> None:
-    out = trl_output([FORK, FORK])
+    out = trl_output([ALONE, ALONE])
     assert {"prompt_ids", "completion_ids", "logprobs", "env_mask"} <= out.keys()
     for ids, scores, mask in zip(out["completion_ids"], out["logprobs"], out["env_mask"], strict=True):
         assert len(ids) == len(scores) == len(mask)
     with pytest.raises(BadRecord, match="no log-probabilities"):
-        trl_output([FORK.model_copy(update={"logprobs": ()})])
+        trl_output([ALONE.model_copy(update={"logprobs": ()})])
     with pytest.raises(BadRecord, match="generated nothing"):
         trl_output([Record(rollout="1/0", group="1", tokens=(1,), mask=(0,))])
 
@@ -206,15 +214,117 @@ def test_mooncake_rows_tell_who_waited_for_whom(plait: Any, tmp_path: Path, jour
     assert "Question" not in out.read_text()
 
 
+def threaded(group: str, rewards: Sequence[float], sequences: Sequence[int]) -> list[list[Record]]:
+    """A group of rollouts with so many sequences each."""
+    return [
+        [
+            FORK.model_copy(
+                update={"group": group, "rollout": f"{group}/{n}", "branch": n, "reward": reward, "index": index,
+                        "of": count, "parent": 0 if index else None, "fork": 2 * bool(index)}
+            )
+            for index in range(count)
+        ]
+        for n, (reward, count) in enumerate(zip(rewards, sequences, strict=True))
+    ]  # fmt: skip
+
+
 def test_advantages_are_of_rollouts_however_many_sequences_they_have() -> None:
-    records = [
-        FORK.model_copy(update={"group": "g", "rollout": f"r{number}", "reward": reward, "index": index})
-        for number, (reward, sequences) in enumerate([(1.0, 9), (1.0, 9), (0.0, 17), (0.0, 17)])
-        for index in range(sequences)
-    ]
-    said = grpo_advantages(records)
-    assert list(said.values()) == pytest.approx([0.866, 0.866, -0.866, -0.866], abs=1e-3)
-    assert verl_fields(records[0], said["r0"])["extra_fields"]["advantage"] == said["r0"]
-    assert "advantage" not in verl_fields(records[0])["extra_fields"]
-    alone = grpo_advantages(records[:9])
-    assert alone == {"r0": pytest.approx(1.0, abs=1e-5)}
+    rollouts = threaded("g", [1.0, 1.0, 0.0, 0.0], [9, 9, 17, 17])
+    made = [record for rollout in weighed(rollouts) for record in rollout]
+    assert len(made) == 52
+    assert {(record.reward, round(record.advantage or 0.0, 3)) for record in made} == {(1.0, 0.866), (0.0, -0.866)}
+    alone = grpo_advantages(record for record in made if record.rollout == "g/0")
+    assert alone == {"g/0": pytest.approx(1.0, abs=1e-5)}
+    lost = [made[0].model_copy(update={"reward": math.nan, "rollout": "g/9"})]
+    assert weighed([*rollouts, lost])[-1][0].advantage is None, "without a reward there is no advantage"
+
+
+def test_a_thread_with_a_reward_of_its_own_is_compared_with_those_of_its_prompt() -> None:
+    one, two = threaded("g", [1.0, 0.0], [3, 3])
+    one[1] = one[1].model_copy(update={"own": 1.0})
+    two[1] = two[1].model_copy(update={"own": 0.0})
+    other = (9, 9, 9, *FORK.tokens[3:])
+    one[2], two[2] = (rollout[2].model_copy(update={"own": 0.0, "tokens": other}) for rollout in (one, two))
+    made = weighed([one, two], "thread")
+    gains = [[record.token_advantages[3] for record in rollout] for rollout in made]
+    whole = made[0][0].advantage
+    assert gains[0][0] == whole == -gains[1][0], "parents keep the rollout's"
+    assert gains[0][1] > 0 > gains[1][1], "of two threads with one prompt the one that hit was better"
+    assert gains[0][2] == gains[1][2] < 0, "two that both failed are alike, and worse than the average thread"
+    assert [record.advantage for record in made[0]] == [whole] * 3, "the rollout's stays beside it"
+    threads = [gain for row in gains for gain in row[1:]]
+    assert sum(gain * gain for gain in threads) / 4 == pytest.approx(1.0)
+    assert {tuple(record.token_advantages[5] for record in rollout) for rollout in weighed([one, two])} == {
+        (whole,) * 3, (-(whole or 0.0),) * 3,
+    }  # fmt: skip
+
+
+def test_verl_is_given_the_advantage_as_the_score_of_a_group_of_one() -> None:
+    rollouts = threaded("g", [1.0, 0.0], [2, 5])
+    with pytest.raises(BadRecord, match="2 sequences, and verl would take each for a rollout"):
+        verl_fields(rollouts[0][0])
+    made = [verl_fields(record) for rollout in weighed(rollouts) for record in rollout]
+    uids = [fields["extra_fields"]["uid"] for fields in made]
+    assert len(set(uids)) == 7, "each sequence is a group of its own"
+    said = [fields["reward_score"] / (1 + 1e-6) for fields in made]  # what verl makes of who is alone in its group
+    assert said == pytest.approx([0.70710578] * 2 + [-0.70710578] * 5, abs=1e-6)
+    assert [fields["extra_fields"]["reward"] for fields in made] == [1.0] * 2 + [0.0] * 5
+    mixed = weighed(rollouts)[0][0]
+    segments = (mixed.segments[0].model_copy(update={"advantage": 0.5}), mixed.segments[1])
+    with pytest.raises(BadRecord, match="several advantages"):
+        verl_fields(mixed.model_copy(update={"segments": segments}))
+
+
+@pytest.mark.parametrize("adapter", [verl_fields, lambda record, **more: trl_output([record], **more)])
+def test_adapters_refuse_what_the_trainer_would_misread(adapter: Any) -> None:
+    def drawn(**how: Any) -> Record:
+        return ALONE.model_copy(update={"segments": tuple(each.model_copy(update=how) for each in ALONE.segments)})
+
+    with pytest.raises(BadRecord, match=r"at temperature 0\.6, and the trainer has 1"):
+        adapter(drawn(temperature=0.6))
+    assert adapter(drawn(temperature=0.6), temperature=0.6)
+    with pytest.raises(BadRecord, match="at an unknown temperature"):
+        adapter(drawn(temperature=None))
+    for how, name in (({"top_p": 0.9}, "top_p"), ({"form": "json"}, "json"), ({"others": ("top_k",)}, "top_k")):
+        with pytest.raises(BadRecord, match=f"drawn with {name}"):
+            adapter(drawn(**how))
+        assert adapter(drawn(**how), narrowed=True)
+
+
+def test_trl_is_refused_groups_that_it_would_cut_elsewhere() -> None:
+    def group(name: str, count: int) -> list[Record]:
+        return [ALONE.model_copy(update={"group": name, "rollout": f"{name}/{n}"}) for n in range(count)]
+
+    assert len(trl_output([*group("a", 2), *group("b", 2)])["prompt_ids"]) == 4
+    with pytest.raises(BadRecord, match=r"different numbers of rollouts \(a: 3, b: 1"):
+        trl_output([*group("a", 3), *group("b", 1)])
+    with pytest.raises(BadRecord, match="do not stand together"):
+        trl_output([*group("a", 2), *group("b", 2), *group("a", 2)])
+    with pytest.raises(BadRecord, match="2 sequences, and TRL would take each for a rollout"):
+        trl_output(threaded("g", [1.0], [2])[0])
+    with pytest.raises(BadRecord, match="a TRL without masks trains on them"):
+        trl_output([ALONE], masks=False)
+
+
+def test_trl_gets_the_advantages_of_threaded_rollouts_and_rows_that_train_nothing() -> None:
+    made = [record for rollout in weighed(threaded("g", [1.0, 0.0], [2, 5])) for record in rollout]
+    out = trl_output(made, rows=8)
+    assert {len(values) for values in out.values()} == {8}
+    assert [row[0] for row in out["advantage"]] == pytest.approx([0.70710578] * 2 + [-0.70710578] * 5 + [0.0], abs=1e-6)
+    assert [row[1] for row in out["advantage"][:7]] == [0.0] * 7, "what the model did not write has none"
+    assert out["env_mask"][7] == [0]
+    with pytest.raises(BadRecord, match="7 sequences do not go into 6 rows"):
+        trl_output(made, rows=6)
+
+
+def test_a_trainer_with_advantages_takes_them_in_the_place_of_its_own() -> None:
+    import torch
+
+    class Theirs:
+        def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+            return {"advantages": torch.full((len(inputs),), 7.0), "completion_mask": torch.ones(len(inputs), 3)}
+
+    made = with_advantages(Theirs)()._generate_and_score_completions(
+        [{"advantage": [0.5, 0.25]}, {"advantage": [-1.0]}]
+    )
+    assert made["advantages"].tolist() == [[0.5, 0.25, 0.0], [-1.0, 0.0, 0.0]]

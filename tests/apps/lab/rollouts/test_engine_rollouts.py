@@ -14,8 +14,12 @@ from plait.apps.common.interrupt import Stopper
 from plait.apps.lab.rollouts.producer import Producer, Todo, sampled
 from plait.apps.lab.rollouts.record import Record
 from plait.apps.lab.rollouts.rewards import reward_of
+from plait.apps.lab.rollouts.sequences import records
+from plait.core.ops import Sampling, StructuredOutput, Text, Think
+from plait.core.plan import Plan, Step
 from plait.core.request import Request
 from plait.runtime.client.client import AsyncOrchestrator
+from plait.runtime.runlog import RunLog
 from plait.tasks.countdown import Countdown
 from plait.workers.engine import Engine
 from training import export
@@ -24,36 +28,61 @@ from training.trades import TRADES
 
 from .test_command import check, killed_until_done
 
+DIGITS = StructuredOutput(kind="regex", spec="<child>( <go>){3}")
 MODEL = Path("orchestrator/models/countdown").resolve()
 
 
 @torch.inference_mode()
 def gap(model: Llama, record: Record) -> float:
-    """The largest difference between a record's log-probabilities and those of the model."""
+    """The largest difference between a record's log-probabilities and the model's at the same temperature."""
     ids = torch.tensor([record.tokens])
-    likely = model.logits(model.hidden(ids, torch.float32), torch.float32)[0].log_softmax(-1)
+    assert record.temperature
+    likely = (model.logits(model.hidden(ids, torch.float32), torch.float32)[0] / record.temperature).log_softmax(-1)
     scored = likely[:-1].gather(1, ids[0, 1:, None])[:, 0]
     wanted = torch.tensor(record.mask[1:], dtype=torch.bool)
     return float((scored - torch.tensor(record.logprobs[1:]))[wanted].abs().max())
+
+
+async def _drawn(orchestrator: AsyncOrchestrator, log: RunLog, sampling: Sampling) -> list[Record]:
+    """One call of the model as records."""
+    op = Think(prompt=(Text(text="<child> T24 11 7 5 <go>"),), sampling=sampling)
+    answer = await orchestrator.run(plan=Plan(steps=(Step(name="a", op=op),), output="a"))
+    run = log.pop(answer.run)
+    assert run is not None
+    return records(run, "g", 0, 1.0)
 
 
 @pytest.mark.engine
 @pytest.mark.own_engine
 async def test_scoring_the_ids_again_gives_the_same_logprobs(tmp_path: Path) -> None:
     model = export.load(MODEL)
-    workers, (sampler,) = sampled([Engine(MODEL, dtype="float32", slots=32)])
-    options = {
-        "task": "countdown",
-        "planner": "threads:n=3,answer.temperature=1,part.temperature=1,settle=false,early=false",
-    }
-    producer = Producer(Request.of(options), reward_of("verified"))
+    workers, (sampler,) = sampled([Engine(MODEL, dtype="float32", slots=32, processed_logprobs=True)])
+    producer, cool = (
+        Producer(
+            Request.of(
+                {
+                    "task": "countdown",
+                    "planner": f"threads:n=3,answer.temperature={at},part.temperature={at},settle=false,early=false",
+                }
+            ),
+            reward_of("verified"),
+        )
+        for at in (1, 0.6)
+    )
     orchestrator = AsyncOrchestrator(workers=workers, journal="off")
     orchestrator.watch(producer.log.take)
+    orchestrator.watch(cool.log.take)
     stopper = Stopper(asyncio.get_running_loop())
     made: list[list[Record]] = []
     async with orchestrator:
         first = [Todo(str(n), 0, DatasetQuestion(Countdown(text=f"{3 + n} 5 7 11 -> 24"))) for n in range(4)]
         await producer.make(orchestrator, first, lambda rollout: made.append(list(rollout)), stopper)
+        at_less: list[list[Record]] = []
+        await cool.make(orchestrator, first, lambda rollout: at_less.append(list(rollout)), stopper)
+        (narrow,) = await _drawn(orchestrator, cool.log, Sampling(max_tokens=12, temperature=0.6, top_p=0.5, seed=3))
+        (held,) = await _drawn(
+            orchestrator, cool.log, Sampling(max_tokens=12, temperature=1.0, structured=DIGITS, seed=3)
+        )
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
@@ -71,6 +100,13 @@ async def test_scoring_the_ids_again_gives_the_same_logprobs(tmp_path: Path) -> 
         weights = old if rollout[0].group != "new" else changed
         assert {version for record in rollout for version in record.versions} == {int(rollout[0].group == "new")}
         assert max(gap(weights, record) for record in rollout) < 1e-3
+    assert {record.temperature for rollout in at_less for record in rollout} == {0.6}
+    assert max(gap(old, record) for rollout in at_less for record in rollout) < 1e-3
+    warm = [record.model_copy(update={"segments": made[0][0].segments}) for record in at_less[0][:1]]
+    assert gap(old, warm[0]) > 0.1, "at temperature 1 they would be others"
+    assert narrow.segments[0].top_p == 0.5 and held.segments[0].form == "regex"
+    for record in (narrow, held):
+        assert record.logprobs and gap(old, record) > 0.1, "of a part of the vocabulary each token is likelier"
     assert gap(old, made[-1][0]) > 0.1, "the new weights are others"
 
 

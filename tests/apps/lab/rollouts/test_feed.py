@@ -135,6 +135,54 @@ def test_unjudged_rollouts_are_counted_and_their_credit_comes_back() -> None:
     assert virtually(work()).counts.unjudged == 2
 
 
+def of_group(group: str, branch: int, reward: float | None, policy: int = 0) -> list[Record]:
+    made = record(0, policy, reward)
+    return [made.model_copy(update={"rollout": f"{group}/{branch}", "group": group, "branch": branch})]
+
+
+def test_rollouts_of_a_group_are_given_out_together_with_their_advantages() -> None:
+    async def work() -> tuple[Feed, list[list[Record]]]:
+        feed = Feed(6, group=3)
+        for _ in range(6):
+            await asyncio.wait_for(feed.credit(), 1)
+        for group, branch, reward in (("b", 0, 0.0), ("a", 2, 1.0), ("b", 1, None), ("a", 0, 0.0), ("b", 2, 1.0)):
+            feed.put(of_group(group, branch, reward))
+        waiting = asyncio.ensure_future(feed.take())
+        await asyncio.sleep(1)
+        assert not waiting.done(), "a lacks one of three"
+        feed.put(of_group("a", 1, 0.0))
+        batch = await waiting
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(feed.credit(), 1)
+        feed.trained()
+        for _ in range(6):
+            await asyncio.wait_for(feed.credit(), 1)
+        return feed, batch
+
+    feed, batch = virtually(work())
+    assert [each[0].rollout for each in batch] == ["b/0", "b/2", "a/0", "a/1", "a/2"], "whole groups as they came"
+    gains = [each[0].advantage for each in batch]
+    assert gains == pytest.approx([-0.7071, 0.7071, -0.5774, -0.5774, 1.1547], abs=1e-4)
+    assert (feed.counts.read, feed.counts.unjudged) == (5, 1)
+
+
+def test_a_group_of_which_nothing_is_left_is_made_again() -> None:
+    async def work() -> tuple[Feed, list[list[Record]]]:
+        feed = Feed(2, group=2)
+        for _ in range(2):
+            await feed.credit()
+        feed.forfeit("a")
+        feed.put(of_group("a", 1, 1.0))
+        waiting = asyncio.ensure_future(feed.take())
+        for branch in range(2):
+            await asyncio.wait_for(feed.credit(), 1)
+            feed.put(of_group("b", branch, float(branch)))
+        return feed, await waiting
+
+    _, batch = virtually(work())
+    assert [each[0].rollout for each in batch] == ["b/0", "b/1"], "the one that was left of a had none to compare with"
+
+
 def test_a_maker_that_is_given_up_loses_no_credit() -> None:
     async def work() -> None:
         feed = Feed(1)
@@ -152,3 +200,5 @@ def test_a_feed_without_a_batch_is_refused() -> None:
     for wrong in ((0, 0.0), (1, -1.0), (1, math.inf)):
         with pytest.raises(UsageError):
             Feed(*wrong)
+    with pytest.raises(UsageError, match="not made of groups of 3"):
+        Feed(8, group=3)

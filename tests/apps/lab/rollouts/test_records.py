@@ -12,7 +12,7 @@ from plait.apps.lab.rollouts.record import BadRecord, Record, WeightsSegment
 from plait.apps.lab.rollouts.sampler import Sampler
 from plait.apps.lab.rollouts.sequences import records
 from plait.core.errors import FieldError
-from plait.core.ops import Join, Plugin, Ref, Sampling, Text, Think
+from plait.core.ops import Join, Plugin, Ref, Sampling, StructuredOutput, Text, Think
 from plait.core.plan import Plan, Step
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.runlog import RunLog
@@ -68,9 +68,9 @@ def test_lines_of_anything_are_refused_in_words(line: str | bytes) -> None:
         Record.read(line)
 
 
-async def captured(plan: Plan) -> list[Record]:
+async def captured(plan: Plan, worker: Letters | None = None) -> list[Record]:
     log = RunLog(keep="attempts")
-    orchestrator = AsyncOrchestrator(workers=[Sampler(Letters())], journal="off")
+    orchestrator = AsyncOrchestrator(workers=[Sampler(worker or Letters())], journal="off")
     orchestrator.watch(log.take)
     async with orchestrator:
         answer = await orchestrator.run(plan=plan)
@@ -123,6 +123,38 @@ async def test_forks_share_a_prefix_and_the_last_step_goes_on() -> None:
     assert END not in parent.tokens[:-1], "the token that ended the first step is not in the context of the second"
     inside = [place for place, one in enumerate(parent.mask) if not one]
     assert bytes(parent.tokens[place] for place in inside).startswith(b"Go.  then ")
+
+
+async def test_segments_say_who_wrote_them_and_how_they_were_drawn() -> None:
+    def step(name: str, sampling: Sampling, after: str | None = None, needs: str = "") -> Step:
+        prompt = (Text(text=f" {name} "), *([Ref(step=needs)] if needs else []))
+        return Step(name=name, op=Think(prompt=prompt, after=after, sampling=sampling))
+
+    hot = Sampling(max_tokens=40, seed=1, temperature=0.7, top_p=0.9, top_k=5)
+    form = StructuredOutput(kind="regex", spec=".*")
+    steps = (
+        step("parent", Sampling(max_tokens=40, seed=4, temperature=1.0)),
+        step("left", hot, "parent"),
+        step("right", hot.model_copy(update={"structured": form}), "parent"),
+        Step(name="join", op=Join(merge=Plugin(name="collect")), needs=("left", "right")),
+        step("onward", Sampling(max_tokens=40, seed=4, temperature=0.0), "parent", "join"),
+    )
+    worker = Letters()
+    parent, left, right = await captured(Plan(steps=steps, output="onward"), worker)
+    assert [(each.role, each.temperature, each.step) for each in parent.segments] == [
+        ("parent", 1.0, "parent"), ("join", 0.0, "onward"), ("join", 0.0, "onward"),
+    ]  # fmt: skip
+    assert {each.role for record in (left, right) for each in record.segments} == {"thread"}
+    assert (left.segments[0].top_p, left.segments[0].others, left.segments[0].form) == (0.9, ("top_k",), "")
+    assert right.segments[0].form == "regex"
+    assert (parent.temperature, left.temperature) == (None, 0.7), "two temperatures are none"
+    assert parent.logprobs and left.logprobs, "its worker tells what it drew from"
+
+    worker.processed = False
+    parent, left, right = await captured(Plan(steps=steps, output="onward"), worker)
+    assert not (parent.logprobs or left.logprobs or right.logprobs), "the model's own would be taken for the sampler's"
+    (plain,) = await captured(Plan(steps=steps[:1], output="parent"), worker)
+    assert plain.logprobs, "at temperature 1 and without a form both are the same"
 
 
 async def test_no_generated_token_is_in_two_masks() -> None:

@@ -10,7 +10,6 @@ import json
 import math
 import os
 import site
-import statistics
 import subprocess
 import sys
 import venv
@@ -69,46 +68,55 @@ def asked(python: str, what: str, records: list[Record], folder: Path) -> dict[s
 
 
 def made(group: str, branch: int, reward: float) -> list[Record]:
-    """A rollout of two sequences: a parent whose thread's words stand in it (mask 0), and the thread, forked off it.
+    """A rollout: a parent in which its threads' words stand (mask 0), and a thread more than its branch, forked off it.
     The parent was drawn by two versions of the weights."""
-    head, tail = (267, 8, 164, 22, 16), (30 + branch, 31, 32)
+    head, tail, of = (267, 8, 164, 22, 16), (30 + branch, 31, 32), 2 + branch
     parent = Record(
-        rollout=f"{group}/{branch}", group=group, branch=branch, index=0, of=2, tokens=(*head, *tail, 273, 9, 10),
+        rollout=f"{group}/{branch}", group=group, branch=branch, index=0, of=of, tokens=(*head, *tail, 273, 9, 10),
         mask=(0,) * 5 + (1, 1, 1, 0, 1, 1), logprobs=(0.0,) * 5 + (-0.5, -0.25, -1.0, 0.0, -0.125, -2.0),
-        segments=(WeightsSegment(start=5, end=8, policy=3), WeightsSegment(start=9, end=11, policy=4)), reward=reward,
+        segments=(
+            WeightsSegment(start=5, end=8, policy=3, temperature=0.7),
+            WeightsSegment(start=9, end=11, policy=4, temperature=0.7, role="join"),
+        ),
+        reward=reward,
     )  # fmt: skip
-    thread = Record(
-        rollout=f"{group}/{branch}", group=group, branch=branch, index=1, of=2, parent=0, fork=8,
-        tokens=(*head, *tail, 268, 40, 41), mask=(0,) * 9 + (1, 1), logprobs=(0.0,) * 9 + (-0.75, -0.5),
-        segments=(WeightsSegment(start=9, end=11, policy=3),), reward=reward,
-    )  # fmt: skip
-    return [parent, thread]
+    threads = [
+        Record(
+            rollout=f"{group}/{branch}", group=group, branch=branch, index=index, of=of, parent=0, fork=8,
+            tokens=(*head, *tail, 268, 40, 41), mask=(0,) * 9 + (1, 1), logprobs=(0.0,) * 9 + (-0.75, -0.5),
+            segments=(WeightsSegment(start=9, end=11, policy=3, temperature=0.7, role="thread"),), reward=reward,
+        )
+        for index in range(1, of)
+    ]  # fmt: skip
+    return [parent, *threads]
 
 
 RECORDS = [record for group in "01" for branch in range(2) for record in made(group, branch, float(branch))]
+"""Two groups of two rollouts, of two and of three sequences, drawn at temperature 0.7."""
+GAIN = math.sqrt(0.5)
+"""GRPO's advantage of the better of two rollouts."""
 
 
 def test_verl_pads_scores_and_weighs_them(python: str, tmp_path: Path) -> None:
     found = asked(python, "verl", RECORDS, tmp_path)
     assert found["class"] == "DataProto"
     assert {"prompts", "responses", "response_mask", "rollout_log_probs", "rm_scores"} <= set(found["single"])
-    assert found["shapes"]["input_ids"] == [8, 70]
+    assert found["shapes"]["input_ids"] == [10, 70]
     own = [[token for token, one in zip(each.tokens, each.mask, strict=True) if one] for each in RECORDS]
     assert found["responses"] == own, "what the model wrote is what is trained on, and nothing else"
     drawn = [[p for p, one in zip(each.logprobs, each.mask, strict=True) if one] for each in RECORDS]
     assert found["logprobs"] == drawn
-    assert found["scores"] == [each.reward for each in RECORDS]
-    assert found["steps"] == [[3, 4], [3, 3]] * 4, "the weights that drew it, as verl's asynchronous trainer asks"
-    for group in (slice(0, 4), slice(4, 8)):  # (reward - mean) / deviation of the group, the two sequences alike
-        spread = statistics.stdev(found["scores"][group]) + 1e-6
-        wanted = [(each - 0.5) / spread for each in found["scores"][group]]
-        assert found["advantages"][group] == pytest.approx(wanted, rel=1e-4)
+    assert found["steps"] == [[3, 4], [3, 3], [3, 4], [3, 3], [3, 3]] * 2, "the weights that drew it, as verl asks"
+    wanted = [GAIN if each.reward else -GAIN for each in RECORDS]
+    assert found["advantages"] == pytest.approx(wanted, rel=2e-6), "over rollouts, whatever sequences they have"
 
 
 def test_trl_makes_a_step_with_them(python: str, tmp_path: Path) -> None:
     found = asked(python, "trl", RECORDS, tmp_path)
     assert found["given"], "TRL asked the function for rollouts"
-    assert found["reward"] == pytest.approx(0.5)
-    assert found["mean_length"] == pytest.approx(statistics.fmean(each.generated for each in RECORDS))
+    assert found["mean_length"] == pytest.approx(sum(each.generated for each in RECORDS) / found["rows"])
+    wanted = [GAIN if each.reward else -GAIN for each in RECORDS]
+    assert found["advantages"][:10] == pytest.approx(wanted, abs=2e-4), "those of the records (its epsilon is another)"
+    assert found["advantages"][10:] == [0.0] * (found["rows"] - 10), "rows that fill up train nothing"
     assert math.isfinite(found["loss"])
     assert found["moved"] > 1e-5, "the weights are others after the step"

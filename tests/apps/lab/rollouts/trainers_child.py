@@ -13,7 +13,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from plait.apps.lab.rollouts.adapters import trl_output, verl_output
+from plait.apps.lab.rollouts.adapters import trl_output, verl_output, with_advantages
+from plait.apps.lab.rollouts.advantages import weighed
 from plait.apps.lab.rollouts.record import Record
 from plait.apps.lab.rollouts.store import read_rollouts
 
@@ -35,7 +36,7 @@ def in_verl(records: list[Record], model: str) -> dict[str, Any]:
         compute_grpo_outcome_advantage,
     )
 
-    outputs: list[Any] = [verl_output(each, AgentLoopOutput, AgentLoopMetrics) for each in records]
+    outputs: list[Any] = [verl_output(each, AgentLoopOutput, AgentLoopMetrics, temperature=0.7) for each in records]
     single = outputs[0].as_dict()
     worker: Any = object.__new__(AgentLoopWorker)  # its methods, without servers and without Ray
     worker.rollout_config = SimpleNamespace(prompt_length=PROMPT, response_length=RESPONSE)
@@ -81,35 +82,42 @@ def in_trl(records: list[Record], model: str) -> dict[str, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
 
-    groups = sorted({each.group for each in records})
-    each_has = len(records) // len(groups)
-    ordered = sorted(records, key=lambda each: each.group)
+    rows = 12
+    """TRL's batch, in which the ten sequences of the records stand."""
     given: list[int] = []
+    taken: list[Any] = []
 
     def roll_out(prompts: list[str], trainer: Any) -> dict[str, list[Any]]:
         given.append(len(prompts))
-        return trl_output(ordered)
+        return trl_output(records, temperature=trainer.temperature, rows=len(prompts))
 
     def reward_of(completions: list[str], reward: list[float], **_: Any) -> list[float]:
         return reward
+
+    class Watched(with_advantages(GRPOTrainer)):
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            output: Any = super()._generate_and_score_completions(inputs)
+            taken.append(output["advantages"])
+            return output
 
     network: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     before = network.model.embed_tokens.weight.detach().clone()
     with tempfile.TemporaryDirectory() as folder:
         config: Any = GRPOConfig(
-            output_dir=folder, max_steps=1, per_device_train_batch_size=len(records), num_generations=each_has,
+            output_dir=folder, max_steps=1, per_device_train_batch_size=rows, num_generations=2, temperature=0.7,
             use_cpu=True, report_to=[], learning_rate=1e-3, logging_steps=1, save_strategy="no", bf16=False,
             max_completion_length=RESPONSE,
         )  # fmt: skip
-        trainer: Any = GRPOTrainer(
+        trainer: Any = Watched(
             model=network, reward_funcs=reward_of, args=config, processing_class=AutoTokenizer.from_pretrained(model),
-            train_dataset=Dataset.from_dict({"prompt": groups}), rollout_func=roll_out,
+            train_dataset=Dataset.from_dict({"prompt": [str(row) for row in range(rows)]}), rollout_func=roll_out,
         )  # fmt: skip
         trainer.train()
         log: dict[str, Any] = next(each for each in trainer.state.log_history if "reward" in each)
     return {
         "given": given,
-        "reward": log["reward"],
+        "rows": rows,
+        "advantages": taken[0][:, 0].tolist(),
         "loss": log["loss"],
         "moved": float((network.model.embed_tokens.weight - before).abs().max()),
         "mean_length": log["completions/mean_length"],
@@ -118,5 +126,5 @@ def in_trl(records: list[Record], model: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     which, path, model = sys.argv[1:]
-    found = [record for rollout in read_rollouts(Path(path)) for record in rollout]
+    found = [record for rollout in weighed(read_rollouts(Path(path))) for record in rollout]
     sys.stdout.write(json.dumps({"verl": in_verl, "trl": in_trl}[which](found, model)) + "\n")
