@@ -23,7 +23,7 @@ from training.evaluate import wilson
 __all__ = ["main", "write"]
 
 COMMAND = (
-    "python -m training.grpo start && python -m training.grpo race --seeds 1 2 3 --problems 8 --held-out 300 && "
+    "python -m training.grpo start && python -m training.grpo race --seeds 1 2 3 --held-out 300 && "
     "python -m experiments grpo --out experiments/grpo"
 )
 NAMES = {
@@ -40,22 +40,44 @@ WINDOW = 5
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Return what is in a folder of `training.grpo`: rows of held-out problems and curves, by arm and seed."""
-    found: dict[str, Any] = {"start": _rows(folder / "start.rows.jsonl"), "arms": {}}
-    for arm in NAMES:
-        for path in sorted(folder.glob(f"{arm}-*")):
-            seed = path.name.removeprefix(f"{arm}-")
-            if not path.is_dir() or not seed.isdigit():
-                continue
-            curve, done = path / "curve.jsonl", path / "done.json"
-            rows = folder / f"{path.name}.rows.jsonl"
-            found["arms"].setdefault(arm, {})[seed] = {
-                # A step that was made again after a stop stands there twice; the later one counts.
-                "curve": list({row["step"]: row for row in _rows(curve)}.values()),
-                "cpu": json.loads(done.read_text())["cpu"] if done.exists() else None,
-                "rows": _rows(rows),
-            }
-    return found
+    """Return what is in a folder of `training.grpo`: rows of held-out problems and curves, by arm and seed. Of each
+    seed the last leg that all contenders have played, as far as all of them have."""
+    runs: dict[str, dict[str, Any]] = {}
+    for seed, steps in sorted(_legs(folder)):
+        for arm in (MAIN, "grpo-rollout", *RIVALS):
+            rows, done = folder / f"{arm}-{seed}-{steps}.rows.jsonl", folder / f"{arm}-{seed}-{steps}" / "done.json"
+            curve = [row for row in _curve(folder / f"{arm}-{seed}") if row["step"] <= steps]
+            runs.setdefault(arm, {})[str(seed)] = {
+                "steps": steps, "curve": curve, "rows": _rows(rows), "cpu": json.loads(done.read_text())["cpu"],
+            }  # fmt: skip
+    for path in sorted(folder.glob("loop-thread-*")):
+        if path.is_dir() and (curve := _curve(path)):
+            rows = _rows(folder / f"{path.name}.rows.jsonl")
+            made = {"steps": curve[-1]["step"], "curve": curve, "rows": rows, "cpu": curve[-1]["cpu"]}
+            runs.setdefault("loop-thread", {})[path.name.rpartition("-")[2]] = made
+    counts = [len(run["rows"]) for arm, of in runs.items() if arm != "loop-thread" for run in of.values()]
+    start = _rows(folder / "start.rows.jsonl")
+    n = min([len(start), *counts])
+    for of in runs.values():
+        for run in of.values():
+            run["rows"] = run["rows"][:n]
+    return {"start": start[:n], "arms": runs}
+
+
+def _legs(folder: Path) -> list[tuple[int, int]]:
+    """Return the last leg of each seed that all contenders have played."""
+    last: dict[int, int] = {}
+    for path in folder.glob(f"{MAIN}-*.rows.jsonl"):
+        seed, steps = map(int, path.name.removesuffix(".rows.jsonl").removeprefix(f"{MAIN}-").split("-"))
+        names = [f"{arm}-{seed}-{steps}.rows.jsonl" for arm in ("grpo-rollout", *RIVALS)]
+        if all((folder / name).exists() for name in names):
+            last[seed] = max(steps, last.get(seed, 0))
+    return list(last.items())
+
+
+def _curve(folder: Path) -> list[dict[str, Any]]:
+    """A step that was made again after a stop stands there twice; the later one counts."""
+    return list({row["step"]: row for row in _rows(folder / "curve.jsonl")}.values())
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -190,7 +212,7 @@ def _line(arm: str, runs: Sequence[Sequence[Mapping[str, Any]]], of: Sequence[Ma
         return [arm, *["–"] * 8]
     low, high = wilson(solved, n)
     hits = sum(row["hits"] for row in rows) / max(1, sum(row["threads"] for row in rows))
-    spent = [run["cpu"] if run["cpu"] is not None else run["curve"][-1]["cpu"] for run in of]
+    spent = [run["cpu"] for run in of]
     drawn = sum(row["rollouts"] for run in of for row in run["curve"])
     return [
         NAMES.get(arm, arm), str(len(runs)) if of else "–", str(n),

@@ -17,26 +17,33 @@ def rows(solved: list[bool]) -> list[dict[str, object]]:
     return [{"solved": one, "critical": 100 + one, "total": 300, "threads": 8, "hits": int(one)} for one in solved]
 
 
-def left(folder: Path, name: str, solved: list[bool], steps: int = 2) -> None:
+def left(folder: Path, arm: str, seed: int, steps: int, solved: list[bool]) -> None:
+    name = f"{arm}-{seed}" if arm == "loop-thread" else f"{arm}-{seed}-{steps}"
     (folder / name).mkdir(parents=True)
+    (folder / name / "done.json").write_text(json.dumps({"cpu": 4.5 * steps}))
     (folder / f"{name}.rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(solved)))
+    if arm == "supervised":
+        return
     curve = [
         {"step": step, "cpu": 4.5 * step, "rollouts": 32, "solved": 0.5, "thread_hits": 0.1, "total": 300, "gap": 0.001}
-        for step in (1, *range(1, steps + 1))
+        for step in (1, *range(1, 11))
     ]
-    (folder / name / "curve.jsonl").write_text("".join(json.dumps(row) + "\n" for row in curve))
+    (folder / f"{arm}-{seed}").mkdir(exist_ok=True)
+    (folder / f"{arm}-{seed}" / "curve.jsonl").write_text("".join(json.dumps(row) + "\n" for row in curve))
 
 
-def test_a_page_is_made_of_what_training_left(tmp_path: Path) -> None:
+def test_a_page_is_made_of_the_last_leg_that_all_have_played(tmp_path: Path) -> None:
     (tmp_path / "start.rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows([True, False] * 20)))
     for seed in (1, 2):
-        left(tmp_path, f"grpo-thread-{seed}", [True, True, True, False] * 10)
-        left(tmp_path, f"rejection-{seed}", [True, False] * 20)
-    left(tmp_path, "loop-thread-1", [True] * 40, steps=3)
+        left(tmp_path, "grpo-thread", seed, 5, [True, True, True, False] * 10)
+        left(tmp_path, "grpo-thread", seed, 10, [True] * 40)
+        for arm in ("grpo-rollout", "rejection", "supervised"):
+            left(tmp_path, arm, seed, 5, [True, False] * 20)
+    left(tmp_path, "loop-thread", 1, 3, [True] * 40)
     page = write(tmp_path, tmp_path / "out").read_text()
-    assert "not on the engine; the product's loop on the engine made 3 steps of one run." in page.splitlines()[2]
-    assert "| GRPO, credit by thread | 2 | 80 | 75.0 %" in page
-    assert "| 9 | 128 |" in page, "a step that was made again counts once"
+    assert "not on the engine; the product's loop on the engine made 10 steps of one run." in page.splitlines()[2]
+    assert "| GRPO, credit by thread | 2 | 80 | 75.0 %" in page, "the others have not played ten steps"
+    assert "| 22 | 320 |" in page, "a step that was made again counts once"
     assert "GRPO by thread less rejection sampling: +25.0 (" in page
     data = json.loads((tmp_path / "out" / "data" / "grpo.json").read_text())
     assert render(data) == page and data["command"] == COMMAND

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from plait.apps.lab.rollouts.record import Record, WeightsSegment
 from plait.planners.threads.threads.dialects import load
 from training import export
 from training.check import solves
-from training.grpo import five, warmup
+from training.grpo import arms, five, warmup
 from training.grpo.arms import evaluate, reinforce, supervise
 from training.grpo.threads import play, records, reward, thread_reward
 from training.grpo.trainer import Example, Learner, Loss, examples, update
@@ -174,6 +175,33 @@ def test_the_contenders_go_on_where_they_were(tmp_path: Path) -> None:
     rows = (tmp_path / "rows.jsonl").read_text().splitlines()
     evaluate(more.weights, tmp_path / "rows.jsonl", 3, seed=5, part=1)
     assert (tmp_path / "rows.jsonl").read_text().splitlines()[:2] == rows and len(rows) == 2
+
+
+def test_contenders_take_turns_and_are_played_after_each_leg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warmup.run(tmp_path / "start", 1)
+    monkeypatch.setattr(arms, "LEG", 1)
+    monkeypatch.setattr(arms, "PART", 1)
+
+    def supervised(folder: Path, start: Path, seed: int, seconds: float) -> float:
+        (folder / "model").parent.mkdir(parents=True, exist_ok=True)
+        if not (folder / "model").exists():
+            shutil.copytree(start, folder / "model")
+            (folder / "done.json").write_text(json.dumps({"cpu": seconds}))
+        return seconds
+
+    monkeypatch.setattr(arms, "supervise", supervised)  # it has a test of its own
+
+    def race(steps: int) -> set[str]:
+        race_of = (tmp_path / "five", tmp_path / "start" / "model", [1], steps)
+        arms.race(*race_of, problems=1, branches=2, held_out=2, report=5)
+        return {path.name.removesuffix(".rows.jsonl") for path in (tmp_path / "five").glob("*.rows.jsonl")}
+
+    names = {"grpo-thread-1-1", "grpo-rollout-1-1", "rejection-1-1", "supervised-1-1"}
+    assert race(1) == {"start", *names}
+    before = {name: (tmp_path / "five" / name / "done.json").read_text() for name in names}
+    assert race(2) == {"start", *names, *(name.removesuffix("1") + "2" for name in names)}
+    assert before == {name: (tmp_path / "five" / name / "done.json").read_text() for name in names}
+    assert all(len(path.read_text().splitlines()) == 2 for path in (tmp_path / "five").glob("*.rows.jsonl"))
 
 
 def test_more_supervised_training_takes_the_seconds_that_it_is_given(tmp_path: Path) -> None:

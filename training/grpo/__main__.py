@@ -33,12 +33,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--start", type=Path, default=START, help="folder of the supervised start")
     parser.add_argument("--steps", type=int, default=None, help="320 to start, else 20")
-    parser.add_argument("--problems", type=int, default=12, help="of a step")
+    parser.add_argument("--problems", type=int, default=8, help="of a step")
     parser.add_argument("--branches", type=int, default=4, help="rollouts of a problem")
     parser.add_argument("--credit", choices=("thread", "rollout"), default="thread", help="loop: whose advantage")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="of the training")
-    parser.add_argument("--held-out", type=int, default=1000, help="race: problems to evaluate with")
-    parser.add_argument("--report", type=int, default=REPORT, help="race: which held-out problems")
+    parser.add_argument("--held-out", type=int, default=1000, help="problems to evaluate with")
+    parser.add_argument("--report", type=int, default=REPORT, help="which held-out problems")
     return parser.parse_args(arguments)
 
 
@@ -65,11 +65,13 @@ def main(arguments: list[str] | None = None) -> None:
 
         for seed in options.seeds:
             folder = options.folder / f"loop-{options.credit}-{seed}"
-            run_stoppable(
+            learner = run_stoppable(
                 lambda stopper, folder=folder, seed=seed: learn(
                     folder, model, options.credit, seed, options.steps or 20, *sizes, stopper, tell
                 )
             )
+            rows = folder.with_name(f"{folder.name}.rows.jsonl")
+            arms.evaluate(learner.weights, rows, options.held_out, options.report)
 
 
 if __name__ == "__main__":

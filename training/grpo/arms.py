@@ -1,14 +1,16 @@
 """The contenders of the page: GRPO with and without credit by thread, rejection sampling, more supervised training.
 
 Each of the first three makes the same number of steps on as many rollouts of its own; the supervised one trains for the
-seconds of CPU that GRPO took. They run one after another, seed by seed, and go on where they were.
+seconds of CPU that the longest of them took. They take turns, and go on where they were.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +32,10 @@ RL: dict[str, tuple[Method, Credit]] = {
     "grpo-rollout": ("grpo", "rollout"),
     "rejection": ("rejection", "rollout"),
 }
-ARMS = (*RL, "supervised")
+LEG = 5
+"""Steps of each arm before the next one's turn."""
+PART = 100
+"""Held-out problems that each model plays before the next one's turn."""
 
 
 def rollouts(learner: Learner, problems: int, branches: int) -> list[list[Record]]:
@@ -45,7 +50,7 @@ def rollouts(learner: Learner, problems: int, branches: int) -> list[list[Record
 
 
 def reinforce(folder: Path, start: Path, arm: str, seed: int, steps: int, problems: int, branches: int) -> Learner:
-    """Make the steps of an arm that are missing."""
+    """Make the steps of an arm that are missing, of so many."""
     method, credit = RL[arm]
     learner = Learner(folder, start, method, seed=seed, keep=5)
     with train.stopping() as stopped:
@@ -77,7 +82,7 @@ def supervise(folder: Path, start: Path, seed: int, seconds: float) -> float:
     return cpu
 
 
-def evaluate(model: Path, out: Path, problems: int, seed: int, temperature: float = 1.0, part: int = 100) -> None:
+def evaluate(model: Path, out: Path, problems: int, seed: int, temperature: float = 1.0, part: int = PART) -> None:
     """Play held-out problems and write a row for each, `part` at a time; those that are there are not played again."""
     rows = out.read_text().splitlines() if out.exists() else []
     puzzles = five.held_out(problems, seed)
@@ -111,16 +116,31 @@ def race(
     held_out: int,
     report: int,
 ) -> None:
-    """Train all arms of all seeds and play the held-out problems with each. Everything is under the folder."""
+    """Train all arms of all seeds, `LEG` steps of each at a time, and play the held-out problems with each, so that
+    after every leg there is something to compare. Everything is under the folder; a model is named ARM-SEED-STEPS."""
     folder.mkdir(parents=True, exist_ok=True)
-    evaluate(start, folder / "start.rows.jsonl", held_out, report)
-    for seed in seeds:
+    for upto, seed in itertools.product(range(LEG, steps + LEG, LEG), seeds):
+        upto, models = min(upto, steps), {"start": start}
         clock = 0.0
         for arm in RL:
-            learner = reinforce(folder / f"{arm}-{seed}", start, arm, seed, steps, problems, branches)
-            if learner.version < steps:
+            learner = reinforce(folder / f"{arm}-{seed}", start, arm, seed, upto, problems, branches)
+            if learner.version < upto:
                 return
-            clock = max(clock, learner.cpu)
-            evaluate(learner.weights, folder / f"{arm}-{seed}.rows.jsonl", held_out, report)
-        supervise(folder / f"supervised-{seed}", start, seed, clock)
-        evaluate(folder / f"supervised-{seed}" / "model", folder / f"supervised-{seed}.rows.jsonl", held_out, report)
+            name = f"{arm}-{seed}-{upto}"
+            models[name], cpu = _kept(learner, folder / name)
+            clock = max(clock, cpu)
+        name = f"supervised-{seed}-{upto}"
+        supervise(folder / name, start, seed, clock)
+        models[name] = folder / name / "model"
+        for count in range(PART, held_out + PART, PART):
+            for name, model in models.items():
+                evaluate(model, folder / f"{name}.rows.jsonl", min(count, held_out), report)
+
+
+def _kept(learner: Learner, folder: Path) -> tuple[Path, float]:
+    """Return the model of a learner as it was after the steps of a leg, and its seconds of CPU."""
+    done = folder / "done.json"
+    if not done.exists():
+        shutil.copytree(learner.weights, folder / "model", dirs_exist_ok=True)
+        done.write_text(json.dumps({"cpu": round(learner.cpu, 1), "steps": learner.version}) + "\n")
+    return folder / "model", float(json.loads(done.read_text())["cpu"])

@@ -28,6 +28,8 @@ from ..trades import TRADES
 from ..vocab import PAD
 
 Method = Literal["grpo", "rejection"]
+RATE = 6e-4
+"""Learning rate."""
 
 
 class Example(NamedTuple):
@@ -63,14 +65,15 @@ class Learner:
 
     Args:
         start: folder of the model that training begins with.
-        rate: learning rate of AdamW, reached after five steps.
+        rate: learning rate of AdamW, reached after three steps.
         keep: steps between two checkpoints.
     """
 
     def __init__(
-        self, folder: Path, start: Path, method: Method = "grpo", rate: float = 3e-4, seed: int = 1, keep: int = 1
+        self, folder: Path, start: Path, method: Method = "grpo", rate: float = RATE, seed: int = 1, keep: int = 1
     ) -> None:
-        self.folder, self.method, self.rate, self.seed, self._keep = folder, method, rate, seed, keep
+        self.folder, self.rate, self.seed, self._keep = folder, rate, seed, keep
+        self.method: Method = method
         folder.mkdir(parents=True, exist_ok=True)
         self.version, self.cpu, self.weights = 0, 0.0, start
         """Steps, and the seconds of CPU that they and their rollouts took."""
@@ -88,7 +91,7 @@ class Learner:
         rng = random.Random(f"{self.seed}/{self.version}")
         made = examples(rollouts, self.method)
         for group in self._optimizer.param_groups:
-            group["lr"] = self.rate * min(1.0, (self.version + 1) / 5)
+            group["lr"] = self.rate * min(1.0, (self.version + 1) / 3)
         loss = Loss() if self.method == "grpo" else Loss(ratio=False)
         figures = update(self.model, self._optimizer, made, loss, rng)
         self.version += 1
