@@ -119,11 +119,13 @@ class LearningLoop:
         if trainer.version:
             for sampler in samplers:
                 await sampler.update(trainer.weights, trainer.version)
-        waiting = self._stored([rollout for rollout in self._store.done if rollout not in taken])
+        waiting = self._stored(sorted(self._store.done - taken))
         making = asyncio.create_task(self._make(orchestrator, waiting, stopper))
         try:
             while trainer.version < steps and not stopper.requested:
                 batch = await _or(self.feed.take(), making)
+                if batch is None:  # the user has given up, and what was under way is not waited for
+                    return
                 self._lines.add([rollout[0].rollout for rollout in batch])
                 told(await self._step(batch))
                 for sampler in samplers:
@@ -203,14 +205,16 @@ class _StepLines:
             os.fsync(file.fileno())
 
 
-async def _or(wanted: Coroutine[None, None, list[list[Record]]], beside: asyncio.Task[None]) -> list[list[Record]]:
-    """Await the first of two; raise what breaks the other, without which it would never end."""
+async def _or(
+    wanted: Coroutine[None, None, list[list[Record]]], beside: asyncio.Task[None]
+) -> list[list[Record]] | None:
+    """Await the first of two; `None` if the other ends first. Raises what breaks that one."""
     task = asyncio.create_task(wanted)
     try:
         await asyncio.wait({task, beside}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            beside.result()
-            raise ConfigError("no more rollouts are made: the makers were stopped")
-        return task.result()
+        if task.done():
+            return task.result()
+        beside.result()
+        return None
     finally:
         task.cancel()

@@ -10,12 +10,12 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from plait.apps.common.dataset import DatasetQuestion
 from plait.apps.common.interrupt import Stopper
-from plait.apps.lab.rollouts.loop import LearningLoop
+from plait.apps.lab.rollouts.loop import LearningLoop, StepReport
 from plait.apps.lab.rollouts.producer import Producer, sampled
 from plait.apps.lab.rollouts.record import Record
 from plait.apps.lab.rollouts.rewards import reward_of
@@ -55,8 +55,16 @@ class Counting:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def main(folder: Path, steps: int, die: tuple[str, int], staleness: float = 0.0) -> Letters:
+async def main(
+    folder: Path,
+    steps: int,
+    die: tuple[str, int],
+    staleness: float = 0.0,
+    stopper: Stopper | None = None,
+    told: Callable[[StepReport], None] = lambda report: None,
+) -> Letters:
     """Run the loop."""
+    stopper = stopper or Stopper(asyncio.get_running_loop())
     worker, trainer = Letters(), Counting(folder, die)
     workers, samplers = sampled([worker])
     request = Request.of({"planner": "sample:n=2,answer.temperature=1"})
@@ -77,7 +85,7 @@ async def main(folder: Path, steps: int, die: tuple[str, int], staleness: float 
             branches=BRANCHES, staleness=staleness, concurrency=4,
         )  # fmt: skip
         async with orchestrator:
-            await loop.run(orchestrator, samplers, steps, Stopper(asyncio.get_running_loop()))
+            await loop.run(orchestrator, samplers, steps, stopper, told)
     return worker
 
 

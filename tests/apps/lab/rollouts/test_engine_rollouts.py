@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from plait.apps.lab.rollouts.producer import Producer, Todo, sampled
 from plait.apps.lab.rollouts.record import Record
 from plait.apps.lab.rollouts.rewards import reward_of
 from plait.apps.lab.rollouts.sequences import records
-from plait.core.ops import Sampling, StructuredOutput, Text, Think
+from plait.core.ops import Sampling, Text, Think
 from plait.core.plan import Plan, Step
 from plait.core.request import Request
 from plait.runtime.client.client import AsyncOrchestrator
@@ -28,7 +29,6 @@ from training.trades import TRADES
 
 from .test_command import check, killed_until_done
 
-DIGITS = StructuredOutput(kind="regex", spec="<child>( <go>){3}")
 MODEL = Path("orchestrator/models/countdown").resolve()
 
 
@@ -43,9 +43,9 @@ def gap(model: Llama, record: Record) -> float:
     return float((scored - torch.tensor(record.logprobs[1:]))[wanted].abs().max())
 
 
-async def _drawn(orchestrator: AsyncOrchestrator, log: RunLog, sampling: Sampling) -> list[Record]:
+async def _drawn(orchestrator: AsyncOrchestrator, log: RunLog, sampling: Sampling, **extra: Any) -> list[Record]:
     """One call of the model as records."""
-    op = Think(prompt=(Text(text="<child> T24 11 7 5 <go>"),), sampling=sampling)
+    op = Think(prompt=(Text(text="<child> T24 11 7 5 <go>"),), sampling=sampling, extra_body=extra)
     answer = await orchestrator.run(plan=Plan(steps=(Step(name="a", op=op),), output="a"))
     run = log.pop(answer.run)
     assert run is not None
@@ -79,9 +79,9 @@ async def test_scoring_the_ids_again_gives_the_same_logprobs(tmp_path: Path) -> 
         await producer.make(orchestrator, first, lambda rollout: made.append(list(rollout)), stopper)
         at_less: list[list[Record]] = []
         await cool.make(orchestrator, first, lambda rollout: at_less.append(list(rollout)), stopper)
-        (narrow,) = await _drawn(orchestrator, cool.log, Sampling(max_tokens=12, temperature=0.6, top_p=0.5, seed=3))
+        (narrow,) = await _drawn(orchestrator, cool.log, Sampling(max_tokens=12, temperature=2.0, top_p=0.3, seed=3))
         (held,) = await _drawn(
-            orchestrator, cool.log, Sampling(max_tokens=12, temperature=1.0, structured=DIGITS, seed=3)
+            orchestrator, cool.log, Sampling(max_tokens=12, temperature=1.0, seed=3), allowed_token_ids=[40, 41, 42]
         )
         with torch.no_grad():
             for parameter in model.parameters():
@@ -102,9 +102,9 @@ async def test_scoring_the_ids_again_gives_the_same_logprobs(tmp_path: Path) -> 
         assert max(gap(weights, record) for record in rollout) < 1e-3
     assert {record.temperature for rollout in at_less for record in rollout} == {0.6}
     assert max(gap(old, record) for rollout in at_less for record in rollout) < 1e-3
-    warm = [record.model_copy(update={"segments": made[0][0].segments}) for record in at_less[0][:1]]
-    assert gap(old, warm[0]) > 0.1, "at temperature 1 they would be others"
-    assert narrow.segments[0].top_p == 0.5 and held.segments[0].form == "regex"
+    warm = [record.model_copy(update={"segments": made[0][0].segments}) for rollout in at_less for record in rollout]
+    assert max(gap(old, record) for record in warm) > 0.1, "at temperature 1 they would be others"
+    assert narrow.segments[0].top_p == 0.3 and held.segments[0].others == ("allowed_token_ids",)
     for record in (narrow, held):
         assert record.logprobs and gap(old, record) > 0.1, "of a part of the vocabulary each token is likelier"
     assert gap(old, made[-1][0]) > 0.1, "the new weights are others"

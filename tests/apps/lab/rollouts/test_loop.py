@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -11,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from plait.apps.common.interrupt import CommandInterrupted, Stopper
+from plait.apps.lab.rollouts.loop import StepReport
 from plait.apps.lab.rollouts.store import read_rollouts
 from plait.core.errors import ConfigError
 
@@ -68,6 +72,21 @@ def test_killed_at_any_place_it_goes_on(tmp_path: Path, place: str, number: int)
     assert before <= set(made) and len(made) == len(set(made)), "no rollout is made twice"
     wasted = len(made) - 3 * PROMPTS * BRANCHES
     assert wasted <= 0 or place == "trained", "only those of weights that are gone by are left over"
+
+
+async def test_given_up_it_ends_and_goes_on_later(tmp_path: Path) -> None:
+    stopper = Stopper(asyncio.get_running_loop())
+
+    def told(report: StepReport) -> None:
+        if report.step == 1:
+            stopper.signalled(2, None)
+
+    with contextlib.suppress(CommandInterrupted):
+        await main(tmp_path, 99, ("", 0), stopper=stopper, told=told)
+    before = len(json.loads((tmp_path / "weights.json").read_text()))
+    assert 1 <= before < 9
+    await main(tmp_path, before + 1, ("", 0))
+    looked_at(tmp_path, before + 1)
 
 
 async def test_a_trainer_that_knows_more_than_the_lines_is_refused(tmp_path: Path) -> None:
