@@ -1,6 +1,6 @@
 """What does reinforcement learning on rollouts of threads win over what else the same seconds buy?
 
-`python -m training.grpo` (`start`, `loop`, `race`) trains and plays; this makes the page of what it left in its folder.
+`start`, `loop` and `race` are those of `python -m training.grpo`, which trains and plays; `page` is made of what they left.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from experiments._tools.machine import machine
 from experiments._tools.page import contents, put
 from training.compare import paired
 from training.evaluate import wilson
+from training.grpo import __main__ as training
 
 __all__ = ["main", "write"]
 
 COMMAND = (
-    "python -m training.grpo start && python -m training.grpo race --seeds 1 2 3 --held-out 300 && "
-    "python -m experiments grpo --out experiments/grpo"
+    "python -m experiments grpo start && python -m experiments grpo race --seeds 1 2 3 --held-out 300 && "
+    "python -m experiments grpo page"
 )
 NAMES = {
     "grpo-thread": "GRPO, credit by thread",
@@ -246,9 +247,13 @@ def _short(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
 
 
 def main() -> None:
-    """Write the page of what `python -m training.grpo` has left in a folder."""
+    """Run `start`, `loop` or `race` of `python -m training.grpo`, or write the page of what they have left (`page`)."""
     parser = argparse.ArgumentParser(prog="python -m experiments grpo", description=main.__doc__)
-    parser.add_argument("--folder", type=Path, default=Path("build/training/five"), help="what was trained and played")
-    parser.add_argument("--out", type=Path, default=Path("experiments/grpo"), help="where the page goes")
-    options = parser.parse_args()
-    sys.stdout.write(f"{write(options.folder, options.out)}\n")
+    parser.add_argument("command", choices=("start", "loop", "race", "page"))
+    parser.add_argument("--folder", type=Path, default=training.FOLDER, help="what was trained and played")
+    parser.add_argument("--out", type=Path, default=Path("experiments/grpo"), help="page: where it goes")
+    options, _ = parser.parse_known_args()
+    if options.command == "page":
+        sys.stdout.write(f"{write(options.folder, options.out)}\n")
+    else:
+        training.main(sys.argv[1:])

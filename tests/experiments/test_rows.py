@@ -103,7 +103,6 @@ WITHOUT = {
     "batch_order/README.md",
     "calibration/README.md",
     "erring_votes/README.md",
-    "grpo/control.md",
     "learned_numbers/README.md",
     "peers/causes.md",
     "router/README.md",
