@@ -12,6 +12,7 @@ import typer
 from ...core.errors import ConfigError
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
+from ...runtime.driver.collector import settle
 from ..common.options import (
     Common,
     MaxTokens,
@@ -74,6 +75,7 @@ async def _serve(config: Config, address: tuple[str, int] | None) -> None:
     config, _ = joined(config)
     async with AsyncOrchestrator(config=config, on_ask="later", control=True) as orchestrator:
         server = build(Jobs(orchestrator, config.tokens, address is None or address[0] in LOOPBACK))
+        settle()
         if address is None:
             await server.run_stdio_async()
         else:
