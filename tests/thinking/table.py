@@ -22,6 +22,9 @@ from tests.planners.test_contract import ASKS, NAMES, OPTIONS, PROMPT, run_pytho
 from .server import SHAPES
 from .test_thinking import Ran, run
 
+AT_ONCE = 6
+"""Planners that a real model works for at the same time."""
+
 
 def cell(ran: Ran, plain: Ran) -> str:
     """Return one cell: how many times the words of the model without thoughts, where they differ."""
@@ -35,22 +38,27 @@ async def real(model: str, tokens: int, kept: Path, minutes: float) -> None:
     """Run each planner on a real model, with at most so many tokens a run, and print the table of all that were run."""
     done = {row["planner"] for row in read(kept)}
     until = time.monotonic() + 60 * minutes
+    todo = iter([name for name in NAMES if name not in done])
+    kept.parent.mkdir(parents=True, exist_ok=True)
     async with AsyncOrchestrator(
         model=model, worker="engine", slots=16, tools=[search, run_python], journal="off"
     ) as plait:
-        for name in NAMES:
-            if name in done or time.monotonic() > until:
-                continue
-            task, text = ASKS.get(name, ("plain", PROMPT))
-            spec = Plugin(name=name, options=OPTIONS.get(name, {}))
-            answer = await plait.run(text, planner=spec, task=task, seed=7, budget=Budget(tokens=tokens))
-            failure = answer.failure
-            row = {"planner": name, "status": answer.status, "failure": failure and failure.kind,
-                   "message": failure and failure.message, "tokens": answer.usage.completion, "limit": tokens,
-                   "answer": str(answer.value if answer.value is not None else ""), "why": answer.why}  # fmt: skip
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            with kept.open("a", encoding="utf-8") as out:
-                out.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+        async def some() -> None:
+            for name in todo:
+                if time.monotonic() > until:
+                    return
+                task, text = ASKS.get(name, ("plain", PROMPT))
+                spec = Plugin(name=name, options=OPTIONS.get(name, {}))
+                answer = await plait.run(text, planner=spec, task=task, seed=7, budget=Budget(tokens=tokens))
+                failure = answer.failure
+                row = {"planner": name, "status": answer.status, "failure": failure and failure.kind,
+                       "message": failure and failure.message, "tokens": answer.usage.completion, "limit": tokens,
+                       "answer": str(answer.value if answer.value is not None else ""), "why": answer.why}  # fmt: skip
+                with kept.open("a", encoding="utf-8") as out:
+                    out.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+        await asyncio.gather(*(some() for _ in range(AT_ONCE)))
     sys.stdout.write(f"| planner | {model} | answer, or why there is none |\n|---|---|---|\n")
     for row in sorted(read(kept), key=lambda row: row["planner"]):
         sys.stdout.write(f"{line(row)}\n")

@@ -8,8 +8,12 @@ A distribution names its plugins in its pyproject.toml:
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 __all__ = ["GROUPS", "InstalledPlugin", "installed"]
 
@@ -36,10 +40,30 @@ class InstalledPlugin:
     """Name and version, as in `beam-planner 1.2`."""
 
 
-def installed(kind: str) -> dict[str, list[InstalledPlugin]]:
-    """Return the plugins of a kind by name; more than one under a name if several distributions offer it."""
-    plugins: dict[str, list[InstalledPlugin]] = {}
-    for entry in importlib.metadata.entry_points(group=GROUPS[kind]):
-        origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown distribution"
-        plugins.setdefault(entry.name.replace("_", "-"), []).append(InstalledPlugin(entry.value, origin))
-    return plugins
+Offers = Mapping[str, Sequence[InstalledPlugin]]
+"""Plugins of a kind by name; more than one under a name if several distributions offer it."""
+
+
+def installed(kind: str) -> Offers:
+    """Return the plugins of a kind that other distributions offer."""
+    return _read(tuple((folder, _changed(folder)) for folder in sys.path))[kind]
+
+
+@functools.lru_cache(maxsize=2)
+def _read(folders: tuple[tuple[str, int], ...]) -> dict[str, Offers]:
+    """Read what is installed in folders that changed at these times: 10 ms and more, which each request would cost that
+    names a plugin nobody has. What is installed later changes its folder, and is read."""
+    found: dict[str, dict[str, list[InstalledPlugin]]] = {kind: {} for kind in GROUPS}
+    entries = importlib.metadata.entry_points()
+    for kind, group in GROUPS.items():
+        for entry in entries.select(group=group):
+            origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown distribution"
+            found[kind].setdefault(entry.name.replace("_", "-"), []).append(InstalledPlugin(entry.value, origin))
+    return dict(found)
+
+
+def _changed(folder: str) -> int:
+    try:
+        return Path(folder).stat().st_mtime_ns
+    except OSError:
+        return 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import types
 import typing
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -235,12 +235,11 @@ def classes() -> list[type[BaseModel]]:
     return found
 
 
-def plugins() -> Iterator[tuple[Any, str]]:
-    for kind in PACKAGES:
-        if kind in ("planner", "policy", "merge", "task", "search", "scorer"):
-            for name in _PLUGINS.names(kind):
-                if "cannot be loaded" not in _PLUGINS.names(kind)[name]:
-                    yield kind, name
+@functools.cache
+def plugins() -> list[tuple[Any, str]]:
+    kinds = [kind for kind in PACKAGES if kind in ("planner", "policy", "merge", "task", "search", "scorer")]
+    names = {kind: _PLUGINS.names(kind) for kind in kinds}  # all packages that are installed are asked for them
+    return [(kind, name) for kind in kinds for name, about in names[kind].items() if "cannot be loaded" not in about]
 
 
 _NOT_LOOKED_INTO = ("Plugin", "Budget", "Retries", "Rights")
@@ -320,7 +319,7 @@ class Mutants:
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
-        self.names = list(plugins())
+        self.names = plugins()
 
     def value(self, kind: Any, depth: int = 0) -> Any:
         dice, origin = self.dice, typing.get_origin(kind)

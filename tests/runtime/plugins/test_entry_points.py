@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -164,3 +165,30 @@ def test_the_command_line_lists_and_plans_with_them(folder: Path, root: Path) ->
     assert listed["planners"]["single"]["distribution"] is None
     assert "Asks twice. [from plait-twice 1.2]" in plait("names", "planner")
     assert "t2" in plait("plan", "why?", "--planner", "twice-over:times=3")
+
+
+def test_names_that_nobody_has_do_not_have_everything_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request may name what it likes: each unknown name cost 18 ms of the loop, most of them this."""
+    reads: list[object] = []
+    real = importlib.metadata.entry_points
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **asked: reads.append(asked) or real(**asked))
+    plugins = Plugins()
+    for number in range(20):
+        with pytest.raises(PluginError, match="there is no"):
+            plugins.planner(Plugin(name=f"nobody-{number}"))
+        with pytest.raises(PluginError, match="there is no"):
+            plugins.merge(Plugin(name=f"nobody-{number}"))
+    assert len(reads) <= 1
+
+
+def test_what_is_installed_meanwhile_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(PluginError, match="there is no policy 'late-comer'"):
+        Plugins().policy(Plugin(name="late-comer"))
+    (tmp_path / "late_comer.py").write_text(MODULE)
+    about = tmp_path / "late_comer-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: late-comer\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[plait.policies]\nlate_comer = late_comer:Late\n")
+    assert type(Plugins().policy(Plugin(name="late-comer"))).__name__ == "Late"
+    assert Plugins.distribution("policy", "late-comer") == "late-comer 1.0"
