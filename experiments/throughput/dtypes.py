@@ -31,15 +31,15 @@ TYPES = ("float32", "bfloat16")
 CACHE = 256 << 20
 SLOTS = 32
 TOKENS = 64
-"""Most tokens of a story, and of the text of a bundled model."""
+"""Most tokens of a text."""
 SEED = 5
 
 Row = dict[str, Any]
 
 
-async def rates(model: str, width: int, rounds: int) -> Row:
+async def rates(model: str, width: int, rounds: int, tokens: int) -> Row:
     """Return the rates of each round by type: tokens a second, and tokens a second of CPU time."""
-    texts = prompts(max(2 * width, 32), chat=True)
+    texts = prompts(width, chat=True)
     cpu: dict[str, list[float]] = {name: [] for name in TYPES}
 
     async def rated(name: str, engine: Raw) -> float:
@@ -49,12 +49,12 @@ async def rates(model: str, width: int, rounds: int) -> Row:
         cpu[name].append(rate * seconds / (time.process_time() - used))
         return rate
 
-    engines = {name: Raw(model, SLOTS, CACHE, TOKENS, name) for name in TYPES}
+    engines = {name: Raw(model, SLOTS, CACHE, tokens, name) for name in TYPES}
     contenders = {name: lambda name=name, engine=engine: rated(name, engine) for name, engine in engines.items()}
     figures = await interleave(contenders, rounds)
     kept = {name: [round(rate, 1) for rate in rates[-rounds:]] for name, rates in cpu.items()}  # without the warm-up
     by_clock = {name: [round(rate, 1) for rate in rates] for name, rates in figures.figures.items()}
-    return {"width": width, "tokens": TOKENS, "a second": by_clock, "a second of CPU": kept}
+    return {"width": width, "tokens": tokens, "a second": by_clock, "a second of CPU": kept}
 
 
 def asked(trade: str, count: int) -> list[dict[str, list[int]]]:
@@ -69,18 +69,14 @@ def asked(trade: str, count: int) -> list[dict[str, list[int]]]:
     return [{"prompt_token_ids": ids} for ids in found]
 
 
-async def written(model: str, given: Sequence[Any]) -> dict[str, list[str]]:
-    """Return a model's greedy text for each prompt, by type, one prompt at a time: no text depends on its neighbours.
-
-    The texts of one type are as those of the other where the largest probability is the same at each token.
-    """
-    found: dict[str, list[str]] = {}
+async def written(model: str, given: Sequence[Any]) -> dict[str, dict[int, str]]:
+    """Return a model's greedy texts by type and by the place of their prompts. Of both types the same prompts are
+    decoded together."""
+    found: dict[str, dict[int, str]] = {}
     for name in TYPES:
-        engine, texts = Raw(model, SLOTS, CACHE, TOKENS, name), list[str]()
-        for prompt in given:
-            await engine.rate([prompt], 1)
-            texts += engine.texts
-        found[name] = texts
+        engine = Raw(model, SLOTS, CACHE, TOKENS, name)
+        await engine.rate(given, SLOTS)
+        found[name] = engine.texts
     return found
 
 
@@ -92,7 +88,8 @@ async def equal(count: int) -> list[Row]:
             if not (folder / "model.safetensors").is_file() or "models" not in folder.parts:
                 continue
             ours, theirs = (await written(str(folder), asked(trade, count))).values()
-            same = sum(one == other for one, other in zip(ours, theirs, strict=True))
+            assert ours.keys() == theirs.keys() == set(range(count))
+            same = sum(ours[place] == theirs[place] for place in ours)
             rows.append({"model": folder.name, "same": same, "of": count, "tokens": TOKENS})
             sys.stderr.write(f"{rows[-1]}\n")
     return rows
@@ -104,6 +101,7 @@ def main() -> None:
     parser.add_argument("--model", help="tokens a second of this one, such as smollm2")
     parser.add_argument("--width", type=int, action="append", help="in flight; may be given several times")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="most tokens of an answer, with --model")
     parser.add_argument("--count", type=int, default=100, help="prompts of each bundled model")
     parser.add_argument("--kept", type=Path, metavar="FILE", help="add the rows to this file")
     given = parser.parse_args()
@@ -112,7 +110,7 @@ def main() -> None:
         rows += asyncio.run(equal(given.count))
     else:
         for width in given.width or [8]:
-            measured = asyncio.run(rates(folder_of(given.model), width, given.rounds))
+            measured = asyncio.run(rates(folder_of(given.model), width, given.rounds, given.tokens))
             rows.append({"model": given.model, **measured})
     sys.stdout.write(f"{machine()}\n")
     for row in rows:

@@ -27,7 +27,7 @@ from plait.apps.common.problems import draw
 from plait.core import Text, Worker
 from plait.runtime.client.config import Config
 from plait.runtime.plugins.loader import Plugins
-from plait.workers.engine.loading import arguments
+from plait.workers.engine.loading import prepare
 from plait.workers.engine.options import EngineOptions
 
 from .._tools.measure import Row, interleave
@@ -49,36 +49,37 @@ class Raw:
     """vLLM's engine with nothing around it. Its prompts are texts or ids of tokens."""
 
     def __init__(self, model: str, slots: int, cache: int, tokens: int, dtype: Any = "auto") -> None:
-        import torch
+        spec = EngineOptions(model=model, slots=slots, kv_cache_memory_bytes=cache, dtype=dtype)
+        wanted = prepare(spec)  # before vLLM is imported, which reads what this sets
         from vllm import EngineArgs, LLMEngine  # the baseline is vLLM itself
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-        spec = EngineOptions(model=model, slots=slots, kv_cache_memory_bytes=cache, dtype=dtype)
-        wanted = arguments(spec, model, cache, torch.cuda.is_available())
         args = EngineArgs(**{key: value for key, value in wanted.items() if value is not None})
         self.engine: Any = LLMEngine.from_engine_args(args)
         self.tokenizer: Any = self.engine.get_tokenizer()
         self.params = SamplingParams(
             temperature=0.0, max_tokens=tokens, output_kind=RequestOutputKind.FINAL_ONLY, detokenize=False
         )
-        self.texts: list[str] = []
+        self.texts: dict[int, str] = {}
+        """What was written last, by the place of its prompt."""
         self.number = 0
 
     async def rate(self, texts: Sequence[Any], width: int) -> float:
         """Generate for all texts, `width` in flight; tokens a second."""
         todo, tokens, running = deque(texts), 0, 0  # in the order in which the others take them
         self.texts.clear()
-        start = time.perf_counter()
+        first, start = self.number, time.perf_counter()
         while todo or running:
             while todo and running < width:
-                self.number += 1
                 self.engine.add_request(str(self.number), todo.popleft(), self.params)
+                self.number += 1
                 running += 1
             for output in self.engine.step():
                 if output.finished:
                     running -= 1
                     tokens += len(output.outputs[0].token_ids)
-                    self.texts.append(self.tokenizer.decode(output.outputs[0].token_ids))
+                    text = self.tokenizer.decode(output.outputs[0].token_ids)
+                    self.texts[int(output.request_id.partition("-")[0]) - first] = text
         return tokens / (time.perf_counter() - start)
 
 
