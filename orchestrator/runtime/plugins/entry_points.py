@@ -53,13 +53,13 @@ def installed(kind: str) -> Offers:
 def _read(folders: tuple[tuple[str, int], ...]) -> dict[str, Offers]:
     """Read what is installed in folders that changed at these times: 10 ms and more, which each request would cost that
     names a plugin nobody has. What is installed later changes its folder, and is read."""
-    found: dict[str, dict[str, list[InstalledPlugin]]] = {kind: {} for kind in GROUPS}
+    offers: dict[str, dict[str, list[InstalledPlugin]]] = {kind: {} for kind in GROUPS}
     entries = importlib.metadata.entry_points()
     for kind, group in GROUPS.items():
         for entry in entries.select(group=group):
             origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown distribution"
-            found[kind].setdefault(entry.name.replace("_", "-"), []).append(InstalledPlugin(entry.value, origin))
-    return dict(found)
+            offers[kind].setdefault(entry.name.replace("_", "-"), []).append(InstalledPlugin(entry.value, origin))
+    return dict(offers)
 
 
 def _changed(folder: str) -> int:

@@ -237,7 +237,7 @@ def classes() -> list[type[BaseModel]]:
 
 @functools.cache
 def plugins() -> list[tuple[Any, str]]:
-    kinds = [kind for kind in PACKAGES if kind in ("planner", "policy", "merge", "task", "search", "scorer")]
+    kinds: list[Any] = [kind for kind in PACKAGES if kind in ("planner", "policy", "merge", "task", "search", "scorer")]
     names = {kind: _PLUGINS.names(kind) for kind in kinds}  # all packages that are installed are asked for them
     return [(kind, name) for kind in kinds for name, about in names[kind].items() if "cannot be loaded" not in about]
 
