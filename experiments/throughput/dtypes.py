@@ -16,7 +16,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +80,8 @@ async def written(model: str, given: Sequence[Any]) -> dict[str, dict[int, str]]
     return found
 
 
-async def equal(count: int) -> list[Row]:
-    """Return of how many prompts each bundled model writes the same in both types."""
-    rows: list[Row] = []
+async def equal(count: int, keep: Callable[[Row], None]) -> None:
+    """Tell of how many prompts each bundled model writes the same in both types."""
     for trade, about in TRADES.items():
         for folder in about.folders.values():
             if not (folder / "model.safetensors").is_file() or "models" not in folder.parts:
@@ -90,9 +89,17 @@ async def equal(count: int) -> list[Row]:
             ours, theirs = (await written(str(folder), asked(trade, count))).values()
             assert ours.keys() == theirs.keys() == set(range(count))
             same = sum(ours[place] == theirs[place] for place in ours)
-            rows.append({"model": folder.name, "same": same, "of": count, "tokens": TOKENS})
-            sys.stderr.write(f"{rows[-1]}\n")
-    return rows
+            keep({"model": folder.name, "same": same, "of": count, "tokens": TOKENS})
+
+
+async def measured(given: argparse.Namespace, keep: Callable[[Row], None]) -> None:
+    """Measure what was asked for."""
+    if given.model is None:
+        await equal(given.count, keep)
+        return
+    for width in given.width or [8]:
+        row = await rates(folder_of(given.model), width, given.rounds, given.tokens)
+        keep({"model": given.model, **row})
 
 
 def main() -> None:
@@ -105,20 +112,17 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100, help="prompts of each bundled model")
     parser.add_argument("--kept", type=Path, metavar="FILE", help="add the rows to this file")
     given = parser.parse_args()
-    rows: list[Row] = []
-    if given.model is None:
-        rows += asyncio.run(equal(given.count))
-    else:
-        for width in given.width or [8]:
-            measured = asyncio.run(rates(folder_of(given.model), width, given.rounds, given.tokens))
-            rows.append({"model": given.model, **measured})
-    sys.stdout.write(f"{machine()}\n")
-    for row in rows:
+
+    def keep(row: Row) -> None:
         line = json.dumps({**row, "load": round(os.getloadavg()[0], 1)}, ensure_ascii=False)
         sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
         if given.kept is not None:
             with given.kept.open("a", encoding="utf-8") as out:
                 out.write(line + "\n")
+
+    sys.stdout.write(f"{machine()}\n")
+    asyncio.run(measured(given, keep))
 
 
 if __name__ == "__main__":

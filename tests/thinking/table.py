@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -72,8 +73,9 @@ def read(kept: Path) -> list[dict[str, Any]]:
 def line(row: dict[str, Any]) -> str:
     """Return a row of the table."""
     status = row["status"] if row["failure"] is None else f"{row['status']} ({row['failure']})"
-    begin = " ".join((row["answer"] or row["message"] or row["why"] or "").split())[:80].replace("|", "/")
-    return f"| `{row['planner']}` | {status}, {row['tokens']} tokens | {begin} |"
+    text = re.sub(r"\b(run )?[0-9a-f]{32}\b:? ?", "", row["answer"] or row["message"] or row["why"] or "")
+    begin = " ".join(text.split())[:80].replace("|", "/")
+    return f"| `{row['planner']}` | {status}, {row['tokens']} of {row['limit']} tokens | {begin} |"
 
 
 async def main() -> None:

@@ -15,7 +15,7 @@ import pkgutil
 import re
 import typing
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field as PydanticField, ValidationError, create_model
@@ -293,7 +293,7 @@ def _there(kind: PluginKind) -> Iterable[str]:
                 yield module.name.replace("_", "-")
 
 
-def _offers(kind: PluginKind, name: str) -> list[InstalledPlugin]:
+def _offers(kind: PluginKind, name: str) -> Sequence[InstalledPlugin]:
     """Return what installed distributions offer under a name that is none of ours."""
     hyphened = name.replace("_", "-")
     return [] if hyphened in _there(kind) else installed(kind).get(hyphened, [])
