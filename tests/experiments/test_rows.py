@@ -50,7 +50,9 @@ def test_a_figure_of_a_remark_stands_in_the_page(remarks: Path) -> None:
     page = (remarks.parents[1] / name).read_text(encoding="utf-8")
     text = remarks.read_text(encoding="utf-8")
     assert page.endswith(text), "remarks stand at the end of the page"
-    numbers = {abs(number) for number, _ in _numbers(page.removesuffix(text))}
+    tables = [line for line in text.splitlines() if line.startswith("|")]  # whose rows are not kept, as it says
+    numbers = {abs(number) for number, _ in _numbers("\n".join([page.removesuffix(text), *tables]))}
+    text = "\n".join(line for line in text.splitlines() if not line.startswith("|"))
     for sentence in re.split(r"\n(?=- |\n)|(?<=[.;]) |(?<=[.;])\n", text):
         if "arXiv" in sentence or "](" in sentence:  # figures of a paper, or of the page that is linked
             continue
