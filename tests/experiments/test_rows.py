@@ -110,6 +110,7 @@ WITHOUT = {
     "router/README.md",
     "runtimes/README.md",
     "sandbox/README.md",
+    "serve/README.md",
     "takeover/engine.md",
     "unequal_engines/README.md",
 }
