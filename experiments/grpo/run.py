@@ -1,6 +1,6 @@
 """What does reinforcement learning on rollouts of threads win over what else the same seconds buy?
 
-`start`, `loop` and `race` are those of `python -m training.grpo`, which trains and plays; `page` is made of what they left.
+`start`, `loop` and `race` are those of `python -m training.grpo`, which trains and plays; `page` writes what they left.
 """
 
 from __future__ import annotations
