@@ -39,7 +39,7 @@ TYPES = {
 """Options with another type than their word, with the reason. It only gets shorter."""
 WORKERS = {"kv_events": "an engine here tells of its cache or not, of a server it is the address where it tells"}
 """Options of workers that may have several types, with the reason. It only gets shorter."""
-MOST_NAMES = 89
+MOST_NAMES = 92
 """Names of options over all planners, each field of a prompt counted once. Raise it where no word there fits."""
 
 

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from plait.core.routing import features
+from plait.core.features import features
 from plait.runtime.client.config import BUNDLED_MODEL
 from training.arithmetic.evaluate import values
 from training.export import load

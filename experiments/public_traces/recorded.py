@@ -55,6 +55,7 @@ _ROUTELLM = ("lm-sys/RouteLLM", "0b64fdafe049e596a3f5657c219329f24af24198", "Apa
 _INTERCODE = ("princeton-nlp/intercode", "c3e46d827cfc9d4c704ec078f7abf9f41e3191d8", "MIT")
 ARMS = (
     Recording("gsm8k", "Mixtral-8x7B, GPT-4", "GSM8K", *_ROUTELLM, "routellm/evals/gsm8k/gsm8k_responses.csv"),
+    Recording("mmlu", "Mixtral-8x7B, GPT-4", "MMLU", *_ROUTELLM, "routellm/evals/mmlu/responses"),
     Recording("sql", "GPT-3.5, GPT-4", "InterCode-SQL", *_INTERCODE, "data/results/sql"),
 )  # fmt: skip
 """What is chosen among."""
@@ -79,12 +80,25 @@ def arms(recording: Recording, clones: Path) -> dict[str, list[RecordedSample]]:
     path = clones / recording.repository.partition("/")[2] / recording.path
     if recording.name == "gsm8k":
         samples: Iterable[RecordedSample] = recorded_samples("routellm", path)
+    elif recording.name == "mmlu":
+        samples = _asked(path)
     else:
         samples = [each for name in _SQL for each in recorded_samples("intercode", path / f"{name}.json")]
     found: dict[str, list[RecordedSample]] = {}
     for sample in samples:
         found.setdefault(sample.model, []).append(sample)
     return found
+
+
+def _asked(path: Path) -> Iterator[RecordedSample]:
+    """Yield the samples of MMLU: what was answered is not recorded, and is one letter, so what costs is the question.
+    Each question once: some stand in several subjects."""
+    seen: set[tuple[str, str]] = set()
+    for file in sorted(path.glob("*.csv")):
+        for sample in recorded_samples("routellm", file):
+            if (sample.question, sample.model) not in seen:
+                seen.add((sample.question, sample.model))
+                yield sample.model_copy(update={"tokens": estimated(sample.question)})
 
 
 def perplexities(recording: Recording, clones: Path) -> list[list[list[float]]]:

@@ -16,8 +16,9 @@ from typing import Any
 
 from plait.apps.lab.route.fit import RouteRow, compare, fit, follow, key_of
 from plait.apps.lab.samples.sample import RecordedSample
+from plait.core.learning import RunOutcome
 from plait.core.ops import Plugin
-from plait.planners.effort.takeover import p_value
+from plait.planners.effort.takeover import Takeover
 
 from .._tools.samples import Question
 from .._tools.ways import LOSE, WAYS, voted
@@ -28,6 +29,11 @@ __all__ = ["ALPHAS", "HERE", "collect", "main", "promised", "read"]
 
 HERE = Path(__file__).parent
 ALPHAS = (0.1, 0.2, 0.4)
+CHAINS = 16
+"""Of a question in the recordings of take-overs."""
+WAYS_TO_ROUTE = ((False, False), (False, True), (True, False))
+"""Whether wrong answers are noticed, and whether a first answer is read."""
+FOLDS = 5
 ROUNDS = 6
 """Of take-overs that are reported; later ones have under a hundred segments to calibrate on."""
 PRICES = {"gpt-4": 60.0, "gpt-3.5": 2.0, "gpt-4-1106-preview": 24.7, "mistralai/Mixtral-8x7B-Instruct-v0.1": 0.24}
@@ -50,9 +56,15 @@ def collect(clones: Path, data: Path) -> None:
                 row = {"set": recording.name, "way": way.key, **voted(way, found)}
                 file.write(json.dumps(row, separators=(",", ":")) + "\n")
     figures = {
-        "routes": [_routed(each.name, arms(each, clones), checked) for each in ARMS for checked in (False, True)],
-        "takeover": [row for each in SETS[3:] for row in promised(each.name, perplexities(each, clones))],
-    }
+        "routes": [
+            _routed(each.name, arms(each, clones), checked, read)
+            for each in ARMS for checked, read in WAYS_TO_ROUTE if not read or each.name != "mmlu"
+        ],
+        "takeover": [
+            row for each in SETS[3:] for learns in (False, True)
+            for row in promised(each.name, perplexities(each, clones), learns)
+        ],
+    }  # fmt: skip
     (data / "figures.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
@@ -60,19 +72,21 @@ def _facts(question: Question) -> dict[str, Any]:
     return {"answers": question.answers, "tokens": question.tokens, "right": sorted(question.right)}
 
 
-def _routed(name: str, tiers: dict[str, list[RecordedSample]], checked: bool) -> dict[str, Any]:
-    """Return what choosing a model for each question comes to, each half routed by what the other half came to."""
+def _routed(name: str, tiers: dict[str, list[RecordedSample]], checked: bool, read: bool) -> dict[str, Any]:
+    """Return what choosing a model for each question comes to, each fifth of the questions routed by what the others
+    came to. `read`: a first answer may be read."""
     rows = [
         RouteRow(sample.question, Plugin(name="single", options={"model": tier}), float(sample.right is True),
-                 (sample.tokens or 0) * _price(tier))
+                 (sample.tokens or 0) * _price(tier), sample.text if read else None)
         for tier, samples in tiers.items() for sample in samples
     ]  # fmt: skip
     texts = list(dict.fromkeys(row.text for row in rows))
-    halves = set(texts[::2]), set(texts[1::2])
-    routed = {}
-    for fitted, told in (halves, halves[::-1]):
-        route = fit([row for row in rows if row.text in fitted], checked, lose=LOSE, least=2)
+    routed, firsts = {}, 0
+    for fold in range(FOLDS):
+        told = set(texts[fold::FOLDS])
+        route = fit([row for row in rows if row.text not in told], checked, lose=LOSE, least=2)
         assert route is not None, "there are two models of hundreds of questions"
+        firsts += route.first is not None
         routed |= follow([row for row in rows if row.text in told], route, checked)
     report = compare(rows, routed)
     best = {row.text: row for row in rows if key_of(row.planner) == report.best}
@@ -82,9 +96,9 @@ def _routed(name: str, tiers: dict[str, list[RecordedSample]], checked: bool) ->
                              ("best", report.tiers[report.best]))
     }  # fmt: skip
     return {
-        "set": name, "checked": checked, "requests": report.requests, "tiers": len(tiers), "best_tier": report.best,
-        "saved_of_oracle": round(report.saved, 4), **said,
-        "change": [routed[text][0].right - best[text].right for text in texts if text in best],
+        "set": name, "checked": checked, "read": read, "firsts": firsts, "requests": report.requests,
+        "tiers": len(tiers), "best_tier": report.best, "saved_of_oracle": round(report.saved, 4), **said,
+        "change": [round(routed[text][0].right - best[text].right, 4) for text in texts if text in best],
     }  # fmt: skip
 
 
@@ -92,16 +106,34 @@ def _price(tier: str) -> float:
     return next(price for name, price in sorted(PRICES.items(), key=lambda pair: -len(pair[0])) if name in tier)
 
 
-def promised(name: str, questions: Sequence[Sequence[Sequence[float]]]) -> Iterator[dict[str, Any]]:
+def promised(name: str, questions: Sequence[Sequence[Sequence[float]]], learns: bool) -> Iterator[dict[str, Any]]:
     """Yield, by round and promised share, what share of the segments of held-out questions is taken over. `takeover`
-    scores a segment: a perplexity is a score with its sign turned."""
-    for turn in range(ROUNDS):
-        known = [-value for each in questions[::2] if len(each) > turn for value in each[turn]]
-        for alpha in ALPHAS:
-            asked = [[-value for value in each[turn]] for each in questions[1::2] if len(each) > turn]
-            taken = [sum(p_value(score, known) <= alpha for score in scores) for scores in asked]
-            yield {"set": name, "round": turn + 1, "alpha": alpha, "calibrated_on": len(known), "taken": taken,
-                   "of": [len(scores) for scores in asked]}  # fmt: skip
+    scores a segment: a perplexity is a score with its sign turned. `learns`: it counts as it goes on (`learn`), one
+    question after another; else the calibration stays as it is."""
+    known: list[list[float]] = [[] for _ in range(ROUNDS)]
+    for each in questions[::2]:
+        for turn in range(min(ROUNDS, len(each))):
+            known[turn] += [-value for value in each[turn]]
+    for alpha in ALPHAS:
+        planner = Takeover(n=CHAINS, threshold=alpha, records=tuple(map(tuple, known)))
+        taken: list[list[int]] = [[] for _ in range(ROUNDS)]
+        of: list[list[int]] = [[] for _ in range(ROUNDS)]
+        for each in questions[1::2]:
+            scores = [[-value for value in each[turn]] for turn in range(min(ROUNDS, len(each)))]
+            counts = [
+                sum(planner.takes_over(score, turn) for score in of_round) for turn, of_round in enumerate(scores)
+            ]
+            for turn, count in enumerate(counts):
+                taken[turn].append(count)
+                of[turn].append(len(scores[turn]))
+            if learns:
+                data: Any = {"scores": scores, "taken": counts}
+                spec = Plugin(name="takeover", options={"threshold": alpha})
+                outcome = RunOutcome(planner=spec, text="", data=data)
+                planner = Takeover.model_validate({**dict(planner), **planner.learned(outcome)})
+        for turn in range(ROUNDS):
+            yield {"set": name, "round": turn + 1, "alpha": alpha, "learns": learns, "calibrated_on": len(known[turn]),
+                   "taken": taken[turn], "of": of[turn]}  # fmt: skip
 
 
 def read(data: Path) -> tuple[dict[str, list[Question]], dict[str, dict[str, dict[str, list[int]]]], dict[str, Any]]:

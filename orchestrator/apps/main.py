@@ -87,6 +87,8 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
     "Research": {
         "learn strategies": (".lab.learn.command", "strategies", "Count how well strategies did, for `route`."),
         "learn route": (".lab.route.command", "route", "Fit which planner a request is worth, for `route`."),
+        "learn effort": (".lab.learn.effort", "effort", "Calibrate planners that spend effort by numbers."),
+        "learn takeover": (".lab.learn.effort", "takeover", "Calibrate the share that `takeover` takes over."),
         "learn numbers": (".lab.learn.numbers", "numbers", "Find numbers of planners by replaying journals."),
         "learn prompts": (".lab.learn.command", "prompts", "Change prompt texts by reflection on what failed."),
         "learn show": (".lab.learn.command", "show", "Show the versions of learned values."),

@@ -1,73 +1,49 @@
-"""Which of several planners a request is worth: features of its text, what each planner would achieve, and in which
-order to try them. Pure arithmetic; `plait learn route` finds the numbers.
+"""Which of several planners a request is worth: what each would achieve by the request's features, and in which order
+to try them. Pure arithmetic; `plait learn route` finds the numbers.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import cast
+from typing import NamedTuple, cast
 
 from pydantic import Field, PrivateAttr, model_validator
 
 from .values import Frozen
 from .vocabulary import OnePlugin
 
-__all__ = ["MOST_TIERS", "Pattern", "Ranking", "Tier", "TierFit", "features"]
+__all__ = ["MOST_TIERS", "Odds", "Pattern", "Ranking", "Tier", "TierFit"]
 
 MOST_TIERS = 10
 """Of a route: all orders of them are weighed."""
-_READ = 40_000
-"""Characters of a text that are looked at."""
-_NUMBER = re.compile(r"\d{1,12}(?:\.\d{1,6})?")
-_NAME = re.compile(r"(?<![.!?]\s)(?<!^)\b[A-Z][a-z]+")
-_WORD = re.compile(r"\w+")
 
 
-def features(text: str, tools: Iterable[str] = ()) -> dict[str, float]:
-    """Return what can be told of a request without a model: how long it is, its numbers, names and questions, and how
-    many of the tools it mentions. All are small: lengths and numbers are logarithms.
+class Odds(Frozen):
+    """A chance, by logistic regression on standardised features."""
 
-    >>> features("3 5 -> 24")["last"] == math.log1p(24)
-    True
-    """
-    text = text[:_READ]
-    words = {word.casefold() for word in _WORD.findall(text)}
-    numbers = [float(digits) for digits in _NUMBER.findall(text)]
-    # A question with a million in it is not a hundred thousand times as far off as one with a ten.
-    logs = [math.log1p(number) for number in numbers] or [0.0]
-    mean = sum(logs) / len(logs)
-    mentioned = (words & {word.casefold() for word in _WORD.findall(name.replace("_", " "))} for name in tools)
-    return {
-        "characters": math.log1p(len(text)),
-        "numbers": math.log1p(len(numbers)),
-        "largest": max(logs),
-        "smallest": min(logs),
-        "mean": mean,
-        "spread": math.sqrt(sum((log - mean) ** 2 for log in logs) / len(logs)),
-        "last": logs[-1],
-        "even": sum(number % 2 == 0 for number in numbers) / len(numbers) if numbers else 0.0,
-        "names": math.log1p(len(_NAME.findall(text))),
-        "questions": math.log1p(text.count("?")),
-        "lines": math.log1p(text.count("\n")),
-        "operators": math.log1p(sum(map(text.count, ("+", "-", "*", "/", "=")))),
-        "tools": math.log1p(sum(map(bool, mentioned))),
-    }
+    bias: float = Field(default=0.0, allow_inf_nan=False)
+    """Log-odds where all features are in the middle."""
+    weights: dict[str, float] = {}
+    """What each feature adds to them, for a standard deviation above the middle."""
+
+    def chance(self, standard: Mapping[str, float]) -> float:
+        """Return the probability for standardised features."""
+        odds = self.bias + sum(weight * standard.get(name, 0.0) for name, weight in self.weights.items())
+        return 1.0 / (1.0 + math.exp(-max(-40.0, min(40.0, odds))))
 
 
-class Tier(Frozen):
+class Tier(Odds):
     """A planner that a request may be given to, and what is known of it. A planner alone, `sample:n=8`, is a tier of
     which nothing is known."""
 
     planner: OnePlugin
     cost: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
     """Tokens of a run, in the mean."""
-    bias: float = Field(default=0.0, allow_inf_nan=False)
-    """Log-odds of a right answer for a request whose features are all in the middle."""
-    weights: dict[str, float] = {}
-    """What each feature adds to them, for a standard deviation above the middle."""
+    after: Odds | None = None
+    """Its chance once the answer of the tier `TierFit.first` was read; `bias` and `weights` are from the request
+    alone."""
     runs: int = Field(default=0, ge=0)
     """How many runs the numbers are of."""
     wins: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
@@ -84,11 +60,6 @@ class Tier(Frozen):
             fields = cast("Mapping[str, object]", value)
             return fields if "planner" in fields else {"planner": fields}
         return {"planner": value}
-
-    def chance(self, standard: Mapping[str, float]) -> float:
-        """Return the probability of a right answer, by logistic regression on standardised features."""
-        odds = self.bias + sum(weight * standard.get(name, 0.0) for name, weight in self.weights.items())
-        return 1.0 / (1.0 + math.exp(-max(-40.0, min(40.0, odds))))
 
 
 class Pattern(Frozen):
@@ -112,6 +83,21 @@ class TierFit(Frozen):
     tokens did not solve, one of 256 solves less often than others. Without it they are taken to be independent."""
     price: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
     """What a token takes off the 1 of a right answer."""
+    first: int | None = Field(default=None, ge=0)
+    """Place of the tier that answers each request first, where no wrong answer is noticed. Its answer is read, and
+    stays or is replaced by that of another tier (as FrugalGPT has it, arXiv 2305.05176)."""
+
+
+class TierOrder(NamedTuple):
+    """An order of tiers, and what it comes to in expectation."""
+
+    places: tuple[int, ...]
+    right: float
+    """Chance of a right answer."""
+    tokens: float
+    """Of those that are asked."""
+    cost: float
+    """Tokens if all are asked."""
 
 
 class Ranking(TierFit):
@@ -129,14 +115,39 @@ class Ranking(TierFit):
             raise ValueError(f"there are {len(self.tiers)} tiers: each pattern of `together` needs as many costs")
         return self
 
+    @model_validator(mode="after")
+    def _reads_all(self) -> Ranking:
+        if self.first is not None and (self.first >= len(self.tiers) or any(tier.after is None for tier in self.tiers)):
+            raise ValueError("`first` is the place of a tier, and then each tier needs `after`")
+        return self
+
+    def standard(self, features: Mapping[str, float]) -> dict[str, float]:
+        """Return features less their means, in standard deviations. One that a request lacks is in the middle; a word
+        that it lacks was met no times."""
+        return {
+            name: (features.get(name, 0.0 if name.startswith("word.") else mean) - mean) / deviation
+            for name, (mean, deviation) in self.scale.items()
+            if deviation
+        }
+
     def chances(self, features: Mapping[str, float]) -> list[float]:
         """Return each tier's probability of a right answer for a request with these features."""
-        standard = {
-            name: (features[name] - mean) / deviation if deviation else 0.0
-            for name, (mean, deviation) in self.scale.items()
-            if name in features
-        }
+        standard = self.standard(features)
         return [tier.chance(standard) for tier in self.tiers]
+
+    def chances_after(self, features: Mapping[str, float]) -> list[float]:
+        """Return the same once the answer of the tier `first` was read; its features are among these."""
+        standard = self.standard(features)
+        return [tier.after.chance(standard) for tier in self.tiers if tier.after is not None]
+
+    def stays(self, chances: Sequence[float]) -> int:
+        """Return the place of the tier whose answer is worth most once the first was read (`chances_after`): the first
+        costs nothing more."""
+        worth = [
+            chance - (0.0 if place == self.first else self.price * self.tiers[place].cost)
+            for place, chance in enumerate(chances)
+        ]
+        return max(range(len(worth)), key=lambda place: (worth[place], place == self.first))
 
     def order(self, features: Mapping[str, float], checked: bool) -> list[int]:
         """Return the places of the tiers to try, in this order.
@@ -149,21 +160,29 @@ class Ranking(TierFit):
 
         Of equals the cheapest is taken, so that nothing is spent on a request that no tier solves.
         """
-        chances = self.chances(features)
+        return self.cheapest(self.orders(self.chances(features), checked), self.price)
+
+    def orders(self, chances: Sequence[float], checked: bool) -> list[TierOrder]:
+        """Return the orders that may be tried, with what each comes to."""
         by_cost = sorted(range(len(self.tiers)), key=lambda place: (self.tiers[place].cost, -chances[place], place))
         most = len(by_cost) if checked else 1
-        tried = [pair for size in range(1, most + 1) for pair in combinations(by_cost, size)]
-        return list(max(tried, key=lambda places: (round(self._worth(places, chances), 12), -self._spent(places))))
+        return [self._come_to(places, chances) for size in range(1, most + 1) for places in combinations(by_cost, size)]
 
-    def _worth(self, places: Sequence[int], chances: Sequence[float]) -> float:
-        left, worth, failed = 1.0, 0.0, 0
+    @staticmethod
+    def cheapest(orders: Sequence[TierOrder], price: float) -> list[int]:
+        """Return the places of the order that is worth most at a price of a token, the cheapest of equals."""
+        return list(max(orders, key=lambda order: (round(order.right - price * order.tokens, 12), -order.cost)).places)
+
+    def _come_to(self, places: tuple[int, ...], chances: Sequence[float]) -> TierOrder:
+        left, right, tokens, failed = 1.0, 0.0, 0.0, 0
         for place in places:
             likelier, dearer = self._lift(place, failed)
             chance = min(1.0, chances[place] * likelier)
-            worth += left * (chance - self.price * self.tiers[place].cost * dearer)
+            right += left * chance
+            tokens += left * self.tiers[place].cost * dearer
             left *= 1.0 - chance
             failed |= 1 << place
-        return worth
+        return TierOrder(places, right, tokens, sum(self.tiers[place].cost for place in places))
 
     def _lift(self, place: int, failed: int) -> tuple[float, float]:
         """Return how many times as likely a tier is right, and how many times as dear it is, where others (bits of
@@ -177,9 +196,6 @@ class Ranking(TierFit):
             ratios = [(a * count + 2 * b) / (count + 2) / b if b else 1.0 for a, b in zip(mine, whole, strict=True)]
             known = self._lifts[place, failed] = (ratios[0], ratios[1])
         return known
-
-    def _spent(self, places: Sequence[int]) -> float:
-        return sum(self.tiers[place].cost for place in places)
 
 
 def _means(patterns: Sequence[Pattern], place: int) -> tuple[float, float]:

@@ -74,8 +74,9 @@ class Relay:
             spec = spec.model_copy(update={"options": {**spec.options, "judge": judge}})
         scorer = cast("Scorer", self.ctx.brief.plugin("scorer", spec))
         line = piece.line if scorer.logprobs else None  # a judge reads the text: another model wrote the line
+        before = SearchNode("n", step=piece.whole.removesuffix(piece.line.text))
         node = SearchNode(
-            f"n.{piece.number}", SearchNode("n"), piece.number, tokens=piece.line.tokens, step=piece.whole, line=line
+            f"n.{piece.number}", before, piece.number, tokens=piece.line.tokens, step=piece.line.text, line=line
         )
         try:
             return await scorer.score(self.ctx, self.question, node)

@@ -69,9 +69,35 @@ def test_expressions_are_worked_out_exactly(expression: str, value: int | None) 
 
 def test_a_promise_is_kept_where_both_halves_are_alike() -> None:
     asked = [[[float(place * 50 + sample) for sample in range(50)]] for place in (0, 0, 1, 1)]
-    rows = [row for row in promised("x", asked) if row["round"] == 1]
+    rows = [row for row in promised("x", asked, False) if row["round"] == 1]
     for row in rows:
         assert abs(sum(row["taken"]) / sum(row["of"]) - row["alpha"]) < 0.02
+
+
+def test_a_promise_is_kept_where_the_halves_differ_if_it_learns() -> None:
+    """On held-out questions all perplexities are higher than on those that it was calibrated on."""
+    asked = [[[float(place % 2 * 30 + sample) for sample in range(16)]] for place in range(80)]
+    off = {
+        learns: max(
+            abs(sum(row["taken"]) / sum(row["of"]) - row["alpha"])
+            for row in promised("x", asked, learns) if row["round"] == 1
+        )
+        for learns in (False, True)
+    }  # fmt: skip
+    assert off[False] > 0.5 and off[True] < 0.05
+
+
+def test_a_first_answer_that_is_read_saves_more_than_the_text_and_the_promise_is_kept() -> None:
+    """What the page claims."""
+    _, _, figures = read(HERE / "data")
+    routes = {(row["set"], row["checked"], row["read"]): row for row in figures["routes"]}
+    told = routes["gsm8k", False, True]
+    assert told["saved_of_oracle"] >= 0.4 and told["best"]["right"] - told["route"]["right"] <= 0.01
+    assert routes["gsm8k", False, False]["saved_of_oracle"] < told["saved_of_oracle"] - 0.2
+    assert routes["sql", True, False]["saved_of_oracle"] >= 0.5
+    for row in figures["takeover"]:
+        if row["learns"]:
+            assert abs(sum(row["taken"]) / sum(row["of"]) - row["alpha"]) <= 0.05
 
 
 def test_the_page_is_that_of_its_facts() -> None:

@@ -83,9 +83,9 @@ async def test_it_takes_the_route_of_its_task_and_no_other(tmp_path: Path) -> No
 async def test_a_file_that_is_no_route_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "routes.json"
     file.write_text(text)
-    with pytest.raises(PluginError, match="plait learn route"):
+    with pytest.raises(PluginError, match=r"plait learn|was learned for"):
         await ask("route", PUZZLE, Reply(text=RIGHT), task="countdown", options={"path": str(file)})
-    with pytest.raises(PluginError, match="plait learn route"):
+    with pytest.raises(PluginError, match=r"plait learn|was learned for"):
         await ask("route", PUZZLE, Reply(text=RIGHT), task="countdown", options={"path": str(tmp_path / "none")})
 
 
@@ -118,3 +118,46 @@ async def test_a_tier_may_be_a_flow_whose_steps_are_read_while_they_are_written(
     answer, worker = await ask("route", "Twice 21?", *replies, options=options, tools=[double])
     assert (answer.status, answer.answer) == ("done", "42"), answer.failure
     assert len(worker.prompts) == 2
+
+
+def reads(*, price: float = 0.0001) -> dict[str, Any]:
+    """The cheap planner answers first. It is right where its sums are; the dear one is right nine times in ten."""
+    cheap = {**SERIAL, "after": {"bias": 2.0, "weights": {"answer.wrong-sums": -6.0}}}
+    dear = {**VOTE, "after": {"bias": 2.2}}
+    fit = {"first": 0, "price": price, "scale": {"answer.wrong-sums": [0.0, 1.0]}}
+    return {**tiers(cheap, dear), "fit": fit}
+
+
+async def test_a_first_answer_that_reads_well_stays() -> None:
+    answer, worker = await ask("route", "3 apples at 2 each?", Reply(text="3 * 2 = 6\nAnswer: 6"), options=reads())
+    assert answer.answer == "6" and len(worker.prompts) == 1 and "single answers; single first" in answer.why
+
+
+async def test_a_first_answer_that_reads_badly_is_replaced_by_another_planners() -> None:
+    replies = [Reply(text="3 * 2 = 7\nAnswer: 7", times=1), Reply(text="3 * 2 = 6\nAnswer: 6")]
+    answer, worker = await ask("route", "3 apples at 2 each?", *replies, options=reads())
+    assert answer.answer == "6" and len(worker.prompts) == 1 + 3
+    assert "sample answers; single first, then sample:n=3 (0.90 against 0.1" in answer.why
+
+
+async def test_a_bad_first_answer_stays_where_another_is_not_worth_its_price() -> None:
+    replies = Reply(text="3 * 2 = 7\nAnswer: 7")
+    answer, worker = await ask("route", "3 apples at 2 each?", replies, options=reads(price=0.01))
+    assert answer.answer == "7" and len(worker.prompts) == 1
+
+
+async def test_a_first_answer_that_failed_is_replaced() -> None:
+    replies = [Reply(finish="error", times=1), Reply(text="Answer: 6")]
+    answer, _ = await ask("route", "3 apples at 2 each?", *replies, options=reads(), retries={"think": 0})
+    assert answer.answer == "6" and "sample answers" in answer.why
+
+
+async def test_where_wrong_answers_are_noticed_nobody_reads() -> None:
+    answer, _ = await ask("route", PUZZLE, Reply(text=WRONG), Reply(text=RIGHT), task="countdown", options=reads())
+    assert "tiers: " in answer.why
+
+
+@pytest.mark.parametrize("fit", [{"first": 2}, {"first": 0}])
+def test_a_first_planner_needs_a_place_and_chances(fit: dict[str, Any]) -> None:
+    with pytest.raises(FieldError, match="`first` is the place of a tier"):
+        Route(**{**tiers(SERIAL, VOTE), "fit": fit})

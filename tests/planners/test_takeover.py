@@ -39,7 +39,9 @@ async def test_at_threshold_0_it_is_the_draft_and_the_scores_are_listed() -> Non
     worker = models(lambda text: 0.25)
     answer = await ran(worker, "takeover", {**BOTH, "n": 2, "threshold": 0.0})
     assert answer.answer == "9" and worker.tokens["large"] == 0
-    assert answer.data == {"drafted": 8, "rejected": 0, "unknown": 0, "scores": [[0.25, 0.25]] * 4}
+    assert answer.data == {
+        "drafted": 8, "rejected": 0, "unknown": 0, "scores": [[0.25, 0.25]] * 4, "taken": [0] * 4
+    }  # fmt: skip
 
 
 async def test_a_segment_that_does_badly_is_replaced_and_the_draft_goes_on_behind_it() -> None:

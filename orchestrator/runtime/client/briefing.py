@@ -23,6 +23,7 @@ from ..plugins.inline import address, is_local, verified
 from ..plugins.loader import Plugins
 from ..plugins.trust import named, trust
 from .config import Config
+from .learning import with_learned
 from .pricing import demand
 from .widths import AUTO, settled
 
@@ -206,6 +207,7 @@ class Briefs:
             spec = settled(spec, self._plugins, self._config, request.budget)
         planner = self._plugins.class_of("planner", spec.name)
         assert issubclass(planner, Planner)
+        spec = with_learned(spec, planner, request)
         options = dict(spec.options)
         if request.n is not None:
             if "n" not in planner.model_fields:

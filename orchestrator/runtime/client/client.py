@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 from pydantic import JsonValue
 
@@ -52,6 +52,7 @@ from .briefing import Briefs, Live, ToolLike, of_kind, taken
 from .config import Config
 from .flow import LiveFlow, ProgramFlow
 from .handle import Handle, Questions, read_answer
+from .learning import Lessons
 from .pool import Pool
 from .pricing import priced
 from .provenance import facts, models_of
@@ -59,8 +60,6 @@ from .questions import OnAsk, QuestionQueue
 from .worker_factory import bound_load, handed_over, started, tools as build_tools, workers as build_workers
 
 __all__ = ["AsyncOrchestrator", "Handle", "ToolLike", "read_answer"]
-
-T = TypeVar("T")
 
 
 class AsyncOrchestrator:
@@ -150,6 +149,7 @@ class AsyncOrchestrator:
         self._watchers: list[Watcher] = []
         self._handles: dict[str, Handle] = {}
         self._pool: Pool | None = None
+        self.lessons = Lessons(self.plugins.planner)
         self.on_taken: Callable[[Handle], object] | None = None
         """Called with each run that was taken over from another process of the pool, when it goes on here."""
 
@@ -375,6 +375,7 @@ class AsyncOrchestrator:
             self._listed(handle)
             # The functions among the arguments live as long as the run (`held`).
             handle.finished.add_done_callback(lambda _, held=live: take_back() if take_back else None)
+            self.lessons.follow(brief, handle.finished, planned=plan is not None)
             told = handle.asked if answerable else None
             self._asker.begin(run, driver.recorder, told=told, tenant=brief.request.tenant)
             return handle

@@ -112,6 +112,10 @@ class Orchestrator:
     async def _answered(self, question: str, value: JsonValue) -> None:
         self._inner.answer(question, value)
 
+    def feedback(self, run: str, right: float) -> bool:
+        """Say how good the answer of a run was; arguments as for `AsyncOrchestrator.lessons.feedback`."""
+        return self._inner.lessons.feedback(run, right)
+
     def stream(
         self,
         request: str | Request = "",

@@ -7,7 +7,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from plait.core.errors import PluginError
-from plait.core.interfaces import MOST_STEPS, Planner
+from plait.core.interfaces import MOST_STEPS
+from plait.core.learning import Learner
 from plait.core.ops import Plugin
 from plait.core.prompt import Prompt, Uses
 from plait.core.routing import MOST_TIERS, Ranking, Tier, TierFit
@@ -29,7 +30,7 @@ DEFAULTS: dict[str, tuple[Tier, ...]] = {
 """What is chosen from where `into` is empty."""
 
 
-class RouteOptions(Planner):
+class RouteOptions(Learner):
     """The fields of `Route`."""
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("probe", "answer")
@@ -52,9 +53,9 @@ class RouteOptions(Planner):
     a vote of eight; with `by=record` the last two."""
     fit: TierFit = TierFit()
     """With `by=features`: means of the features, which planners were right together, and what a token costs."""
-    path: str | None = None
-    """A file to read. It has a route for each task that recorded runs tell of (`plait learn route --out FILE`, `plait
-    learn strategies --out FILE`): requests of these tasks are routed by it, others as if there were no file."""
+    trials: float = Field(default=0.05, ge=0.0, le=1.0)
+    """With `by=record` and `learn`: share of the requests that go to the planner with the fewest runs, of those that
+    may still be the best."""
 
     @model_validator(mode="after")
     def _can_be_chosen_from(self) -> RouteOptions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pydantic import JsonValue, TypeAdapter
 
@@ -22,8 +22,9 @@ __all__ = ["named", "owned", "tier_plan", "tier_reader"]
 _specs = TypeAdapter(list[Plugin])
 
 
-def tier_plan(brief: Brief, left: Sequence[Plugin], why: str) -> Plan:
-    """Return the plan of the first of several planners, with a check of its answer where others are left."""
+def tier_plan(brief: Brief, left: Sequence[Plugin], why: str, *, read: bool = False) -> Plan:
+    """Return the plan of the first of several planners, with a check of its answer where others are left, or where the
+    answer is to be read (`read`)."""
     tier, *rest = left
     planner = _made(brief, tier)
     if isinstance(planner, Flow):
@@ -34,16 +35,19 @@ def tier_plan(brief: Brief, left: Sequence[Plugin], why: str) -> Plan:
     assert plan.output is not None
     names = {step.name for step in plan.steps}
     name = next(free for free in ("routed", "checked", "routed-2") if free not in names)
-    end = through(name, plan.output, f"{tier.name} answers; {why}", expands=bool(rest), tolerate=bool(rest))
+    goes_on = read or bool(rest)
+    end = through(name, plan.output, f"{tier.name} answers; {why}", expands=goes_on, tolerate=goes_on)
     state: JsonValue = {"next": [plugin.model_dump(mode="json") for plugin in rest], "said": why}
-    end = end.model_copy(update={"label": tier.name, "state": state if rest else None})
+    end = end.model_copy(update={"label": tier.name, "state": {"read": why} if read else state if rest else None})
     return Plan(steps=(*plan.steps, end), output=name, budget=plan.budget)
 
 
-def tier_reader(step: Step, brief: Brief) -> Reader | None:
-    """Return the reader of a step that belongs to a tier: the check of an answer, or the tier's own reader of its step;
-    `None` for other steps."""
+def tier_reader(step: Step, brief: Brief, after: Callable[[Brief, Result], Plan | None]) -> Reader | None:
+    """Return the reader of a step that belongs to a tier: the check of an answer, what follows `after` one that is
+    read, or the tier's own reader of its step; `None` for other steps."""
     match step.state:
+        case {"read": str()}:
+            return OnResult(lambda result: after(brief, result))
         case {"next": list() as left, "said": str() as why}:
             return OnResult(lambda result: _checked(brief, result, _specs.validate_python(left), why))
         case {"tier": dict() as spec, "state": state}:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import cast
 
+from pydantic import JsonValue
+
 from plait.core.awaited import JoinHandle, Line, Pieces, Promise, StepFailed, StepHandle
 from plait.core.flow import Answerable, Context
+from plait.core.learning import RunOutcome
 from plait.core.ops import Part as Piece, Text
 
 from ..._shared.steps import shortened
@@ -22,6 +25,8 @@ __all__ = ["Scale", "isotonic"]
 
 LEAST = 100
 """Records below which a difficulty says nothing."""
+KEPT = 2000
+"""Records that are kept, the newest."""
 _PLAN = """\
 {question}
 
@@ -50,7 +55,8 @@ class Scale(ScaleOptions):
 
     Easy is a step whose difficulty has, by `records`, a chance of at least `threshold` to be done right the easy way:
     an isotonic fit of (difficulty, was it right). With fewer than 100 records difficulties mean nothing, and every step
-    is thought through; the paper's fixed threshold did most damage where it let too much pass.
+    is thought through; the paper's fixed threshold did most damage where it let too much pass. Runs with `threshold=0`
+    do every step the easy way, and make records: `plait learn effort` does so, and `learn` keeps on counting.
 
     Differs from the paper: steps form a graph, and those that need nothing of one another are done at the same time,
     where the paper does all in order; the difficulty is calibrated; an outline that cannot be read is left out, where
@@ -72,7 +78,8 @@ class Scale(ScaleOptions):
         if not parts:
             return ctx.answer(await self._hard(ctx, question, "answer"), "no outline could be read: one hard step")
         tally = StepCounts(
-            isotonic([(record[0], record[1]) for record in self.records]) if len(self.records) >= LEAST else []
+            isotonic([(record[0], record[1]) for record in self.records]) if len(self.records) >= LEAST else [],
+            known=len(self.records),
         )
         done: dict[int, Promise[list[StepHandle[object]]]] = {}
         for part in parts.values():
@@ -80,7 +87,17 @@ class Scale(ScaleOptions):
         results = [(await done[number])[0] for number in parts]
         prompt = _known(question, [parts[number].text for number in parts], results)
         final = await self._hard(ctx, [*prompt, _FINAL], "answer")
-        return ctx.answer(final, f"{len(parts)} steps: {tally}", name="answered")
+        return ctx.answer(final, f"{len(parts)} steps: {tally}", data={"easy": [*tally.tried]}, name="answered")
+
+    def learned(self, outcome: RunOutcome) -> dict[str, JsonValue]:
+        """Return the records with the easy steps of a run: as right as its answer. That counts the mistakes of others
+        against them, so a step that is called easy by these records is at least as sure as it seems."""
+        match outcome.data:
+            case {"easy": [*difficulties]} if difficulties and outcome.right is not None:
+                made = [(float(cast("float", difficulty)), outcome.right) for difficulty in difficulties]
+            case _:
+                return {}
+        return {"records": [[*record] for record in [*self.records, *made][-KEPT:]]}
 
     async def _outline(self, ctx: Context, question: str) -> Mapping[int, Part]:
         """Return the steps of the outline that the model picks; empty if none can be read."""
@@ -124,9 +141,13 @@ class Scale(ScaleOptions):
         results = [(await before[number])[0] for number in needs]
         known = _known(question, [parts[number].text for number in needs], results)
         prompt = [*known, *self.part.parts(_OWN, text=part.text)]
-        difficulty = await self._difficulty(ctx, prompt, part) if tally.fit else 1.0
-        tally.easy += (easy := tally.chance(difficulty) >= self.threshold)
+        # With a threshold of 0 all are easy: so records are made.
+        wanted = tally.fit or self.threshold == 0.0
+        difficulty = await self._difficulty(ctx, prompt, part) if wanted else 1.0
+        tally.easy += (easy := self.threshold == 0.0 or tally.chance(difficulty) >= self.threshold)
         tally.hard += not easy
+        if easy:
+            tally.tried.append(round(difficulty, 4))
         label = f"{shortened(part.text)} ({'easy' if easy else 'hard'}, {difficulty:.2f})"
         if not easy:
             return await self._hard(ctx, [*known, *self.hard.parts(_OWN, text=part.text)], label)
@@ -172,6 +193,10 @@ class StepCounts:
     """Empty: difficulties mean nothing."""
     easy: int = 0
     hard: int = 0
+    known: int = 0
+    """Records that there are."""
+    tried: list[float] = field(default_factory=list[float])
+    """Difficulties of the easy steps."""
 
     def chance(self, difficulty: float) -> float:
         """Return the chance that the easy way is right: the mean of a Beta distribution over the records of its pool,
@@ -182,7 +207,8 @@ class StepCounts:
         return (value * count + 1) / (count + 2)
 
     def __str__(self) -> str:
-        return f"{self.easy} easy, {self.hard} hard" + ("" if self.fit else " (too few records to tell them apart)")
+        few = f" (too few records to tell them apart: not calibrated, {self.known} of {LEAST})"
+        return f"{self.easy} easy, {self.hard} hard" + ("" if self.fit else few)
 
 
 def isotonic(records: Sequence[tuple[float, float]]) -> Fit:

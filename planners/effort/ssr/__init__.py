@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, cast
 
 from pydantic import Field, JsonValue
 
 from plait.core.awaited import JoinHandle, Promise, StepFailed
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
+from plait.core.learning import Learner, RunOutcome
 from plait.core.ops import Plugin
 from plait.core.prompt import Prompt, Uses
 from plait.core.vocabulary import Depth, MergeOption, N, Quorum, Rounds, Scorer, Threshold
@@ -32,7 +33,7 @@ _MARKS = tuple("0123456789")
 _HIGHEST = 9.0
 
 
-class SSR(Flow):
+class SSR(Learner, Flow):
     """Speculative parallel scaling of reasoning (SSR, arXiv 2505.15340), with steps verified in batches (Lookahead
     Reasoning, arXiv 2506.19830).
 
@@ -92,11 +93,43 @@ class SSR(Flow):
         if not ended:
             raise next((path.error for path in paths if path.error is not None), PlannerError("no path ended"))
         ways = ", ".join(strategy.id for strategy in chosen if strategy is not None)
+        if ways and not any(strategy.wins or strategy.losses for strategy in self.strategies):
+            ways += " (not calibrated: nothing is known of earlier runs)"
         why = f"{counts}{f'; strategies: {ways}' if ways else ''}"
+        counts.ways = [
+            [strategy.id, ctx.brief.task.key(answer)]
+            for path, strategy in zip(paths, chosen, strict=True)
+            if strategy is not None and path.ended and path.error is None
+            if (answer := ctx.brief.task.extract(path.outcome()[0].text)) is not None
+        ]
         if len(ended) == 1:
             return ctx.answer(ended[0], why, data=counts.data(), name="answer")
         vote = ctx.join(ended, self.merge, name="vote", label=f"{self.merge.name} of {len(ended)}")
         return ctx.answer(vote, why, data=counts.data(), name="answer")
+
+    def learned(self, outcome: RunOutcome) -> dict[str, JsonValue]:
+        """Return the strategies with a run counted. A path wins that came to the run's answer, where that is right; one
+        that did not loses. Where the answer is wrong, paths that came to it lose, and nothing is known of the others.
+        """
+        match outcome.data:
+            case {"paths": list() as paths} if outcome.right is not None and outcome.key is not None:
+                ends = [cast("tuple[str, str]", path) for path in paths]
+            case _:
+                return {}
+        wins, losses = defaultdict[str, float](float), defaultdict[str, float](float)
+        for id_, key in ends:
+            if key == outcome.key:
+                wins[id_] += outcome.right
+                losses[id_] += 1 - outcome.right
+            else:
+                losses[id_] += outcome.right
+        counted = [
+            strategy.model_copy(
+                update={"wins": strategy.wins + wins[strategy.id], "losses": strategy.losses + losses[strategy.id]}
+            )
+            for strategy in self.strategies
+        ]
+        return {"strategies": [strategy.model_dump(mode="json") for strategy in counted]}
 
     async def _chosen(self, ctx: Context, question: str) -> Sequence[Strategy | None]:
         """Return the strategies of the paths; `None` where a path has none."""
@@ -193,10 +226,13 @@ class DraftRecord:
     drafted: int = 0
     kept: int = 0
     rewritten: int = 0
+    ways: list[JsonValue] = field(default_factory=list[JsonValue])
+    """Strategy and answer of each path that has one."""
 
     def data(self) -> dict[str, JsonValue]:
         """Return the counts for programs."""
-        return {"drafted": self.drafted, "rejected": self.drafted - self.kept, "rewritten": self.rewritten}
+        more: dict[str, JsonValue] = {"paths": self.ways} if self.ways else {}
+        return {"drafted": self.drafted, "rejected": self.drafted - self.kept, "rewritten": self.rewritten, **more}
 
     def __str__(self) -> str:
         share = f" ({self.kept / self.drafted:.0%})" if self.drafted else ""

@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
-from pydantic import Field
+from pydantic import Field, JsonValue, field_validator
 
 from plait.core.flow import Answerable, Context, Flow, Line
+from plait.core.learning import Learner, RunOutcome
 from plait.core.ops import Plugin
 from plait.core.prompt import Prompt, Uses
-from plait.core.vocabulary import MergeOption, N, Warmup
+from plait.core.vocabulary import MergeOption, N, Records, Warmup
 
 from ..._shared.seeds import derive
-from .rule import LineLooks, Look, SteadyVote, Switching, calibrated, leader, safe
+from .rule import LineLooks, Look, SteadyVote, Switching, calibrated, leader, looks_of, safe
 
 __all__ = ["Mars"]
 
 _OPEN, _CLOSE = "<think>", "</think>"
+_KEPT = 2000
+"""Looks that are kept, the newest."""
 _IN_THOUGHTS = " There is no time left: I answer by what I have.\n</think>\n\n\\boxed{"
 
 
@@ -42,7 +45,7 @@ class _Sample:
         return LineLooks(self.looks, self.final)
 
 
-class Mars(Flow):
+class Mars(Learner, Flow):
     """Margin-Adversarial Risk-controlled Stopping (MARS, arXiv 2606.12935).
 
     Samples are written in parts, `draft`, and each unfinished one is then asked for its answer so far, in a few greedy
@@ -78,6 +81,16 @@ class Mars(Flow):
     compare: all samples go on side by side, without a warm-up, those that disagree with the first answer for long are
     given up, and all end when it stays first."""
     merge: MergeOption = Plugin(name="majority")
+    records: Records = ()
+    """What is recorded of earlier runs, by which thresholds are set. Looks of lines that ended: five features and
+    whether the line switched. They teach beside the warm-up, which may then be short (`warmup=4`)."""
+
+    @field_validator("records")
+    @classmethod
+    def _looks(cls, records: Records) -> Records:
+        if any(len(record) != 6 for record in records):
+            raise ValueError("a record is five features of a look, and 1 where its line switched, else 0")
+        return records
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Run the warm-up, then the others until they are safe; return the vote."""
@@ -88,7 +101,7 @@ class Mars(Flow):
         while await self._on(ctx, warm):
             pass
         taught = [sample.seen for sample in warm if sample.line is not None]
-        switching = Switching(taught)
+        switching = Switching(taught, self.records)
         gamma = calibrated(taught)
         reference = leader(Counter(seen.final for seen in taught if seen.final is not None))
         why, first = "all samples have ended", True
@@ -118,7 +131,21 @@ class Mars(Flow):
     def _vote(self, ctx: Context, samples: Sequence[_Sample], why: str) -> Answerable:
         voters = [sample.line if sample.done or sample.probe is None else sample.probe for sample in samples]
         present = [voter for voter in voters if voter is not None]
-        return ctx.join(present, self.merge, tolerate="best-effort", name="vote", label=f"{self.merge.name}: {why}")
+        vote = ctx.join(present, self.merge, tolerate="best-effort", name="vote", label=f"{self.merge.name}: {why}")
+        if not self.learn:
+            return vote
+        # What was stopped did not end in an answer, and teaches nothing.
+        ended = [sample.seen for sample in samples if sample.done and sample.final is not None]
+        return ctx.answer(vote, data={"looks": cast("JsonValue", looks_of(ended))}, name="answered")
+
+    def learned(self, outcome: RunOutcome) -> dict[str, JsonValue]:
+        """Return the records with the looks of a run; whether its answer was right does not matter."""
+        match outcome.data:
+            case {"looks": [*looks]} if looks:
+                made = [[float(cast("float", number)) for number in cast("list[JsonValue]", look)] for look in looks]
+                return {"records": cast("JsonValue", [*map(list, self.records), *made][-_KEPT:])}
+            case _:
+                return {}
 
     async def _on(self, ctx: Context, samples: Sequence[_Sample]) -> bool:
         """Write the next part of each unfinished sample, and look at those that go on; return whether any does."""

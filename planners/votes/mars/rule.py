@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LineLooks", "Look", "SteadyVote", "Switching", "calibrated", "leader", "safe"]
+__all__ = ["LineLooks", "Look", "SteadyVote", "Switching", "calibrated", "leader", "looks_of", "safe"]
 
 Floats = NDArray[np.float64]
 LEAST = 0.5
@@ -43,12 +43,11 @@ class LineLooks(NamedTuple):
 class Switching:
     """P(a line ends in another answer than it gives now), a logistic regression on the features of a look."""
 
-    def __init__(self, lines: Sequence[LineLooks]) -> None:
+    def __init__(self, lines: Sequence[LineLooks], records: Sequence[Sequence[float]] = ()) -> None:
         """Fit finished lines, with a penalty of 0.01 on the squared weights of the scaled features. Lines that all
-        switched, or none did, teach a rate alone: (s + 1) / (m + 2) for s of m looks."""
-        rows = [
-            (seen.features(at), float(look.key != seen.final)) for seen in lines for at, look in enumerate(seen.looks)
-        ]
+        switched, or none did, teach a rate alone: (s + 1) / (m + 2) for s of m looks. `records` are looks of earlier
+        runs, as `looks_of` makes them."""
+        rows = [([*row[:-1]], row[-1]) for row in (*records, *looks_of(lines))]
         right: Floats = np.array([label for _, label in rows], dtype=np.float64)
         self.rate = (float(right.sum()) + 1) / (len(rows) + 2)
         self._weights: Floats | None = None
@@ -75,6 +74,12 @@ class Switching:
             return self.rate
         x = (np.array(seen.features(len(seen.looks) - 1)) - self._mean) / self._scale
         return 1 / (1 + math.exp(-max(-30.0, min(30.0, float(self._weights[0] + x @ self._weights[1:])))))
+
+
+def looks_of(lines: Sequence[LineLooks]) -> list[list[float]]:
+    """Return the looks of finished lines as numbers: the five features, and 1 where the line ended in another answer,
+    else 0."""
+    return [[*seen.features(at), float(look.key != seen.final)] for seen in lines for at, look in enumerate(seen.looks)]
 
 
 def leader(votes: Counter[str]) -> str | None:

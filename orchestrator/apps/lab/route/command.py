@@ -12,17 +12,19 @@ import typer
 from rich.table import Table as Shown
 
 from ....core.errors import PlaitError
+from ....core.features import agreed_in
 from ....core.messages import counted
 from ....core.ops import Plugin
 from ....core.routing import Ranking
 from ....core.task import Task
+from ....core.values import as_text
 from ....runtime.journal.directory import RunEntry, entries
 from ....runtime.plugins.loader import Plugins
 from ...common.journals import Place, place_of
 from ...common.options import Json
 from ...common.output import Output, opened
 from ..rollouts.stored import stored_runs
-from .fit import RouteReport, RouteRow, fit, report
+from .fit import RouteReport, RouteRow, fit, key_of, report
 
 __all__ = ["route", "rows_of"]
 
@@ -103,7 +105,9 @@ def rows_of(runs: Iterable[RunEntry], plugins: Plugins, left: dict[str, int]) ->
             left["that nobody can judge: the task has no verifier"] += 1
             continue
         checked[request.task.name] = True
-        row = RouteRow(request.text, request.planner, float(right), float(finish.usage.completion))
+        text = None if finish.result is None else as_text(value)
+        agreed = None if finish.result is None else agreed_in(finish.result.why)
+        row = RouteRow(request.text, request.planner, float(right), float(finish.usage.completion), text, agreed)
         tasks.setdefault(request.task.name, []).append(row)
     return tasks, checked
 
@@ -117,6 +121,11 @@ def _show(output: Output, task: str, route: Ranking, report: RouteReport | None)
     output.people.print(
         f"{task}: {counted(len(route.tiers), 'planner')}, price {route.price:.2g} a token", markup=False
     )
+    if route.first is not None:
+        first = key_of(route.tiers[route.first].planner)
+        output.people.print(
+            f"{first} answers first, and its answer is read: it stays, or another answers", markup=False
+        )
     if report is None:
         output.people.print("no request was run with all of them, so nothing can be compared", markup=False)
         return

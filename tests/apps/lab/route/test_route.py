@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from plait.apps.lab.route.fit import RouteRow, fit, key_of, report
+from plait.apps.lab.route.fit import RouteRow, compare, fit, follow, key_of, report
+from plait.core.features import features
 from plait.core.ops import Plugin
-from plait.core.routing import features
+from plait.core.routing import Ranking
 
 CHEAP, DEAR = Plugin(name="single"), Plugin(name="sample", options={"n": 8})
 RIGHT = "<hit> 11 - 5 = 6 ; 7 - 3 = 4 ; 6 * 4 = 24 <end>"
@@ -110,3 +111,62 @@ def test_bad_journals_are_counted_and_left_out(plait: Any, tmp_path: Path, rubbi
     (folder / "broken.db").write_bytes(rubbish)
     done = plait("learn", "route", "--from", folder, "--json")
     assert done.code == 0 and done.json["routes"] == {}, done.err
+
+
+def read_rows(count: int = 600, seed: int = 4) -> list[RouteRow]:
+    """Requests that look alike; the cheap planner is right where its sums are, the dear one nine times in ten."""
+    rng, rows = random.Random(seed), list[RouteRow]()
+    for number in range(count):
+        a, b, right = rng.randint(2, 9), rng.randint(2, 9), rng.random() < 0.6
+        text = f"{a} times {b}, request {number}"
+        said = f"{a} * {b} = {a * b + (not right)}"
+        rows += [
+            RouteRow(text, CHEAP, right, 10, said),
+            RouteRow(text, DEAR, rng.random() < 0.9, 800, "so be it"),
+        ]
+    return rows
+
+
+def test_where_the_text_says_nothing_a_first_answer_is_read() -> None:
+    rows = read_rows()
+    route = fit(rows, checked=False)
+    assert route is not None and route.first == 0
+    said = report(rows, route, checked=False)
+    assert said is not None and said.saved > 0.8 and said.route.right > said.tiers["sample:n=8"].right
+    assert said.random.right < said.route.right - 0.1, "as much at random is far worse"
+    blind = fit([row._replace(answer=None) for row in rows], checked=False)
+    assert blind is not None and blind.first is None
+    told = report(rows, blind, checked=False)
+    assert told is not None and told.saved < 0.2
+
+
+def test_what_follows_a_route_is_what_its_report_promises() -> None:
+    rows, others = read_rows(), read_rows(seed=5)
+    others = [row._replace(text=f"{row.text} again") for row in others]
+    route = fit(rows, checked=False)
+    assert route is not None
+    promised, held = report(rows, route, checked=False), compare(others, follow(others, route, checked=False))
+    assert promised is not None and abs(promised.route.right - held.route.right) < 0.05
+    assert abs(promised.saved - held.saved) < 0.1
+
+
+def test_the_work_of_a_fit_grows_with_its_rows_alone() -> None:
+    """Five planners: the orders of all are weighed once a request, and not once for each price."""
+    planners = [Plugin(name="sample", options={"n": n}) for n in (1, 2, 4, 8, 16)]
+    rng = random.Random(6)
+    rows = [
+        RouteRow(f"request {number}", planner, rng.random() < 0.5, 100.0 * place + 50)
+        for number in range(200) for place, planner in enumerate(planners)
+    ]  # fmt: skip
+    weighed = 0
+    plain = Ranking.orders
+
+    def counting(self: Ranking, chances: Any, checked: bool) -> Any:
+        nonlocal weighed
+        weighed += 1
+        return plain(self, chances, checked)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ranking, "orders", counting)
+        assert fit(rows, checked=True) is not None
+    assert weighed == 200

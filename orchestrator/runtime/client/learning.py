@@ -1,0 +1,192 @@
+"""What planners have learned, in files: read before a run, written when a run has ended.
+
+A file is JSON: by task, or by `TENANT/TASK`, a planner with the options that were learned for it."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from ...core.errors import ConfigError, PlaitError, PluginError, UsageError
+from ...core.interfaces import Brief, Planner
+from ...core.learning import Learner, RunOutcome
+from ...core.ops import Plugin
+from ...core.request import Request
+from ...core.task import Task
+from .answer import Answer
+
+__all__ = ["Lessons", "Made", "learn", "outcome_of", "with_learned"]
+
+log = logging.getLogger("plait.client")
+
+_REMEMBERED = 10_000
+"""Runs that have ended which a caller may still say something of."""
+
+Made = Callable[[Plugin], Planner]
+"""Makes a planner of its name and options."""
+_files: TypeAdapter[dict[str, Plugin]] = TypeAdapter(dict[str, Plugin])
+
+
+def with_learned(spec: Plugin, planner: type[Planner], request: Request) -> Plugin:
+    """Return a planner with what its file (`path`) says of the request's task among its options. Raises `PluginError`
+    for a file that cannot be read, or that was learned for another planner."""
+    path = spec.options.get("path")
+    if not isinstance(path, str) or not issubclass(planner, Learner):
+        return spec
+    known = _known(Path(path), spec.name, request, missing=spec.options.get("learn") is True)
+    return spec if known is None else Plugin(name=spec.name, options=planner.joined(spec.options, known.options))
+
+
+def outcome_of(request: Request, answer: Answer, task: Task) -> RunOutcome:
+    """Return what a run tells its planner. A run without an answer is a wrong one."""
+    right = 0.0 if answer.answer is None else None if answer.verified is None else float(answer.verified)
+    return RunOutcome(
+        planner=request.planner, text=request.text, seed=request.seed, right=right, tokens=answer.usage.completion,
+        key=None if answer.answer is None else task.key(answer.answer), data=answer.data,
+    )  # fmt: skip
+
+
+def learn(request: Request, outcome: RunOutcome, made: Made, path: Path | None = None) -> bool:
+    """Write what follows from a run that has ended to its planner's file, or to `path`; return whether anything did.
+    `made` makes planners. Raises `ConfigError` for a file that cannot be written."""
+    spec = request.planner
+    given = path if path is not None else Path(str(spec.options["path"]))
+    try:
+        with _locked(given):
+            file = _read(given) if given.exists() else {}
+            known = file.get(_key(request), Plugin(name=spec.name))
+            # What others have learned since goes before what this run was given.
+            learner = made(spec)
+            if isinstance(learner, Learner):
+                learner = made(Plugin(name=spec.name, options=learner.joined(spec.options, known.options)))
+            changed = learner.learned(outcome) if isinstance(learner, Learner) else {}
+            if changed:
+                file[_key(request)] = Plugin(name=spec.name, options={**known.options, **changed})
+                _write(given, file)
+            return bool(changed)
+    except OSError as error:
+        raise ConfigError(f"{given} cannot be written: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{given} holds nothing that was learned: {str(error).partition(chr(10))[0]}") from None
+
+
+@dataclass(slots=True)
+class _PastRun:
+    """A run that has ended."""
+
+    request: Request
+    outcome: RunOutcome
+    counted: bool = False
+    """Its planner has learned from it."""
+
+
+class Lessons:
+    """Has planners learn from the runs that have ended, and keeps the last runs for what a caller says of them."""
+
+    def __init__(self, made: Made) -> None:
+        self._made = made
+        self._ended: dict[str, _PastRun] = {}
+
+    def follow(self, brief: Brief, finished: asyncio.Future[Answer], planned: bool) -> None:
+        """Have a run's planner learn when it has ended, if that is one that learns. `planned`: the run has a plan of
+        its caller's, and no planner."""
+        if not planned and brief.request.planner.options.get("learn") is True:
+            finished.add_done_callback(partial(self.ended, brief))
+
+    def ended(self, brief: Brief, finished: asyncio.Future[Answer]) -> None:
+        """Take a run that has ended. One that a person gave up says nothing of its planner."""
+        if finished.cancelled() or finished.exception() is not None:
+            return
+        answer = finished.result()
+        if answer.status == "cancelled":
+            return
+        run = _PastRun(brief.request, outcome_of(brief.request, answer, brief.task))
+        self._count(run)
+        self._ended[answer.run] = run
+        while len(self._ended) > _REMEMBERED:
+            del self._ended[next(iter(self._ended))]
+
+    def feedback(self, run: str, right: float) -> bool:
+        """Say how good the answer of a run was that ended here, from 0 (wrong) to 1 (right), where its task cannot tell
+        by itself. Its planner learns from it, if it has `learn`; return whether it did.
+
+        Raises `UsageError` for a run whose planner does not learn, that is judged already, or that is not among the
+        last ten thousand.
+        """
+        if not 0.0 <= right <= 1.0:
+            raise UsageError(f"an answer is from 0 (wrong) to 1 (right), not {right!r}")
+        if (kept := self._ended.get(run)) is None:
+            raise UsageError(f"no run {run!r} whose planner learns (`learn`, `path`) has ended here lately")
+        if kept.outcome.right is not None:
+            raise UsageError(f"run {run!r} is judged already: by its task, or by what was said before")
+        kept.outcome = kept.outcome.model_copy(update={"right": right})
+        return not kept.counted and self._count(kept)
+
+    def counted(self, run: str) -> bool:
+        """Whether a planner has learned from a run."""
+        return run in self._ended and self._ended[run].counted
+
+    def _count(self, run: _PastRun) -> bool:
+        try:
+            run.counted = learn(run.request, run.outcome, self._made)
+        except PlaitError as error:  # the run itself went well
+            log.warning("what a run teaches was not kept: %s", error)
+        except Exception:  # a planner of others
+            log.exception("a planner could not learn from a run")
+        return run.counted
+
+
+def _known(path: Path, planner: str, request: Request, missing: bool) -> Plugin | None:
+    if missing and not path.exists():
+        return None  # the first run makes it
+    try:
+        file = _read(path)
+    except (OSError, ValueError) as error:
+        first = str(error).partition("\n")[0]
+        raise PluginError(f"{path} holds nothing that was learned ({first}): `plait learn` writes it") from None
+    known = file.get(_key(request), file.get(request.task.name))
+    if known is not None and known.name != planner:
+        raise PluginError(f"{path} was learned for the planner {known.name!r}, not for {planner!r}: give it that path")
+    return known
+
+
+def _key(request: Request) -> str:
+    return f"{request.tenant}/{request.task.name}" if request.tenant else request.task.name
+
+
+def _read(path: Path) -> dict[str, Plugin]:
+    return _files.validate_json(path.read_bytes())
+
+
+def _write(path: Path, file: Mapping[str, Plugin]) -> None:
+    """Write all of a file, or nothing; nobody else may read it, as with journals."""
+    descriptor, beside = tempfile.mkstemp(prefix=f".{path.name[:64]}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+            json.dump({key: plugin.model_dump(mode="json") for key, plugin in file.items()}, out, separators=(",", ":"))
+        os.replace(beside, path)
+    except BaseException:
+        with suppress(OSError):
+            Path(beside).unlink()
+        raise
+
+
+@contextmanager
+def _locked(path: Path) -> Generator[None]:
+    """Keep other processes from writing a file meanwhile. The lock is a file beside it, which stays: the file itself is
+    replaced each time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

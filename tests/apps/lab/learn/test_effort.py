@@ -1,0 +1,80 @@
+"""`plait learn effort` and `plait learn takeover`: numbers made on problems and counted in journals, and their use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RIGHT = "<hit> 11 - 5 = 6 ; 7 - 3 = 4 ; 6 * 4 = 24 <end>"
+OUTLINE = "1. [difficulty 1; needs none] sort\n2. [difficulty 5; needs 1] prove\n"
+SCALE = [
+    {"when": "(?s)its result: sort.*How difficult", "labels": {"1": 1.0}},
+    {"when": "How difficult", "labels": {"8": 1.0}},
+    {"when": "Answer the question now", "text": "Answer: 7"},
+    {"when": "Do this step only", "text": "a result"},
+    {"when": "Do not answer yet", "text": OUTLINE},
+]
+
+
+def problems(tmp_path: Path, *wants: str) -> Path:
+    file = tmp_path / "problems.jsonl"
+    file.write_text("".join(json.dumps({"text": f"Why {n}?", "want": want}) + "\n" for n, want in enumerate(wants)))
+    return file
+
+
+def script(tmp_path: Path, replies: list[Any]) -> Path:
+    file = tmp_path / "script.json"
+    file.write_text(json.dumps({"replies": replies}))
+    return file
+
+
+def test_scale_learns_on_problems_which_difficulties_the_easy_way_can_do(plait: Any, tmp_path: Path) -> None:
+    out, replies = tmp_path / "scale.json", script(tmp_path, SCALE)
+    given = ("--problems", problems(tmp_path, "7", "7", "8"), "--script", replies, "--out", out)
+    done = plait("learn", "effort", "plain", "--planner", "scale:n=1", *given, "--json")
+    assert done.code == 0, done.err
+    assert done.json == {"runs": 3, "learned": 3, "left": {}, "out": str(out)}
+    records = json.loads(out.read_text())["plain"]["options"]["records"]
+    assert sorted(records) == [[0.1111, 0.0], [0.1111, 1.0], [0.1111, 1.0], [0.8889, 0.0], [0.8889, 1.0], [0.8889, 1.0]]
+    shown = plait("run", "Why?", "--planner", f"scale:n=1,path={out}", "--script", replies, "--explain")
+    assert "not calibrated, 6 of 100" in shown.out + shown.err
+    again = plait("learn", "effort", "plain", "--planner", "scale:n=1", *given)
+    assert f"use it with --planner scale:path={out}" in again.out
+    assert len(json.loads(out.read_text())["plain"]["options"]["records"]) == 12, "it is added to"
+
+
+def test_takeover_learns_scores_and_then_keeps_a_share(plait: Any, tmp_path: Path) -> None:
+    out = tmp_path / "takeover.json"
+    replies = script(tmp_path, [{"when": "How promising", "labels": {"9": 0.5, "0": 0.5}}, {"text": "Answer: 7"}])
+    refused = plait("run", "Why?", "--planner", "takeover:by=records,threshold=0.2", "--script", replies)
+    assert refused.code == 2 and "plait learn takeover TASK --problems FILE" in refused.err
+    given = ("--problems", problems(tmp_path, "7", "8"), "--script", replies)
+    done = plait("learn", "takeover", "plain", *given, "--out", out, "--json")
+    assert done.code == 0 and done.json["learned"] == 2, done.err
+    assert json.loads(out.read_text())["plain"]["options"]["records"] == [[0.5] * 8]
+    held = f"takeover:by=records,threshold=0.2,path={out}"
+    told = plait("run", "Why?", "--planner", held, "--script", replies, "--explain")
+    assert told.code == 0 and "not calibrated" not in told.out + told.err
+
+
+def test_runs_in_journals_are_counted_once_for_each_planner(plait: Any, tmp_path: Path) -> None:
+    journal, out = tmp_path / "j", tmp_path / "arms.json"
+    replies = script(tmp_path, [{"when": "<direct>", "text": "nothing"}, {"text": RIGHT}])
+    route = 'route:by=record,into=["single:style=direct","single"]'
+    for seed in range(8):
+        words = ("run", "3 5 7 11 -> 24", "--task", "countdown", "--planner", route, "--seed", str(seed))
+        plait(*words, "--script", replies, "--journal", journal, "--json")
+    plait("run", "3 5 7 11 -> 24", "--task", "countdown", "--script", replies, "--journal", journal, "--json")
+    done = plait("learn", "effort", "countdown", "--planner", route, "--from", journal, "--out", out, "--json")
+    assert done.code == 0 and (done.json["runs"], done.json["learned"]) == (8, 8), done.err
+    direct, serial = json.loads(out.read_text())["countdown"]["options"]["into"]
+    assert direct.get("wins", 0) == 0 and serial.get("losses", 0) == 0 and direct["losses"] + serial["wins"] == 8
+
+
+@pytest.mark.parametrize("planner", ["sample", "deepprune"])
+def test_a_planner_without_such_numbers_is_refused(plait: Any, tmp_path: Path, planner: str) -> None:
+    done = plait("learn", "effort", "plain", "--planner", planner, "--out", tmp_path / "o.json")
+    assert done.code == 2 and f"the planner '{planner}' has no numbers that could be learned" in done.err
