@@ -37,6 +37,7 @@ SCORERS: dict[str, dict[str, Any]] = {
     "judge": {},
     "logprob": {},
     "model": {},
+    "perplexity": {},
     "reward-model": {},
     "tool": {"tool": "mark"},
 }
@@ -63,11 +64,17 @@ def reward(texts: list[str], question: str = "") -> list[float]:
     return [0.5] * len(texts)
 
 
+@tool
+def perplexity(text: str, before: str = "") -> float:
+    """Give a mark."""
+    return 0.5
+
+
 def ran(name: str, case: Case, n: int, policies: tuple[Plugin, ...] = ()) -> int:
     """The calls of a whole run at a size."""
 
     async def run() -> int:
-        tools = [search, run_python, mark, reward]
+        tools = [search, run_python, mark, reward, perplexity]
         async with AsyncOrchestrator(workers=[case.model(n)], tools=tools, journal="off") as orchestrator:
             with counting() as counter:
                 answer = await orchestrator.run(

@@ -23,7 +23,7 @@ from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import simulate
 
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}}
-TOOLS = tuple(ToolSpec(name=name, parameters=TEXT) for name in ("tests", "reward"))
+TOOLS = tuple(ToolSpec(name=name, parameters=TEXT) for name in ("tests", "reward", "perplexity"))
 GROWN: list[Growth] = []
 
 
@@ -131,6 +131,16 @@ def test_a_tools_number_is_the_score_and_anything_else_is_unknown(said: Any, sco
     assert GROWN[0].counts["unknown"] == (3 if score is None else 0)
     assert [call["text"] for call in model.calls] == [f"step n.{i}\n" for i in (1, 2, 3)]
     assert all(call["limit"] == 9 and "question" not in call for call in model.calls)
+
+
+def test_perplexity_is_of_the_step_behind_all_that_stands_before_it() -> None:
+    model = Model(tool=lambda text: 0.5)
+    tree = grown(model, "perplexity", depth=2)
+    asked = {call["text"]: call["before"] for call in model.calls}
+    assert asked["step n.1\n"] == "What?" and asked["step n.1.2\n"] == "What?step n.1\n"
+    assert set(scores(tree).values()) == {0.5}
+    model = Model(tool=lambda text: "much")
+    assert set(scores(grown(model, "perplexity", depth=1)).values()) == {None}
 
 
 def test_a_reward_model_is_given_the_question_and_can_be_asked_about_answers_alone() -> None:

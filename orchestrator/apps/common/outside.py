@@ -22,7 +22,7 @@ from ...core.plan import Plan, Step
 from ...core.prompt import Generation, Prompt
 from ...core.request import Request
 from ...core.rights import Rights
-from ...core.routing import Tier
+from ...core.routing import Odds, Tier
 from ...runtime.client.widths import AUTO
 from ...runtime.plugins.loader import Plugins
 
@@ -92,7 +92,8 @@ _TABLE: dict[type[BaseModel], dict[Check, str]] = {
     StructuredOutput: {"free": "kind spec required"},
     Call: {"free": "kind args approve", "tool": "tool"},
     Join: {"free": "kind tolerate quorum deadline early", "plugin": "merge"},
-    Tier: {"free": "cost bias weights runs wins losses", "planner": "planner"},
+    Odds: {"free": "bias weights"},
+    Tier: {"free": "cost bias weights runs wins losses", "inside": "after", "planner": "planner"},
     Agent: {"free": "name description instructions tools budget", "inside": "agents handoffs", "planner": "planner"},
 }  # fmt: skip
 """`Step.priority` is free here, and held in `Rights.hold`: a tenant's may be 0 or more."""
