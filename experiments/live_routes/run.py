@@ -29,8 +29,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "no floor": {"trials": 0.0},
     "floor of 20 %": {"trials": 0.2},
-    "never stops": {"confidence": 0.999999},
-    "at random": {"trials": 1.0, "confidence": 0.999999},
+    "never stops": {"confidence": 1.0},
+    "all in turn": {"trials": 1.0, "confidence": 1.0},
 }
 _SQL = ("gpt-3.5/ic_sql_multiturn_gpt-3.5-1_turns", "gpt-3.5/ic_sql_multiturn_gpt-3.5_10_turns",
         "gpt-3.5/ic_sql_react_10_turns", "gpt-4/ic_sql_multiturn_gpt-4_1_turns",

@@ -127,13 +127,15 @@ def _routes(routes: Sequence[Mapping[str, Any]]) -> list[str]:
     names = {recording.name: recording for recording in ARMS}
     rows: list[Sequence[str]] = []
     for row in routes:
-        change = mean(row["change"])
+        change = mean([float(value) for value, count in row["change"].items() for _ in range(count)])
         recording = names[row["set"]]
         told = [
             f"{row[way]['right'] * 100:.1f} % at {row[way]['cost']:,.0f}"
             for way in ("best", "route", "random", "oracle")
         ]
         check = "wrong answers are noticed" if row["checked"] else "nothing is checked, the text alone"
+        if row["checked"]:
+            check += ", a point less than the best arm alone" if row["cheap"] else ", a point less than all in turn"
         if row["read"]:
             check = f"nothing is checked, a first answer may be read (in {row['firsts']} of 5 parts it is)"
         rows.append((f"{recording.task}: {row['tiers']} arms, {row['requests']} questions; {check}", *told,
@@ -153,8 +155,14 @@ def _routes(routes: Sequence[Mapping[str, Any]]) -> list[str]:
     ]  # fmt: skip
 
 
-CEILING: tuple[str, ...] = ()
-"""What a much larger learner reached on MMLU, with its interval."""
+CEILING = (
+    "What could be known: a logistic regression of scikit-learn on every word and pair of words, cross-validated, with "
+    "its threshold chosen in hindsight on the very questions that it is told of, saves at one point of right answers "
+    "25 % of what the oracle saves on GSM8K by the question alone and 61 % with the first answer; on MMLU 19 %, and "
+    "25 % if it is told the subject, too. The aim of 30 % on MMLU is above both.",
+    "",
+)
+"""A larger learner than ours, outside of the library."""
 
 
 def _takeover(rows: Sequence[Mapping[str, Any]]) -> list[str]:

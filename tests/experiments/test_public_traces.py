@@ -90,11 +90,12 @@ def test_a_promise_is_kept_where_the_halves_differ_if_it_learns() -> None:
 def test_a_first_answer_that_is_read_saves_more_than_the_text_and_the_promise_is_kept() -> None:
     """What the page claims."""
     _, _, figures = read(HERE / "data")
-    routes = {(row["set"], row["checked"], row["read"]): row for row in figures["routes"]}
+    routes = {(row["set"], row["checked"], row["read"]): row for row in figures["routes"] if not row["cheap"]}
     told = routes["gsm8k", False, True]
     assert told["saved_of_oracle"] >= 0.4 and told["best"]["right"] - told["route"]["right"] <= 0.01
     assert routes["gsm8k", False, False]["saved_of_oracle"] < told["saved_of_oracle"] - 0.2
-    assert routes["sql", True, False]["saved_of_oracle"] >= 0.5
+    [cheap] = [row for row in figures["routes"] if row["set"] == "sql" and row["cheap"]]
+    assert cheap["saved_of_oracle"] >= 0.5 and cheap["route"]["right"] > cheap["best"]["right"]
     for row in figures["takeover"]:
         if row["learns"]:
             assert abs(sum(row["taken"]) / sum(row["of"]) - row["alpha"]) <= 0.05

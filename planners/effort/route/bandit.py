@@ -12,15 +12,17 @@ __all__ = ["contenders"]
 
 _LEAST = 6
 """Runs of a planner below which it is not given up: the first few say little."""
+_LOOKS = 10
+"""Looks that share the chance to be wrong. There is one after each run, but they say nearly the same."""
 
 
 def contenders(tiers: Sequence[Tier], sure: float) -> list[Tier]:
     """Return the planners that may still be the best, at least one. One is given up when it is worse than the one with
     the highest mean with a chance of `sure`; means are taken to be normal, with the variance of Beta(1 + wins,
-    1 + losses), and the chance to be wrong is shared among the planners (Bonferroni)."""
+    1 + losses), and the chance to be wrong is shared among the planners and the looks (Bonferroni)."""
     known = [_mean_and_variance(tier) for tier in tiers]
     best = max(range(len(tiers)), key=lambda place: known[place][0])
-    z = NormalDist().inv_cdf(1 - (1 - min(sure, 1 - 1e-9)) / max(1, len(tiers) - 1))
+    z = NormalDist().inv_cdf(1 - (1 - min(sure, 1 - 1e-9)) / (_LOOKS * max(1, len(tiers) - 1)))
     return [
         tier
         for place, tier in enumerate(tiers)
