@@ -124,7 +124,7 @@ def page_of(verdicts: Mapping[str, Verdicts], results: Mapping[str, Mapping[str,
             )
         lines.append("")
     lines += [
-        "Intervals: 95 %, bootstrap over plays. *As it is*: a floor of 5 % for the models that may still be the best "
+        "Intervals: 95 %, bootstrap over plays. *As it is*: a floor of 2 % for the models that may still be the best "
         "(`trials`), and a model is tried no more once it is worse with probability .95 (`confidence`).", "",
         "Verdicts of [RouteLLM](https://github.com/lm-sys/RouteLLM) (Apache-2.0) and "
         "[InterCode](https://github.com/princeton-nlp/intercode) (MIT): facts alone, no text of theirs is kept.",

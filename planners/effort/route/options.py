@@ -53,7 +53,7 @@ class RouteOptions(Learner):
     a vote of eight; with `by=record` the last two."""
     fit: TierFit = TierFit()
     """With `by=features`: means of the features, which planners were right together, and what a token costs."""
-    trials: float = Field(default=0.05, ge=0.0, le=1.0)
+    trials: float = Field(default=0.02, ge=0.0, le=1.0)
     """With `by=record` and `learn`: share of the requests that go to the planner with the fewest runs, of those that
     may still be the best."""
 
