@@ -77,8 +77,8 @@ def learn(request: Request, outcome: RunOutcome, made: Made, path: Path | None =
             return bool(changed)
     except OSError as error:
         raise ConfigError(f"{given} cannot be written: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(f"{given} holds nothing that was learned: {str(error).partition(chr(10))[0]}") from None
+    except ValueError:
+        raise ConfigError(f"{given} holds nothing that was learned: write it anew with `plait learn`") from None
 
 
 @dataclass(slots=True)
