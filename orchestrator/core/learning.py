@@ -12,7 +12,7 @@ from .ops import Plugin
 from .values import Frozen
 from .vocabulary import Path
 
-__all__ = ["Learner", "RunOutcome"]
+__all__ = ["LearningPlanner", "RunOutcome"]
 
 
 class RunOutcome(Frozen):
@@ -35,7 +35,7 @@ class RunOutcome(Frozen):
     """What the planner measured (`Answer.data`)."""
 
 
-class Learner(Planner):
+class LearningPlanner(Planner):
     """A planner whose options can be made better by runs. It reads and writes nothing itself: a client reads `path`
     before a run, and writes what follows from it when the run has ended, if `learn` says so."""
 

@@ -11,7 +11,7 @@ from pydantic import Field, JsonValue, model_validator
 from plait.core.awaited import StepHandle
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
-from plait.core.learning import Learner, RunOutcome
+from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import Plugin
 from plait.core.prompt import Prompt, Uses
 from plait.core.vocabulary import MergeOption, N, Records, Rounds, Scorer, Threshold
@@ -24,7 +24,7 @@ _KEPT = 400
 """Calibration scores of a round that are kept, the newest."""
 
 
-class Takeover(Learner, Flow):
+class Takeover(LearningPlanner, Flow):
     """Asynchronous test-time scaling by rejection with a known rate (ATTS, arXiv 2509.15148).
 
     Each of `n` chains goes round by round: the draft writes a segment, the scorer scores it

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.core.errors import FieldError, PluginError, UsageError
-from plait.core.learning import Learner, RunOutcome
+from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import Plugin
 from plait.core.routing import Tier
 from plait.planners.effort.route import Route
@@ -39,7 +39,9 @@ def outcome(planner: str, right: float | None = 1.0, data: Any = None, **options
 
 def test_those_that_learn_are_known_by_their_options() -> None:
     plugins = Plugins()
-    made = {name for name in plugins.names("planner") if isinstance(plugins.planner(Plugin(name=name)), Learner)}
+    made = {
+        name for name in plugins.names("planner") if isinstance(plugins.planner(Plugin(name=name)), LearningPlanner)
+    }
     assert made == {"route", "scale", "ssr", "takeover", "mars"}
 
 
@@ -48,7 +50,7 @@ def test_learning_without_a_file_is_refused_and_a_run_that_says_nothing_teaches_
     with pytest.raises((FieldError, PluginError), match="`learn` needs `path`"):
         Plugins().planner(Plugin(name=name, options={"learn": True}))
     learner = Plugins().planner(Plugin(name=name))
-    assert isinstance(learner, Learner)
+    assert isinstance(learner, LearningPlanner)
     for data in (None, {}, {"easy": []}, "what", {"scores": 3}, {"paths": "x"}, {"looks": []}):
         assert learner.learned(outcome(name, None, data)) == {}
 

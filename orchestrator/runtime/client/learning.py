@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 
 from ...core.errors import ConfigError, PlaitError, PluginError, UsageError
 from ...core.interfaces import Brief, Planner
-from ...core.learning import Learner, RunOutcome
+from ...core.learning import LearningPlanner, RunOutcome
 from ...core.ops import Plugin
 from ...core.request import Request
 from ...core.task import Task
@@ -42,7 +42,7 @@ def with_learned(spec: Plugin, planner: type[Planner], request: Request) -> Plug
     """Return a planner with what its file (`path`) says of the request's task among its options. Raises `PluginError`
     for a file that cannot be read, or that was learned for another planner."""
     path = spec.options.get("path")
-    if not isinstance(path, str) or not issubclass(planner, Learner):
+    if not isinstance(path, str) or not issubclass(planner, LearningPlanner):
         return spec
     known = _known(Path(path), spec.name, request, missing=spec.options.get("learn") is True)
     return spec if known is None else Plugin(name=spec.name, options=planner.joined(spec.options, known.options))
@@ -68,9 +68,9 @@ def learn(request: Request, outcome: RunOutcome, made: Made, path: Path | None =
             known = file.get(_key(request), Plugin(name=spec.name))
             # What others have learned since goes before what this run was given.
             learner = made(spec)
-            if isinstance(learner, Learner):
+            if isinstance(learner, LearningPlanner):
                 learner = made(Plugin(name=spec.name, options=learner.joined(spec.options, known.options)))
-            changed = learner.learned(outcome) if isinstance(learner, Learner) else {}
+            changed = learner.learned(outcome) if isinstance(learner, LearningPlanner) else {}
             if changed:
                 file[_key(request)] = Plugin(name=spec.name, options={**known.options, **changed})
                 _write(given, file)

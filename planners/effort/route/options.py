@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from plait.core.errors import PluginError
 from plait.core.interfaces import MOST_STEPS
-from plait.core.learning import Learner
+from plait.core.learning import LearningPlanner
 from plait.core.ops import Plugin
 from plait.core.prompt import Prompt, Uses
 from plait.core.routing import MOST_TIERS, Ranking, Tier, TierFit
@@ -30,7 +30,7 @@ DEFAULTS: dict[str, tuple[Tier, ...]] = {
 """What is chosen from where `into` is empty."""
 
 
-class RouteOptions(Learner):
+class RouteOptions(LearningPlanner):
     """The fields of `Route`."""
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("probe", "answer")

@@ -7,14 +7,14 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from plait.core.flow import Context, Flow
-from plait.core.learning import Learner
+from plait.core.learning import LearningPlanner
 from plait.core.prompt import Prompt, Uses
 from plait.core.vocabulary import Most, N, Records, Threshold, Width
 
 __all__ = ["ScaleOptions"]
 
 
-class ScaleOptions(Learner, Flow):
+class ScaleOptions(LearningPlanner, Flow):
     """The fields of `Scale`."""
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("hard",)

@@ -14,7 +14,7 @@ from pydantic import Field, JsonValue
 from plait.core.awaited import JoinHandle, Promise, StepFailed
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
-from plait.core.learning import Learner, RunOutcome
+from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import Plugin
 from plait.core.prompt import Prompt, Uses
 from plait.core.vocabulary import Depth, MergeOption, N, Quorum, Rounds, Scorer, Threshold
@@ -33,7 +33,7 @@ _MARKS = tuple("0123456789")
 _HIGHEST = 9.0
 
 
-class SSR(Learner, Flow):
+class SSR(LearningPlanner, Flow):
     """Speculative parallel scaling of reasoning (SSR, arXiv 2505.15340), with steps verified in batches (Lookahead
     Reasoning, arXiv 2506.19830).
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, cast
 from pydantic import Field, JsonValue, field_validator
 
 from plait.core.flow import Answerable, Context, Flow, Line
-from plait.core.learning import Learner, RunOutcome
+from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import Plugin
 from plait.core.prompt import Prompt, Uses
 from plait.core.vocabulary import MergeOption, N, Records, Warmup
@@ -45,7 +45,7 @@ class _Sample:
         return LineLooks(self.looks, self.final)
 
 
-class Mars(Learner, Flow):
+class Mars(LearningPlanner, Flow):
     """Margin-Adversarial Risk-controlled Stopping (MARS, arXiv 2606.12935).
 
     Samples are written in parts, `draft`, and each unfinished one is then asked for its answer so far, in a few greedy

@@ -10,7 +10,7 @@ import typer
 from pydantic import JsonValue
 
 from ....core.errors import UsageError
-from ....core.learning import Learner, RunOutcome
+from ....core.learning import LearningPlanner, RunOutcome
 from ....core.messages import counted
 from ....core.ops import Plugin
 from ....core.request import Request
@@ -96,7 +96,7 @@ def _calibrate(
 ) -> None:
     given = request.planner if "planner" in request.model_fields_set else Plugin(name=usual)
     plugins = Plugins()
-    if not isinstance(plugins.planner(given), Learner):
+    if not isinstance(plugins.planner(given), LearningPlanner):
         raise UsageError(f"the planner {given.name!r} has no numbers that could be learned (`path`)")
     asked = request.updated({"task": Plugin.of(task)})
     left = ExclusionCounts()
