@@ -207,7 +207,8 @@ class Briefs:
             spec = settled(spec, self._plugins, self._config, request.budget)
         planner = self._plugins.class_of("planner", spec.name)
         assert issubclass(planner, Planner)
-        spec = with_learned(spec, planner, request)
+        if "path" in spec.options:
+            spec = with_learned(spec, planner, request)
         options = dict(spec.options)
         if request.n is not None:
             if "n" not in planner.model_fields:

@@ -169,8 +169,7 @@ class AsyncOrchestrator:
             self._records.check(driver.recorder)
 
     def watch(self, watcher: Watcher) -> None:
-        """Have a function called after every event of all runs, with the machine and what followed. It must not block.
-        To be said before the start."""
+        """Before the start: have a function, which must not block, called after every event with machine and actions."""
         if self._driver is not None:
             raise UsageError("this orchestrator has started: call `watch` before `start`")
         self._watchers.append(watcher)
@@ -375,7 +374,8 @@ class AsyncOrchestrator:
             self._listed(handle)
             # The functions among the arguments live as long as the run (`held`).
             handle.finished.add_done_callback(lambda _, held=live: take_back() if take_back else None)
-            self.lessons.follow(brief, handle.finished, planned=plan is not None)
+            if plan is None and brief.request.planner.options.get("learn") is True:
+                self.lessons.follow(brief, handle.finished)
             told = handle.asked if answerable else None
             self._asker.begin(run, driver.recorder, told=told, tenant=brief.request.tenant)
             return handle

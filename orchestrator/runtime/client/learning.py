@@ -98,11 +98,9 @@ class Lessons:
         self._made = made
         self._ended: dict[str, _PastRun] = {}
 
-    def follow(self, brief: Brief, finished: asyncio.Future[Answer], planned: bool) -> None:
-        """Have a run's planner learn when it has ended, if that is one that learns. `planned`: the run has a plan of
-        its caller's, and no planner."""
-        if not planned and brief.request.planner.options.get("learn") is True:
-            finished.add_done_callback(partial(self.ended, brief))
+    def follow(self, brief: Brief, finished: asyncio.Future[Answer]) -> None:
+        """Have a run's planner learn when the run has ended."""
+        finished.add_done_callback(partial(self.ended, brief))
 
     def ended(self, brief: Brief, finished: asyncio.Future[Answer]) -> None:
         """Take a run that has ended. One that a person gave up says nothing of its planner."""

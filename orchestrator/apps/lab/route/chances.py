@@ -60,7 +60,8 @@ class ChanceFold:
         self._penalty = np.concatenate([[1e-3], self._penalty])
         # The curve of the logistic loss is nowhere above a quarter of this (Boehning and Lindsay, 1988): one inverse
         # serves all regressions of the fold, where Newton's method needs one for each step of each.
-        self._inverse: Floats = np.linalg.inv(self._design.T @ self._design / 4 + np.diag(self._penalty))
+        curve = self._design.T @ self._design / 4 + np.diag(self._penalty)
+        self._inverse: Floats = np.linalg.inv(curve).astype(np.float64)
 
     def fit(self, rows: Sequence[int], right: Sequence[float]) -> Floats:
         """Return bias and weights of a logistic regression on rows of the fold; `right` may lie between 0 and 1."""
