@@ -169,7 +169,7 @@ class AsyncOrchestrator:
             self._records.check(driver.recorder)
 
     def watch(self, watcher: Watcher) -> None:
-        """Before the start: have a function, which must not block, called after every event with machine and actions."""
+        """Before the start: have a function, which must not block, called after each event with machine and actions."""
         if self._driver is not None:
             raise UsageError("this orchestrator has started: call `watch` before `start`")
         self._watchers.append(watcher)
