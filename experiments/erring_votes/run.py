@@ -27,7 +27,7 @@ from .bounds import bounds
 from .recorded import Rows, replay_all
 from .traces import trace_all
 
-__all__ = ["LIMIT", "choose", "page_of", "run", "wanted"]
+__all__ = ["LIMIT", "choose", "packed", "page_of", "run", "unpacked", "wanted"]
 
 LIMIT = -0.01
 """Accuracy that a rule may cost, against the full vote."""

@@ -156,7 +156,7 @@ def main() -> None:
     torch.set_num_threads(1)
     if given.check is not None or given.report:
         kept = given.out / "records" / "learned.jsonl"
-        if not given.report:
+        if given.check is not None and not given.report:
             kept.parent.mkdir(parents=True, exist_ok=True)
             rows = [json.dumps(row) for row in learned(given.folder, given.check)]
             kept.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")

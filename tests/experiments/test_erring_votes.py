@@ -13,7 +13,7 @@ from experiments._tools.voters.settings import FULL, RULES, Rule, Setting
 from experiments._tools.voters.sums import LEVELS, SAMPLES, Drawn, Sample, read, sums
 from experiments.erring_votes.bounds import moments
 from experiments.erring_votes.recorded import replay, replay_all
-from experiments.erring_votes.run import choose, page_of, wanted
+from experiments.erring_votes.run import choose, packed, page_of, unpacked, wanted
 from experiments.erring_votes.traces import Trace
 from plait.apps.common import intervals
 
@@ -135,3 +135,13 @@ def test_moments_are_those_of_a_vote_in_the_machine() -> None:
         assert (told[-1].tokens, told[-1].serial) == row[1:]
         assert told[0].answer == 4 and told[-1].answer == 5
         assert told[0].tokens == 10 * width
+
+
+def test_rows_of_the_page_are_read_as_they_were_packed() -> None:
+    samples = [Sample(text="", answer=n, tokens=4 + n, logprob=-0.5, signals=None) for n in range(3)]
+    votes = [Drawn(level=level, text="2 + 3", samples=samples) for level in (1, 2)]
+    setting = Setting("weighted", ("waves:n=4",), True, planner="sample:n=3")
+    outcomes = {setting: np.array([[1.0, 12.0, 5.0], [0.0, 12.0, 6.0]])}
+    again, rows = unpacked([json.dumps(row) for row in packed(votes, outcomes)])
+    assert again == votes and list(rows) == [setting]
+    assert (rows[setting] == outcomes[setting]).all()
