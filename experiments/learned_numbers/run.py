@@ -117,7 +117,7 @@ def page_of(rows: Sequence[dict[str, Any]], puzzles: str) -> str:
         "1.4 each, in plain torch, no early stop. What `plait learn numbers` does with them, a right answer worth 1 "
         f"and a token {PRICE}: declared are `n` (1 to 16; 8 in force), the temperature (1.0 in force) and a "
         "policy: none "
-        "(in force), `waves:n=4`, `waves:n=1`. `--check` measures the same on other puzzles, which had no part in it.",
+        "(in force), `waves:n=4`, `waves:n=1`. `--check` measures the same on other puzzles.",
         "",
         f"{told['questions']} puzzles, {told['tried']} candidates, {told['replays']} replays. The best on the other "
         f"half: `{json.dumps(told['best'])}`; {told['outcome']}.", "",
