@@ -31,8 +31,6 @@ __all__ = ["LIMIT", "choose", "packed", "page_of", "run", "unpacked", "wanted"]
 
 LIMIT = -0.01
 """Accuracy that a rule may cost, against the full vote."""
-CHOSEN = 40
-"""Sums of each level on which settings are chosen and measured; rules as they come are measured on all."""
 LOSSES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1)
 """Of the curve."""
 Places = NDArray[np.intp]
@@ -69,11 +67,8 @@ def run(given: Given) -> str:
         drawn = in_order(read(kept, given.problems, config.seed), given.problems, config.seed)
         if given.collect or not drawn:
             return ""
-        traces, cache = trace_all(drawn, kept.with_suffix(".traces.jsonl")), kept.with_suffix(".replays.jsonl")
-        defaults = [rule.default for rule in RULES]
-        replays = replay_all(defaults, drawn, traces, given.processes, cache)
-        few = drawn[: CHOSEN * len(LEVELS)]
-        replays |= replay_all([each for each in wanted() if each not in replays], few, traces, given.processes, cache)
+        traces = trace_all(drawn, kept.with_suffix(".traces.jsonl"))
+        replays = replay_all(wanted(), drawn, traces, given.processes, kept.with_suffix(".replays.jsonl"))
         lines = [json.dumps(row, separators=(",", ":")) for row in packed(drawn, replays)]
         kept.with_suffix(".rows.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     found = given.rows(kept.with_suffix(".rows.jsonl"))
@@ -126,24 +121,22 @@ def page_of(drawn: Sequence[Drawn], outcomes: Mapping[Setting, Rows], command: s
     full = outcomes[FULL.default]
     by_level = {level: np.array([i for i, each in enumerate(drawn) if each["level"] == level]) for level in LEVELS}
     count = min(map(len, by_level.values()))
-    few = {level: at[:CHOSEN] for level, at in by_level.items()}
     lines = [
         "# Votes among voters that err", "",
         "What may a way to vote save where voters are often wrong, and what does it lose against the full vote?", "",
         f"`{command}`", "",
         f"{SAMPLES} samples (temperature 1) of each of {count} held-out sums by the bundled model `arithmetic` at four "
         "levels of skill, drawn once on the engine; every rule then ran over the same samples through the machine. "
-        f"Settings were chosen on one half of the first {min(count, CHOSEN)} sums of a level (the cheapest that costs "
-        "at most a point, else the most accurate) and measured on the other half of them, both ways round; rules as "
-        "they come were measured on all. Intervals: 95 %, sums drawn anew. *In sequence*: "
+        "Settings were chosen on one half of the sums of a level (the cheapest that costs at most a point, else the "
+        "most accurate) and measured on the other, both ways round. Intervals: 95 %, sums drawn anew. *In sequence*: "
         f"tokens that are waited for, one after another; {WAVES} branches are in flight where a rule stops the vote. "
         "It says how rules weigh wrong answers, and nothing about large models, whose answers are longer and err in "
         "other ways.", "",
     ]  # fmt: skip
     lines += _voters(drawn, full, by_level)
-    lines += _chosen(outcomes, full, few)
+    lines += _chosen(outcomes, full, by_level)
     lines += _defaults(outcomes, full, by_level)
-    lines += _curve(outcomes, full, few)
+    lines += _curve(outcomes, full, by_level)
     lines += _bounds(drawn, full, by_level)
     return "\n".join(lines) + "\n"
 
