@@ -58,7 +58,7 @@ def tiny() -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
+    sizes: Any = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
     return LlamaForCausalLM(LlamaConfig(vocab_size=50, num_hidden_layers=3, **sizes)).eval()
 
 

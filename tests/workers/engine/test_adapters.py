@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,8 +29,8 @@ def test_a_worker_that_loads_none_refuses_adapters(tmp_path: Path) -> None:
 async def test_the_first_answers_where_none_is_named(tmp_path: Path) -> None:
     model = build_bytes(tmp_path / "bytes")
     one, two = (build_lora(tmp_path / name, seed) for seed, name in ((1, "one"), (2, "two")))
-    small = {"slots": 4, "threads": 1, "kv_cache_mib": 32, "journal": "off"}
-    how = {"planner": "single:answer.temperature=0,answer.max_tokens=20", "task": "plain:raw=true"}
+    small: Any = {"slots": 4, "threads": 1, "kv_cache_mib": 32, "journal": "off"}
+    how: Any = {"planner": "single:answer.temperature=0,answer.max_tokens=20", "task": "plain:raw=true"}
     async with AsyncOrchestrator(model=str(model), worker="engine", adapters=[one, f"b={two}"], **small) as plait:
         said = {name: (await plait.run("hello", model=name, **how)).text for name in (None, "one", "b", "bytes")}
     assert said[None] == said["one"] and len({said["one"], said["b"], said["bytes"]}) == 3, said
