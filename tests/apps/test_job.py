@@ -215,7 +215,7 @@ def test_what_a_job_has_under_way_is_listed(
     cluster: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = tmp_path / "replies.json"
-    script.write_text(json.dumps([{"text": "word " * 20_000, "tokens_per_second": 20}]))
+    script.write_text(json.dumps({"replies": [{"text": "word " * 20_000, "tokens_per_second": 20}]}))
     words = ["run", "what is seen?", "--script", script, "--journal", "off", "--planner", "single"]
     command = [sys.executable, "-m", "plait.apps.main", "job", "submit", "--", *map(str, words)]
     subprocess.run(command, env=cluster, cwd=tmp_path, check=True, timeout=300)
