@@ -31,7 +31,9 @@ def test_the_oracles_that_are_named_are_there_and_all_are_named() -> None:
     named = {oracle for kind in KINDS for row in fidelities(plugins, kind) for oracle in row["oracles"]}
     there = {path.stem for path in FOLDER.glob("*.jsonl")}
     assert named <= there
-    assert there - named == {"verl-grpo", "trl-grpo"}, "these are not of plugins but of the forms of records"
+    assert there - named == {"verl-grpo", "trl-grpo", "trl-logprobs", "trl-records", "verl-records"}, (
+        "these are not of plugins but of the forms of records"
+    )
 
 
 def test_names_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
