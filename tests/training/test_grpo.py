@@ -75,6 +75,8 @@ def test_threads_are_judged_from_their_tokens_as_the_game_judges_them() -> None:
     ids = encode("<child> T36 14 10 8 4 <go> <hit> 14 + 10 = 24 ; 24 + 8 = 32 ; 32 + 4 = 36 <end>")
     right = made[0].model_copy(update={"parent": 0, "tokens": tuple(ids)})
     assert thread_reward(right) == 1.0
+    forked = [*encode("<parent> 8 T36 14 10 8 3 2 <go> <spawn> 14 * 3 = 42 | 10 8 2 <wait>"), *ids]
+    assert thread_reward(right.model_copy(update={"tokens": tuple(forked)})) == 1.0, "its parent's context is before it"
     assert thread_reward(right.model_copy(update={"tokens": (*ids[:-2], ids[-3], ids[-1])})) == 0.0
 
 

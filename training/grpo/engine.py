@@ -25,9 +25,9 @@ from .trainer import Learner
 
 REQUEST = {
     "task": f"countdown:count={five.COUNT}",
-    # Every thread runs to its end, so that each is judged.
-    "planner": f"threads:n={five.WIDTH},rounds={five.ROUNDS},early=false,answer.temperature=1,part.temperature=1,"
-    f"answer.max_tokens={PARENT_TOKENS},part.max_tokens={CHILD_TOKENS}",
+    # Every thread runs to its end, so that each is judged, and begins afresh, as the start was trained.
+    "planner": f"threads:n={five.WIDTH},rounds={five.ROUNDS},early=false,fork=false,"
+    f"answer.temperature=1,part.temperature=1,answer.max_tokens={PARENT_TOKENS},part.max_tokens={CHILD_TOKENS}",
 }
 REWARD = "accelerated:0.2"
 

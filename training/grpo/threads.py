@@ -159,6 +159,8 @@ def thread_reward(record: Record) -> float | None:
     if record.parent is None:
         return None
     words = decode(record.tokens).split()
+    # A thread that was forked has its parent's context before its own question.
+    words = words[len(words) - 1 - words[::-1].index("<child>") :]
     asked = words.index("<go>")
     numbers = sorted((int(word) for word in words[2:asked]), reverse=True)
     lines = answer_of(words[asked + 1 :], len(numbers) - 1)

@@ -106,7 +106,7 @@ async def test_scoring_the_ids_again_gives_the_same_logprobs(tmp_path: Path) -> 
     assert max(gap(old, record) for record in warm) > 0.1, "at temperature 1 they would be others"
     assert narrow.segments[0].top_p == 0.3 and held.segments[0].others == ("allowed_token_ids",)
     for record in (narrow, held):
-        assert record.logprobs and gap(old, record) > 0.1, "of a part of the vocabulary each token is likelier"
+        assert record.logprobs and gap(old, record) > 5e-3, "of a part of the vocabulary each token is likelier"
     assert gap(old, made[-1][0]) > 0.1, "the new weights are others"
 
 

@@ -22,7 +22,7 @@ from plait.apps.lab.rollouts.record import Record, WeightsSegment
 from plait.apps.lab.rollouts.store import Store
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
+ROOT = HERE.parents[3]
 MODEL = ROOT / "orchestrator" / "models" / "countdown"
 FOLDER = ROOT / "build" / "trainers"
 PACKAGES = (
