@@ -69,12 +69,17 @@ def asked(trade: str, count: int) -> list[dict[str, list[int]]]:
     return [{"prompt_token_ids": ids} for ids in found]
 
 
+_ALIVE: list[Raw] = []
+"""An engine that goes takes with it what all engines of a process share."""
+
+
 async def written(model: str, given: Sequence[Any]) -> dict[str, dict[int, str]]:
     """Return a model's greedy texts by type and by the place of their prompts. Of both types the same prompts are
     decoded together."""
     found: dict[str, dict[int, str]] = {}
     for name in TYPES:
-        engine = Raw(model, SLOTS, CACHE, TOKENS, name)
+        engine = Raw(model, SLOTS, 64 << 20, TOKENS, name)
+        _ALIVE.append(engine)
         await engine.rate(given, SLOTS)
         found[name] = engine.texts
     return found
