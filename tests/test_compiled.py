@@ -180,7 +180,8 @@ print(choose(), machine.__file__.endswith(".py"), asyncio.run(main()).answer)
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no C compiler: apt-get install gcc")
 def test_the_machine_compiles_and_runs(tmp_path: Path, root: Path) -> None:
     for name in ("src", "orchestrator", "planners", "policies", "workers"):
-        shutil.copytree(root / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+        made = shutil.ignore_patterns("*.so", "__pycache__")
+        shutil.copytree(root / name, tmp_path / name, symlinks=True, ignore=made)
     for name in ("setup.py", "pyproject.toml", "README.md"):
         shutil.copy(root / name, tmp_path)
     environment = {**os.environ, "COMPILE_PLAIT": "1"}

@@ -32,7 +32,7 @@ class _Record:
 Status = Literal["done", "partial", "failed", "cancelled"]
 
 
-_CANCELLED = Result(finish="cancelled")
+_CANCELLED = Result.model_construct({"finish"}, finish="cancelled", usage=NO_USAGE)
 
 PRIORITY_STEP = 1_000_000
 """How much one step of `Step.priority` weighs in `Job.priority`; a policy's rank moves it by less than half of this."""

@@ -292,7 +292,7 @@ class Sampling(Frozen):
         return labels
 
 
-_SAMPLING = Sampling()
+_SAMPLING = Sampling.model_construct()
 """What a call samples by that says nothing. Shared: a default with a dictionary in it would be copied for each call."""
 
 
@@ -457,7 +457,7 @@ class Join(Frozen):
     """Makes one value of the branches named in the step's `needs`."""
 
     kind: Literal["join"] = "join"
-    merge: Annotated[Plugin, BeforeValidator(_as_spec)] = Plugin(name="collect")
+    merge: Annotated[Plugin, BeforeValidator(_as_spec)] = Plugin.model_construct({"name"}, name="collect")
     """How. A plugin's object is taken as well: `merge=Majority()`."""
     tolerate: Literal["all", "quorum", "best-effort", "any-end"] = "all"
     """`all`: a failed branch fails the join. `quorum`: enough when `quorum` branches are done; the rest is cancelled.

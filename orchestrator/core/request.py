@@ -128,9 +128,9 @@ class Request(Frozen):
     """Whether `text` stands among `messages`: they end with another's words than the user's, such as results of tools,
     and `text` is the user's last. A step that asks just that gets the conversation alone. It is set where messages are
     read."""
-    task: _Plugin = Plugin(name="plain")
+    task: _Plugin = Plugin.model_construct({"name"}, name="plain")
     """What the text means: how it is put to a model, where the answer stands, whether it is right."""
-    planner: _Plugin = Plugin(name="single")
+    planner: _Plugin = Plugin.model_construct({"name"}, name="single")
     """How the work is split."""
     policies: Annotated[tuple[_Plugin, ...], BeforeValidator(_policies)] = ()
     """Order, placement, pruning: ranks are compared one after another, the first to name a place counts, all prune."""
@@ -138,7 +138,9 @@ class Request(Frozen):
     """How branches become one answer, for planners that have this option."""
     n: int | None = Field(default=None, ge=1, exclude_if=lambda n: n is None)
     """How many branches, for planners that have such an option."""
-    generation: Generation = Field(default=Generation(), exclude_if=lambda generation: generation == Generation())
+    generation: Generation = Field(
+        default=Generation.model_construct(), exclude_if=lambda generation: generation == Generation()
+    )
     """How text is generated: `max_tokens`, `temperature`, `top_p` of the answer, the rest of all model calls that do
     not say it themselves."""
     tools: Annotated[
@@ -158,7 +160,7 @@ class Request(Frozen):
     output: Annotated[Form | None, BeforeValidator(_form)] = Field(default=None, exclude_if=lambda form: form is None)
     """The form of the answer, where it is to be typed: a pydantic model, a dataclass, a TypedDict, `list[…]`, or a JSON
     schema."""
-    budget: Annotated[Budget, BeforeValidator(_budget)] = Budget()
+    budget: Annotated[Budget, BeforeValidator(_budget)] = Budget.model_construct()
     """Hard limits, also as a text: `total_tokens=5000,cost=0.5`."""
     bound: int | None = Field(default=None, ge=1, exclude_if=lambda bound: bound is None)
     """Most tokens that the run may generate where `budget` limits neither tokens nor cost. It is no plan of how much to
@@ -166,7 +168,7 @@ class Request(Frozen):
     value_bytes: int | None = Field(default=None, ge=1, exclude_if=lambda limit: limit is None)
     """Most bytes of values that the run may put together: those that its joins read, and that are put into prompts and
     arguments of its steps. By default 64 MiB (`plait.core.weights`)."""
-    retries: Retries = Retries()
+    retries: Retries = Retries.model_construct()
     share: str = Field(default="", max_length=200, exclude_if=lambda share: not share)
     """Runs that name the same share divide slots with others as one run would, and go in order of arrival among
     themselves. Each run is a share of its own by default."""
@@ -182,7 +184,7 @@ class Request(Frozen):
     """Of the cached prefixes of all steps that have none of their own (`Think.salt`): what keeps tenants apart."""
     tenant: str = Field(default="", max_length=200, exclude_if=lambda tenant: not tenant)
     """Who asks, where a server has several tenants."""
-    rights: Rights = Field(default=Rights(), exclude_if=lambda rights: rights == Rights())
+    rights: Rights = Field(default=Rights.model_construct(), exclude_if=lambda rights: rights == Rights())
     """What its steps may ask for, whoever plans them. A server sets them."""
     session: str = Field(default="", max_length=200, exclude_if=lambda session: not session)
     """Which conversation or job of the caller's it belongs to; kept with the run."""

@@ -50,7 +50,8 @@ class Sources(Frozen):
     @classmethod
     def all(cls, source: Source) -> Sources:
         """Return one source for all tokens."""
-        return cls(prompt=source, cached=source, completion=source, thoughts=source)
+        named = {"prompt": source, "cached": source, "completion": source, "thoughts": source}
+        return cls.model_construct(set(named), **named)
 
     def __add__(self, other: Sources) -> Sources:
         if self is other or other is NO_SOURCES:
@@ -61,7 +62,7 @@ class Sources(Frozen):
         return self if ours == theirs else Sources(**{name: least_sure(ours[name], theirs[name]) for name in ours})
 
 
-NO_SOURCES = Sources()
+NO_SOURCES = Sources.model_construct()
 UNKNOWN = Sources.all("unknown")
 
 
@@ -96,7 +97,7 @@ class Usage(Frozen):
 
 
 _COUNTS = tuple(Usage.model_fields)
-NO_USAGE = Usage()
+NO_USAGE = Usage.model_construct(set(), sources=NO_SOURCES)
 
 
 class Failure(Frozen):
@@ -250,7 +251,7 @@ class Result(Frozen):
         return self.prior + as_text(self.value)
 
 
-NOTHING = Result()
+NOTHING = Result.model_construct(set(), usage=NO_USAGE)
 """Of what has no value to tell. One for all: they are frozen, and a plan may have a million."""
 
 

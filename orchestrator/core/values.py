@@ -65,7 +65,9 @@ def complaints(cls: type[BaseModel], error: ValidationError) -> str:
 class Frozen(BaseModel, metaclass=_FieldErrors):
     """Base of every written-down type: immutable, closed, documented by its fields' docstrings.
 
-    A constructor raises `FieldError` for fields that are not known, missing or of the wrong kind.
+    A constructor raises `FieldError` for fields that are not known, missing or of the wrong kind. What is made when a
+    module is imported is made by `model_construct`, which checks nothing: the first check of a class builds its schema,
+    and all of them together take a tenth of the start.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", defer_build=True)

@@ -60,11 +60,11 @@ def _think(node: Node, op: Think, tokens: int) -> Think:
         update["messages"] = _messages(op, values)
     if node.after is not None and op.chat:
         earlier = conversation(node.after, node.after_own).messages
-        messages = (*earlier, *_messages(op, values))
-        context = tuple(_context(node.after, node.after_own))
+        messages = earlier.with_more(_messages(op, values))
+        context = _context(node.after, node.after_own).with_more()
         update |= {"messages": messages, "heard": len(earlier), "context": context}
     elif node.after is not None:
-        update["prompt"] = (*_context(node.after, node.after_own, op.before), *own)
+        update["prompt"] = _context(node.after, node.after_own, op.before).with_more(own)
     return op.model_copy(update=update)
 
 

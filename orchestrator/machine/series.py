@@ -31,6 +31,11 @@ class Series(Generic[T]):
         longer._length = len(longer._items)
         return longer
 
+    def with_more(self, more: Iterable[T] = ()) -> tuple[T, ...]:
+        """Return the items and more as a tuple. To copy a list is several times as fast as to go through it."""
+        items = self._items if len(self._items) == self._length else self._items[: self._length]
+        return (*items, *more)
+
     def __len__(self) -> int:
         return self._length
 

@@ -19,8 +19,9 @@ from .ready_queue import ReadyQueue
 from .records import Attempt, Node, Records, Run, WorkerState
 from .waiting import Timers
 
-_AT_LEAST, _BY_IDS = Sources(completion="estimate"), Sources(completion="ids")
-_NOBODY_KNOWS = UNKNOWN + Sources(cost="unknown")
+_AT_LEAST = Sources.model_construct({"completion"}, completion="estimate")
+_BY_IDS = Sources.model_construct({"completion"}, completion="ids")
+_NOBODY_KNOWS = UNKNOWN.model_copy(update={"cost": "unknown"})
 
 
 class Slots:

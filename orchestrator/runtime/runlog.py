@@ -54,7 +54,8 @@ Ending = Literal["", "succeeded", "failed", "stopped", "lost"]
 """How an attempt ended; empty while it has not."""
 
 
-_UNTOLD, _SEEN = Usage(sources=UNKNOWN), Sources(completion="estimate")
+_UNTOLD = Usage.model_construct({"sources"}, sources=UNKNOWN)
+_SEEN = Sources.model_construct({"completion"}, completion="estimate")
 
 
 @dataclass(slots=True)

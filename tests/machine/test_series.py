@@ -11,3 +11,4 @@ def test_a_series_is_what_was_put_into_it_whoever_went_on_from_it(moves: list[tu
         made.append((series.then(more), known + more))
     for series, known in made:
         assert (list(series), len(series)) == (known, len(known))
+        assert series.with_more([-1]) == (*known, -1)

@@ -21,7 +21,7 @@ from ...core.ops import Kind
 from ...core.plan import Plan
 from ...core.provenance import Provenance
 from ...core.record import StepRecord
-from ...core.result import Failure, Finish, Token, Usage, as_failure
+from ...core.result import NO_USAGE, Failure, Finish, Token, Usage, as_failure
 from ...core.shown import bar, marked, table
 from ...core.steps_table import steps_table
 from ...core.tools.context import Question
@@ -56,7 +56,7 @@ class Spell:
 class Report(Frozen):
     """What a run cost."""
 
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
     critical_path_tokens: int = 0
     """Most generated tokens along any chain of steps that the answer was made from."""
     seconds: float = 0.0
@@ -109,7 +109,7 @@ class Answer(Frozen):
     """The output's tokens with their log-probabilities, if `top_logprobs` asked for them and one call wrote it."""
     anew: tuple[str, ...] = ()
     """Why parts of a conversation were rendered anew, and not continued token for token."""
-    report: Report = Report()
+    report: Report = Field(default_factory=Report)
     plan: Plan | None = None
     """The first plan, as the planner made it. What steps expanded into stands in `trace`."""
 

@@ -261,7 +261,7 @@ class Briefs:
                 )
 
 
-_OPEN = dict(Generation())
+_OPEN = dict(Generation.model_construct())
 """What a generation says that says nothing."""
 
 

@@ -274,7 +274,7 @@ class Config(BaseSettings):
     memory by doubling them."""
     seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Most seconds that a run may take; no limit by default."""
-    budget: Annotated[Budget, BeforeValidator(_budget), NoDecode] = Budget()
+    budget: Annotated[Budget, BeforeValidator(_budget), NoDecode] = Budget.model_construct()
     """Limits of each run: a table, or a text such as `total_tokens=20000,cost=0.5`. A request's own go before."""
     max_waiting: int | None = Field(default=None, ge=1)
     """Runs that may wait for a slot. One more is refused (`Overloaded`) with an estimate of its wait, rather than make

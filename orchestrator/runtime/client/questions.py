@@ -34,7 +34,7 @@ Answered = Mapping[str, tuple[JsonValue, GivenAnswer]]
 
 
 _Said = tuple[JsonValue, Answerer]
-_ASKED = Answerer(name="on_ask")
+_ASKED = Answerer.model_construct({"name"}, name="on_ask")
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from ...core.flow import ask_a_person
 from ...core.interfaces import MOST_STEPS, Brief, Planner
 from ...core.ops import Call, Join, Sampling, Text, Think
 from ...core.plan import Plan, Step
+from ...core.prompt import Generation
 from ...core.request import Request
 from ...core.rights import Rights
 from ...core.tools.more import MORE_TOOLS
@@ -24,12 +25,12 @@ from ...core.values import json_value
 def revised(plan: Plan, brief: Brief) -> Plan:
     """Return a plan with all that the tools and the request of its run say of its steps. Raises `NotAllowed` for a step
     that asks for more than the run may."""
-    if brief.request.rights != _ALL:
+    if brief.request.rights.__dict__ != _ALL.__dict__:
         brief.request.rights.hold(plan)
     return with_approval(marked(with_defaults(plan, brief.request), brief.tools), brief)
 
 
-_ALL = Rights()
+_ALL = Rights.model_construct()
 
 
 def answering(plan: Plan, request: Request) -> Plan:
@@ -62,7 +63,10 @@ def answering(plan: Plan, request: Request) -> Plan:
 def with_defaults(plan: Plan, request: Request) -> Plan:
     """Return a plan in which the model calls that name no model, or no salt, have those of the request; and so for its
     messages, its functions, and what its `generation` says."""
-    generation = {name: value for name, value in request.generation if value not in (None, (), {}, "auto")}
+    generated = request.generation.__dict__
+    generation: dict[str, Any] = {}
+    if generated != _SAYS_NOTHING.__dict__:
+        generation = {name: value for name, value in generated.items() if value not in (None, (), {}, "auto")}
     apart = request.rights.apart
     if request.model is None and not (request.salt or request.messages or request.tools or generation or apart):
         return plan
@@ -116,7 +120,8 @@ def _generated(op: Think, generation: Mapping[str, Any]) -> dict[str, object]:
     return update
 
 
-_OURS = dict(Sampling())
+_SAYS_NOTHING = Generation.model_construct()
+_OURS = dict(Sampling.model_construct())
 """What a call samples by that says nothing."""
 
 
