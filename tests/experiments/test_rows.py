@@ -109,7 +109,6 @@ WITHOUT = {
     "runtimes/README.md",
     "sandbox/README.md",
     "serve/README.md",
-    "takeover/engine.md",
     "unequal_engines/README.md",
 }
 """Pages whose rows were not kept."""
