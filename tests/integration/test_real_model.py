@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from plait import AsyncOrchestrator, tool
+from plait import AsyncOrchestrator, Plan, Step, tool
 from plait.apps.common.preflight import preflight
+from plait.core import Text, Think
 from plait.core.budget import Budget
-from plait.core.ops import Plugin
+from plait.core.ops import Plugin, Sampling
 from plait.core.prompt import Prompt
 from plait.planners.votes.sample import Sample
 from plait.runtime.client.models import fetched
@@ -63,6 +65,17 @@ async def test_what_is_streamed_is_what_is_answered(plait: AsyncOrchestrator) ->
                 answer = news.answer
     assert answer is not None and len(pieces) > 3
     assert "".join(pieces).strip() == str(answer.answer).strip()
+
+
+async def test_its_own_end_is_no_text_where_stops_are_kept(plait: AsyncOrchestrator) -> None:
+    # 2 is its `<|im_end|>`. Planners whose lines go on keep the text that stopped one, and met that in answers.
+    asked: dict[str, Any] = {"max_tokens": 5, "keep_stop": True, "logit_bias": {"2": 100.0}}
+    for stop, text in ((), ""), ((2,), "<|im_end|>"):
+        op = Think(prompt=(Text(text="Hello"),), sampling=Sampling(stop=("\n",), stop_ids=stop, **asked))
+        for stream in (False, True):
+            step = Step(name="a", op=op.model_copy(update={"stream": stream}))
+            answer = await plait.run(plan=Plan(steps=(step,), output="a"))
+            assert answer.text == text and answer.usage.completion == 1
 
 
 async def test_samples_share_their_prompt_and_vote(plait: AsyncOrchestrator) -> None:

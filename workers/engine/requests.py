@@ -187,15 +187,17 @@ def take_up(order: EngineRequest, past: Sequence[int], prompter: Prompter, stops
     order.joint = opening(order.earlier, stops)
 
 
-def ended(order: EngineRequest, prompter: Prompter, ends: Sequence[int], stops: Sequence[str]) -> Result | None:
+def ended(
+    order: EngineRequest, prompter: Prompter, ends: Sequence[int], named: Sequence[int], stops: Sequence[str]
+) -> Result | None:
     """Return the result of a request whose earlier tokens end it already: the news of it was lost with the worker.
-    `ends` are the token ids that end an output, `stops` the texts."""
+    `ends` are the token ids of the model's own end, `named` those that the request names, `stops` the texts."""
     past, keep = order.past, order.sampling.keep_stop
-    at = next((place for place, id_ in enumerate(past) if id_ in ends), None)
+    at = next((place for place, id_ in enumerate(past) if id_ in ends or id_ in named), None)
     if at is not None:
         kept = past[: at + keep]
         rest = prompter.text(past[at:])
-        text = order.earlier if keep else order.earlier.removesuffix(rest)
+        text = order.earlier if keep and past[at] in named else order.earlier.removesuffix(rest)
         return order.result("stop", kept, text)
     if (stop := first_stop(order.earlier, stops)) is not None:
         text = order.earlier[: stop[1] if keep else stop[0]]

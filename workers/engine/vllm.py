@@ -190,7 +190,8 @@ class Core:
         order.tells = bool(self._checkpoint) and not whole
         if job.generated and not whole:
             take_up(order, job.generated, self.prompter, sampling.stop)
-            if result := ended(order, self.prompter, (*self.ends, *stops.ids, *sampling.stop_ids), sampling.stop):
+            named = (*stops.ids, *sampling.stop_ids)
+            if result := ended(order, self.prompter, self.ends, named, sampling.stop):
                 return result
         room = self.max_model_len - len(order.context)
         if room < 1:
@@ -364,18 +365,29 @@ class Core:
                 )
             news.append((order.stream, Failure(kind="EngineError", message=message, retryable=form is None)))
             return
+        keeps = order.sampling.keep_stop and not (reason == "stop" and self._own_end(order))
+        if order.sampling.keep_stop and not keeps:
+            # vLLM keeps the text of the model's own end too, which nobody has asked for. The id stays: it was drawn.
+            order.text = order.text.removesuffix(self.prompter.text(order.ids[-1:]))
         if order.streams:
             self._tell(order, news, order.ids)
         ids, text = [*order.past, *order.ids], order.earlier + order.text
         if order.mute:
             # As where vLLM decodes: of what stopped it the text has nothing, and a half character waits for its end.
-            kept = order.ids[:-1] if reason == "stop" and not order.sampling.keep_stop else order.ids
+            kept = order.ids[:-1] if reason == "stop" and not keeps else order.ids
             text += self.prompter.after(order.context, kept).rstrip("\ufffd")
         if reason == "joined" or (reason == "stop" and not order.sampling.keep_stop and order.ids):
             # vLLM leaves the stop token among the ids although it cuts its text.
             ids = self.prompter.within(ids, text) if reason == "joined" or isinstance(stop, str) else ids[:-1]
         finish = "cancelled" if reason == "abort" else "length" if reason == "length" else "stop"
         news.append((order.stream, self._spoken(order, order.result(finish, ids, text))))
+
+    def _own_end(self, order: EngineRequest) -> bool:
+        """Whether the last token is the model's own end, which the request does not name as one of its stops."""
+        sampling = order.sampling
+        return order.ids[-1:] != [] and order.ids[-1] in self.ends and order.ids[-1] not in (
+            *self.prompter.stops(sampling.stop).ids, *sampling.stop_ids
+        )  # fmt: skip
 
     def _spoken(self, order: EngineRequest, result: Result) -> Result | Failure:
         """Return a result with the thoughts apart from its text; what was cut off within them is a failure."""
