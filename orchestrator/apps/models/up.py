@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import secrets
 import socket
 import subprocess
@@ -147,5 +148,6 @@ def _started(config: Config, wait: float, output: Output) -> StandingEngine:
 def _last(log: Path) -> str:
     """Return what a server said last that names its trouble."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    errors = [line for line in lines if "Error" in line or "error" in line]
-    return (errors or lines or ["it said nothing"])[-1][-500:]
+    # pydantic ends with a line of its own, whose address has the word `errors` in it.
+    errors = [line for line in lines if re.search("[Ee]rror", line) and "For further information visit" not in line]
+    return (errors or lines or ["it said nothing"])[-1][:500]

@@ -81,7 +81,7 @@ def prompts(
         Literal["combee", "gepa"],
         typer.Option(
             help="combee: rounds of one proposal made from many failures. gepa: a search among texts, thirds of the "
-            "problems to reflect on, to compare and to test on (pip install 'plait[prompts]')."
+            "problems to reflect on, to compare and to test on; needs the extra `prompts`."
         ),
     ] = "combee",
     rounds: Annotated[int, typer.Option(min=1, help="combee: rounds of reflection.")] = 1,
