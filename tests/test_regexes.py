@@ -236,3 +236,11 @@ def seconds(compiled: re.Pattern[str], where: str, text: str) -> float:
         for _ in compiled.finditer(text):
             pass
     return time.process_time() - start
+
+
+def test_no_group_is_possessive() -> None:
+    """Before Python 3.11.5 such a group may match wrongly, or not end: a body with a long string stalled a server."""
+    written = [(place, text) for place, text, _ in in_source()]
+    written += [(line, line) for line in SOURCE.splitlines() if re.search(r"\brb?[\"']", line)]
+    bare = [(place, re.sub(r"\\.|\[\^?\]?[^]]*\]", "x", text)) for place, text in written]
+    assert not [place for place, text in bare if re.search(r"\)[*+?}]\+", text)]

@@ -30,7 +30,7 @@ An answer to this:
 
 How likely is this answer right? Give a mark from 0 (surely wrong) to {best} (surely right).
 Mark:"""
-_NUMBER = re.compile(r"(?<![\w.])\d++(?:\.\d++)?+(?![\w.]*\d)")
+_NUMBER = re.compile(r"(?<![\w.])\d++(?:\.\d++)?(?![\w.]*\d)")
 
 
 class CandidateMark(Frozen):

@@ -244,11 +244,12 @@ _START: Any = {
 Endpoint = Callable[[Request], Awaitable[Any]]
 
 
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_WHOLE = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+")*+[^"]*+', re.DOTALL)
+# No group is possessive here: before Python 3.11.5 such ones match wrongly, and may not end.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*"', re.DOTALL)
+_WHOLE = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*")*[^"]*+', re.DOTALL)
 """All up to a string that does not end. What was no string to the first quote is not looked for behind each other one:
 that would take the square of the time."""
-_REST = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+_REST = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*', re.DOTALL)
 
 
 class BodyShape:
