@@ -40,9 +40,10 @@ def choices(found: Findings, name: str, words: str, rows: Sequence[RouteRow], ch
     threads = sum(chance for key, chance in last.items() if key.startswith("threads"))
     check = "wrong answers are noticed" if checked else "nothing is checked"
     lines_ = _lines(said, right, saved, last)
+    few = ", or one problem if that is more," if len(texts) * LOSE < len(halves) else ""
     note = (
         f"*Change* and *saved*: against always the tier that is right most often. The route may cost "
-        f"{100 * LOSE:.0f} point on the half that it is fitted to. Prices found: "
+        f"{100 * LOSE:.0f} point{few} on the half that it is fitted to. Prices found: "
         f"{' and '.join(f'{route.price:.1e}' for route in routes)} a token. *At random*: a tier drawn as often as the "
         "route ends in it. *In turn*: all tiers, cheapest first, until one is right. *In hindsight*: of the orders "
         "that are the same for all problems and right as often as the best tier, the cheapest, chosen on these very "

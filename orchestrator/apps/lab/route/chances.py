@@ -37,7 +37,8 @@ class TextTable:
 class ChanceFold:
     """The scale of the features over some rows of a table, and regressions on them."""
 
-    def __init__(self, table: TextTable, rows: Sequence[int]) -> None:
+    def __init__(self, table: TextTable, rows: Sequence[int], by_features: bool) -> None:
+        """Without `by_features` a chance is the same for all texts."""
         self.table = table
         values = table.values[list(rows)]
         means, deviations = values.mean(axis=0), values.std(axis=0)
@@ -48,7 +49,7 @@ class ChanceFold:
         size = np.sqrt(max(1e-12, float(((values * rarity)[:, words] ** 2).sum(axis=1).mean()))) if words.any() else 1.0
         self._means: Floats = np.where(words, 0.0, means)
         self._scale: Floats = np.where(words, size / rarity, deviations)
-        told = np.where(words, met >= _LEAST, deviations > 1e-9)
+        told = np.where(words, met >= _LEAST, deviations > 1e-9) & by_features
         self._told = np.flatnonzero(told)
         self.scale = {
             table.names[place]: (round(float(self._means[place]), 9), round(float(self._scale[place]), 9))

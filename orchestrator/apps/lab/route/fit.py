@@ -79,7 +79,7 @@ def fit(
         rows: runs of one task.
         checked: the task can tell a wrong answer.
         lose: share of right answers that the price may cost, against the tier that is right most often; where wrong
-            answers are noticed, against all tiers in turn.
+            answers are noticed, against all tiers in turn. Of 50 to 99 requests a hundredth counts as one request.
         least: runs that a planner needs: on fewer its numbers mean nothing.
         price: what a token costs, each request given to one planner by its text; by default the price that saves most
             on requests that a route was not fitted to, with a first answer that is read, if that saves more.
@@ -91,19 +91,19 @@ def fit(
     kept = sorted((key for key in planners if counts[key] >= least), key=lambda key: -counts[key])[:MOST_TIERS]
     if len(kept) < 2:
         return None
-    recorded = RecordedRuns(rows, {key: planners[key] for key in kept})
-    first, price = recorded.way(checked, lose, seed) if price is None else (None, price)
+    recorded = RecordedRuns(rows, {key: planners[key] for key in kept}, seed)
+    first, price = recorded.way(checked, lose) if price is None else (None, price)
     return recorded.ranking(first, price, counts)
 
 
 def report(rows: Iterable[RouteRow], route: Ranking, checked: bool, seed: int = 0) -> RouteReport | None:
     """Return what routes like this one come to, each request routed by numbers of other requests. `None` if no request
     was run with all tiers."""
-    recorded = RecordedRuns(rows, {key_of(tier.planner): tier.planner for tier in route.tiers})
+    recorded = RecordedRuns(rows, {key_of(tier.planner): tier.planner for tier in route.tiers}, seed)
     if not recorded.whole:
         return None
     first = None if route.first is None else key_of(route.tiers[route.first].planner)
-    routed = recorded.crossed(checked, [(first, route.price)], seed)[0]
+    routed = recorded.crossed(checked, [(first, route.price)])[0]
     return _report(recorded.table, recorded.planners, routed)
 
 

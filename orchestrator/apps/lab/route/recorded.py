@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ Floats = NDArray[np.float64]
 FOLDS = 5
 _PRICES = (0.0, *(float(price) for price in np.logspace(-3, 0.5, 71)))
 """What a run of the dearest planner costs, in right answers: prices to try."""
+_MOST_ROUNDED = 2
+"""Times as much as it may lose, so that it may lose a whole request."""
 _FIRSTS = 2
 """Planners, the cheapest, of which one may be the one whose answer is read."""
 
@@ -30,7 +32,8 @@ Way = tuple[str | None, float]
 class RecordedRuns:
     """Recorded runs of some planners, with the features of the requests and of the answers that may be read."""
 
-    def __init__(self, rows: Iterable[RouteRow], planners: Mapping[str, Plugin]) -> None:
+    def __init__(self, rows: Iterable[RouteRow], planners: Mapping[str, Plugin], seed: int = 0) -> None:
+        """`seed` is that of the folds."""
         self.planners = planners
         rows = [row for row in rows if key_of(row.planner) in planners]
         self.table: Table = table_of(rows)
@@ -43,13 +46,16 @@ class RecordedRuns:
                 self.answers.setdefault((row.text, key_of(row.planner)), row)
         self._told = {text: {**features(text), **word_features(text)} for text in self.texts}
         self._tables: dict[str | None, TextTable] = {}
+        self._mixed = sorted(range(len(self.texts)), key=lambda row: self.texts[row])
+        random.Random(seed).shuffle(self._mixed)
+        self._known: dict[str | None, tuple[bool, Floats]] = {}
 
     def told(self, text: str, first: str | None = None) -> dict[str, float]:
         """Return the features of a request, and of the answer of `first` to it."""
         told = self._told[text]
         return told if first is None else {**told, **self._answer(text, first)}
 
-    def way(self, checked: bool, lose: float, seed: int) -> Way:
+    def way(self, checked: bool, lose: float) -> Way:
         """Return the way that saves most and loses no more than `lose` against the planner that is right most often, or
         against all in turn where wrong answers are noticed; each request is routed by numbers of others."""
         if not self.whole:
@@ -58,11 +64,13 @@ class RecordedRuns:
         # Where wrong answers are noticed, all in turn are right as often as any of them.
         every = mean_of([followed(self.table[text], list(self.planners))[0] for text in self.whole]).right
         best = every if checked else max(of_tiers)
+        # Of 75 requests 1 % is not one: a price at which one is lost would be refused, and all would be dear.
+        lose = max(lose, min(1 / len(self.whole), _MOST_ROUNDED * lose))
         firsts: list[str | None] = [None, *([] if checked else self._firsts())]
         dearest = max(tier.cost for tier in self._tiers(range(len(self.texts)))) or 1.0
         ways: list[Way] = [(first, price / dearest) for first in firsts for price in _PRICES]
         tried: list[tuple[float, int]] = []
-        for number, routed in enumerate(self.crossed(checked, ways, seed)):
+        for number, routed in enumerate(self.crossed(checked, ways)):
             outcome = mean_of([routed[text][0] for text in self.whole])
             if outcome.right >= best - lose - 1e-12:
                 tried.append((outcome.tokens, number))
@@ -71,12 +79,12 @@ class RecordedRuns:
     def ranking(self, first: str | None, price: float, counts: Mapping[str, int]) -> Ranking:
         """Return the route of all these runs."""
         rows = range(len(self.texts))
-        fold = self._fold(None, rows)
+        fold = self._fold(None, rows, self._predicted(None)[0])
         odds = {key: fold.odds(weights) for key, weights in self._regressions(fold, None, rows).items()}
         after: dict[str, Odds] = {}
         scale = fold.scale
         if first is not None:
-            reading = self._fold(first, rows)
+            reading = self._fold(first, rows, self._predicted(first)[0])
             after = {key: reading.odds(weights) for key, weights in self._regressions(reading, first, rows).items()}
             # The same features stand in both, measured on the same requests where all were run with `first`.
             scale = fold.scale | reading.scale
@@ -92,22 +100,20 @@ class RecordedRuns:
             first=None if first is None else [key_of(tier.planner) for tier in tiers].index(first),
         )  # fmt: skip
 
-    def crossed(self, checked: bool, ways: Sequence[Way], seed: int) -> list[Routed]:
+    def crossed(self, checked: bool, ways: Sequence[Way]) -> list[Routed]:
         """Return, for each way, what becomes of every request that all planners were run on, routed by numbers of the
         other folds."""
-        mixed = sorted(range(len(self.texts)), key=lambda row: self.texts[row])
-        random.Random(seed).shuffle(mixed)
-        folds, whole = min(FOLDS, len(mixed)), set(self.whole)
+        whole, keys = set(self.whole), list(self.planners)
         out: list[Routed] = [{} for _ in ways]
-        for number in range(folds):
-            others = [row for place, row in enumerate(mixed) if place % folds != number] or mixed
-            held = [row for row in mixed[number::folds] if self.texts[row] in whole]
+        for others, fold in self._folds():
+            held = [row for row in fold if self.texts[row] in whole]
             tiers = self._tiers(others)
+            places = [keys.index(key_of(tier.planner)) for tier in tiers]
             ranking = Ranking(tiers=tuple(tiers), together=self._together(others, tiers))
             for first in dict.fromkeys(first for first, _ in ways):
-                chances = self._chances(first, others, held, [key_of(tier.planner) for tier in tiers])
+                _, chances = self._predicted(first)
                 prices = [(place, price) for place, (way, price) in enumerate(ways) if way == first]
-                self._route(ranking, first, prices, held, chances, checked, out)
+                self._route(ranking, first, prices, held, chances[np.ix_(places, held)], checked, out)
         return out
 
     def _route(
@@ -181,11 +187,18 @@ class RecordedRuns:
         """Return those rows that have an answer to be read."""
         return [row for row in rows if first is None or (self.texts[row], first) in self.answers]
 
-    def _fold(self, first: str | None, rows: Iterable[int]) -> ChanceFold:
+    def _folds(self) -> Iterator[tuple[list[int], list[int]]]:
+        """Yield the requests of each fold, behind those of all others."""
+        folds = min(FOLDS, len(self._mixed))
+        for number in range(folds):
+            others = [row for place, row in enumerate(self._mixed) if place % folds != number] or self._mixed
+            yield others, self._mixed[number::folds]
+
+    def _fold(self, first: str | None, rows: Iterable[int], by_features: bool) -> ChanceFold:
         if first not in self._tables:
             told = [self.told(text, first) for text in self.texts]
             self._tables[first] = TextTable(told)
-        return ChanceFold(self._tables[first], self._read_by(first, rows))
+        return ChanceFold(self._tables[first], self._read_by(first, rows), by_features)
 
     def _regressions(self, fold: ChanceFold, first: str | None, rows: Iterable[int]) -> dict[str, Floats]:
         """Return for each planner its regression on the requests that it was run on."""
@@ -197,10 +210,34 @@ class RecordedRuns:
                 made[key] = fold.fit(at, [self.table[self.texts[row]][key].right for row in at])
         return made
 
-    def _chances(self, first: str | None, others: Sequence[int], held: Sequence[int], keys: Sequence[str]) -> Floats:
-        """Return the chance of each planner (rows) on each request (columns) by numbers of others."""
-        if not held:
-            return np.zeros((len(keys), 0))
-        fold = self._fold(first, others)
-        made = self._regressions(fold, first, others)
-        return np.array([fold.chances(made[key], held) for key in keys])
+    def _predicted(self, first: str | None) -> tuple[bool, Floats]:
+        """Return whether features predict requests that they were not fitted to better than the mean does, and the
+        chances by the better of the two (`_chances`). Few requests cannot bear many features: where these tell nothing,
+        chances by them would send requests to a planner that is worse."""
+        if first not in self._known:
+            both = {by_features: self._chances(first, by_features) for by_features in (False, True)}
+            by_features = self._loss(both[True]) < self._loss(both[False])
+            self._known[first] = by_features, both[by_features]
+        return self._known[first]
+
+    def _loss(self, chances: Floats) -> float:
+        """Return the logistic loss of the chances of all planners, over the requests that each was run on."""
+        loss = 0.0
+        for place, key in enumerate(self.planners):
+            at = [row for row, text in enumerate(self.texts) if key in self.table[text]]
+            right = np.array([self.table[self.texts[row]][key].right for row in at])
+            told = chances[place, at].clip(1e-9, 1 - 1e-9)
+            loss -= float((right * np.log(told) + (1 - right) * np.log(1 - told)).sum())
+        return loss
+
+    def _chances(self, first: str | None, by_features: bool) -> Floats:
+        """Return the chance of each planner (rows) on each request (columns), by numbers of the other folds. That of a
+        planner without any is a half."""
+        chances: Floats = np.full((len(self.planners), len(self.texts)), 0.5)
+        for others, held in self._folds():
+            fold = self._fold(first, others, by_features)
+            made = self._regressions(fold, first, others)
+            for place, key in enumerate(self.planners):
+                if key in made:
+                    chances[place, held] = fold.chances(made[key], held)
+        return chances
