@@ -46,6 +46,8 @@ class Speculate(ToolTurns):
     does not take are given up, in the middle of a step too. Equal drafts are one branch, so `draft.temperature` has to
     be above 0. It is done where the agreement so far is below `threshold`.
 
+    Each turn is asked with the whole conversation before it, so calls grow with n^1.1 for n turns.
+
     Differs from the paper: the window comes of this formula and not of a trained predictor; steps are compared by their
     calls and not by their text; no step of the target waits for an earlier one. Defaults: depth of 8, price 0.
 
