@@ -21,6 +21,7 @@ from plait.workers.tools.environments.bfcl import BfclEnvironment
 from training.calls.prompts import TEMPLATE
 
 from .._tools.command import Given, command
+from ..function_calls.ways import PLAN
 from .page import page_of
 
 __all__ = ["CATEGORIES", "WAYS", "main", "questions"]
@@ -31,26 +32,7 @@ READ = {"parallel": (17, 62, 63, 118), "parallel_multiple": (17, 62, 63, 118)}
 """Questions that were read while the made-up ones were written: none of them is asked."""
 SEED = 11
 TOKENS = 200
-EXAMPLES = """\
-Write the calls of functions that answer a question, one a line, and then join().
-
-Example 1. The functions are get_weather(city: string, day: string = "today") and get_time(city: string).
-Question: What is the weather in Rome and in Oslo tomorrow?
-1. get_weather(city="Rome", day="tomorrow")
-2. get_weather(city="Oslo", day="tomorrow")
-3. join()<END_OF_PLAN>
-
-Example 2. The functions are add(a: number, b: number).
-Question: How much is 3 and 4?
-1. add(a=3, b=4)
-2. join()<END_OF_PLAN>
-
-Now the functions are:
-
-{tools}
-"""
-"""The best prompt that is known for the model as it is: that of `experiments/function_calls`."""
-WAYS = {"examples": ("smollm2", EXAMPLES), "adapter": ("calls", TEMPLATE), "short": ("smollm2", TEMPLATE)}
+WAYS = {"examples": ("smollm2", PLAN), "adapter": ("calls", TEMPLATE), "short": ("smollm2", TEMPLATE)}
 """By way: the name of the model that answers, and the template of the plan."""
 
 

@@ -12,7 +12,7 @@ from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.workers.tools.environments.bfcl import BfclEnvironment, schema
 
-__all__ = ["MOST", "SAMPLES", "WAYS", "form_of"]
+__all__ = ["MOST", "PLAN", "SAMPLES", "WAYS", "form_of"]
 
 MOST = 8
 """Calls of a list at most."""
@@ -31,7 +31,7 @@ These functions can be called:
 Write the one call that answers the request, and nothing else, as a JSON list of {{"name": …, "arguments": {{…}}}}.
 
 Request: {piece}"""
-_PLAN = """\
+PLAN = """\
 Write the calls of functions that answer a question, one a line, and then join().
 
 Example 1. The functions are get_weather(city: string, day: string = "today") and get_time(city: string).
@@ -165,7 +165,7 @@ async def _planned(orchestrator: AsyncOrchestrator, text: str, options: dict[str
 
 async def plan(orchestrator: AsyncOrchestrator, text: str, want: Any) -> Said:
     """The planner `llmcompiler`, with two examples in its template and without its joiner."""
-    return await _planned(orchestrator, text, {"plan": {"max_tokens": TOKENS, "template": _PLAN}})
+    return await _planned(orchestrator, text, {"plan": {"max_tokens": TOKENS, "template": PLAN}})
 
 
 WAYS: dict[str, Way] = {each.__name__: each for each in (guided, plan, pieces, told, free, samples)}
