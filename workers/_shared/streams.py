@@ -106,7 +106,7 @@ class Inbox(Generic[T]):
         self._loop = loop
         self._wake = threading.Condition()
         self._orders: list[T] = []
-        self._news: deque[tuple[Stream, Item]] = deque()
+        self._news: deque[tuple[Stream, Item] | Callable[[], object]] = deque()
         self._posted = False
 
     def put(self, order: T) -> None:
@@ -127,21 +127,28 @@ class Inbox(Generic[T]):
 
     def post(self, news: Sequence[tuple[Stream, Item]]) -> None:
         """Hand news to the loop; from the thread. One wake-up of the loop, or none when one is on its way."""
-        if not news:
-            return
-        self._news.extend(news)
-        if not self._posted:
-            self._posted = True
-            self.call(self._deliver)
+        if news:
+            self._news.extend(news)
+            self._notify()
 
     def call(self, function: Callable[[], object]) -> None:
-        """Call a function on the loop, if it still runs."""
-        if self._loop is not None:
+        """Call a function on the loop, if it still runs: after the news posted before, and before what is posted
+        later. From the thread."""
+        self._news.append(function)
+        self._notify()
+
+    def _notify(self) -> None:
+        if not self._posted and self._loop is not None:
+            self._posted = True
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(function)
+                self._loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
         self._posted = False  # before reading: what is posted from now on brings its own wake-up
         while self._news:
-            stream, item = self._news.popleft()
-            stream.push(item)
+            news = self._news.popleft()
+            if isinstance(news, tuple):
+                stream, item = news
+                stream.push(item)
+            else:
+                news()

@@ -367,6 +367,21 @@ async def test_one_wake_up_of_the_loop_brings_all_that_was_posted(monkeypatch: p
     assert len(calls) == 1
 
 
+async def test_an_end_does_not_overtake_what_was_called_before_it() -> None:
+    inbox: Inbox[str] = Inbox(asyncio.get_running_loop())
+    stream = Stream()
+
+    def work() -> None:
+        inbox.post([(stream, Progress("x", 1))])
+        inbox.call(lambda: stream.push(Progress("y", 1)))
+        inbox.post([(stream, Result(value="xy"))])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()  # the loop is held meanwhile, so all three wait for it
+    assert [item async for item in stream] == [Progress("xy", 2), Result(value="xy")]
+
+
 async def test_a_thread_sleeps_until_there_is_an_order() -> None:
     inbox: Inbox[int] = Inbox(asyncio.get_running_loop())
     assert inbox.take(wait=False) == []
