@@ -153,7 +153,7 @@ class Ranking(TierFit):
         """Return the places of the tiers to try, in this order.
 
         Args:
-            found: the request's features.
+            features: of the request.
             checked: a wrong answer is noticed, and the next tier tried. Then it is the order whose chance of a right
                 answer less the price of the tokens that it takes is largest. Else it is one tier: that with the largest
                 chance less its price.
