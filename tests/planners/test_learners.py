@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +27,7 @@ from plait.planners.effort.ssr import SSR
 from plait.planners.effort.takeover import Takeover
 from plait.planners.votes.mars import Mars
 from plait.runtime.client.client import AsyncOrchestrator
+from plait.runtime.client.sync import Orchestrator
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
 from tests.planners.test_takeover import BOTH, models
@@ -122,6 +129,7 @@ async def test_takeover_learns_as_it_runs(tmp_path: Path) -> None:
     async with AsyncOrchestrator(workers=[models(lambda text: 0.25)]) as orchestrator:
         for _ in range(2):
             await orchestrator.run("Why?", planner=Plugin(name="takeover", options={**learning, "threshold": 0.0}))
+        await orchestrator.lessons.settled()
         known: Any = json.loads(file.read_text())["plain"]["options"]
         assert known["records"] == [[0.25, 0.25]] * 4
         held = {**BOTH, "n": 1, "path": str(file), "by": "records", "threshold": 0.1}
@@ -158,9 +166,11 @@ async def test_a_route_by_record_learns_from_verdicts_by_tenant_and_task(tmp_pat
     async with AsyncOrchestrator(workers=[Scripted(replies)], planner=bandit(file)) as orchestrator:
         for seed in range(30):
             await orchestrator.run(PUZZLE, task="countdown", seed=seed)
+        await orchestrator.lessons.settled()
         (wins, losses), (more, less) = known_arms(file, "countdown")
         assert wins == 0 and less == 0 and losses + more == 30 and more > 20, "it takes the one that is right"
         await orchestrator.run(PUZZLE, task="countdown", tenant="b", seed=1)
+        await orchestrator.lessons.settled()
         assert sum(map(sum, known_arms(file, "b/countdown"))) == 31, "a new tenant begins with what all know"
         assert sum(map(sum, known_arms(file, "countdown"))) == 30
 
@@ -169,15 +179,100 @@ async def test_a_caller_judges_what_the_task_cannot(tmp_path: Path) -> None:
     file = tmp_path / "arms.json"
     async with AsyncOrchestrator(workers=[Scripted([Reply(text="Because.")])], planner=bandit(file)) as orchestrator:
         answer = await orchestrator.run("Why?")
+        await orchestrator.lessons.settled()
         assert not file.exists()
-        assert orchestrator.lessons.feedback(answer.run, 0.5) is True
+        assert await orchestrator.lessons.feedback(answer.run, 0.5) is True
         assert sum(map(sum, known_arms(file, "plain"))) == 1.0
         with pytest.raises(UsageError, match="is judged already"):
-            orchestrator.lessons.feedback(answer.run, 1.0)
+            await orchestrator.lessons.feedback(answer.run, 1.0)
         with pytest.raises(UsageError, match="no run 'nobody'"):
-            orchestrator.lessons.feedback("nobody", 1.0)
+            await orchestrator.lessons.feedback("nobody", 1.0)
         with pytest.raises(UsageError, match="from 0"):
-            orchestrator.lessons.feedback(answer.run, 7)
+            await orchestrator.lessons.feedback(answer.run, 7)
+
+
+HOLDER = """
+import fcntl, sys
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@asynccontextmanager
+async def held_elsewhere(file: Path, seconds: float = 10) -> AsyncGenerator[Callable[[], None]]:
+    """Another process holds the lock of a file, so long at most; what is yielded lets it go."""
+    command = [sys.executable, "-c", HOLDER, str(file.with_name(f".{file.name}.lock"))]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = await asyncio.create_subprocess_exec(*command, **pipes)  # type: ignore[arg-type]
+    assert process.stdin is not None and process.stdout is not None
+    assert await process.stdout.readline() == b"held\n"
+    timer = threading.Timer(seconds, process.kill)  # should the event loop stand still
+    timer.start()
+    try:
+        yield process.stdin.close
+    finally:
+        process.stdin.close()
+        timer.cancel()
+        await process.wait()
+
+
+async def test_the_event_loop_goes_on_while_another_process_holds_the_file(tmp_path: Path) -> None:
+    """The answer is there; the next run waits, since it shall know what the first one taught."""
+    file = tmp_path / "arms.json"
+    async with (
+        AsyncOrchestrator(workers=[Scripted([Reply(text=RIGHT)])], planner=bandit(file, into=["single"])) as orchestrator,
+        held_elsewhere(file) as let_go,
+    ):
+        assert (await orchestrator.run(PUZZLE, task="countdown")).verified
+        second = asyncio.ensure_future(orchestrator.submit(PUZZLE, task="countdown"))
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert not file.exists(), "the lock is held, and the loop has turned a thousand times"
+        assert not second.done()
+        other = await orchestrator.run(PUZZLE, task="countdown", planner="single")
+        assert other.verified, "a planner that reads no such file does not wait"
+        let_go()
+        assert (await (await second)).why.startswith("single answers; 1 wins, 0 losses")
+
+
+async def test_what_runs_taught_is_written_in_their_order_before_a_client_is_closed(tmp_path: Path) -> None:
+    file = tmp_path / "scores.json"
+    scores = iter((0.1, 0.2, 0.3, 0.4, 0.5, 0.6))
+    options = {**BOTH, "n": 1, "threshold": 0.0, "path": str(file), "learn": True}
+    orchestrator = AsyncOrchestrator(workers=[models(lambda text: next(scores))])
+    async with held_elsewhere(file) as let_go:
+        handles = [await orchestrator.submit("Why?", planner=Plugin(name="takeover", options=options)) for _ in "ab"]
+        first, second = [(await handle).data["scores"] for handle in handles]
+        rounds = [one + other for one, other in zip(first, second, strict=True)]
+        closing = asyncio.ensure_future(orchestrator.close())
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert not closing.done() and not file.exists()
+        let_go()
+        await closing
+    assert json.loads(file.read_text())["plain"]["options"]["records"] == rounds
+
+
+async def test_feedback_after_a_run_that_taught_by_itself_counts_it_no_second_time(tmp_path: Path) -> None:
+    file = tmp_path / "scores.json"
+    options = {**BOTH, "n": 1, "threshold": 0.0, "path": str(file), "learn": True}
+    async with AsyncOrchestrator(workers=[models(lambda text: 0.25)]) as orchestrator, held_elsewhere(file) as let_go:
+        answer = await orchestrator.run("Why?", planner=Plugin(name="takeover", options=options))
+        judged = asyncio.ensure_future(orchestrator.lessons.feedback(answer.run, 1.0))
+        await asyncio.sleep(0)
+        let_go()
+        assert await judged is False
+        assert await orchestrator.lessons.counted(answer.run)
+        assert len(json.loads(file.read_text())["plain"]["options"]["records"]) == len(answer.data["scores"])
+
+
+def test_the_blocking_client_waits_until_it_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "arms.json"
+    with Orchestrator(workers=[Scripted([Reply(text="Because.")])], planner=bandit(file)) as orchestrator:
+        assert orchestrator.feedback(orchestrator.run("Why?").run, 0.5) is True
+        assert sum(map(sum, known_arms(file, "plain"))) == 1.0
 
 
 async def test_nothing_is_written_where_nobody_asked_for_it(tmp_path: Path) -> None:

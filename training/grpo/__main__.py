@@ -35,6 +35,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=None, help="320 to start, else 20")
     parser.add_argument("--problems", type=int, default=8, help="of a step")
     parser.add_argument("--branches", type=int, default=4, help="rollouts of a problem")
+    parser.add_argument("--leg", type=int, default=arms.LEG, help="race: steps of each before all are compared")
     parser.add_argument("--credit", choices=("thread", "rollout"), default="thread", help="loop: whose advantage")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="of the training")
     parser.add_argument("--held-out", type=int, default=1000, help="problems to evaluate with")
@@ -58,7 +59,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(warmup.run(options.start, options.steps or 320))
     elif options.command == "race":
         arms.race(
-            options.folder, model, options.seeds, options.steps or 20, *sizes, options.held_out, options.report
+            options.folder, model, options.seeds, options.steps or 20, *sizes, options.held_out, options.report,
+            options.leg,
         )  # fmt: skip
     else:
         from .engine import learn  # loads vLLM's worker, which the other commands need not

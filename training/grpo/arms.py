@@ -115,11 +115,12 @@ def race(
     branches: int,
     held_out: int,
     report: int,
+    leg: int = LEG,
 ) -> None:
-    """Train all arms of all seeds, `LEG` steps of each at a time, and play the held-out problems with each, so that
+    """Train all arms of all seeds, `leg` steps of each at a time, and play the held-out problems with each, so that
     after every leg there is something to compare. Everything is under the folder; a model is named ARM-SEED-STEPS."""
     folder.mkdir(parents=True, exist_ok=True)
-    for upto, seed in itertools.product(range(LEG, steps + LEG, LEG), seeds):
+    for upto, seed in itertools.product(range(leg, steps + leg, leg), seeds):
         upto, models = min(upto, steps), {"start": start}
         clock = 0.0
         for arm in RL:

@@ -253,6 +253,7 @@ class AsyncOrchestrator:
         driver, self._driver = self._driver, None
         if driver is not None:
             await driver.close()
+        await self.lessons.settled()
         if self._pool is not None:
             await self._pool.close()
         self._home.leave()
@@ -336,6 +337,9 @@ class AsyncOrchestrator:
                 raise UsageError("output goes with a planner: what a plan of yours ends in is yours to read")
         if self.config.mcp:
             await self.start()  # what their servers offer is known only then
+        spec = request.planner if "planner" in request.model_fields_set else self.config.planner
+        if plan is None and (learned := spec.options.get("path")) is not None:
+            await self.lessons.settled(learned)  # what earlier runs taught is in the file that is read now
         async with self._submitting:
             if perf_counter() - self._turn > SLICE:  # thousands at once do not stall the event loop
                 await asyncio.sleep(0)

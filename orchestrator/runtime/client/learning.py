@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pydantic import TypeAdapter
+from pydantic import JsonValue, TypeAdapter
 
 from ...core.errors import ConfigError, PlaitError, PluginError, UsageError
 from ...core.interfaces import Brief, Planner
@@ -90,13 +90,24 @@ class _PastRun:
     counted: bool = False
     """Its planner has learned from it."""
 
+    @property
+    def path(self) -> str:
+        """The file that is written."""
+        return str(self.request.planner.options["path"])
+
 
 class Lessons:
-    """Has planners learn from the runs that have ended, and keeps the last runs for what a caller says of them."""
+    """Has planners learn from the runs that have ended, and keeps the last runs for what a caller says of them.
+
+    Files are locked, read and written in a thread, those of one path in the order in which the runs have ended. The next
+    run that reads such a file waits for what has ended before (`settled`).
+    """
 
     def __init__(self, made: Made) -> None:
         self._made = made
         self._ended: dict[str, _PastRun] = {}
+        self._last: dict[str, asyncio.Task[bool]] = {}
+        """By path: the last that is being written, or waits for the one before."""
 
     def follow(self, brief: Brief, finished: asyncio.Future[Answer]) -> None:
         """Have a run's planner learn when the run has ended."""
@@ -115,9 +126,9 @@ class Lessons:
         while len(self._ended) > _REMEMBERED:
             del self._ended[next(iter(self._ended))]
 
-    def feedback(self, run: str, right: float) -> bool:
+    async def feedback(self, run: str, right: float) -> bool:
         """Say how good the answer of a run was that ended here, from 0 (wrong) to 1 (right), where its task cannot tell
-        by itself. Its planner learns from it, if it has `learn`; return whether it did.
+        by itself. Its planner learns from it, if it has `learn`; return whether it did, once that is written.
 
         Raises `UsageError` for a run whose planner does not learn, that is judged already, or that is not among the
         last ten thousand.
@@ -129,15 +140,41 @@ class Lessons:
         if kept.outcome.right is not None:
             raise UsageError(f"run {run!r} is judged already: by its task, or by what was said before")
         kept.outcome = kept.outcome.model_copy(update={"right": right})
-        return not kept.counted and self._count(kept)
+        # Who asks may go away; what was said is written all the same.
+        return await asyncio.shield(self._count(kept))
 
-    def counted(self, run: str) -> bool:
-        """Whether a planner has learned from a run."""
-        return run in self._ended and self._ended[run].counted
+    async def counted(self, run: str) -> bool:
+        """Whether a planner has learned from a run, once that is written."""
+        if (kept := self._ended.get(run)) is None:
+            return False
+        await self.settled(kept.path)
+        return kept.counted
 
-    def _count(self, run: _PastRun) -> bool:
+    async def settled(self, path: JsonValue = None) -> None:
+        """Wait until what the runs that have ended teach is written: to one path, or to all."""
+        if self._last and (writing := [task for name, task in self._last.items() if path in (None, name)]):
+            await asyncio.wait(writing)
+
+    def _count(self, run: _PastRun) -> asyncio.Task[bool]:
+        path = run.path
+        task = asyncio.ensure_future(self._in_turn(run, self._last.get(path)))
+        self._last[path] = task
+
+        def done(_: object) -> None:
+            if self._last.get(path) is task:
+                del self._last[path]
+
+        task.add_done_callback(done)
+        return task
+
+    async def _in_turn(self, run: _PastRun, before: asyncio.Task[bool] | None) -> bool:
+        """Have a planner learn from a run, after the one before; return whether it did."""
+        if before is not None:
+            await asyncio.wait([before])
+        if run.counted:  # it learned without a verdict, before one was given
+            return False
         try:
-            run.counted = learn(run.request, run.outcome, self._made)
+            run.counted = await asyncio.to_thread(learn, run.request, run.outcome, self._made)
         except PlaitError as error:  # the run itself went well
             log.warning("what a run teaches was not kept: %s", error)
         except Exception:  # a planner of others

@@ -114,7 +114,7 @@ class Orchestrator:
 
     def feedback(self, run: str, right: float) -> bool:
         """Say how good the answer of a run was; arguments as for `AsyncOrchestrator.lessons.feedback`."""
-        return self._inner.lessons.feedback(run, right)
+        return self._do(self._inner.lessons.feedback(run, right))
 
     def stream(
         self,

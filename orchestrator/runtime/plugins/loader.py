@@ -262,7 +262,8 @@ class Plugins:
             if self._bind(kind, spec, made):
                 return cast("T", made)
             if len(self._made) >= _MOST_MADE:
-                del self._made[next(iter(self._made))]
+                # Planners learn, and large plans are made, on threads: another may have taken the oldest meanwhile.
+                self._made.pop([*self._made][0], None)
             self._made[kind, spec.name, options] = made
         return cast("T", made)
 

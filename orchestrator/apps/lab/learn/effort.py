@@ -154,13 +154,14 @@ class _Runner:
         """Run all problems."""
         try:
             async with opened_session(self._config, output, stopper) as session:
+                lessons = session.orchestrator.lessons
 
                 async def one(question: DatasetQuestion) -> None:
                     answer = await session.orchestrator.run(self._request.updated({"text": question.text}))
                     self.runs += 1
                     if answer.verified is None and answer.answer is not None:
-                        session.orchestrator.lessons.feedback(answer.run, float(question.is_right(answer.answer)))
-                    self.learned += session.orchestrator.lessons.counted(answer.run)
+                        await lessons.feedback(answer.run, float(question.is_right(answer.answer)))
+                    self.learned += await lessons.counted(answer.run)
 
                 await for_each(questions, one, min(self._concurrency, max(1, len(questions))), stopper)
         except CommandInterrupted:
