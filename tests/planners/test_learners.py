@@ -222,7 +222,9 @@ async def test_the_event_loop_goes_on_while_another_process_holds_the_file(tmp_p
     """The answer is there; the next run waits, since it shall know what the first one taught."""
     file = tmp_path / "arms.json"
     async with (
-        AsyncOrchestrator(workers=[Scripted([Reply(text=RIGHT)])], planner=bandit(file, into=["single"])) as orchestrator,
+        AsyncOrchestrator(
+            workers=[Scripted([Reply(text=RIGHT)])], planner=bandit(file, into=["single"])
+        ) as orchestrator,
         held_elsewhere(file) as let_go,
     ):
         assert (await orchestrator.run(PUZZLE, task="countdown")).verified
@@ -266,6 +268,19 @@ async def test_feedback_after_a_run_that_taught_by_itself_counts_it_no_second_ti
         assert await judged is False
         assert await orchestrator.lessons.counted(answer.run)
         assert len(json.loads(file.read_text())["plain"]["options"]["records"]) == len(answer.data["scores"])
+
+
+async def test_feedback_given_while_a_run_is_still_looked_at_is_not_lost(tmp_path: Path) -> None:
+    file = tmp_path / "arms.json"
+    async with (
+        AsyncOrchestrator(workers=[Scripted([Reply(text="Because.")])], planner=bandit(file)) as orchestrator,
+        held_elsewhere(file) as let_go,
+    ):
+        answer = await orchestrator.run("Why?")
+        judged = asyncio.ensure_future(orchestrator.lessons.feedback(answer.run, 1.0))
+        await asyncio.sleep(0)
+        let_go()
+        assert await judged is True and sum(map(sum, known_arms(file, "plain"))) == 1.0
 
 
 def test_the_blocking_client_waits_until_it_is_written(tmp_path: Path) -> None:

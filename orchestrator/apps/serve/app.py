@@ -138,6 +138,7 @@ def build(service: Service) -> Starlette:
         ("/runs/{run}/data", runs.data, "GET"),
         ("/runs/{run}/page", runs.page, "GET"),
         ("/runs/{run}/events", runs.events, "GET"),
+        ("/runs/{run}/feedback", runs.feedback, "POST"),
         ("/runs/{run}/{verb}", runs.order, "POST"),
     ):
         routes.append(Route(path, _Endpoint(service, handler, "runs", browser=True), methods=[method]))

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
@@ -51,6 +51,14 @@ class Order(BaseModel):
     def arguments(self, verb: Verb) -> dict[str, JsonValue]:
         """Return those that the verb takes."""
         return {argument.name: getattr(self, argument.name) for argument in verb.arguments}
+
+
+class Feedback(BaseModel):
+    """The body of `POST /runs/ID/feedback`."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    right: float = Field(ge=0.0, le=1.0)
+    """How right the answer was: 0 is wrong, 1 right."""
 
 
 class Login(BaseModel):
@@ -187,6 +195,16 @@ class RunsApi:
                 await asyncio.to_thread(self._only_approvals, there, body.question)
             await asyncio.to_thread(verb.do, there, **given)
         return JSONResponse({"run": run, "done": name})
+
+    async def feedback(self, request: Request, user: User) -> Response:
+        """Answer `POST /runs/ID/feedback`: say how right the answer of a run was, for a planner that learns. Only who
+        sees the run may."""
+        run = request.path_params["run"]
+        body = await read(request, Feedback, self._service.settings)
+        if not self._service.owns(user, run):
+            raise not_found(f"there is no run {run!r}")
+        learned = await self._service.orchestrator.lessons.feedback(run, body.right)
+        return JSONResponse({"run": run, "learned": learned})
 
     @staticmethod
     def _live(control: Control, run: str) -> Steerable:

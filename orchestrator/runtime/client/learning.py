@@ -85,22 +85,20 @@ def learn(request: Request, outcome: RunOutcome, made: Made, path: Path | None =
 class _PastRun:
     """A run that has ended."""
 
-    request: Request
-    outcome: RunOutcome
+    path: str
+    """The file that is written."""
+    judged: bool
+    told: tuple[Request, RunOutcome] | None
+    """What is learned from, while it may still be; options that were learned are large."""
     counted: bool = False
     """Its planner has learned from it."""
-
-    @property
-    def path(self) -> str:
-        """The file that is written."""
-        return str(self.request.planner.options["path"])
 
 
 class Lessons:
     """Has planners learn from the runs that have ended, and keeps the last runs for what a caller says of them.
 
-    Files are locked, read and written in a thread, those of one path in the order in which the runs have ended. The next
-    run that reads such a file waits for what has ended before (`settled`).
+    Files are locked, read and written in a thread, those of one path in the order in which the runs have ended. The
+    next run that reads such a file waits for what has ended before (`settled`).
     """
 
     def __init__(self, made: Made) -> None:
@@ -120,7 +118,8 @@ class Lessons:
         answer = finished.result()
         if answer.status == "cancelled":
             return
-        run = _PastRun(brief.request, outcome_of(brief.request, answer, brief.task))
+        request, outcome = brief.request, outcome_of(brief.request, answer, brief.task)
+        run = _PastRun(str(request.planner.options["path"]), outcome.right is not None, (request, outcome))
         self._count(run)
         self._ended[answer.run] = run
         while len(self._ended) > _REMEMBERED:
@@ -137,9 +136,12 @@ class Lessons:
             raise UsageError(f"an answer is from 0 (wrong) to 1 (right), not {right!r}")
         if (kept := self._ended.get(run)) is None:
             raise UsageError(f"no run {run!r} whose planner learns (`learn`, `path`) has ended here lately")
-        if kept.outcome.right is not None:
+        if kept.judged:
             raise UsageError(f"run {run!r} is judged already: by its task, or by what was said before")
-        kept.outcome = kept.outcome.model_copy(update={"right": right})
+        kept.judged = True
+        if kept.told is not None:
+            request, outcome = kept.told
+            kept.told = request, outcome.model_copy(update={"right": right})
         # Who asks may go away; what was said is written all the same.
         return await asyncio.shield(self._count(kept))
 
@@ -171,14 +173,17 @@ class Lessons:
         """Have a planner learn from a run, after the one before; return whether it did."""
         if before is not None:
             await asyncio.wait([before])
-        if run.counted:  # it learned without a verdict, before one was given
+        if (told := run.told) is None:  # it was learned from without a verdict, before one was given
             return False
         try:
-            run.counted = await asyncio.to_thread(learn, run.request, run.outcome, self._made)
+            run.counted = await asyncio.to_thread(learn, *told, self._made)
         except PlaitError as error:  # the run itself went well
             log.warning("what a run teaches was not kept: %s", error)
         except Exception:  # a planner of others
             log.exception("a planner could not learn from a run")
+        # Judged while it was learned from, it has something new to tell.
+        if run.counted or (run.judged and run.told is told):
+            run.told = None
         return run.counted
 
 

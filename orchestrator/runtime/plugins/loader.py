@@ -7,6 +7,7 @@ entry point of an installed distribution (`entry_points.py`), or with a colon a 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -262,8 +263,9 @@ class Plugins:
             if self._bind(kind, spec, made):
                 return cast("T", made)
             if len(self._made) >= _MOST_MADE:
-                # Planners learn, and large plans are made, on threads: another may have taken the oldest meanwhile.
-                self._made.pop([*self._made][0], None)
+                # Planners learn, and large plans are made, on threads: another may be at the same.
+                with contextlib.suppress(KeyError, RuntimeError):
+                    del self._made[next(iter(self._made))]
             self._made[kind, spec.name, options] = made
         return cast("T", made)
 

@@ -67,6 +67,7 @@ SOUND: dict[str, list[dict[str, Any]]] = {
          "context": [{"description": "d", "value": "v"}], "state": {}, "forwardedProps": {"model": "q"}},
     ],
     "/runs": [{"text": "hi", "planner": "sample:n=2", "model": "q"}],
+    "/runs/{run}/feedback": [{"right": 0.5}],
     "/runs/{run}/{verb}": [{"question": "a", "value": 1}, {"step": "a", "reason": "so"}],
     "/v1/responses/{id}/cancel": [{}],
     "/login": [{"key": "sk-plait-x"}],

@@ -67,6 +67,7 @@ BODIES: dict[str, list[dict[str, Any]]] = {
     "/runs": [{"text": "hi", "planner": "sample:n=2", "model": "q"}],
     "/v1/chat/completions/nobody": [{"metadata": {"a": "b"}}],
     "/runs/nobody/cancel": [{"reason": "enough"}],
+    "/runs/nobody/feedback": [{"right": 0.5}],
 }  # fmt: skip
 WRONG: list[Any] = [
     None, True, 0, -1, 3.5, 10**30, 1e308, "", " ", "nonsense", "\ud800", "\x00", "a" * 3000, [], [[]], [None], {},
@@ -134,7 +135,7 @@ async def test_mistakes_in_bodies_are_told(serve: Any, path: str) -> None:
     dice, told, made = random.Random(path), 0, 0
     async with serve('{"a": 1}') as served, httpx.AsyncClient(base_url=served.url, trust_env=False, timeout=60) as http:
         for body in BODIES[path]:
-            if path not in ("/v1/chat/completions/nobody", "/runs/nobody/cancel") and "resume" not in body:
+            if "/nobody" not in path and "resume" not in body:
                 answer = await http.post(path, json=body)
                 assert answer.status_code < 300, f"without a mistake it passes: {answer.text}"
             for _ in range(EACH):
