@@ -136,6 +136,11 @@ class Briefs:
         _check_tools(request, tools)
         return Brief(request=request, task=task, tools=tools, plugins=self._plugins)
 
+    def path_of(self, request: Request) -> JsonValue:
+        """Return the file with what was learned that a request's planner reads; `None` if it reads none."""
+        planner = request.planner if "planner" in request.model_fields_set else self._config.planner
+        return planner.options.get("path")
+
     def check(self, plan: Plan, brief: Brief, opened: bool = True) -> None:
         """Raise what is wrong with a plan. `opened`: MCP servers are open, so that it is known what they offer."""
         unasked = self._config.mcp and not opened

@@ -124,6 +124,7 @@ class AsyncOrchestrator:
         allow(*self.config.allow)
         trust(self.config.worker, self.config.planner, self.config.merge, *self.config.policies)
         self.plugins: Plugins = Plugins()
+        self._taken = partial(taken, hand_over=self.plugins.hand_over)
         self._given = handed_over(workers)
         self._tools: Any = build_tools(self.config, self.plugins, tools)
         self._asker = QuestionQueue(on_ask)
@@ -316,9 +317,6 @@ class AsyncOrchestrator:
         """
         return await self._submit(request, fields, plan, watch, answerable=True, live=live)
 
-    def _taken(self, request: str | Request, fields: Mapping[str, Any]) -> tuple[Request, Live]:
-        return taken(request, fields, self.plugins.hand_over)
-
     async def _submit(
         self,
         given: str | Request,
@@ -337,9 +335,8 @@ class AsyncOrchestrator:
                 raise UsageError("output goes with a planner: what a plan of yours ends in is yours to read")
         if self.config.mcp:
             await self.start()  # what their servers offer is known only then
-        spec = request.planner if "planner" in request.model_fields_set else self.config.planner
-        if plan is None and (learned := spec.options.get("path")) is not None:
-            await self.lessons.settled(learned)  # what earlier runs taught is in the file that is read now
+        if plan is None and (path := self._briefs.path_of(request)) is not None:
+            await self.lessons.settled(path)
         async with self._submitting:
             if perf_counter() - self._turn > SLICE:  # thousands at once do not stall the event loop
                 await asyncio.sleep(0)
@@ -483,17 +480,10 @@ class AsyncOrchestrator:
             raise
         submitted = taken.rebuilt.submitted
         handle = Handle(
-            driver,
-            submitted,
-            self.plugins.task(submitted.request.task, submitted.request.text),
-            watch,
-            asker=self._asker,
-            future=taken.future,
-            nodes=taken.rebuilt.nodes,
-            began=taken.began,
-            ended=taken.ended,
+            driver, submitted, self.plugins.task(submitted.request.task, submitted.request.text), watch,
+            asker=self._asker, future=taken.future, nodes=taken.rebuilt.nodes, began=taken.began, ended=taken.ended,
             provenance=partial(self._provenance, submitted.request, tools=specs),
-        )
+        )  # fmt: skip
         self._listed(handle)
         handle.finished.add_done_callback(lambda _: lent.close())
         questions.handle(handle)

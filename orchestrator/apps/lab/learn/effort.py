@@ -3,8 +3,9 @@ in journals."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pydantic import JsonValue
@@ -43,83 +44,68 @@ Out = Annotated[Path, typer.Option(metavar="OUT.json", help="The file, for PLANN
 Concurrency = Annotated[int, typer.Option(min=1, help="Problems at the same time.")]
 
 
-@common_options
-def effort(
-    task: TaskName,
-    out: Out,
-    problems: Problems = None,
-    place: Place = None,
-    concurrency: Concurrency = 8,
-    as_json: Json = False,
-    *,
-    request: Request,
-    common: Common,
-) -> None:
+def _calibration(usual: str, told: str) -> Callable[..., None]:
+    """Return the command that calibrates a planner, `usual` if none is given; `told` is its help."""
+
+    @common_options
+    def command(
+        task: TaskName,
+        out: Out,
+        problems: Problems = None,
+        place: Place = None,
+        concurrency: Concurrency = 8,
+        as_json: Json = False,
+        *,
+        request: Request,
+        common: Common,
+    ) -> None:
+        given = request.planner if "planner" in request.model_fields_set else Plugin(name=usual)
+        plugins = Plugins()
+        if not isinstance(plugins.planner(given), LearningPlanner):
+            raise UsageError(f"the planner {given.name!r} has no numbers that could be learned (`path`)")
+        asked = request.updated({"task": Plugin.of(task)})
+        left = ExclusionCounts()
+        with opened(as_json) as output:
+            if problems is None:
+                runs, learned = _from_journals(given, asked.task, place, out, plugins, left)
+            else:
+                options = {**given.options, **MEASURED.get(given.name, {}), "path": str(out), "learn": True}
+                asked = asked.updated({"planner": Plugin(name=given.name, options=options)})
+                questions = read_questions(problems, asked.task)
+                runner = _Runner(common.load(), asked, concurrency)
+                run_stoppable(lambda stopper: runner.run(questions, output, stopper))
+                runs, learned = runner.runs, runner.learned
+            if as_json:
+                output.result({"runs": runs, "learned": learned, "left": left.why, "out": str(out)})
+                return
+            for why, number in sorted(left.why.items()):
+                output.people.print(f"{counted(number, 'run')} left out: {why}", markup=False)
+            output.people.print(
+                f"{out}: {counted(learned, 'run')} of {runs} counted for {task}", markup=False, soft_wrap=True
+            )
+            if learned:
+                output.people.print(f"use it with --planner {given.name}:path={out}", markup=False, soft_wrap=True)
+
+    command.__doc__ = told
+    return command
+
+
+effort = _calibration(
+    "scale",
     """Calibrate a planner that spends effort by numbers: `scale` by default, `ssr`, `mars`, `route:by=record`.
 
     With `--problems` each is run with `--planner` so that it makes records (`scale` does every step the easy way).
     Without, the runs of that planner in journals are counted.
-    """
-    _calibrate("scale", task, out, problems, place, concurrency, as_json, request, common)
-
-
-@common_options
-def takeover(
-    task: TaskName,
-    out: Out,
-    problems: Problems = None,
-    place: Place = None,
-    concurrency: Concurrency = 8,
-    as_json: Json = False,
-    *,
-    request: Request,
-    common: Common,
-) -> None:
+    """,
+)
+takeover = _calibration(
+    "takeover",
     """Calibrate `takeover`: the scores of segments that a draft writes, by round, so that it keeps a promised share.
 
     With `--problems` the draft writes all of them and each segment is scored. Without, the scores of runs in journals
     are counted.
-    """
-    _calibrate("takeover", task, out, problems, place, concurrency, as_json, request, common)
-
-
-def _calibrate(
-    usual: str,
-    task: str,
-    out: Path,
-    problems: Path | None,
-    place: str | None,
-    concurrency: int,
-    as_json: bool,
-    request: Request,
-    common: Any,
-) -> None:
-    given = request.planner if "planner" in request.model_fields_set else Plugin(name=usual)
-    plugins = Plugins()
-    if not isinstance(plugins.planner(given), LearningPlanner):
-        raise UsageError(f"the planner {given.name!r} has no numbers that could be learned (`path`)")
-    asked = request.updated({"task": Plugin.of(task)})
-    left = ExclusionCounts()
-    with opened(as_json) as output:
-        if problems is None:
-            runs, learned = _from_journals(given, asked.task, place, out, plugins, left)
-        else:
-            options = {**given.options, **MEASURED.get(given.name, {}), "path": str(out), "learn": True}
-            asked = asked.updated({"planner": Plugin(name=given.name, options=options)})
-            questions = read_questions(problems, asked.task)
-            runner = _Runner(common.load(), asked, concurrency)
-            run_stoppable(lambda stopper: runner.run(questions, output, stopper))
-            runs, learned = runner.runs, runner.learned
-        if as_json:
-            output.result({"runs": runs, "learned": learned, "left": left.why, "out": str(out)})
-            return
-        for why, number in sorted(left.why.items()):
-            output.people.print(f"{counted(number, 'run')} left out: {why}", markup=False)
-        output.people.print(
-            f"{out}: {counted(learned, 'run')} of {runs} counted for {task}", markup=False, soft_wrap=True
-        )
-        if learned:
-            output.people.print(f"use it with --planner {given.name}:path={out}", markup=False, soft_wrap=True)
+    """,
+)
 
 
 def _from_journals(
@@ -161,7 +147,8 @@ class _Runner:
                     self.runs += 1
                     if answer.verified is None and answer.answer is not None:
                         await lessons.feedback(answer.run, float(question.is_right(answer.answer)))
-                    self.learned += await lessons.counted(answer.run)
+                    learned = await lessons.counted(answer.run)
+                    self.learned += learned
 
                 await for_each(questions, one, min(self._concurrency, max(1, len(questions))), stopper)
         except CommandInterrupted:
