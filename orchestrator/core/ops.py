@@ -197,6 +197,8 @@ class Function(Frozen):
     description: str = ""
     parameters: dict[str, JsonValue] = {}
     """JSON schema of the arguments, an object."""
+    strict: bool | None = Field(default=None, exclude_if=lambda strict: strict is None)
+    """Whether calls have to fit the schema: told to servers as it is here. `None`: nothing is said of it."""
 
 
 def _by_token(given: dict[str, float]) -> dict[str, float]:

@@ -82,8 +82,7 @@ def _function(given: object) -> object:
         raise ValueError(f'{written} is no function: write {{"name": "f", "parameters": {{…}}}}')
     if not is_name(str(fields.get("name"))):
         raise ValueError(f"{fields.get('name')!r:.80} is no name of a function")
-    # `strict` and `type` say how OpenAI's own server reads the schema
-    return {key: value for key, value in fields.items() if key not in ("strict", "type") and value is not None}
+    return {key: value for key, value in fields.items() if key != "type" and value is not None}
 
 
 def _names(given: object) -> object:

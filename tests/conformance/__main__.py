@@ -12,8 +12,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -178,10 +178,26 @@ def table(
 
         side_by_side = ThreadPoolExecutor(at_once)
         try:
-            for done in as_completed([side_by_side.submit(rows_of, client) for client in names]):
+            for done in in_turn([side_by_side.submit(rows_of, client) for client in names]):
                 yield done.result()
         finally:
             side_by_side.shutdown(wait=False, cancel_futures=True)
+
+
+def in_turn(jobs: Iterable[Future[list[Row]]]) -> Iterator[Future[list[Row]]]:
+    """Yield jobs as they end. SIGTERM is heeded between two looks: an exception of its handler would leave the locks of
+    the waiting as they are, and a second one the clean-up."""
+    asked: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    try:
+        left = set(jobs)
+        while left and not asked:
+            ended, left = wait(left, timeout=0.5, return_when=FIRST_COMPLETED)
+            yield from ended
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if asked else before)
+    if asked:
+        sys.exit(1)
 
 
 def other(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
@@ -199,6 +215,12 @@ def show(rows: Sequence[Row]) -> None:
     sys.stdout.flush()
 
 
+def end(*_: object) -> None:
+    """End, and the servers too. A second signal does not break into that."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(1)
+
+
 def main() -> int:
     """Run, print, and write where that was asked for. 1: a client loses something by plait."""
     parser = argparse.ArgumentParser()
@@ -210,7 +232,7 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=1, help="clients that ask side by side")
     parser.add_argument("--write", action="store_true", help="keep the rows, and make the page of them")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers are ended, too
+    signal.signal(signal.SIGTERM, end)
     # clients run in another folder
     environments = None if given.environments is None else given.environments.absolute()
     with contextlib.ExitStack() as stack:

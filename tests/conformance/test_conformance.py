@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 
 import pytest
 
@@ -26,6 +28,26 @@ def test_the_page_is_made_of_the_rows_that_were_kept() -> None:
     for kept in (rows, real or rows):
         assert {row.client for row in kept} == set(clients()), "run `make conformance ARGS=--write`"
         assert not [row for row in kept if row.wrong]
+
+
+def test_to_be_ended_while_clients_ask_is_no_error() -> None:
+    code = """
+import os, signal, sys, threading, time
+from concurrent.futures import Future
+from tests.conformance.__main__ import in_turn
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+
+def ask():
+    for _ in range(200):  # whoever ends a group of processes sends it twice
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.001)
+
+threading.Timer(0.3, ask).start()
+list(in_turn([Future()]))
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (1, "")
 
 
 def test_every_client_has_a_title() -> None:

@@ -19,14 +19,13 @@ MOST_CALLS = 10_000
 
 def function(offered: Function, name: str = "") -> dict[str, Any]:
     """Return a function in the form of OpenAI's API, which chat templates take too; `name` in place of its own."""
-    return {
-        "type": "function",
-        "function": {
-            "name": name or offered.name,
-            "description": offered.description,
-            "parameters": offered.parameters or {"type": "object", "properties": {}},
-        },
-    }
+    fields: dict[str, Any] = {"name": name or offered.name}
+    if offered.description:
+        fields["description"] = offered.description
+    fields["parameters"] = offered.parameters or {"type": "object", "properties": {}}
+    if offered.strict is not None:  # vLLM shows it to the model where it is said
+        fields["strict"] = offered.strict
+    return {"type": "function", "function": fields}
 
 
 def forced(think: Think) -> str:

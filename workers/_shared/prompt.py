@@ -175,7 +175,7 @@ class Prompter:
             if name not in self.template:
                 raise EngineError(f"the model's chat template knows no {name!r}: leave it out")
         if think.tools and "tools" in self.template:
-            options["tools"] = [function(tool) for tool in think.tools]
+            options["tools"] = [_shown(tool) for tool in think.tools]
         elif think.tools and think.tool_choice != "auto":
             messages = _told(messages, think.tools)
         end = getattr(self.tokenizer, "eos_token", None) or ""
@@ -258,6 +258,12 @@ class Prompter:
             return True
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         return type(getattr(backend, "model", None)).__name__ == "WordLevel"
+
+
+def _shown(tool: Function) -> dict[str, Any]:
+    """Return a function as vLLM's server gives it to a template: with the place of a description that it has not."""
+    told = function(tool)
+    return {**told, "function": {"name": tool.name, "description": None, **told["function"]}}
 
 
 def _told(messages: Sequence[Message], tools: Sequence[Function]) -> Sequence[Message]:

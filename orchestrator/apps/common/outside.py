@@ -68,7 +68,7 @@ _TABLE: dict[type[BaseModel], dict[Check, str]] = {
     ValuePart: {"free": "type step"},
     ToolCall: {"free": "id type", "inside": "function"},
     FunctionCall: {"free": "name arguments"},
-    Function: {"free": "name description parameters"},
+    Function: {"free": "name description parameters strict"},
     Plan: {"free": "output budget group", "inside": "steps"},
     Step: {"free": "name needs expands budget priority side_effects label state", "inside": "op"},
     Think: {

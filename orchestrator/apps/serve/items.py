@@ -59,10 +59,17 @@ def plain_messages(given: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _plain(message: dict[str, Any], param: str) -> dict[str, Any]:
     kept = {name: message[name] for name in _MESSAGE if name in message}
     if isinstance(content := kept.get("content"), list):
-        kept["content"] = [_part(part, f"{param}.content[{number}]") for number, part in enumerate(content)]
+        kept["content"] = _joined([_part(part, f"{param}.content[{number}]") for number, part in enumerate(content)])
     if isinstance(calls := kept.get("tool_calls"), list):
         kept["tool_calls"] = [_call(call) if isinstance(call, dict) else call for call in calls]
     return kept
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Return parts that are text alone as one text, a line each, as vLLM puts them to the model."""
+    texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"]
+    known = [text for text in texts if isinstance(text, str)]
+    return "\n".join(known) if known and len(known) == len(parts) else parts
 
 
 def _part(part: Any, param: str) -> Any:
@@ -108,9 +115,7 @@ def _content(given: Any, param: str) -> Any:
             parts.append({"type": "image_url", "image_url": {"url": part["image_url"]}})
         else:
             raise unsupported(where, f"parts of type {kind!r:.80} are not taken here: give input_text or input_image")
-    if all(part["type"] == "text" for part in parts):
-        return "".join(part["text"] for part in parts)
-    return parts
+    return _joined(parts)
 
 
 def _text(item: dict[str, Any], name: str, param: str) -> str:

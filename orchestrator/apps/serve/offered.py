@@ -102,6 +102,7 @@ class ResponseTool(BaseModel):
     name: str | None = Field(default=None, pattern=NAME)
     description: str | None = None
     parameters: dict[str, JsonValue] | None = None
+    strict: bool | None = None
     format: InputFormat = InputFormat()
 
     @property
@@ -111,7 +112,8 @@ class ResponseTool(BaseModel):
             return None
         if self.type == "custom":
             return CustomTool(name=self.name, description=self.description, format=self.format)
-        return FunctionTool(name=self.name, description=self.description, parameters=self.parameters)
+        fields = self.model_dump(include={"name", "description", "parameters", "strict"})
+        return FunctionTool.model_construct(**fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ class ClientTools:
         for tool in self.tools:
             if allowed is None or tool.name in allowed:
                 function = as_function(tool) if isinstance(tool, CustomTool) else tool
-                yield function.model_dump(include={"name", "description", "parameters"})
+                yield function.model_dump(include={"name", "description", "parameters", "strict"})
 
     def check(self, choice: str | dict[str, JsonValue] | None) -> None:
         """Raise `ApiError` for a choice that names no tool of these, or makes no sense."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ...core.errors import DependencyFailed
 from ...core.ops import Think
 from ...core.record import StepRecord
-from ...core.result import Failure
+from ...core.result import Failure, Token
 from ...core.tools.calls import OPEN
 from ...core.tools.context import Question
 from ...core.values import as_text
@@ -274,15 +274,21 @@ def tokens_of(answer: Answer) -> list[dict[str, Any]]:
     def of(text: str, logprob: float) -> dict[str, Any]:
         return {"token": text, "logprob": logprob, "bytes": list(text.encode("utf-8", "replace"))}
 
-    spelled = "".join(token.text for token in answer.tokens)
-    text = answer.message.text
-    same = "\ufffd" in spelled or spelled.strip() == text.strip()  # half a character is no text
-    if text and not (answer.tokens and same):
+    if answer.message.text and not _spell(answer.tokens, answer.message.text):
         raise unsupported("logprobs", "the answer is not the text of one model call whose tokens are known: ask a "
                           "planner such as plait/single over a worker that tells them, or leave them out")  # fmt: skip
     return [
         {**of(token.text, token.logprob), "top_logprobs": [of(*top) for top in token.top]} for token in answer.tokens
     ]
+
+
+def _spell(tokens: Sequence[Token], text: str) -> bool:
+    """Whether a text is that of these tokens. A stop text may have cut it within the last of them."""
+    spelled = "".join(token.text for token in tokens)
+    if not tokens or "\ufffd" in spelled:  # half a character is no text
+        return bool(tokens)
+    before = len(spelled) - len(tokens[-1].text)
+    return spelled.strip() == text.strip() or (spelled.startswith(text) and before < len(text))
 
 
 def _answering(handle: Handle) -> str:

@@ -79,6 +79,31 @@ async def test_an_upstream_is_told_a_function_and_holds_it_to_the_expression(ser
         assert 'start: "a"' in fake.asked()[-1]["tools"][0]["function"]["description"]
 
 
+async def test_an_upstream_is_told_a_function_as_the_client_describes_it(serve: Any) -> None:
+    bare = {"name": "bare", "parameters": {"type": "object", "properties": {}}}
+    read = {**READ, "description": "Read.", "strict": True}
+    tools: Any = [{"type": "function", "function": function} for function in (read, bare)]
+    async with FakeServer() as fake, serve(workers=[Http(fake.url)]) as served:
+        client = served.client()
+        await client.chat.completions.create(model="fake-model", messages=ASK, tools=tools)
+        assert fake.asked()[-1]["tools"] == tools
+        flat = [{"type": "function", **tool["function"]} for tool in tools]
+        await client.responses.create(model="fake-model", input="go", tools=flat)
+        assert fake.asked()[-1]["tools"] == tools
+
+
+async def test_parts_of_text_are_a_line_each(serve: Any) -> None:
+    parts = ["one", "two"]
+    async with FakeServer() as fake, serve(workers=[Http(fake.url)]) as served:
+        client = served.client()
+        talk: Any = [{"role": "user", "content": [{"type": "text", "text": part} for part in parts]}]
+        await client.chat.completions.create(model="fake-model", messages=talk)
+        assert fake.asked()[-1]["messages"] == [{"role": "user", "content": "one\ntwo"}]
+        given: Any = [{"role": "user", "content": [{"type": "input_text", "text": part} for part in parts]}]
+        await client.responses.create(model="fake-model", input=given)
+        assert fake.asked()[-1]["messages"] == [{"role": "user", "content": "one\ntwo"}]
+
+
 @pytest.mark.parametrize("mode", ["auto", "required"])
 async def test_only_tools_that_are_allowed_are_offered(serve: Any, mode: str) -> None:
     named: Any = [{"type": "function", "function": {"name": "read"}}]

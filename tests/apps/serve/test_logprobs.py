@@ -79,6 +79,17 @@ async def test_the_chosen_one_of_a_vote_tells_its_own(serve: Serve, kind: str) -
         assert [each.token.strip() for each in said.choices[0].logprobs.content] == WORDS
 
 
+@both
+async def test_a_stop_text_that_begins_within_a_token_takes_no_token_away(serve: Serve, kind: str) -> None:
+    async with told(serve, kind) as served:
+        said = await served.client().chat.completions.create(
+            model="plait/single", messages=MESSAGES, logprobs=True, stop=["mma"]
+        )
+        (choice,) = said.choices
+        assert choice.message.content == " alpha beta ga"
+        assert [each.token for each in choice.logprobs.content] == [" alpha", " beta", " gamma"]
+
+
 async def test_what_cannot_be_told_is_refused_in_words(serve: Serve) -> None:
     import openai
 

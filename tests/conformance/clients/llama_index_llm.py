@@ -21,7 +21,7 @@ class City(BaseModel):
 
 
 def of(base, model, **options):
-    given = {"is_chat_model": True, "is_function_calling_model": True, "max_retries": 0, **options}
+    given = {"is_chat_model": True, "is_function_calling_model": True, "max_retries": 0, "temperature": 0, **options}
     return OpenAILike(model=model, api_base=base, api_key="none", **given)
 
 

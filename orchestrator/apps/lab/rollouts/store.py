@@ -133,6 +133,9 @@ class SkipCounts:
 class RolloutReader:
     """Takes rollouts from a file, in the order in which they were written, from the one after `taken` on.
 
+    Rollouts of one prompt (`Record.group`) may stand apart in the file and come with different calls. Who trains on
+    groups collects them before `weighed`; a `Feed` does that by itself.
+
     Args:
         path: the file; it may be growing.
         taken: how many whole rollouts were taken before, those left out included.
