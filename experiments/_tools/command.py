@@ -5,6 +5,7 @@ Decides which options all of them have. It does not know what an experiment asks
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from plait.runtime.client.config import Config
 from .kept import EXPERIMENTS, Kept, kept_in, pack, put_page
 from .machine import usable_cores
 
-__all__ = ["Given", "command", "command_of"]
+__all__ = ["Given", "command", "command_of", "given_of", "page_options"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +132,15 @@ def command_of(study: str, config: Config, problems: int) -> str:
     seed = f" --seed {config.seed}" if config.seed else ""
     engine = " --worker engine" if config.worker == "engine" else ""
     return f"python -m experiments {study} --problems {problems}{seed}{engine}"
+
+
+def page_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the options of an experiment that reads its own: where its page goes, and `--report`."""
+    folder = Path("build/experiments") / name
+    parser.add_argument("--out", type=Path, default=folder, metavar="DIR", help="folder of the page and its rows")
+    parser.add_argument("--report", action="store_true", help="run nothing: write the page from what is there")
+
+
+def given_of(options: argparse.Namespace, name: str) -> Given:
+    """Return what those options came to."""
+    return Given(options.out, options.out / "records", report=options.report, name=name)

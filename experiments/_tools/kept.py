@@ -8,15 +8,15 @@ from __future__ import annotations
 import gzip
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import plait
 
 from .machine import machine
 
-__all__ = ["EXPERIMENTS", "Kept", "kept_in", "lines_of", "pack", "put_page"]
+__all__ = ["EXPERIMENTS", "Kept", "add_row", "kept_in", "lines_of", "pack", "put_page"]
 
 EXPERIMENTS = Path(__file__).resolve().parents[1]
 _MADE = "made_on"
@@ -45,6 +45,13 @@ def kept_in(rows: Path, packed: Path) -> Kept:
 def lines_of(rows: Path) -> list[str]:
     """Return the lines of a file that is being written: none if it is not there, and none that was cut off."""
     return rows.read_text(encoding="utf-8").split("\n")[:-1] if rows.is_file() else []
+
+
+def add_row(kept: Path, row: Mapping[str, Any]) -> None:
+    """Write a row behind those that are there."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with kept.open("a", encoding="utf-8") as out:
+        out.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 def pack(kept: Kept, to: Path) -> None:

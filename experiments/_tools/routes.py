@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from plait.apps.lab.route.fit import RouteReport, RouteRow, compare, fit, follow, key_of
+from plait.apps.lab.route.fit import RouteOutcome, RouteReport, RouteRow, compare, fit, follow, key_of
+from plait.apps.lab.route.rows import Routed, followed, table_of
 from plait.core.routing import Ranking
 
 from .base import Findings, Table
 from .plots import Series, lines
-from .statistics import Estimate, difference, saving
+from .statistics import Estimate, difference, mean, ratio, saving, share
 
-__all__ = ["GOAL", "LOSE", "choices"]
+__all__ = ["GOAL", "LOSE", "choices", "part_reached", "share_of", "ways_of"]
 
 LOSE = 0.01
 GOAL = 0.6
 """Of the oracle's saving."""
+RANDOM, IN_TURN, HINDSIGHT, ROUTE, ORACLE, BEST = "at random", "in turn", "in hindsight", "route", "oracle", "best"
+"""Ways to choose; the tiers stand beside them by their own names."""
+Ways = Mapping[str, Sequence[RouteOutcome]]
+"""What each way came to, problem by problem, in one order."""
 
 
 def choices(found: Findings, name: str, words: str, rows: Sequence[RouteRow], checked: bool) -> None:
@@ -33,13 +38,13 @@ def choices(found: Findings, name: str, words: str, rows: Sequence[RouteRow], ch
     dear = {row.text: row for row in rows if key_of(row.planner) == said.best}
     right = difference([routed[text][0].right for text in texts], [dear[text].right for text in texts])
     saved = saving([routed[text][0].tokens for text in texts], [dear[text].tokens for text in texts])
-    last = dict.fromkeys(said.tiers, 0.0)
-    for _, ends in routed.values():
-        for key, chance in ends.items():
-            last[key] += chance / len(routed)
+    ends = {key: share_of([routed[text][1].get(key, 0.0) for text in texts]) for key in said.tiers}
+    last = {key: each.value for key, each in ends.items()}
     threads = sum(chance for key, chance in last.items() if key.startswith("threads"))
+    ways = ways_of(rows, routed, said, last)
+    reached = {way: part_reached(each, ways) for way, each in ways.items()}
     check = "wrong answers are noticed" if checked else "nothing is checked"
-    lines_ = _lines(said, right, saved, last)
+    lines_ = _lines(said, ways, reached, ends, right.points(), saved.percent())
     few = ", or one problem if that is more," if len(texts) * LOSE < len(halves) else ""
     note = (
         f"*Change* and *saved*: against always the tier that is right most often. The route may cost "
@@ -48,7 +53,7 @@ def choices(found: Findings, name: str, words: str, rows: Sequence[RouteRow], ch
         "route ends in it. *In turn*: all tiers, cheapest first, until one is right. *In hindsight*: of the orders "
         "that are the same for all problems and right as often as the best tier, the cheapest, chosen on these very "
         "problems; a route saves more than that only where a problem's text tells how hard it is. *Oracle*: knows the "
-        "cheapest that is right."
+        "cheapest that is right. In brackets: 95 % intervals, bootstrap over problems, routes and orders as they are."
     )
     if any("model=large" in key for key in said.tiers):
         note += " What the larger model does is marked `model=large` here."
@@ -58,44 +63,88 @@ def choices(found: Findings, name: str, words: str, rows: Sequence[RouteRow], ch
     found.figures[key] = {
         "route": said.route, "random": said.random, "in_turn": said.cascade, "oracle": said.oracle, "best": said.best,
         "tiers": dict(said.tiers), "saved_of_oracle": said.saved, "in_turn_of_oracle": said.saved_by_cascade,
-        "change": right, "saved": saved, "ends": last, "prices": [route.price for route in routes],
+        "reached": {way: each for way, each in reached.items() if each is not None},
+        "change": right, "saved": saved, "ends": ends, "prices": [route.price for route in routes],
         "elasticity": said.elasticity if said.elasticity is not None else "none",
     }  # fmt: skip
-    reached = "reached" if said.saved >= GOAL and right.value >= -LOSE - 1e-9 else "not reached"
+    met = "reached" if said.saved >= GOAL and right.value >= -LOSE - 1e-9 else "not reached"
     found.claims.append(
-        f"Choosing among {len(said.tiers)} tiers of {words} where {check}: the route saves {100 * said.saved:.0f} % of "
-        f"what the oracle would (the goal of {100 * GOAL:.0f} % at a point at most is {reached}), {right.points()} "
+        f"Choosing among {len(said.tiers)} tiers of {words} where {check}: the route saves {_percent(reached[ROUTE])} "
+        f"of what the oracle would (the goal of {100 * GOAL:.0f} % at a point at most is {met}), {right.points()} "
         f"against always `{said.best}`, {saved.percent()} fewer tokens; {100 * threads:.0f} % of the problems end in "
-        f"threads. The best order in hindsight, the same for all problems, saves {_part(said)} of it."
+        f"threads. The best order in hindsight, the same for all problems, saves {_percent(reached[HINDSIGHT])} of it."
     )
     if checked:
         points = [(each.tokens, _exactly(each.right), key) for key, each in said.tiers.items()]
-        ways = {"route": said.route, "oracle": said.oracle, "in turn": said.cascade, "at random": said.random}
+        drawn = {"route": said.route, "oracle": said.oracle, "in turn": said.cascade, "at random": said.random}
         series = [Series("always", points, joined=False)]
-        series += [Series(way, [(each.tokens, _exactly(each.right), "")], joined=False) for way, each in ways.items()]
+        series += [Series(way, [(each.tokens, _exactly(each.right), "")], joined=False) for way, each in drawn.items()]
         caption = f"Solved against tokens, {words}, {check}"
         found.plots.append((f"effort-{name}", caption, lines(series, "tokens a problem", "solved", caption)))
 
 
-def _part(said: RouteReport) -> str:
-    """Return the share of the oracle's saving that the best order in hindsight reaches."""
-    whole = said.tiers[said.best].tokens - said.oracle.tokens
-    return f"{100 * (said.tiers[said.best].tokens - said.ordered.tokens) / whole:.0f} %" if whole > 0 else ""
+def ways_of(rows: Sequence[RouteRow], routed: Routed, said: RouteReport, mix: Mapping[str, float]) -> Ways:
+    """Return what each choice came to, problem by problem."""
+    table, order = table_of([row for row in rows if row.text in routed]), list(said.tiers)
+
+    def at_random(outcomes: Mapping[str, RouteOutcome]) -> RouteOutcome:
+        return RouteOutcome(*(sum(mix[key] * outcomes[key][at] for key in order) for at in (0, 1)))
+
+    def wise(outcomes: Mapping[str, RouteOutcome]) -> RouteOutcome:
+        some = [outcomes[key] for key in order if outcomes[key].right >= 0.5] or list(outcomes.values())
+        return min(some, key=lambda each: each.tokens)
+
+    return {
+        **{key: [table[text][key] for text in routed] for key in order},
+        RANDOM: [at_random(table[text]) for text in routed],
+        IN_TURN: [followed(table[text], order)[0] for text in routed],
+        HINDSIGHT: [followed(table[text], said.hindsight)[0] for text in routed],
+        ROUTE: [routed[text][0] for text in routed],
+        ORACLE: [wise(table[text]) for text in routed],
+        BEST: [table[text][said.best] for text in routed],
+    }
+
+
+def part_reached(way: Sequence[RouteOutcome], ways: Ways) -> Estimate | None:
+    """Return the share of the oracle's saving that a way reaches; `None` where there is nothing to save."""
+    best, wise = ([each.tokens for each in ways[name]] for name in (BEST, ORACLE))
+    if sum(best) <= sum(wise):
+        return None
+    mine = [whole - each.tokens for whole, each in zip(best, way, strict=True)]
+    return ratio(mine, [whole - least for whole, least in zip(best, wise, strict=True)])
+
+
+def _percent(found: Estimate | None) -> str:
+    return "" if found is None else f"{100 * found.value:.0f} % ({100 * found.low:.0f} to {100 * found.high:.0f})"
 
 
 def _exactly(value: float) -> Estimate:
     return Estimate(value, value, value)
 
 
-def _lines(said: RouteReport, right: Estimate, saved: Estimate, last: dict[str, float]) -> list[list[str]]:
-    def line(name: str, outcome: tuple[float, float], reached: str = "", *more: str) -> list[str]:
-        return [name, f"{100 * outcome[0]:.1f} %", f"{outcome[1]:.0f}", reached, *more, *[""] * (3 - len(more))]
+def share_of(values: Sequence[float]) -> Estimate:
+    """Return the mean of chances; where all are zeros and ones, of these."""
+    return (share if set(values) <= {0.0, 1.0} else mean)(values)
+
+
+def _lines(
+    said: RouteReport,
+    ways: Ways,
+    reached: Mapping[str, Estimate | None],
+    ends: Mapping[str, Estimate],
+    right: str,
+    saved: str,
+) -> list[list[str]]:
+    def line(name: str, way: str, part: str = "", *more: str) -> list[str]:
+        solved, tokens = share_of([each.right for each in ways[way]]), mean([each.tokens for each in ways[way]])
+        return [name, solved.percent(), tokens.number(), part, *more, *[""] * (3 - len(more))]
 
     return [
-        *(line(f"always `{key}`", each, "", "", "", f"{100 * last[key]:.0f} %") for key, each in said.tiers.items()),
-        line("at random, same mix", said.random),
-        line("in turn", said.cascade, f"{100 * said.saved_by_cascade:.0f} %"),
-        line(f"in hindsight: {', then '.join(f'`{key}`' for key in said.hindsight)}", said.ordered, _part(said)),
-        line("**route**", said.route, f"**{100 * said.saved:.0f} %**", right.points(), saved.percent()),
-        line("oracle", said.oracle, "100 %"),
-    ]
+        *(line(f"always `{key}`", key, "", "", "", _percent(ends[key])) for key in said.tiers),
+        line("at random, same mix", RANDOM, _percent(reached[RANDOM])),
+        line("in turn", IN_TURN, _percent(reached[IN_TURN])),
+        line(f"in hindsight: {', then '.join(f'`{key}`' for key in said.hindsight)}", HINDSIGHT,
+             _percent(reached[HINDSIGHT])),
+        line("**route**", ROUTE, f"**{_percent(reached[ROUTE])}**", right, saved),
+        line("oracle", ORACLE, "100 %"),
+    ]  # fmt: skip

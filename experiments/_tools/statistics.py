@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 
 from plait.apps.common.intervals import paired, wilson
 
-__all__ = ["Estimate", "Values", "difference", "mean", "pass_at", "saving", "share", "smallest_difference"]
+__all__ = [
+    "Estimate", "Values", "difference", "mean", "pass_at", "ratio", "saving", "share", "share_text",
+    "smallest_difference",
+]  # fmt: skip
 
 Values = Sequence[float] | NDArray[np.float64]
 RESAMPLES = 2000
@@ -59,6 +62,17 @@ def share(hits: Values, seed: int = 0) -> Estimate:
     return Estimate(found.value, *wilson(int(array.sum()), array.size))
 
 
+def share_text(hits: int, of: int, digits: int = 0) -> str:
+    """Return a share with its 95 % score interval (Wilson, 1927), as `79% (60–91)`; `digits` behind the point.
+
+    >>> share_text(19, 24)
+    '79% (60–91)'
+    """
+    low, high = wilson(hits, of)
+    fewer = max(0, digits - 1)
+    return f"{hits / max(1, of):.{digits}%} ({100 * low:.{fewer}f}–{100 * high:.{fewer}f})"
+
+
 def difference(first: Values, second: Values, seed: int = 0) -> Estimate:
     """Return the mean of `first - second`, paired by problem, with its interval.
 
@@ -76,16 +90,23 @@ def saving(used: Values, whole: Values, seed: int = 0) -> Estimate:
     It is a ratio of sums, 1 - sum(used) / sum(whole), and not a mean of ratios: what is saved on long problems counts
     for more. Raises `ValueError` for series of different lengths.
     """
-    a, b = np.asarray(used, dtype=np.float64), np.asarray(whole, dtype=np.float64)
+    left = ratio(used, whole, seed)
+    return Estimate(1.0 - left.value, 1.0 - left.high, 1.0 - left.low)
+
+
+def ratio(top: Values, bottom: Values, seed: int = 0) -> Estimate:
+    """Return sum(top) / sum(bottom), paired by problem, with its interval; nan without problems, or over nothing.
+    Raises `ValueError` for series of different lengths."""
+    a, b = np.asarray(top, dtype=np.float64), np.asarray(bottom, dtype=np.float64)
     if a.shape != b.shape:
         raise ValueError(f"{a.size} and {b.size} values cannot be paired")
     if a.size == 0 or b.sum() == 0.0:
         return Estimate(math.nan, math.nan, math.nan)
     rng = np.random.default_rng(seed)
     picks = [rng.integers(0, a.size, a.size) for _ in range(RESAMPLES)]
-    drawn = np.array([1.0 - a[pick].sum() / b[pick].sum() for pick in picks])
+    drawn = np.array([a[pick].sum() / b[pick].sum() for pick in picks if b[pick].sum() != 0.0])
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Estimate(float(1.0 - a.sum() / b.sum()), float(low), float(high))
+    return Estimate(float(a.sum() / b.sum()), float(low), float(high))
 
 
 def smallest_difference(n: int, share: float) -> float:

@@ -2,7 +2,7 @@
 
 The calibrated simulator against the engine: held-out runs of the bundled model, twenty configurations.
 
-    python -m experiments calibration --folder FOLDER [--minutes 9] [--report] [--seconds] [--fit NAME]
+    python -m experiments calibration [--folder FOLDER] [--minutes 9] [--report] [--seconds] [--fit NAME]
 
 A profile is fitted to single answers, 1 to 48 at a time, every other lot of them streamed. Held out are puzzles by
 votes of 2 and of 8, with short prompts and with long ones, and by threads, on engines of 8 and of 64 slots, 3 and 8
@@ -29,7 +29,7 @@ import os
 import random
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
@@ -43,6 +43,7 @@ from plait.apps.common.problems import draw
 from plait.apps.lab.calibrate import compared
 from plait.core import Plan, Plugin, Request, Text, Think
 from plait.core.interfaces import Brief, Planner
+from plait.core.messages import counted
 from plait.core.prompt import Prompt
 from plait.planners.threads.threads import Threads
 from plait.planners.votes.sample import Sample
@@ -51,7 +52,9 @@ from plait.runtime.client.config import Config
 from plait.runtime.plugins.loader import Plugins
 from plait.runtime.simulation.calibrate import Clock, RecordedAttempt, fit, recorded
 
+from .._tools.command import given_of, page_options
 from .._tools.core_time import EVERY, CoreTime, Yardstick
+from .._tools.kept import add_row
 
 SLOTS, TOGETHER, PUZZLES = (8, 64), (3, 8), 12
 KINDS = {
@@ -147,16 +150,16 @@ async def measured(folder: Path, piece: Piece) -> None:
     (folder / f"{piece.name}.json").write_text(json.dumps(said))
 
 
-def report(folder: Path, seconds: bool, fitted: Sequence[str]) -> None:
-    """Fit to single answers and the configurations `fitted`, simulate the others, and print the table, in seconds of
-    the core or of the clock."""
+def rows_of(folder: Path, seconds: bool, fitted: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Fit to single answers and the configurations `fitted`, simulate the others, and yield a row of what was fitted
+    and one for each round of a configuration, in seconds of the core or of the clock."""
     pieces = [(path, json.loads(path.read_text())) for path in sorted(folder.glob("round-*.json"))]
     clocks: list[Clock] = [lambda at: at] * len(pieces)
+    full = float(np.quantile([loop for _, said in pieces for _, loop, *_ in said["loops"]], 0.1))
+    made = [CoreTime(said["loops"], full) for _, said in pieces]
     if not seconds:
-        full = float(np.quantile([loop for _, said in pieces for _, loop, *_ in said["loops"]], 0.1))
-        clocks = made = [CoreTime(said["loops"], full) for _, said in pieces]
-        speeds = np.concatenate([each.speeds for each in made])
-        print(f"speed of the core: {np.quantile(speeds, 0.05):.2f} to 1.00, mean {speeds.mean():.2f}")
+        clocks = made
+    speeds = np.concatenate([each.speeds for each in made])
     attempts: list[RecordedAttempt] = []
     for at, (path, said) in enumerate(pieces):
         for what, runs, _ in said["runs"]:
@@ -164,58 +167,97 @@ def report(folder: Path, seconds: bool, fitted: Sequence[str]) -> None:
             seen = recorded(path.with_suffix(".jsonl"), set(runs), clocks[at])[0] if known else ()
             attempts += [replace(each, worker=f"{at} {runs[0]}") for each in seen]
     profile = fit(attempts, model="countdown")
-    print(profile.model_dump_json(exclude={"lengths"}))
-    rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    cores: dict[str, list[float]] = defaultdict(list)
+    yield {"profile": profile.model_dump(exclude={"lengths", "machine"}), "fitted": list(fitted), "seconds": seconds,
+           "slowest": float(np.quantile(speeds, 0.05)), "speed": float(speeds.mean()),
+           "load": median(said["load"] for _, said in pieces)}  # fmt: skip
     for clock, (path, said) in zip(clocks, pieces, strict=True):
         for what, runs, had in said["runs"]:
-            cores[what].append(had)
             if what and not any(each in what for each in fitted):
-                rows[what].append(compared(path.with_suffix(".jsonl"), profile, set(runs), clock=clock))
-    alone = cores.pop("")
-    print(f"cores that single answers had: {min(alone):.2f} to {max(alone):.2f}, median {median(alone):.2f}")
-    _table(rows, cores)
-    print(f"load after each piece: {', '.join(format(said['load'], '.1f') for _, said in pieces)}")
+                told = compared(path.with_suffix(".jsonl"), profile, set(runs), clock=clock)
+                yield {"what": what, "piece": path.stem, "cores": had, **told}
 
 
-def _table(rows: dict[str, list[dict[str, Any]]], cores: dict[str, list[float]]) -> None:
-    print("| configuration | makespan, simulated | error | p99, simulated | error | cores |\n|---|---|---|---|---|---|")
+ABOUT = """# The calibrated simulator against the engine
+
+`python -m experiments calibration{fit}{clock}`
+
+A profile is fitted to recorded runs of the bundled model, and other runs are simulated by it: their lengths and values
+are taken as they were, the time is the simulator's. Times are seconds of {unit}; the core had between {slowest:.0%} and
+all of its speed, {speed:.0%} in the mean. Fitted to single answers{fitted}; all that stands here was held out.
+{rounds} of each configuration, {puzzles} puzzles each: means, and the lowest and highest round where there are several.
+Threads that ran or waited for a core: {load:.0f}.
+
+| configuration | makespan, simulated | error | p99, simulated | error | cores |
+|---|---|---|---|---|---|"""
+
+
+def page_of(lines: Sequence[str]) -> str:
+    """Return the page as Markdown, made of the rows."""
+    first, *found = [json.loads(line) for line in lines]
+    rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in found:
+        rows[row["what"]].append(row)
+    fitted = first["fitted"]
+    about: dict[str, Any] = {name: first[name] for name in ("slowest", "speed", "load")}
+    about |= {"fit": "".join(f' --fit "{each}"' for each in fitted), "clock": " --seconds" if first["seconds"] else ""}
+    about |= {"fitted": "".join(f" and to {each}" for each in fitted), "puzzles": PUZZLES}
+    about["unit"] = "the clock" if first["seconds"] else "the core at its full speed that no other process had"
+    about["rounds"] = counted(min(map(len, rows.values())), "round")
+    return "\n".join([ABOUT.format(**about), *_table(rows), ""])
+
+
+def _table(rows: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
     names = "makespan_seconds", "simulated_makespan_seconds", "p99_seconds", "simulated_p99_seconds"
     figures: list[tuple[float, ...]] = []
     for what, found in sorted(rows.items()):
         figures.append(tuple(fmean(each[name] for each in found) for name in names))
         span, ours, p99, our_p99 = figures[-1]
-        print(
-            f"| {what} | {span:.2f} s, {ours:.2f} s | {ours / span - 1:+.1%} | {p99:.2f} s, {our_p99:.2f} s | "
-            f"{our_p99 / p99 - 1:+.1%} | {fmean(cores[what]):.2f} |"
+        off = [[each[b] / each[a] - 1 for each in found] for a, b in (names[:2], names[2:])]
+        errors = [
+            f"{ratio - 1:+.1%}" + (f" ({min(each):+.1%} to {max(each):+.1%})" if len(each) > 1 else "")
+            for ratio, each in zip((ours / span, our_p99 / p99), off, strict=True)
+        ]
+        yield (
+            f"| {what} | {span:.2f} s, {ours:.2f} s | {errors[0]} | {p99:.2f} s, {our_p99:.2f} s | {errors[1]} | "
+            f"{fmean(each['cores'] for each in found):.2f} |"
         )
     makespan = fmean(abs(ours / span - 1) for span, ours, _, _ in figures)
     p99 = fmean(abs(ours / real - 1) for _, _, real, ours in figures)
     tau: Any = kendalltau([each[0] for each in figures], [each[1] for each in figures])
-    rounds = min(map(len, rows.values()))
-    print(
-        f"{len(figures)} configurations, {rounds} or more rounds each: mean error of the makespan {makespan:.1%} "
-        f"(goal 10 %), of the p99 {p99:.1%} (20 %), Kendall's τ {tau.statistic:.2f} (.80)"
+    yield ""
+    yield (
+        f"{len(figures)} configurations: mean error of the makespan {makespan:.1%} (goal 10 %), of the p99 {p99:.1%} "
+        f"(20 %), Kendall's τ {tau.statistic:.2f} (.80)."
     )
 
 
 def main() -> None:
-    """Do what fits into the minutes, then say how far it is."""
+    """Do what fits into the minutes, then write the page and print it."""
     parser = argparse.ArgumentParser(prog="python -m experiments calibration", description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("build/calibration"), help="keep the pieces here")
     parser.add_argument("--minutes", type=float, default=9.0, help="begin no piece that would probably end later")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--report", action="store_true", help="only fit and simulate what there is")
     parser.add_argument("--seconds", action="store_true", help="report in seconds of the clock, not of the core")
     parser.add_argument("--fit", action="append", default=[], metavar="NAME", help="fit to these configurations too")
     parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="stay on this core")
+    page_options(parser, "calibration")
     options = parser.parse_args()
+    given = given_of(options, "calibration")
+    kept = given.records / "calibration.jsonl"
+    if not given.report:
+        _work(options)
+        kept.unlink(missing_ok=True)
+        for row in rows_of(options.folder, options.seconds, options.fit):
+            add_row(kept, row)
+    found = given.rows(kept)
+    print(given.write(page_of(found.lines), found))
+
+
+def _work(options: argparse.Namespace) -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     began, longest = time.perf_counter(), 0.0
-    if not options.report:
-        os.sched_setaffinity(0, {options.core})
-    pieces = [Piece(number, slots) for number in range(options.rounds) for slots in SLOTS]
-    for piece in [] if options.report else pieces:
+    os.sched_setaffinity(0, {options.core})
+    for piece in [Piece(number, slots) for number in range(options.rounds) for slots in SLOTS]:
         if (options.folder / f"{piece.name}.json").exists():
             continue
         now = time.perf_counter()
@@ -224,4 +266,3 @@ def main() -> None:
         asyncio.run(measured(options.folder, piece))
         longest = max(longest, time.perf_counter() - now)
         print(f"{piece.name}: {time.perf_counter() - now:.0f} s", flush=True)
-    report(options.folder, options.seconds, options.fit)

@@ -21,6 +21,8 @@ from plait.tasks.plain import Plain
 from plait.tasks.reasoning_gym import ReasoningGym
 from plait.workers.tools.environments.bfcl import graded
 
+from .._tools.statistics import share_text
+
 __all__ = ["OTHERS", "lm_eval_math"]
 
 Rows = list[list[str]]
@@ -32,7 +34,7 @@ def _row(name: str, said: list[tuple[bool, bool]]) -> list[str]:
     """`said`: what is true, and what was found, of each answer."""
     agree = sum(truth == found for truth, found in said)
     missed, wrong = sum(t and not f for t, f in said), sum(f and not t for t, f in said)
-    return [name, str(len(said)), f"{agree / max(1, len(said)):.2%}", str(missed), str(wrong)]
+    return [name, str(len(said)), share_text(agree, len(said), 2), str(missed), str(wrong)]
 
 
 def _installed(name: str) -> bool:

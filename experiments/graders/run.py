@@ -21,6 +21,7 @@ from plait.tasks.plain import Plain
 from .._tools.base import Table
 from .._tools.machine import machine
 from .._tools.page import contents, put
+from .._tools.statistics import share_text
 from .by_others import OTHERS, lm_eval_math
 from .by_task import TASKS
 from .pairs import KINDS, AnswerPair, pairs
@@ -42,7 +43,7 @@ ABOUT = (
     "two ways to write one value; the others differ, near misses first. A mode that is not for a kind of answer "
     "takes equal ones for different, which costs recall and verifies nothing wrong. math-verify, which may take "
     "a tenth of a second for a pair, grades the first 300 of each kind. lm-eval's equality of MATH answers, one of "
-    "texts, is asked about each pair as it stands, without its extraction.\n\n"
+    "texts, is asked about each pair as it stands, without its extraction. In brackets: 95 % intervals (Wilson).\n\n"
     "The modes were mended with what these pairs found: before, percentages agreed in 54 %, choices in 89 %, "
     "JSON values in 54 %, fractions in 96 %, and of whole texts in 82 %, with 195 of 1,000 wrong ones verified "
     "(an answer stated behind a box that was given up). So read the first table as that of a regression test, "
@@ -70,7 +71,7 @@ class Agreement(NamedTuple):
     def shown(self) -> str:
         """Return the share, and how many wrong answers were verified."""
         wrong = f", **{len(self.verified)} wrong verified**" if self.verified else ""
-        return f"{self.share:.2%}{wrong}"
+        return f"{share_text(round(self.share * self.pairs), self.pairs, 2)}{wrong}"
 
     def figures(self) -> dict[str, Any]:
         """Return it for the data, with some of the pairs that it fails on."""
@@ -188,7 +189,7 @@ def _page(
         tables=[
             Table("By kind of answer", ["kind", "mode for it", *names], rows),
             Table("By task", ["task", "answers", "agree", "wrong verified"],
-                  [[name, str(n), f"{agree / n:.2%}", str(bad)] for name, (n, agree, bad) in tasks.items()],
+                  [[name, str(n), share_text(agree, n, 2), str(bad)] for name, (n, agree, bad) in tasks.items()],
                   "Answers of tasks that verify them, against a computation of the same made here."),
             Table("Beside other harnesses", ["who", "answers", "agree", "right missed", "wrong verified"], others,
                   "The truth is the harness's own verdict; of texts as of gsm8k it is known from their making. A "
@@ -198,7 +199,8 @@ def _page(
                   "the spelling 13.0 for 13 were left out. What the first table says of our modes and of math-verify "
                   "is of an earlier run of the same command; lm-eval's column and this table were made later."),
             Table("Cases of math-verify's own tests", ["grader", "agree", "equal missed", "different verified"],
-                  [[name, f"{each.share:.2%}", str(len(each.missed)), str(len(each.verified))]
+                  [[name, share_text(round(each.share * each.pairs), each.pairs, 2), str(len(each.missed)),
+                    str(len(each.verified))]
                    for name, each in public.items()],
                   "Facts of its tests (`data/math_verify_cases.json`, Apache-2.0 and MIT). They are what that library "
                   "was made to agree with."),

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from plait import AsyncOrchestrator, Call, Config, Join, Plan, Step, tool
 
+from .._tools.command import given_of, page_options
 from .._tools.measure import Contender, Rounds, Row, interleave
 from .._tools.rows import show
 from . import libraries
@@ -135,14 +136,22 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memory", type=int, metavar="STEPS", help="time and memory of a fan of so many")
+    page_options(parser, "overhead")
     options = parser.parse_args()
     if options.memory is not None:
         time_a_step, memory = measured_in(HERE, "fan", options.memory)
         sys.stdout.write(f"fan of {options.memory:,}: {time_a_step:.1f} µs/step, {memory:,.0f} MiB\n")
         return
     if options.libraries is not None:
-        rows = asyncio.run(libraries.compare(options.libraries, options.rounds))
-    elif options.against is not None:
+        given = given_of(options, "overhead")
+        kept = given.records / "libraries.jsonl"
+        if not given.report:
+            kept.unlink(missing_ok=True)
+            asyncio.run(libraries.compare(options.libraries, options.rounds, kept))
+        found = given.rows(kept)
+        sys.stdout.write(given.write(libraries.page_of(found.lines), found))
+        return
+    if options.against is not None:
         rows = asyncio.run(against(options.against.resolve(), PLANS, options.rounds))
     else:
         rows = asyncio.run(run())

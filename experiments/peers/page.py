@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plait.apps.common.intervals import wilson
 from plait.core.messages import counted
 
 from .._tools.contenders import IN_FLIGHT, THREADS, Told
 from .._tools.measure import Spread, spread
+from .._tools.statistics import share_text
 from .compared import goal_of, ratio_of
 
 HEAD = ("contender", "problems/s", "÷ by hand", "solved", "tokens", "late", "requests", "CPU ms", "may not use")
 ABOUT = """# On one server: by hand, other libraries, and plait
 
-All contenders had the same server, prompts, limits, whole answers and {in_flight} puzzles at a time. By hand and
+{first}All contenders had the same server, prompts, limits, whole answers and {in_flight} puzzles at a time. By hand and
 plait had the same means besides: the same seeds, a check of answers, losers given up at once. The other libraries have
 what they offer; the last column says what a row lacks, so its rate is no measure of its code alone. Made by
 
@@ -32,8 +32,9 @@ on {machine}, in {rounds} of {problems} puzzles.
 server) and *requests* are a puzzle's, by the server's own count; *CPU* is the client's. A dash: inside an engine of
 ours, where the server sees nothing.
 """
-ONE = """**One round, so no rate and no ratio has an interval**: settings that do nothing differed by a quarter
-([causes](causes.md)). The ratio is to the faster client by hand, or to the one of the same gate."""
+FIRST = "**One round, so no rate and no ratio has an interval**: it took {minutes:.0f} minutes.\n\n"
+ONE = """Settings that do nothing differ by up to a quarter from one round to the
+next (`python -m experiments defaults`). The ratio is to the faster client by hand, or to the one of the same gate."""
 SEVERAL = """Median (lowest–highest) over rounds. The ratio is to the faster client by hand, or to the one of the same
 gate, round by round."""
 REAL = "The server was vLLM's own, with the bundled model."
@@ -52,8 +53,7 @@ def _cell(told: Sequence[Told], name: str, digits: int) -> str:
 
 def _solved(told: Sequence[Told], problems: int) -> str:
     right, asked = round(sum(each.solved for each in told) * problems), len(told) * problems
-    low, high = wilson(right, asked)
-    return f"{right / asked:.0%} ({100 * low:.0f}–{100 * high:.0f})"
+    return share_text(right, asked)
 
 
 def _ratio(found: Spread, goal: str, rounds: int) -> str:
@@ -70,6 +70,8 @@ def page(data: Mapping[str, Any]) -> str:
     rounds = max(map(len, found.values()))
     about = {"machine": data["machine"], "rounds": counted(rounds, "round"), "problems": problems, "words": words}
     about |= {"server": SCRIPTED if "--scripted" in words else REAL, "read": ONE if rounds == 1 else SEVERAL}
+    rates = [each.rate for told in found.values() for each in told if each.rate == each.rate]
+    about["first"] = FIRST.format(minutes=sum(problems / rate for rate in rates) / 60) if rounds == 1 else ""
     lines = [ABOUT.format(in_flight=IN_FLIGHT, **about)]
     for title, threads in (("Eight samples, the first right one", False), ("Spawned threads", True)):
         lines += [f"## {title}", "", "| " + " | ".join(HEAD) + " |", "|---" * len(HEAD) + "|"]

@@ -130,7 +130,7 @@ def _routes(routes: Sequence[Mapping[str, Any]]) -> list[str]:
         change = mean([float(value) for value, count in row["change"].items() for _ in range(count)])
         recording = names[row["set"]]
         told = [
-            f"{row[way]['right'] * 100:.1f} % at {row[way]['cost']:,.0f}"
+            f"{row[way]['right'] * 100:.1f} % ({_ends(row[way]['interval'])}) at {row[way]['cost']:,.0f}"
             for way in ("best", "route", "random", "oracle")
         ]
         check = "wrong answers are noticed" if row["checked"] else "nothing is checked, the text alone"
@@ -138,13 +138,15 @@ def _routes(routes: Sequence[Mapping[str, Any]]) -> list[str]:
             check += ", a point less than the best arm alone" if row["cheap"] else ", a point less than all in turn"
         if row["read"]:
             check = f"nothing is checked, a first answer may be read (in {row['firsts']} of 5 parts it is)"
+        told.append(f"{row['saved_of_oracle'] * 100:.0f} % ({_ends(row['saved_interval'])})")
         rows.append((f"{recording.task}: {row['tiers']} arms, {row['requests']} questions; {check}", *told,
-                     f"{row['saved_of_oracle'] * 100:.0f} %", change.points()))  # fmt: skip
+                     change.points()))  # fmt: skip
     return [
         "## Routes", "",
         "Each fifth of the questions is routed by numbers fitted to the other four (as `plait learn route` does), "
         f"which may cost {LOSE * 100:.0f} point there. Right answers, and dollars for a million questions; *at random* "
-        "draws an arm as often as the route ends in it. A first answer that is read is paid for, too. Of MMLU no "
+        "draws an arm as often as the route ends in it. In brackets: 95 % intervals, bootstrap over questions. "
+        "A first answer that is read is paid for, too. Of MMLU no "
         "answers were recorded: what costs is the question.", "",
         *_table(("choice among", *("always the best", "route", "at random", "oracle"), "of the oracle's saving",
                  "change"), rows),
@@ -153,6 +155,11 @@ def _routes(routes: Sequence[Mapping[str, Any]]) -> list[str]:
         "InterCode's recordings the check is the grader itself, so that row is a ceiling.", "",
         *CEILING,
     ]  # fmt: skip
+
+
+def _ends(interval: Sequence[float]) -> str:
+    low, high = (100 * each for each in interval)
+    return f"{low:.0f} to {high:.0f}"
 
 
 CEILING = (

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from plait.core.learning import RunOutcome
 from plait.core.ops import Plugin
 from plait.planners.effort.takeover import Takeover
 
+from .._tools.routes import part_reached, share_of, ways_of
 from .._tools.samples import Question
 from .._tools.ways import LOSE, WAYS, voted
 from .page import page_of
@@ -36,6 +38,8 @@ WAYS_TO_ROUTE = ((False, False, False), (False, True, False), (True, False, Fals
 """Whether wrong answers are noticed, whether a first answer is read, and whether all that is right beyond the best arm
 alone may be lost, too."""
 FOLDS = 5
+WAY_NAMES = {"random": "at random"}
+"""Of ways to choose, where the figures have another."""
 ROUNDS = 6
 """Of take-overs that are reported; later ones have under a hundred segments to calibrate on."""
 PRICES = {"gpt-4": 60.0, "gpt-3.5": 2.0, "gpt-4-1106-preview": 24.7, "mistralai/Mixtral-8x7B-Instruct-v0.1": 0.24}
@@ -57,16 +61,22 @@ def collect(clones: Path, data: Path) -> None:
             for way in WAYS:
                 row = {"set": recording.name, "way": way.key, **voted(way, found)}
                 file.write(json.dumps(row, separators=(",", ":")) + "\n")
-    figures = {
-        "routes": [
-            _routed(each.name, arms(each, clones), *way) for each in ARMS for way in WAYS_TO_ROUTE
-            if each.name != "mmlu" or way in WAYS_TO_ROUTE[::2]
-        ],
-        "takeover": [
-            row for each in SETS[3:] for learns in (False, True)
-            for row in promised(each.name, perplexities(each, clones), learns)
-        ],
-    }  # fmt: skip
+    takeover = [
+        row for each in SETS[3:] for learns in (False, True)
+        for row in promised(each.name, perplexities(each, clones), learns)
+    ]  # fmt: skip
+    _write_figures({"routes": routes(clones), "takeover": takeover}, data)
+
+
+def routes(clones: Path) -> list[dict[str, Any]]:
+    """Return what choosing a model for each question comes to, in every way."""
+    return [
+        _routed(each.name, arms(each, clones), *way) for each in ARMS for way in WAYS_TO_ROUTE
+        if each.name != "mmlu" or way in WAYS_TO_ROUTE[::2]
+    ]  # fmt: skip
+
+
+def _write_figures(figures: dict[str, Any], data: Path) -> None:
     (data / "figures.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
@@ -97,14 +107,20 @@ def _routed(
         routed |= follow([row for row in rows if row.text in told], route, checked)
     report = compare(rows, routed)
     best = {row.text: row for row in rows if key_of(row.planner) == report.best}
+    mix = {key: sum(ends.get(key, 0.0) for _, ends in routed.values()) / len(routed) for key in report.tiers}
+    ways = ways_of(rows, routed, report, mix)
+    part = part_reached(ways["route"], ways)
+    shares = {way: share_of([each.right for each in came]) for way, came in ways.items()}
     said = {
-        way: {"right": round(outcome.right, 4), "cost": round(outcome.tokens, 2)}
+        way: {"right": round(outcome.right, 4), "cost": round(outcome.tokens, 2),
+              "interval": [round(each, 4) for each in shares[WAY_NAMES.get(way, way)][1:]]}
         for way, outcome in (("route", report.route), ("random", report.random), ("oracle", report.oracle),
                              ("best", report.tiers[report.best]))
     }  # fmt: skip
     return {
         "set": name, "checked": checked, "read": read, "cheap": cheap, "firsts": firsts, "requests": report.requests,
-        "tiers": len(tiers), "best_tier": report.best, "saved_of_oracle": round(report.saved, 4), **said,
+        "tiers": len(tiers), "best_tier": report.best, "saved_of_oracle": round(report.saved, 4),
+        "saved_interval": [round(each, 4) for each in part[1:]] if part is not None else None, **said,
         "change": Counter(round(routed[text][0].right - best[text].right) for text in texts if text in best),
     }  # fmt: skip
 
@@ -162,9 +178,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments public_traces", description=__doc__)
     parser.add_argument("--clones", type=Path, metavar="FOLDER", help="where the repositories are cloned")
     parser.add_argument("--out", type=Path, default=HERE, metavar="DIR", help="folder of page and data")
+    parser.add_argument("--only", choices=("routes",), help="work out this part anew, and leave the rest as it is")
     given = parser.parse_args()
-    if given.clones is not None:
+    if given.clones is not None and given.only is None:
         collect(given.clones, given.out / "data")
+    elif given.clones is not None:
+        figures = json.loads((HERE / "data" / "figures.json").read_text(encoding="utf-8"))
+        shutil.copytree(HERE / "data", given.out / "data", dirs_exist_ok=True)
+        _write_figures(figures | {"routes": routes(given.clones)}, given.out / "data")
     page = page_of(*read(given.out / "data" if (given.out / "data").is_dir() else HERE / "data"))
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "README.md").write_text(page, encoding="utf-8")

@@ -103,17 +103,20 @@ def _again(shown: Sequence[Mapping[str, Any]], grade: Grader) -> list[str]:
     count = min(Counter(row["family"] for row in shown).values(), default=1)
     return [
         *lines, "",
-        "The 64 samples of a problem in four draws of 16; the two gains are paired by problem. **All problems "
-        "were asked "
-        "with the same 64 seeds**, so a draw is lucky or not for many problems at once: the draws differ by more "
-        "than the "
-        "intervals over problems say, and those are too narrow where k is small. New runs have seeds by the "
-        "problem. From "
-        f"5 % right, {count} problems show a difference of {100 * smallest_difference(count, 0.05):.0f} points or more "
-        "in four cases of five (McNemar's test at 5 %, answers independent): that votes gain nowhere means no "
-        "more than "
-        "that.",
+        "The 64 samples of a problem in four draws of 16; the two gains are paired by problem. "
+        + (_OWN_SEEDS if all("seed" in row for row in shown) else _SAME_SEEDS)
+        + f" From 5 % right, {count} problems show a difference of {100 * smallest_difference(count, 0.05):.0f} points "
+        "or more in four cases of five (McNemar's test at 5 %, answers independent): that votes gain nowhere means no "
+        "more than that.",
     ]  # fmt: skip
+
+
+_OWN_SEEDS = "Each problem has 64 seeds of its own, so the four draws are four runs with other seeds."
+_SAME_SEEDS = (
+    "**All problems were asked with the same 64 seeds**, so a draw is lucky or not for many problems at once: the "
+    "draws differ by more than the intervals over problems say, and those are too narrow where k is small. New runs "
+    "have seeds by the problem."
+)
 
 
 def _choice(chosen: Sequence[Mapping[str, Any]], grade: Grader) -> str:

@@ -22,7 +22,7 @@ from plait.tasks.reasoning_gym import ReasoningGym
 from .._tools.command import Given, command
 from .page import page_of
 
-__all__ = ["CANDIDATES", "FAMILIES", "SAMPLES", "main", "page", "read"]
+__all__ = ["CANDIDATES", "FAMILIES", "SAMPLES", "main", "page", "read", "sampled"]
 
 SAMPLES = 64
 TEMPERATURE = 0.7
@@ -60,7 +60,7 @@ async def ask_all(given: Given, kept: Path, families: tuple[str, ...]) -> None:
 
             async def work() -> None:
                 for family, part, place, text, entry in queue:
-                    row = await _sampled(orchestrator, text, 16 if part == "choose" else SAMPLES)
+                    row = await sampled(orchestrator, text, 16 if part == "choose" else SAMPLES)
                     about = {"family": family, "part": part, "place": place, "want": str(entry["answer"])}
                     out.write(json.dumps({**about, **row, "load": round(os.getloadavg()[0], 1)}) + "\n")
                     out.flush()
@@ -68,7 +68,7 @@ async def ask_all(given: Given, kept: Path, families: tuple[str, ...]) -> None:
             await asyncio.gather(*(work() for _ in range(given.concurrency)))
 
 
-async def _sampled(orchestrator: AsyncOrchestrator, text: str, count: int) -> dict[str, Any]:
+async def sampled(orchestrator: AsyncOrchestrator, text: str, count: int) -> dict[str, Any]:
     """Return the answers to one problem, with the mean log-probability of each."""
     said: list[tuple[str, float | None]] = []
 
@@ -80,12 +80,14 @@ async def _sampled(orchestrator: AsyncOrchestrator, text: str, count: int) -> di
         return ctx.answer("sampled")
 
     asked = f"{json.loads(text)['question']}\nAnswer with the number alone."
-    answer = await orchestrator.run(asked, task=_TASK, planner=ask, policies=[], seed=crc32(asked.encode()))
+    seed = crc32(asked.encode())  # one for all would make a draw lucky or not for many problems at once
+    answer = await orchestrator.run(asked, task=_TASK, planner=ask, policies=[], seed=seed)
     usage = answer.usage
     return {
         "answers": [each for each, _ in said],
         "logprobs": [None if each is None else round(each, 3) for _, each in said],
         "tokens": usage.completion, "prompt": usage.prompt, "cached": usage.cached, "seconds": round(answer.seconds, 2),
+        "seed": seed,
     }  # fmt: skip
 
 

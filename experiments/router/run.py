@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -32,8 +33,12 @@ from pathlib import Path
 from typing import Any
 
 from plait import AsyncOrchestrator, Config
+from plait.core.messages import counted
 from plait.core.ops import Plugin
 
+from .._tools.command import given_of, page_options
+from .._tools.kept import add_row
+from .._tools.measure import Spread, spread
 from .._tools.reuse import WORKLOADS, measured
 from .._tools.server import Server, served
 
@@ -78,56 +83,98 @@ def generated(server: Server) -> int:
 
 
 async def contender(
-    name: str, url: str, policies: list[str], hints: str, servers: Sequence[Server], rounds: int, runs: int
+    name: str, url: str, policies: list[str], hints: str, servers: Sequence[Server], rounds: int, runs: int, kept: Path
 ) -> None:
-    """Measure one way and print its row."""
-    found: dict[str, list[float]] = {each: [] for each in WORKLOADS}
-    before = [generated(server) for server in servers]
+    """Measure one way: a row for each round."""
     given: Any = {"hints": hints, "policies": tuple(Plugin(name=each) for each in policies)}
     config = Config(journal="off", worker="http", base_url=url, **given)
     async with AsyncOrchestrator(config=config) as orchestrator:
         await orchestrator.start()
         for number in range(rounds):
+            before, ratios = [generated(server) for server in servers], dict[str, float]()
             for workload, make in WORKLOADS.items():
                 seed = SEED + sum(map(ord, name)) * 7919 + number * 1009 + len(workload) * 131_071
-                plans = [make(seed + place) for place in range(runs)]
-                found[workload].append(await measured(orchestrator, plans))
-    made = [generated(server) - was for server, was in zip(servers, before, strict=True)]
-    cells = [f"{statistics.median(each):.2f} ({min(each):.2f}–{max(each):.2f})" for each in found.values()]
-    print(f"| {name} | {' | '.join(cells)} | {min(made) / max(1, sum(made)):.2f} |", flush=True)
+                ratios[workload] = await measured(orchestrator, [make(seed + place) for place in range(runs)])
+            made = [generated(server) - was for server, was in zip(servers, before, strict=True)]
+            row = {"way": name, "round": number, "runs": runs, "ratios": ratios, "generated": made,
+                   "load": os.getloadavg()[0]}  # fmt: skip
+            add_row(kept, row)
+            print(json.dumps(row), flush=True)
 
 
-async def measure() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--router", default=shutil.which("vllm-router"), help="the program; that of PATH by default")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--runs", type=int, default=12, help="plans of each workload in a round")
-    parser.add_argument(
-        "--policies", nargs="*", default=POLICIES, metavar="POLICY", help="of the router; all by default"
-    )
-    given = parser.parse_args()
+async def measure(options: argparse.Namespace, kept: Path) -> None:
+    """Measure all ways."""
     working = asyncio.current_task()
     assert working is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, working.cancel)  # so that the servers end too
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         async with served(folder / "a") as first, served(folder / "b") as second:
-            servers, counts = (first, second), (given.rounds, given.runs)
+            servers, counts = (first, second), (options.rounds, options.runs, kept)
             both = f"{first.url},{second.url}"
-            print(f"{given.rounds} rounds of {given.runs} plans, load {os.getloadavg()[0]:.1f}", flush=True)
-            print(f"| | {' | '.join(WORKLOADS)} | less busy server |\n|---|---|---|---|---|", flush=True)
             await contender("direct, `affinity`", both, ["affinity"], "none", servers, *counts)
             await contender("direct, `random`", both, ["random"], "none", servers, *counts)
-            if given.router is None:
+            if options.router is None:
                 print("vLLM's router is not here (`vllm-router` of PyPI), so its rows are left out")
                 return
-            for policy in given.policies:
+            for policy in options.policies:
                 for hints in ("none", "auto"):
-                    async with routed(given.router, policy, servers, folder / "router") as url:
+                    async with routed(options.router, policy, servers, folder / "router") as url:
                         await contender(f"router `{policy}`, hints={hints}", url, [], hints, servers, *counts)
 
 
+ABOUT = """# Who places the requests: plait, or vLLM's router
+
+Prompt tokens computed ÷ unique on two `vllm serve` on CPUs: 1.00 means that nothing is read twice.
+
+`python -m experiments router --router ENVIRONMENT/bin/vllm-router --rounds {number} --runs {runs}`
+
+`vllm-router` of PyPI in an environment of its own. {rounds} of {runs} plans of each kind: 16 samples of one prompt
+(votes), children that are forked and joined (threads), six turns with three branches each (turns). Median
+(lowest–highest) over rounds. Counts of tokens do not depend on the load, which was {load:.0f} in the median.
+
+| | votes | threads | turns | less busy server |
+|---|---|---|---|---|"""
+
+
+def page_of(lines: Sequence[str]) -> str:
+    """Return the page as Markdown, made of the rows."""
+    rows = [json.loads(line) for line in lines]
+    by: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by.setdefault(row["way"], []).append(row)
+    number, load = max(map(len, by.values())), statistics.median(row["load"] for row in rows)
+    about = {"number": number, "rounds": counted(number, "round"), "runs": rows[0]["runs"], "load": load}
+    lines_ = ABOUT.format(**about).splitlines()
+    for way, mine in by.items():
+        cells = [_two(spread([row["ratios"][name] for row in mine])) for name in WORKLOADS]
+        cells.append(_two(spread([min(row["generated"]) / max(1, sum(row["generated"])) for row in mine])))
+        lines_.append(f"| {way} | {' | '.join(cells)} |")
+    return "\n".join(
+        [*lines_, "", "The last column is the share of the generated tokens that the less busy server made.", ""]
+    )
+
+
+def _two(found: Spread) -> str:
+    low, high = f"{found.low:.2f}", f"{found.high:.2f}"
+    return low if low == high else f"{found.median:.2f} ({low}–{high})"
+
+
 def main() -> None:
-    """Measure and print."""
-    asyncio.run(measure())
+    """Measure, write the page and print it."""
+    parser = argparse.ArgumentParser(prog="python -m experiments router", description=__doc__)
+    parser.add_argument("--router", default=shutil.which("vllm-router"), help="the program; that of PATH by default")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=12, help="plans of each workload in a round")
+    parser.add_argument(
+        "--policies", nargs="*", default=POLICIES, metavar="POLICY", help="of the router; all by default"
+    )
+    page_options(parser, "router")
+    options = parser.parse_args()
+    given = given_of(options, "router")
+    kept = given.records / "router.jsonl"
+    if not given.report:
+        kept.unlink(missing_ok=True)
+        asyncio.run(measure(options, kept))
+    found = given.rows(kept)
+    print(given.write(page_of(found.lines), found))

@@ -2,7 +2,7 @@
 
 How long n samples of a puzzle take: predicted from runs of other puzzles, against the engine.
 
-    python -m experiments runtimes --folder FOLDER [--minutes 4] [--report]
+    python -m experiments runtimes [--folder FOLDER] [--minutes 4] [--report]
 
 Recorded are puzzles by 32 samples, each puzzle alone on the engine. From these come the lengths of each puzzle's
 samples and which of them were right, and the fit of `plait simulate calibrate`: what a step takes by the number of
@@ -24,10 +24,10 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,8 +42,12 @@ from plait.runtime.client.config import Config
 from plait.runtime.journal.journal import Journal
 from plait.runtime.plugins.loader import Plugins
 from plait.runtime.simulation.calibrate import RecordedAttempt, fit, recorded
+from plait.runtime.simulation.profile import Profile
 
+from .._tools.command import given_of, page_options
 from .._tools.core_time import EVERY, CoreTime, Yardstick
+from .._tools.kept import add_row
+from .._tools.statistics import share_text
 
 WIDTHS = (2, 4, 8, 16, 32)
 MOST, TOKENS = 32, 256
@@ -128,35 +132,65 @@ def ends(path: Path, runs: dict[str, CountdownProblem], clock: CoreTime) -> dict
     return {run: sorted(each) for run, each in found.items()}
 
 
-def report(folder: Path) -> None:
-    """Fit to the recorded puzzles, predict, and compare with the others."""
+def rows_of(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the page: what was fitted to the recorded puzzles, then each run with its samples' ends."""
     pieces = [(path, json.loads(path.read_text())) for path in sorted(folder.glob("part-*.json"))]
     full = float(np.quantile([loop for _, said in pieces for _, loop, *_ in said["loops"]], 0.1))
-    attempts, groups = list[RecordedAttempt](), list[Branches]()
-    measured: dict[int, list[list[Ended]]] = {n: [] for n in WIDTHS}
+    attempts, found, speeds = list[RecordedAttempt](), list[dict[str, Any]](), list[float]()
     for at, (path, said) in enumerate(pieces):
         clock, journal = CoreTime(said["loops"], full), path.with_suffix(".jsonl")
-        sizes = {run: (kind, n) for run, kind, _, n in said["runs"]}
-        puzzles = {run: puzzle_of(kind, puzzle) for run, kind, puzzle, _ in said["runs"]}
+        sizes = {run: (kind, puzzle, n) for run, kind, puzzle, n in said["runs"]}
+        puzzles = {run: puzzle_of(kind, puzzle) for run, (kind, puzzle, _) in sizes.items()}
         for run, samples in ends(journal, puzzles, clock).items():
-            if sizes[run][0] == "recorded":
-                groups.append(Branches([each.tokens for each in samples], [each.right for each in samples]))
-            else:
-                measured[sizes[run][1]].append(samples)
-        known = {run for run, (kind, _) in sizes.items() if kind == "recorded"}
+            kind, puzzle, n = sizes[run]
+            found.append(
+                {"kind": kind, "puzzle": puzzle, "n": n, "ends": [[round(e.at, 4), e.tokens, e.right] for e in samples]}
+            )
+        known = {run for run, (kind, *_) in sizes.items() if kind == "recorded"}
         seen = recorded(journal, known, clock)[0] if known else []
         attempts += [replace(each, worker=f"{at}") for each in seen]
-        print(f"{path.stem}: load {said['load']:.1f}, speed of the core {clock.speeds.mean():.2f}")
+        speeds.append(float(clock.speeds.mean()))
     profile = fit(attempts, model="countdown")
     start = profile.dispatch + profile.read * fmean(each.prompt - each.cached for each in attempts)
-    print(f"{len(groups)} recorded puzzles, {len(measured[WIDTHS[0]])} measured; a step of n samples takes", end=" ")
-    print(f"{profile.step(0) * 1e3:.2f} ms and {(profile.step(1) - profile.step(0)) * 1e3:.3f} ms for each")
-    _table(groups, profile.step, start, measured)
+    yield {"profile": profile.model_dump(exclude={"lengths", "machine"}), "start": start, "speed": fmean(speeds),
+           "load": median(said["load"] for _, said in pieces)}  # fmt: skip
+    yield from found
 
 
-def _table(groups: list[Branches], step: Step, start: float, measured: dict[int, list[list[Ended]]]) -> None:
-    print("| n | until | predicted (90 %) | measured (90 %) | error | one pace | one lot | within p90 | it happens |")
-    print("|---|---|---|---|---|---|---|---|---|")
+ABOUT = """# How long n samples take: predicted, and on the engine
+
+`python -m experiments runtimes`
+
+{recorded} puzzles were recorded by {most} samples each, one puzzle at a time, on the bundled model (samples of {tokens}
+tokens at most). From them come the lengths of each puzzle's samples, which of them were right, and the pace: the fit of
+`plait simulate calibrate` says {fixed:.2f} ms for a step and {more:.3f} ms more for each sample still being written.
+For {measured} other puzzles and n = 2 … 32 three times are predicted (`plait.core.runtime_distribution.Problems`; order
+statistics by arXiv 2403.08790) and were measured. Seconds of the core at its full speed, of which it had {speed:.0%} in
+the mean; means and 90 % intervals of the mean (puzzles drawn again). Threads that ran or waited for a core: {load:.0f}.
+
+| n | until | predicted (90 %) | measured (90 %) | error | one pace | one lot | within p90 | it happens |
+|---|---|---|---|---|---|---|---|---|"""
+
+
+def page_of(lines: Sequence[str]) -> str:
+    """Return the page as Markdown, made of the rows."""
+    first, *rows = [json.loads(line) for line in lines]
+    profile = Profile.model_validate({**first["profile"], "machine": ""})
+    groups, measured = list[Branches](), {n: list[list[Ended]]() for n in WIDTHS}
+    for row in rows:
+        samples = [Ended(*each) for each in row["ends"]]
+        if row["kind"] == "recorded":
+            groups.append(Branches([each.tokens for each in samples], [each.right for each in samples]))
+        else:
+            measured[row["n"]].append(samples)
+    whole = min(map(len, measured.values()))
+    fixed, more = profile.step(0), profile.step(1) - profile.step(0)
+    about = {"recorded": len(groups), "measured": whole, "most": MOST, "tokens": TOKENS, "fixed": 1e3 * fixed}
+    about |= {"more": 1e3 * more, "speed": first["speed"], "load": first["load"]}
+    return "\n".join([ABOUT.format(**about), *_table(groups, profile.step, first["start"], measured), ""])
+
+
+def _table(groups: list[Branches], step: Step, start: float, measured: dict[int, list[list[Ended]]]) -> Iterator[str]:
     known = Problems(groups)
     lot = Problems(
         [Branches([each for one in groups for each in one.lengths], [each for one in groups for each in one.succeeded])]
@@ -183,16 +217,19 @@ def _table(groups: list[Branches], step: Step, start: float, measured: dict[int,
                 three = said, ask(known, lambda _: step(1)), ask(lot, step)
                 ours, pace, one = ((each.mean + start) / real.mean - 1 for each in three)
                 errors.append((ours, pace, one))
-                within = sum(each <= 1.1 * (said.p90 + start) for each in times) / len(runs)
-                print(
+                within = share_text(sum(each <= 1.1 * (said.p90 + start) for each in times), len(runs))
+                yield (
                     f"| {n} | {name} | {said.mean + start:.3f} s ({said.low + start:.3f}–{said.high + start:.3f}) | "
                     f"{real.mean:.3f} s ({real.low:.3f}–{real.high:.3f}) | {ours:+.1%} | {pace:+.1%} | {one:+.1%} | "
-                    f"{within:.0%} | {said.happens:.0%}, measured {len(times) / len(runs):.0%} |"
+                    f"{within} | {said.happens:.0%}, measured {share_text(len(times), len(runs))} |"
                 )
     ours, pace, one = ([abs(each[i]) for each in errors] for i in range(3))
-    print(
-        f"mean error {fmean(ours):.1%}, worst {max(ours):.1%} (goal 15 %); one pace {fmean(pace):.1%}; "
-        f"one lot {fmean(one):.1%}. Within p90: of the runs, with a tenth more."
+    yield ""
+    yield (
+        f"Mean error {fmean(ours):.1%}, worst {max(ours):.1%} (goal 15 %); with the pace of one sample (`one pace`) "
+        f"{fmean(pace):.1%}; with samples of all puzzles as draws of one distribution (`one lot`) {fmean(one):.1%}. "
+        "*Within p90*: runs that ended before the predicted p90 and a tenth. *It happens*: whether any of the samples "
+        "is right. Both with 95 % intervals (Wilson)."
     )
 
 
@@ -208,12 +245,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments runtimes", description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("build/runtimes"), help="keep the records here")
     parser.add_argument("--minutes", type=float, default=4.0)
-    parser.add_argument("--report", action="store_true", help="only predict and compare what there is")
     parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="stay on this core")
+    page_options(parser, "runtimes")
     options = parser.parse_args()
-    options.folder.mkdir(parents=True, exist_ok=True)
-    if not options.report:
+    given = given_of(options, "runtimes")
+    kept = given.records / "runtimes.jsonl"
+    if not given.report:
+        options.folder.mkdir(parents=True, exist_ok=True)
         os.sched_setaffinity(0, {options.core})
         part = len(list(options.folder.glob("part-*.json")))
         asyncio.run(work(options.folder, part, options.minutes, done(options.folder)))
-    report(options.folder)
+        kept.unlink(missing_ok=True)
+        for row in rows_of(options.folder):
+            add_row(kept, row)
+    found = given.rows(kept)
+    print(given.write(page_of(found.lines), found))

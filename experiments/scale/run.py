@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from plait.apps.common.intervals import wilson
 from plait.apps.lab.route.fit import RouteRow as Routed
 from plait.core.ops import Plugin
 from plait.planners.effort.scale import isotonic
@@ -35,7 +36,7 @@ from .._tools.command import Given, command, command_of
 from .._tools.kept import lines_of
 from .._tools.plain import Plain, timed
 from .._tools.routes import choices
-from .._tools.statistics import difference, mean, share
+from .._tools.statistics import difference, mean, ratio, share
 
 __all__ = ["Row", "ask_all", "page_of", "records_of", "rows_of"]
 
@@ -211,12 +212,12 @@ def page_of(rows: Sequence[Row], command: str, stem: str = "README") -> str:
     full = [by["in full"][text].right for text in texts]
     for way in WAYS:
         mine = [by[way][text] for text in texts]
-        easy, hard = sum(row.easy for row in mine), sum(row.hard for row in mine)
+        easy = ratio([row.easy for row in mine], [row.easy + row.hard for row in mine])
         cells = [
             f"`{way}`", share([row.right for row in mine]).percent(),
             difference([row.right for row in mine], full).points(), mean([row.tokens for row in mine]).number(),
             mean([row.critical for row in mine]).number(), f"{np.mean([row.calls for row in mine]):.1f}",
-            f"{100 * easy / (easy + hard):.0f} %" if easy + hard else "",
+            easy.percent() if easy.value == easy.value else "",
         ]  # fmt: skip
         if timed_too:
             cells += timed([row.seconds for row in mine], [by["in full"][text].seconds for text in texts])
@@ -253,16 +254,16 @@ def _two(value: float | str) -> str:
 def _mixed(by: dict[str, dict[str, Row]], texts: Sequence[str]) -> list[str]:
     """Return each floor beside a mix of easy and hard by question with as many tokens, and the oracle of the two."""
     easy, hard = by["steps easy"], by["steps hard"]
-    low, high = (float(np.mean([found[text].tokens for text in texts])) for found in (easy, hard))
+    apart = [hard[text].tokens - easy[text].tokens for text in texts]
     lines = ["| way | share of questions that a mix of equal tokens does the hard way | more right than the mix |"]
     lines.append("|---|---|---|")
     for floor in FLOORS:
         mine = by[f"scale {floor:g}"]
-        spent = float(np.mean([mine[text].tokens for text in texts]))
-        part = min(1.0, max(0.0, (spent - low) / (high - low))) if high > low else 0.0
+        drawn = ratio([mine[text].tokens - easy[text].tokens for text in texts], apart)
+        part, low, high = (min(1.0, max(0.0, each)) for each in drawn)
         mixed = [part * hard[text].right + (1 - part) * easy[text].right for text in texts]
         more = difference([float(mine[text].right) for text in texts], mixed)
-        lines.append(f"| `scale {floor:g}` | {100 * part:.0f} % | {more.points()} |")
+        lines.append(f"| `scale {floor:g}` | {100 * part:.0f} % ({100 * low:.0f}–{100 * high:.0f}) | {more.points()} |")
     wise = [easy[text] if easy[text].right else hard[text] for text in texts]
     told = share([row.right for row in wise]).percent()
     spent_ = mean([row.tokens for row in wise]).number()
@@ -276,8 +277,12 @@ def _mixed(by: dict[str, dict[str, Row]], texts: Sequence[str]) -> list[str]:
 def _fitted(records: Sequence[tuple[float, float]]) -> list[str]:
     """Return what the calibration says of difficulties."""
     fit = isotonic(records)
-    said = ", ".join(f"from {left:.2f}: {value:.2f} ({count})" for left, value, count in fit)
-    return [f"Chance of an easy step to be right by its difficulty (isotonic fit, steps in brackets): {said}."]
+    told: list[str] = []
+    for left, value, count in fit:
+        low, high = wilson(round(value * count), count)
+        told.append(f"from {left:.2f}: {value:.2f} ({low:.2f}–{high:.2f}) of {count}")
+    said = ", ".join(told)
+    return [f"Chance of an easy step to be right by its difficulty (isotonic fit, Wilson's 95 % interval): {said}."]
 
 
 def run(given: Given) -> str:

@@ -81,7 +81,7 @@ def _table(rows: Sequence[Row]) -> list[str]:
             shown = [_share(mine[each]["accuracy"]) if each in mine else "" for each in aurocs]
         against = _points(at["less best-of-n"]) if "less best-of-n" in at and method != "majority" else ""
         kv = f"{at['kv']:.0f}" if at["kv"] else ""
-        told = (against, f"{at['covered']:.0%}", f"{at['tokens']:.0f}", f"{at['seconds']:.1f}", kv)
+        told = (against, _covered(at), f"{at['tokens']:.0f}", f"{at['seconds']:.1f}", kv)
         lines.append(f"| {' | '.join((method, *shown, *told))} |")
     scorer = "a majority vote has no scorer" if len(aurocs) == 1 else "a majority vote stands in the first column"
     return [*lines, "", f"Selected accuracy. What stands behind it is at A=0.9; {scorer}."]
@@ -108,6 +108,12 @@ def _no_gain(rows: Sequence[Row]) -> list[str]:
         "",
         f"{len(above)} of {len(mine)} are better than a majority vote beyond the interval: {said}.",
     ]
+
+
+def _covered(row: Row) -> str:
+    """Return how often any of a method's answers is right."""
+    count = row["puzzles"]
+    return _share([row["covered"], *wilson(round(row["covered"] * count), count)])
 
 
 def _share(estimate: Sequence[float]) -> str:

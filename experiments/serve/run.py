@@ -22,7 +22,6 @@ import contextlib
 import json
 import os
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -33,7 +32,12 @@ from typing import Any
 
 import httpx
 
+from .._tools.command import given_of, page_options
+from .._tools.kept import add_row, lines_of
+from .page import page_of
+
 TOKENS, EVERY = 32, 0.02
+SHARES = (("p50", 0.5), ("p99", 0.99))
 BODY = {"model": "fake", "messages": [{"role": "user", "content": "count"}], "stream": True, "max_tokens": TOKENS}
 
 
@@ -158,7 +162,7 @@ def at(times: list[float], share: float) -> float:
     return sorted(times)[min(len(times) - 1, int(len(times) * share))]
 
 
-def added(rounds: int, clients: int = 32, each: int = 10) -> None:
+def added(kept: Path, rounds: int, clients: int = 32, each: int = 10) -> None:
     with (
         app("upstream_app") as (up, _),
         app("pass_app", UPSTREAM=up) as (bare, low),
@@ -166,32 +170,19 @@ def added(rounds: int, clients: int = 32, each: int = 10) -> None:
     ):
         for url in (up, bare, own):
             asyncio.run(burst(url, clients, 2, BODY))
-        ratios: dict[str, list[float]] = {"p50": [], "p99": [], "CPU": []}
         for number in range(rounds):
             order = [up, bare, own] if number % 2 == 0 else [own, bare, up]
             before = {low: cpu(low), high: cpu(high)}
             times = {url: asyncio.run(burst(url, clients, each, BODY)) for url in order}
             spent = {pid: (cpu(pid) - before[pid]) / clients / each for pid in before}
-            ratios["CPU"].append(spent[high] / spent[low])
-            line = [f"round {number}, load {os.getloadavg()[0]:.1f}:"]
-            for name, share in (("p50", 0.5), ("p99", 0.99)):
-                base, passed, mine = (at(times[url][0], share) for url in (up, bare, own))
-                ratio = (mine - base) / max(1e-9, passed - base)
-                ratios[name].append(ratio)
-                line.append(
-                    f"{name} upstream {base * 1e3:.0f} ms, pass-through +{(passed - base) * 1e3:.1f}, "
-                    f"plait +{(mine - base) * 1e3:.1f} ({ratio:.2f}x);"
-                )
-            line.append(f"CPU a request {spent[low] * 1e3:.1f} and {spent[high] * 1e3:.1f} ms;")
-            print(*line, f"failed {sum(failed for _, failed in times.values())}")
-        for name, found in ratios.items():
-            print(
-                f"added, {name}: {statistics.median(found):.2f}x a pass-through's ({min(found):.2f}–{max(found):.2f})"
-            )
+            for name, url, pid in (("pass-through", bare, low), ("plait", own, high)):
+                more = {part: at(times[url][0], share) - at(times[up][0], share) for part, share in SHARES}
+                tell(kept, what="added", through=name, clients=clients, round=number, CPU=spent[pid],
+                     failed=times[url][1], **more)  # fmt: skip
 
 
-def token(rounds: int, clients: int = 16, short: int = 16, long: int = 272) -> None:
-    """Print the CPU time of a streamed token, by round, and the ratio of the two proxies."""
+def token(kept: Path, rounds: int, clients: int = 16, short: int = 16, long: int = 272) -> None:
+    """Measure the CPU time of a streamed token in either proxy, by round."""
     with (
         app("upstream_app") as (up, _),
         app("pass_app", UPSTREAM=up) as bare,
@@ -199,48 +190,40 @@ def token(rounds: int, clients: int = 16, short: int = 16, long: int = 272) -> N
     ):
         for url, _ in (bare, own):
             asyncio.run(burst(url, clients, 1, BODY))
-        ratios: list[float] = []
         for number in range(rounds):
-            costs: dict[str, float] = {}
-            for url, pid in (bare, own) if number % 2 == 0 else (own, bare):
+            sides = [("pass-through", *bare), ("plait", *own)]
+            for name, url, pid in sides if number % 2 == 0 else reversed(sides):
                 spent: list[float] = []
                 for tokens in (short, long):
                     before = cpu(pid)
                     _, failed = asyncio.run(burst(url, clients, 1, BODY | {"max_tokens": tokens}))
                     assert not failed
                     spent.append(cpu(pid) - before)
-                costs[url] = (spent[1] - spent[0]) / clients / (long - short) * 1e6
-            passed, mine = costs[bare[0]], costs[own[0]]
-            ratios.append(mine / passed)
-            print(f"round {number}, load {os.getloadavg()[0]:.1f}: pass-through {passed:.0f} µs, plait {mine:.0f} µs "
-                  f"a token ({mine / passed:.2f}x)", flush=True)  # fmt: skip
-        print(f"token: {statistics.median(ratios):.2f}x a pass-through's ({min(ratios):.2f}–{max(ratios):.2f})")
+                cost = (spent[1] - spent[0]) / clients / (long - short)
+                tell(kept, what="token", through=name, clients=clients, round=number, CPU=cost)
 
 
-def crowd(clients: int, rounds: int, each: int = 4) -> None:
-    """Print the times of many clients at once and the CPU time of a request, before a pass-through and before plait,
-    in turns, and how the two compare by round. Both are asked a little first: what they import late is not of these."""
+def crowd(kept: Path, clients: int, rounds: int, each: int = 4) -> None:
+    """Measure the times of many clients at once and the CPU time of a request, before a pass-through and before plait,
+    in turns. Both are asked a little first: what they import late is not of these."""
     with app("upstream_app") as (up, _), app("pass_app", UPSTREAM=up) as bare, plait("--upstream", up) as own:
         for url, _ in (bare, own):
             asyncio.run(burst(url, 16, 2, BODY))
-        ratios: dict[str, list[float]] = {"p50": [], "p99": [], "CPU": []}
         for number in range(rounds):
-            figures: dict[str, dict[str, float]] = {}
-            for url, pid in (bare, own) if number % 2 == 0 else (own, bare):
-                before, began = cpu(pid), time.perf_counter()
+            sides = [("pass-through", *bare), ("plait", *own)]
+            for name, url, pid in sides if number % 2 == 0 else reversed(sides):
+                before = cpu(pid)
                 times, failed = asyncio.run(burst(url, clients, each, BODY))
-                seconds, spent = time.perf_counter() - began, (cpu(pid) - before) / len(times)
-                figures[url] = {"p50": at(times, 0.5), "p99": at(times, 0.99), "CPU": spent}
-                print(
-                    f"{'plait' if url == own[0] else 'pass-through'}, {clients} clients at once, {len(times)} requests "
-                    f"in {seconds:.1f} s: {failed} failed, p50 {figures[url]['p50'] * 1e3:.0f} ms, "
-                    f"p99 {figures[url]['p99'] * 1e3:.0f} ms, CPU a request {spent * 1e3:.1f} ms", flush=True
-                )  # fmt: skip
-            for name, found in ratios.items():
-                found.append(figures[own[0]][name] / figures[bare[0]][name])
-        for name, found in ratios.items():
-            print(f"{clients} clients, {name}: {statistics.median(found):.2f}x a pass-through's "
-                  f"({min(found):.2f}–{max(found):.2f})", flush=True)  # fmt: skip
+                spent = (cpu(pid) - before) / len(times)
+                tell(kept, what="clients", through=name, clients=clients, round=number, CPU=spent, failed=failed,
+                     requests=len(times), **{part: at(times, share) for part, share in SHARES})  # fmt: skip
+
+
+def tell(kept: Path, **row: Any) -> None:
+    """Keep a row, and say it. Times are in seconds."""
+    row["load"] = os.getloadavg()[0]
+    add_row(kept, row)
+    print(json.dumps(row), flush=True)
 
 
 def cpu(pid: int) -> float:
@@ -253,23 +236,18 @@ def resident(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def memory(requests: int, clients: int = 16) -> None:
+def memory(kept: Path, requests: int, clients: int = 16) -> None:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "script.json"
         script.write_text(json.dumps({"replies": [{"text": "one two three four"}]}))
         body = {**BODY, "stream": False}
         with plait("--script", str(script)) as (own, pid):
-            points: list[tuple[int, int]] = []
             done = 0
             while done < requests:
                 part = min(requests - done, max(clients, requests // 20 // clients * clients))
                 _, failed = asyncio.run(burst(own, clients, part // clients, body))
                 done += part // clients * clients
-                points.append((done, resident(pid)))
-                print(f"{done} requests: {points[-1][1] / 2**20:.1f} MiB, {failed} failed", flush=True)
-            half = points[len(points) // 2 :]
-            slope = statistics.linear_regression([x for x, _ in half], [y for _, y in half]).slope
-            print(f"slope over the second half: {slope:.1f} bytes a request")
+                tell(kept, what="memory", requests=done, bytes=resident(pid), failed=failed)
 
 
 def main() -> None:
@@ -277,13 +255,28 @@ def main() -> None:
     parser.add_argument("--only", choices=("added", "token", "clients", "memory"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=100_000)
-    given = parser.parse_args()
-    if given.only in (None, "added"):
-        added(given.rounds)
-    if given.only in (None, "token"):
-        token(given.rounds)
-    if given.only in (None, "clients"):
+    page_options(parser, "serve")
+    options = parser.parse_args()
+    given = given_of(options, "serve")
+    kept = given.records / "serve.jsonl"
+
+    def wanted(part: str) -> bool:
+        """Whether a part is to be measured: what was there of it before is thrown away."""
+        if given.report or options.only not in (None, part):
+            return False
+        rest = [line for line in lines_of(kept) if json.loads(line)["what"] != part]
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text("".join(f"{line}\n" for line in rest), encoding="utf-8")
+        return True
+
+    if wanted("added"):
+        added(kept, options.rounds)
+    if wanted("token"):
+        token(kept, options.rounds)
+    if wanted("clients"):
         for clients in (256, 500):
-            crowd(clients, given.rounds)
-    if given.only in (None, "memory"):
-        memory(given.requests)
+            crowd(kept, clients, options.rounds)
+    if wanted("memory"):
+        memory(kept, options.requests)
+    found = given.rows(kept)
+    print(given.write(page_of(found.lines), found))

@@ -49,11 +49,11 @@ def test_no_case_of_another_harness_that_differs_is_verified(mode: str) -> None:
 def test_answers_are_read_as_other_harnesses_read_them(harness: str, package: str) -> None:
     pytest.importorskip(package)
     _, answers, agree, missed, wrong = OTHERS[harness](200, 3)[0]
-    assert int(answers) >= 150 and (agree, missed, wrong) == ("100.00%", "0", "0")
+    assert int(answers) >= 150 and (agree[:7], missed, wrong) == ("100.00%", "0", "0")
 
 
 @pytest.mark.slow
 def test_answers_of_all_families_of_reasoning_gym_are_graded_as_they_stand() -> None:
     pytest.importorskip("reasoning_gym")
     _, answers, agree, missed, wrong = OTHERS["Reasoning Gym"](200, 3)[0]
-    assert int(answers) > 1_000 and (agree, missed, wrong) == ("100.00%", "0", "0")
+    assert int(answers) > 1_000 and (agree[:7], missed, wrong) == ("100.00%", "0", "0")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from experiments._tools.statistics import pass_at
 from experiments.repeated_sampling.page import by_logprob, fitted, voted
-from experiments.repeated_sampling.run import page
+from experiments.repeated_sampling.run import page, sampled
 
 
 def test_a_vote_takes_the_most_frequent_answer() -> None:
@@ -38,3 +41,18 @@ def test_the_page_is_that_of_its_rows() -> None:
     pytest.importorskip("reasoning_gym")
     folder = Path(__file__).parents[2] / "experiments" / "repeated_sampling"
     assert (folder / "README.md").read_text("utf-8") == page(folder / "data" / "rows.jsonl")
+
+
+async def test_each_problem_has_seeds_of_its_own() -> None:
+    """With one seed for all, a draw is lucky or not for many problems at once, and intervals over problems are too
+    narrow."""
+    asked: list[int] = []
+
+    class Orchestrator:
+        async def run(self, text: str, **options: Any) -> Any:
+            asked.append(options["seed"])
+            return SimpleNamespace(usage=SimpleNamespace(completion=0, prompt=0, cached=0), seconds=0.0)
+
+    rows = [await sampled(cast("Any", Orchestrator()), json.dumps({"question": text}), 2) for text in "abca"]
+    assert len(set(asked)) == 3 and asked[0] == asked[3], "and the same problem the same"
+    assert [row["seed"] for row in rows] == asked
