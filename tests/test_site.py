@@ -67,6 +67,12 @@ def test_a_link_out_of_docs_leads_to_the_repository() -> None:
     )
 
 
+def test_code_in_a_table_reads_as_on_github() -> None:
+    html = "<p><code>a\\|b</code></p><table><td style='x'><code>FILE.csv\\|jsonl</code></td><td>c</td></table>"
+    made = _site().on_page_content(html, page=_page("policies.md"), config=CONFIG, files=None)
+    assert made == "<p><code>a\\|b</code></p><table><td style='x'><code>FILE.csv|jsonl</code></td><td>c</td></table>"
+
+
 def test_the_first_page_decides_in_eight_rows_and_what_they_name_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     front = (ROOT / "docs" / "README.md").read_text().partition("## Start")[0]
@@ -98,6 +104,11 @@ def test_the_pages_fit_and_load_nothing_from_elsewhere(tmp_path: Path) -> None:
                 assert browser.run("document.documentElement.scrollWidth <= innerWidth"), (
                     f"{name} is wider than {width}"
                 )
+                torn = (
+                    "[...document.querySelectorAll('td code')].filter(c => c.getClientRects().length > 1)"
+                    ".map(c => c.textContent).filter(text => /^\\w{1,20}$/.test(text))"
+                )
+                assert not browser.run(torn), f"names are torn apart in {name}"
                 unseen = "[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)"
                 assert not browser.run(unseen)
                 broken = browser.run(
