@@ -43,7 +43,8 @@ from plait.core.messages import counted
 from plait.core.request import Request
 from plait.workers.engine import Engine
 
-from .._tools.command import Given
+from .._tools.command import Given, given_of, page_options
+from .._tools.kept import add_row
 from .._tools.measure import interleave, spread
 from .._tools.prompts import BYTES_A_TOKEN, unique, words
 
@@ -120,9 +121,9 @@ async def play(orchestrator: AsyncOrchestrator, file: Path, lines: list[str], wa
     return Told(computed, unique(lines), time.perf_counter() - began, time.process_time() - cpu, os.getloadavg()[0])
 
 
-async def measured(ways: Sequence[str], rounds: int, seconds: float) -> dict[str, list[Told]]:
-    """Return what each way came to, in each round."""
-    found: dict[str, list[Told]] = {way: [] for way in ways}
+async def measured(ways: Sequence[str], rounds: int, seconds: float, kept: Path) -> None:
+    """Write what each way came to in each round, a row for each file."""
+    played = dict.fromkeys(ways, 0)
     config = Config(journal="off")
     engine = Engine(config.model, slots=UNDER_WAY, kv_cache_memory_bytes=CACHE * BYTES_A_TOKEN, block_size=32)
     with tempfile.TemporaryDirectory() as folder:
@@ -131,13 +132,14 @@ async def measured(ways: Sequence[str], rounds: int, seconds: float) -> dict[str
             for way in ways:
 
                 async def one(way: str = way) -> float:
-                    lines = texts(random.Random(f"{way}, {len(found[way])}"))
+                    lines = texts(random.Random(f"{way}, {played[way]}"))
                     file = Path(folder) / "rows.jsonl"
                     await asyncio.to_thread(
                         file.write_text, "".join(json.dumps({"text": text}) + "\n" for text in lines)
                     )
                     told = await play(orchestrator, file, lines, way)
-                    found[way].append(told)
+                    played[way] += 1
+                    add_row(kept, {"way": way, **asdict(told)})
                     sys.stderr.write(
                         f"{way}: {told.ratio:.3f} computed, {told.rate:.1f} rows/s, {told.cpu:.1f} s CPU\n"
                     )
@@ -145,7 +147,6 @@ async def measured(ways: Sequence[str], rounds: int, seconds: float) -> dict[str
 
                 made[way] = one
             await interleave(made, rounds, 0, seconds)
-    return found
 
 
 def table(found: Mapping[str, Sequence[Told]]) -> str:
@@ -190,14 +191,14 @@ def run(given: Given, ways: Sequence[str], rounds: int, seconds: float) -> str:
     """Measure, write the page, and return it."""
     kept = given.records / "batch_order.jsonl"
     if not given.report:
-        measured_ = asyncio.run(measured(ways, rounds, seconds))
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        rows = [{"way": way, **asdict(told)} for way, all_ in measured_.items() for told in all_]
-        kept.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        kept.unlink(missing_ok=True)
+        asyncio.run(measured(ways, rounds, seconds, kept))
     found = given.rows(kept)
     by_way: dict[str, list[Told]] = {}
     for row in map(json.loads, found.lines):
         by_way.setdefault(row.pop("way"), []).append(Told(**row))
+    whole = min(map(len, by_way.values()))  # a round that was cut off is left out
+    by_way = {way: told[:whole] for way, told in by_way.items()}
     load = statistics.median(told.load for all_ in by_way.values() for told in all_)
     command = f"python -m experiments batch_order --rounds {len(by_way['--order file'])}"
     return given.write(page_of(by_way, command, load), found)
@@ -209,8 +210,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=math.inf, help="no round begins that would end later")
     parser.add_argument("--way", action="append", choices=WAYS, help="may be given several times; by default all")
-    parser.add_argument("--out", type=Path, default=Path("build/experiments/batch_order"), help="folder of the page")
-    parser.add_argument("--report", action="store_true", help="measure nothing: write the page from what is there")
+    page_options(parser, "batch_order")
     options = parser.parse_args()
-    given = Given(options.out, options.out / "records", report=options.report, name="batch_order")
+    given = given_of(options, "batch_order")
     sys.stdout.write(run(given, options.way or list(WAYS), options.rounds, options.seconds))

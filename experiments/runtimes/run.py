@@ -126,9 +126,9 @@ def ends(path: Path, runs: dict[str, CountdownProblem], clock: CoreTime) -> dict
             answer = Plugins().task(Plugin(name="countdown"), puzzle.text).extract(result["value"])
             took = clock(event["at"]) - came[run]
             found[run].append(Ended(took, result["usage"]["completion"], puzzle.is_right(answer)))
-        for action in json.loads(row.actions or "[]"):
-            if action["kind"] == "dispatch":
-                owner[action["job"]["attempt"]] = action["job"]["run"]
+        for kind, attempt, *where in json.loads(row.actions or "[]"):
+            if kind == "dispatch":  # [kind, attempt, RUN:STEP, worker, …]
+                owner[attempt] = where[0].partition(":")[0]
     return {run: sorted(each) for run, each in found.items()}
 
 
