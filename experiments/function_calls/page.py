@@ -16,6 +16,8 @@ from .rules import MISTAKES, Calls, grounded, made, mistake, once, read_calls
 __all__ = ["another", "page_of"]
 
 Rows = Sequence[Mapping[str, Any]]
+AIMED, PACE = 200, 139
+"""Questions of each category, and tokens of this model a second of CPU, 8 at a time."""
 TITLES = {
     "free": "words alone",
     "guided": "guided: a list of one to eight calls",
@@ -47,7 +49,9 @@ def page_of(rows: Rows, asked: Mapping[str, tuple[str, Any]], scored: Rows, cate
             lines.append(
                 f"| {title} | {rule} | {' | '.join(cells)} | {said.percent()} | {tokens:.0f} | {seconds:.0f} |"
             )
-    return "\n".join([*lines, "", *_words(rows, asked, scored), "", *_mistakes(rows, asked, categories), ""])
+    return "\n".join(
+        [*lines, "", *_words(rows, asked, scored, categories), "", *_mistakes(rows, asked, categories), ""]
+    )
 
 
 def _mistakes(rows: Rows, asked: Mapping[str, tuple[str, Any]], categories: Sequence[str]) -> list[str]:
@@ -131,7 +135,21 @@ def another(rows: Rows) -> tuple[float, int, int]:
     return wins / max(1, len(yes) * len(no)), len(yes), len(no)
 
 
-def _words(rows: Rows, asked: Mapping[str, tuple[str, Any]], scored: Rows) -> list[str]:
+def _left(rows: Rows, categories: Sequence[str]) -> str:
+    """Say what it would take to ask every way as many questions as were aimed at."""
+    todo, known = 0.0, Counter((row["way"], row["category"]) for row in rows)
+    for way in [way for way in TITLES if not way.endswith("-first")]:
+        mine = [row["tokens"] for row in rows if row["way"] == way]
+        missing = sum(AIMED - known[way, category] for category in categories)
+        todo += missing * sum(mine) / max(1, len(mine))
+    return (
+        f"For {AIMED} of each category in every way {todo:,.0f} tokens more have to be generated: at {PACE} a second "
+        f"of CPU ([throughput](../throughput/README.md)) {todo / PACE / 60:.0f} minutes of a core that does nothing "
+        "else, without the reading of prompts. The command goes on where it stopped."
+    )
+
+
+def _words(rows: Rows, asked: Mapping[str, tuple[str, Any]], scored: Rows, categories: Sequence[str]) -> list[str]:
     value, yes, no = another(scored)
     main = [row for row in rows if row["way"] in ("guided", "plan")]
     counts = Counter((row["way"], row["category"]) for row in main)
@@ -162,7 +180,8 @@ def _words(rows: Rows, asked: Mapping[str, tuple[str, Any]], scored: Rows) -> li
         f"**What so few questions can show**: from 25 % right, {least} questions show a difference of "
         f"{100 * smallest_difference(least, 0.25):.0f} points or more in four cases of five, from 3 % {several} show "
         f"{100 * smallest_difference(several, 0.03):.0f} (McNemar's test at 5 %, answers independent). The answers are "
-        "greedy, so another seed of the model changes nothing; one draw of questions was asked.",
+        "greedy, so another seed of the model changes nothing; one draw of questions was asked. "
+        f"{_left(rows, categories)}",
         "",
         "## Is there another call?",
         "",

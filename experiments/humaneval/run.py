@@ -94,7 +94,9 @@ writes. Intervals are of 95 %.
 | the selected one is right, less one program | {gain}, paired by problem |
 
 **What so few problems can show**: from 3 % right, {problems} problems show a difference of {least:.0f} points or more
-in four cases of five, so nothing smaller is told here. One draw of programs at one temperature{seeds}.
+in four cases of five, so nothing smaller is told here. One draw of programs at one
+temperature{seeds}; two more take {minutes:.0f} minutes of a core at 139 tokens a second
+([throughput](../throughput/README.md)).
 
 Few are right, as is to be expected of a model of this size. What a model that knows gains from the search is a test
 (`tests/planners/test_code_search.py`): what any sample knows is chosen.
@@ -113,6 +115,7 @@ def page(rows: list[dict[str, Any]], tokens: int) -> str:
         spent=sum(row["tokens"] for row in rows) / len(rows),
         gain=difference([float(row["selected"]) for row in rows], right).points(),
         seeds="" if all("seed" in row for row in rows) else ", with the same seed for all problems",
+        minutes=2 * sum(row["tokens"] for row in rows) / 139 / 60,
         least=100 * smallest_difference(len(rows), 0.03),
     )  # fmt: skip
 

@@ -15,6 +15,8 @@ from .._tools.statistics import difference, mean, pass_at, smallest_difference
 __all__ = ["by_logprob", "fitted", "page_of", "voted"]
 
 KS = (1, 2, 4, 8, 16, 32, 64)
+AT_ONCE = 32
+"""Problems, as the command has it."""
 DRAWS = 200
 """Subsets of the samples over which a vote is averaged."""
 Grader = Callable[[str, int, str, list[str]], list[bool]]
@@ -104,11 +106,20 @@ def _again(shown: Sequence[Mapping[str, Any]], grade: Grader) -> list[str]:
     return [
         *lines, "",
         "The 64 samples of a problem in four draws of 16; the two gains are paired by problem. "
-        + (_OWN_SEEDS if all("seed" in row for row in shown) else _SAME_SEEDS)
+        + (_OWN_SEEDS if all("seed" in row for row in shown) else _SAME_SEEDS + _anew(shown))
         + f" From 5 % right, {count} problems show a difference of {100 * smallest_difference(count, 0.05):.0f} points "
         "or more in four cases of five (McNemar's test at 5 %, answers independent): that votes gain nowhere means no "
         "more than that.",
     ]  # fmt: skip
+
+
+def _anew(shown: Sequence[Mapping[str, Any]]) -> str:
+    """Say what it takes to ask all problems once more."""
+    each = float(np.mean([row["seconds"] for row in shown])) / AT_ONCE
+    return (
+        f" It was not made anew: {AT_ONCE} at a time, a problem took {each:.1f} s at the load above, and all "
+        f"{len(shown)} take {each * len(shown) / 60:.0f} minutes."
+    )
 
 
 _OWN_SEEDS = "Each problem has 64 seeds of its own, so the four draws are four runs with other seeds."

@@ -95,17 +95,18 @@ def test_each_page_has_rows_or_says_that_it_has_none() -> None:
         for page in FOLDER.glob("*/*.md")
         if "No data is kept" in page.read_text(encoding="utf-8")[:400]
     }
-    assert without == WITHOUT
+    assert without == WITHOUT.keys()
     for name in without:
         page = (FOLDER / name).read_text(encoding="utf-8")
         assert "python -m " in page, f"{name} does not say which command makes its figures"
 
 
 WITHOUT = {
-    "batch_order/README.md",
-    "calibration/README.md",
-    "router/README.md",
-    "runtimes/README.md",
-    "unequal_engines/README.md",
+    "batch_order/README.md": "an engine for 5 minutes",
+    "calibration/README.md": "an engine on a core of its own for 9 minutes",
+    "router/README.md": "two servers and vLLM's router for 5 minutes",
+    "runtimes/README.md": "an engine on a core of its own for 7 minutes",
+    "unequal_engines/README.md": "three engines in Ray for 9 minutes",
 }
-"""Pages whose rows were not kept."""
+"""Pages that were made before their commands kept rows, and what it takes on two quiet cores to make them anew: beside
+other work the ends of these runs come minutes late, and times are what they are about."""
