@@ -20,8 +20,11 @@ from plait.core.result import Result
 from plait.core.vocabulary import Early, N, OnePlugin
 
 from .._shared.seeds import derive
+from .._shared.steps import through
 
 __all__ = ["DeepPrune"]
+
+_NOT_CALIBRATED = "not calibrated: which beginnings are alike is a mark, and no measured chance"
 
 
 class DeepPrune(Planner):
@@ -32,7 +35,9 @@ class DeepPrune(Planner):
     group, so pruning does not favour rare answers. By default the judge is a probe: after each beginning's own context
     (which the prefix cache holds) the model is asked for the answer so far, in a few greedy tokens; equal answers are
     one group, and a probe without an answer ("I am not sure yet") is a group of its own. Other judges are an embedding
-    of the beginnings, or a model that compares two of them (merge `alike`).
+    of the beginnings, or a model that compares two of them (merge `alike`). Their marks cannot be learned from its own
+    runs: of beginnings that were taken for alike only one goes on, so nobody sees whether the others would have come to
+    the same answer.
 
     Differs from the paper: the judge; groups are made when all beginnings are there, not one after another; the number
     of groups is not capped. The policy `redundant` prunes while branches generate. Defaults: 16 beginnings of 500
@@ -111,7 +116,17 @@ class DeepPrune(Planner):
         merge = Plugin(name="majority", options={"weights": weights})
         vote = Join(merge=merge, tolerate="best-effort", early=self.early)
         steps.append(Step(name="vote", op=vote, needs=tuple(names), label=f"majority of {len(names)} clusters"))
-        return Plan(steps=tuple(steps), output="vote")
+        if self._by_a_mark:
+            steps.append(through("told", "vote", _NOT_CALIBRATED))
+        return Plan(steps=tuple(steps), output=steps[-1].name)
+
+    @property
+    def _by_a_mark(self) -> bool:
+        """Whether the judge gives numbers, and those from a mark on count as alike."""
+        judge = self.groups.options.get("judge")
+        return self.groups.options.get("ask") == "embedding" or (
+            isinstance(judge, dict) and bool(judge.get("logprobs"))
+        )
 
     @property
     def _whole(self) -> int:
