@@ -13,7 +13,7 @@ import pytest
 
 from plait import AsyncOrchestrator, Plugin
 from plait.apps.commands.demo.plain import PLAIN, ask_plainly, chat_of
-from plait.apps.commands.demo.questions import QUESTIONS, SPLIT, family_of
+from plait.apps.commands.demo.questions import PIECES, QUESTIONS, SPLIT, ask_questions, family_of
 from plait.apps.commands.demo.turns import OneCallATurn, read_call
 from plait.apps.common.interrupt import Stopper
 from plait.apps.common.output import Output
@@ -26,6 +26,7 @@ from plait.tasks.tables import Tables
 from plait.tasks.tables.asking import is_test
 from plait.tasks.tables.language import NAMES, read
 from plait.workers.scripted import Reply, Scripted
+from training.tables.formula import formula
 
 SPECS = {tool.name: tool.spec for tool in Tables(text="who is Ardan?").tools()}
 
@@ -78,6 +79,7 @@ def test_a_call_is_read_by_position() -> None:
 def test_the_questions_are_of_the_test_split_and_the_request_can_be_split() -> None:
     assert all(is_test(text) and len(text) < 120 for text in QUESTIONS)
     pieces = [line.partition(". ")[2] for line in SPLIT.splitlines()[1:]]
+    assert PIECES == {piece: formula(read(piece)) for piece in pieces}
     names = {f"s{at}": name for at, name in enumerate(NAMES[:10])} | {f"n{at}": str(at + 2) for at in range(10)}
     for piece in pieces:
         assert read(piece) and is_test(re.sub(r"\b[sn][0-9]\b", lambda found: names[found[0]], piece))
@@ -116,3 +118,24 @@ async def test_plain_questions_are_asked_three_ways(tmp_path: Path) -> None:
     figures = await ask_plainly(config, Output(said, as_json=False), Stopper(asyncio.get_running_loop()))
     assert figures.answers == ["Paris.", "Rome", {"name": "John Smith", "age": 42}] and not figures.failure
     assert all(text in said.getvalue() for _, text, _ in PLAIN)
+    assert '\n  {"name":"John Smith","age":42}\n' in said.getvalue()
+    assert max(map(len, said.getvalue().splitlines())) <= 80
+
+
+async def test_a_request_that_is_split_is_marked_piece_by_piece(tmp_path: Path) -> None:
+    """By what the models say here the split gets one more right, and most of its tokens find the pieces."""
+    whole = "\n".join(f"{at}. {text}" for at, text in enumerate(["agent(s0)", *list(PIECES.values())[1:3]], 1))
+    found = {"template": "write as a formula: {data}", "context": None, "data": list(PIECES), "n": None,
+             "category": "Translation"}  # fmt: skip
+    replies = [{"when": "Reply with one JSON object", "text": json.dumps(found)}]
+    replies += [{"when": "each of these", "text": whole}]
+    replies += [{"when": piece, "text": text} for piece, text in list(PIECES.items())[1:]]
+    script = tmp_path / "replies.json"
+    script.write_text(json.dumps({"replies": [*replies, {"text": "agent(s0)"}]}))
+    said = io.StringIO()
+    config = Config(worker="scripted", script=script, journal="off")
+    _, splits = await ask_questions(config, Output(said, as_json=False), Stopper(asyncio.get_running_loop()))
+    told = said.getvalue().partition("A request of 4 pieces")[2]
+    assert [(way.right, way.asked) for way in splits] == [(2, 4), (3, 4)], told
+    assert "whole request: 2 of 4 right" in told and "to find the pieces" in told
+    assert "✗ 1. agent(s0)" in told and f"✓ 2. {list(PIECES.values())[1]}" in told and "✗ no answer" in told

@@ -32,6 +32,14 @@ def test_people_read_the_answer_and_what_it_took(plait, script):
     assert "critical path" in done.out
 
 
+def test_people_are_told_that_the_text_is_cut(plait, script):
+    long = script("one two three four five")
+    assert "5 tokens (5 critical path)\n" in plait("run", "q", "--script", long).out
+    assert (
+        "3 tokens (3 critical path) · cut by max_tokens\n" in plait("run", "q", "--script", long, "--max-tokens", 3).out
+    )
+
+
 def test_verbose_shows_the_steps_and_where_time_went(plait, script):
     done = plait("run", "q", "--planner", "sample:n=3", "--script", script({"text": "it is 4", "delay": 0.1}), "-v")
     assert done.code == 0

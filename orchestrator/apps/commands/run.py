@@ -182,6 +182,8 @@ def cost(answer: Answer) -> str:
     least = "about " if usage.uncounted else ""
     total = f"{least}{answer.total_tokens} tokens ({answer.critical_path_tokens} critical path)"
     parts = [f"{answer.seconds:.2f} s", total]
+    if answer.finish == "length":
+        parts.append("cut by max_tokens")
     if usage.cached:
         parts.append(f"{usage.cached} of {usage.prompt} prompt tokens cached")
     if usage.reused:

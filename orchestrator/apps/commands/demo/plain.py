@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ....core.ops import Plugin
+from ....core.values import as_text
 from ....runtime.client.answer import Answer
 from ....runtime.client.config import BUNDLED_MODEL, Config
 from ....runtime.client.models import CHAT, fetched
@@ -24,8 +25,8 @@ _PERSON = {
 _VOTE = Plugin(name="sample", options={"n": 5, "answer": {"temperature": 0.7, "max_tokens": 24}})
 PLAIN: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("one call", "What is the capital of France?", {}),
-    ("a vote of 5 samples", "What is the capital of Italy? Answer with one word.", {"planner": _VOTE}),
-    ("held to a JSON schema", "John Smith is 42 years old. Give name and age as JSON.", {"output": _PERSON}),
+    ("a vote of 5", "What is the capital of Italy? Answer with one word.", {"planner": _VOTE}),
+    ("a JSON schema", "John Smith is 42 years old. Give name and age as JSON.", {"output": _PERSON}),
 )
 """How each is asked, the question, and what the request says besides."""
 
@@ -78,6 +79,6 @@ async def ask_plainly(config: Config, output: Output, stopper: Stopper) -> Plain
             if answer.status == "cancelled":
                 break
             figures.add(answer)
-            reply = " ".join(str(answer.answer).split())
-            console.print(f"{text}  [{how}, {answer.seconds:.1f} s]\n  {reply}", markup=False)
+            reply = "no answer" if answer.answer is None else " ".join(as_text(answer.answer).split())
+            console.print(f"{text}  [{how}, {answer.seconds:.1f} s]\n  {reply}", markup=False, soft_wrap=True)
     return figures

@@ -145,4 +145,9 @@ def close_puzzles(compared: Sequence[Way], console: Console) -> None:
         )
     console.print()
     console.print(table)
-    console.print("tokens: means a puzzle; critical path: those generated one after another", style="dim")
+    console.print(
+        "tokens and critical path (those generated one after another): means a puzzle; "
+        "cached: tokens of all prompts that the engine had read before",
+        style="dim",
+        markup=False,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,17 @@ QUESTIONS = (
     "is Corfik's capital's speed below the smaller of Helrus's length and Armer's height?",
 )
 """None of them was trained on, with any names and numbers."""
-_PIECES = (
-    "which of s0, s1's mentor and s2 has the least tax?",
-    "what is the difference of s0's debt and s1's advisor's capital's depth?",
-    "who is s0's landlord's owner's agent?",
-    "how many of s0, s1 and s2 have budget above s3's age?",
-)
+PIECES = {
+    "which of s0, s1's mentor and s2 has the least tax?": "least(tax, [s0, mentor(s1), s2])",
+    "what is the difference of s0's debt and s1's advisor's capital's depth?": (
+        "difference(debt(s0), depth(capital(advisor(s1))))"
+    ),
+    "who is s0's landlord's owner's agent?": "agent(owner(landlord(s0)))",
+    "how many of s0, s1 and s2 have budget above s3's age?": "count(budget, [s0, s1, s2], age(s3))",
+}
+"""What a request is split into, and the right formula of each."""
 SPLIT = "\n".join(
-    ["write each of these questions as a formula:", *(f"{at}. {text}" for at, text in enumerate(_PIECES, 1))]
+    ["write each of these questions as a formula:", *(f"{at}. {text}" for at, text in enumerate(PIECES, 1))]
 )
 _WIDE = 100
 
@@ -59,9 +63,9 @@ class DemoFigures:
     answers: list[Any] = field(default_factory=list[Any])
     failure: str = ""
 
-    def add(self, answer: Answer, right: bool) -> None:
-        """Count one answer."""
-        self.asked += 1
+    def add(self, answer: Answer, right: int, asked: int = 1) -> None:
+        """Count one answer, to so many questions."""
+        self.asked += asked
         self.right += right
         self.turns += calls_of(answer)
         self.tokens += answer.total_tokens
@@ -116,7 +120,10 @@ async def ask_questions(
     ]
     console = output.people
     console.print()
-    console.print("Questions over tables; a look-up takes 20 to 500 ms.", markup=False)
+    console.print(
+        "Questions over tables of made-up names, which the model reads as s0, s1, …; a look-up takes 20 to 500 ms.",
+        markup=False,
+    )
     async with opened_session(config, output, stopper) as session:
         await session.orchestrator.run(QUESTIONS[0], task="tables", planner=Plugin(name="llmcompiler"), policies=[])
         for way in ways:
@@ -135,6 +142,8 @@ async def ask_questions(
                 options |= {} if way.key == "single" else {"part": greedy, "separator": "\n"}
                 planner = Plugin(name=way.key, options=options)
                 await _ask(session.orchestrator, way, SPLIT, "plain", planner, console, stopper)
+    if splits[1].asked:
+        console.print("to find the pieces takes tokens too: it pays where pieces are long", style="dim")
     return ways, splits
 
 
@@ -160,17 +169,29 @@ async def _ask(
     if answer.status == "cancelled":
         return
     first = way.asked == 0
-    way.add(answer, answer.verified is True)
     if task == "tables":
+        way.add(answer, answer.verified is True)
         if first and way.key == "llmcompiler":
             console.print(tree)
         _say(answer, text, console)
     else:
-        console.print()
-        console.print(
-            f"{way.title}: {answer.critical_path_tokens} tokens one after another", style="bold", markup=False
-        )
-        console.print(str(answer.answer), markup=False)
+        _say_pieces(way, answer, console)
+
+
+def _say_pieces(way: DemoFigures, answer: Answer, console: Console) -> None:
+    """Print a request's formulas, each marked, and what they took."""
+    lines = "" if answer.answer is None else str(answer.answer)
+    marked = list(zip_longest(lines.splitlines(), PIECES.values(), fillvalue=""))
+    rights = [bool(formula) and line.partition(". ")[2].strip() == formula for line, formula in marked]
+    way.add(answer, sum(rights), len(PIECES))
+    finding = sum(step.tokens for step in answer.trace if step.name == "extract")
+    spent = f"{answer.critical_path_tokens} tokens one after another"
+    spent += f", {finding} of them to find the pieces" if finding else ""
+    console.print()
+    console.print(f"{way.title}: {way.right} of {way.asked} right, {spent}", style="bold", markup=False, soft_wrap=True)
+    for (line, _), right in zip(marked, rights, strict=True):
+        mark = ("✓", "green") if right else ("✗", "red")
+        console.print(Text.assemble(mark, " ", line or "no answer"), soft_wrap=True)
 
 
 def _say(answer: Answer, text: str, console: Console) -> None:
