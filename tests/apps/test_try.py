@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,16 @@ def test_the_commands_that_it_prints_work(plait: Plait, script: Any) -> None:
     assert len(commands) == 2
     for words in commands:
         assert plait(*words[1:], "--script", replies).code == 0
+
+
+def test_where_nothing_is_right_it_says_what_was_read_and_how_to_go_on(plait: Plait, script: Any) -> None:
+    replies = script({"when": "Answer: X", "text": "Answer: 42"}, {"text": "It is forty-two, I think."})
+    done = plait("try", csv("q", "a"), "--script", replies)
+    assert "Of row 1 '42' is wanted, and the answer read is 'It is forty-two, I think.'" in done.out
+    (option,) = [shlex.split(line) for line in done.out.splitlines() if line.startswith("  --planner ")]
+    again = plait("try", "mine.csv", "--script", replies, *option)
+    assert " on 3 of 3 plain problems" in again.out and "2 (66.7 %" in again.out
+    assert "Nothing is right" not in again.out
 
 
 @pytest.mark.parametrize(

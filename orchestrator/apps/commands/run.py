@@ -182,7 +182,7 @@ def cost(answer: Answer) -> str:
     least = "about " if usage.uncounted else ""
     total = f"{least}{answer.total_tokens} tokens ({answer.critical_path_tokens} critical path)"
     parts = [f"{answer.seconds:.2f} s", total]
-    if answer.finish == "length":
+    if answer.finish == "length" and answer.status == "done":  # else the failure says what has cut it
         parts.append("cut by max_tokens")
     if usage.cached:
         parts.append(f"{usage.cached} of {usage.prompt} prompt tokens cached")

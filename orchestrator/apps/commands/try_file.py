@@ -13,6 +13,7 @@ import typer
 from ...core.errors import ConfigError
 from ...core.ops import Plugin
 from ...core.request import Request
+from ...core.values import as_text
 from ...runtime.plugins.trust import trust
 from ..common.columns import GuessedColumns, guess_columns
 from ..common.dataset import question_of
@@ -25,6 +26,7 @@ __all__ = ["try_file"]
 
 _PLANNERS = ("single", "sample:n=5", "route")
 _WITH_TOOLS = "llmcompiler"
+_TOLD_FORM = """single:answer.template="{question} End with a line: Answer: X\""""
 
 
 @common_options
@@ -64,12 +66,19 @@ def try_file(
         tallies = {name: EvalCounts() for name in names}
         asked = {name: request.updated({"planner": name}) for name in names}
         cancelled, start = evaluated(config, questions, asked, concurrency, tallies, output)
-        summaries = [
-            {**tally.summary(), "planner": name, "text": columns.text, "want": columns.want, "start_seconds": start}
-            for name, tally in tallies.items()
-        ]
+        about = {
+            "status": "cancelled" if cancelled else "done",
+            "task": request.task.name,
+            "problems": len(questions),
+            "text": columns.text,
+            "want": columns.want,
+            "start_seconds": start,
+        }
+        summaries = [{**tally.summary(), **about, "planner": name} for name, tally in tallies.items()]
         report(summaries, tallies, output, as_json, None)
         if not as_json and not cancelled:
+            if not any(tally.solved for tally in tallies.values()):
+                _nothing_right(next(iter(tallies.values())), request.task, output)
             _go_on(file, columns, _best(tallies), request.task, output)
     if cancelled:
         raise typer.Exit(130)
@@ -101,6 +110,27 @@ def _told(file: Path, columns: GuessedColumns, count: int) -> str:
 def _best(tallies: Mapping[str, EvalCounts]) -> str:
     """Return the planner with most right; of several the cheapest."""
     return max(tallies, key=lambda name: (tallies[name].solved, -tallies[name].total))
+
+
+def _nothing_right(tally: EvalCounts, task: Plugin, output: Output) -> None:
+    """Show what was read as an answer. Mostly the model puts it into a sentence, and all ways look alike."""
+    row = next((tally.records[place] for place in sorted(tally.records) if tally.records[place]["answer"]), None)
+    if row is None:
+        return
+    read = " ".join(as_text(row["answer"]).split())
+    shown = f"{read[:77]}…" if len(read) > 78 else read
+    output.people.print(
+        f"Nothing is right. Of row {row['row'] + 1} {row['want']!r} is wanted, and the answer read is {shown!r}.",
+        markup=False,
+        soft_wrap=True,
+    )
+    if task.name == "plain":
+        output.people.print(
+            "The answer is what stands behind `Answer:`, else the whole text. To tell the model so:\n"
+            f"  --planner {shlex.quote(_TOLD_FORM)}",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def _go_on(file: Path, columns: GuessedColumns, best: str, task: Plugin, output: Output) -> None:
