@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 MEANT: dict[tuple[str, str], str] = {
     ("openai_node", "ai_object"): (
-        "another text. The form that an answer shall have is told to the model in words, too, so it writes other values; "
-        "`vllm serve` holds it to the form and says nothing"
+        "another text. The form that an answer shall have is told to the model in words, too, so it writes other "
+        "values; `vllm serve` holds it to the form and tells it nothing"
     ),
 }
 """Differences that are meant, by client and check, with the reason."""

@@ -319,7 +319,8 @@ async def _evaluate(
     try:
         async with opened_session(config, output, stopper) as session:
             for name, request in asked.items():
-                await _one(session.orchestrator, problems, request, concurrency, tallies[name], output, stopper)
+                whose = f"{name}: " if len(asked) > 1 else ""
+                await _one(session.orchestrator, problems, request, concurrency, tallies[name], output, stopper, whose)
             return stopper.requested, session.start_seconds
     except CommandInterrupted:
         return True, 0.0
@@ -333,14 +334,18 @@ async def _one(
     tally: EvalCounts,
     output: Output,
     stopper: Stopper,
+    whose: str,
 ) -> None:
     began = time.monotonic()
     count = len(problems)
 
-    def line() -> str:
-        return f"{tally.n} of {count}: {tally.solved} solved"
+    def solved() -> str:
+        return f"{whose}{tally.solved} solved"
 
-    with counting(output, count, lambda: tally.n, lambda: f"{tally.solved} solved", line) as advance:
+    def line() -> str:
+        return f"{whose}{tally.n} of {count}: {tally.solved} solved"
+
+    with counting(output, count, lambda: tally.n, solved, line) as advance:
         await solve_all(orchestrator, problems, request, concurrency, tally, stopper, advance)
     tally.seconds = time.monotonic() - began
 
