@@ -53,7 +53,7 @@ class LearningPlanner(Planner):
 
     def learned(self, outcome: RunOutcome) -> dict[str, JsonValue]:
         """Return the options that change with a run. This planner has the options that are known now, which need not
-        be those of the run: others may have ended since it began. Empty: the run says nothing."""
+        be those of the run: others may have ended since it began. Called on a thread. Empty: the run says nothing."""
         raise NotImplementedError
 
     @model_validator(mode="after")

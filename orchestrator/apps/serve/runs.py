@@ -203,6 +203,7 @@ class RunsApi:
         body = await read(request, Feedback, self._service.settings)
         if not self._service.owns(user, run):
             raise not_found(f"there is no run {run!r}")
+        request.scope["plait.run"] = run  # for the audit file
         learned = await self._service.orchestrator.lessons.feedback(run, body.right)
         return JSONResponse({"run": run, "learned": learned})
 
