@@ -250,10 +250,10 @@ def curves(arms: Mapping[str, Any]) -> list[list[str]]:
     return out
 
 
-def _short(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
-    """Rows as columns, which take less room."""
+def _short(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Rows as columns, a text of numbers each: thousands of lines of one number are nothing to read."""
     names = ("solved", "critical", "total", "threads", "hits")
-    return {name: [int(row[name]) for row in rows] for name in names} if rows else {}
+    return {name: " ".join(str(int(row[name])) for row in rows) for name in names} if rows else {}
 
 
 def main() -> None:
