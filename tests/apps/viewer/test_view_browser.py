@@ -321,6 +321,15 @@ def test_states_have_signs_and_not_only_colours(shown):
     assert signs == {"done": "✓", "failed": "✗"}
 
 
+def test_the_legend_is_as_thick_as_what_the_end_waited_for(shown):
+    tab = shown("calls")
+    thick = [
+        tab.run(f"getComputedStyle(document.querySelector('{where} .box')).strokeWidth")
+        for where in ("#plan g.chain[data-step]", "#plan .legend li:last-child", "#plan .legend li")
+    ]
+    assert thick[0] == thick[1] != thick[2]
+
+
 def test_keys_reach_steps(shown):
     tab = shown("vote")
     tab.run(

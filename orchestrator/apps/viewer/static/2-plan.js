@@ -28,7 +28,7 @@ function planPicture() {
   legend(section, [...["waiting", "ready", "running", "expanded", "done", "failed", "cancelled"].map((state) => [
     svg("g", { class: state }, svg("rect", { class: "box", x: 1, y: 1, width: 12, height: 12, rx: 3 }), svg("text", { class: "sign", x: 7, y: 11, "text-anchor": "middle" }, SIGNS[state])), state]),
     [svg("path", { class: "edge", d: "M0 7H14" }), "needs its value"], [svg("path", { class: "edge after", d: "M0 7H14" }), "continues its context"],
-    [svg("rect", { class: "box", x: 1, y: 1, width: 12, height: 12, rx: 3, "stroke-width": 3 }), "thick: the end waited for it"]]);
+    [svg("g", { class: "chain" }, svg("rect", { class: "box", x: 1, y: 1, width: 12, height: 12, rx: 3 })), "thick: the end waited for it"]]);
   return (t) => updatePlan(t, places, blocks, edges);
 }
 
