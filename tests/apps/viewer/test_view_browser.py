@@ -68,6 +68,7 @@ def pages(tmp_path_factory):
         "vote": made("vote", [*quick, slow], *vote),
         "calls": made("calls", [joiner, {"text": PLAN, "tokens_per_second": 60}], *calls),
         "many": made("many", many, "a thousand times?", "--planner", "sample:n=1200"),
+        "long": made("long", [{"text": " ".join(["word"] * 999)}], "go", "--max-tokens", "999"),
         "nasty": made("nasty", [{"text": NASTY}], NASTY, "--planner", "sample:n=2"),
     }
     os.environ.update(kept)
@@ -328,6 +329,14 @@ def test_the_legend_is_as_thick_as_what_the_end_waited_for(shown):
         for where in ("#plan g.chain[data-step]", "#plan .legend li:last-child", "#plan .legend li")
     ]
     assert thick[0] == thick[1] != thick[2]
+
+
+def test_the_label_at_the_end_of_an_axis_is_not_cut(shown):
+    tab = shown("long")
+    labels = "[...document.querySelectorAll('#prefixes svg text.soft')].filter(t => t.getAttribute('y') === '13')"
+    assert tab.run(f"{labels}.at(-1).textContent") == "1\u202f000"
+    right = f"{labels}.at(-1).getBoundingClientRect().right"
+    assert tab.run(f"{right} <= document.querySelector('#prefixes svg').getBoundingClientRect().right")
 
 
 def test_keys_reach_steps(shown):

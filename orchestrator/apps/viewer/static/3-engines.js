@@ -30,7 +30,7 @@ function enginesPicture() {
     y += 34;
   }
   const drawing = svg("svg", { width: W, height: y + 4, viewBox: `0 0 ${W} ${y + 4}`, role: "group", "aria-label": "Attempts over time" });
-  for (const t of ticks(END, W < 560 ? 4 : 8)) drawing.append(svg("line", { class: "grid", x1: x(t), x2: x(t), y1: 18, y2: y }), svg("text", { class: "soft", x: x(t), y: 13, "text-anchor": t ? "middle" : "start" }, t ? secs(t) : "0"));
+  for (const t of ticks(END, W < 560 ? 4 : 8)) drawing.append(svg("line", { class: "grid", x1: x(t), x2: x(t), y1: 18, y2: y }), svg("text", { class: "soft", x: x(t), y: 13, "text-anchor": anchor(t, x(t), W) }, t ? secs(t) : "0"));
   const cursor = svg("line", { class: "cursor", y1: 16, y2: y });
   drawing.append(g, cursor);
   if (hosts.length || joins.length) box.append(drawing);
@@ -74,6 +74,8 @@ function updateBar(bar, t, x) {
   if (bar.halt) bar.halt.setAttribute("width", t > a.stopping ? Math.max(0, x(end) - x(a.stopping)) : 0);
   if (bar.name) bar.name.setAttribute("opacity", on && x(end) - x(a.start) > 24 ? 1 : 0);
 }
+// A label at an edge stands within the drawing.
+function anchor(value, at, width) { return !value ? "start" : at > width - 24 ? "end" : "middle"; }
 function ticks(end, most, least) {
   const raw = Math.max(least || 0, end / most), base = 10 ** Math.floor(Math.log10(raw)), step = [1, 2, 5, 10].map((m) => m * base).find((s) => s >= raw);
   const at = [];

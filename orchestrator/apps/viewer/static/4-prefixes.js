@@ -17,7 +17,7 @@ function prefixesPicture() {
   const rows = rowsOf(G), h = Math.max(8, Math.min(22, 560 / rows.count)), H = rows.count * h + 30;
   const drawing = svg("svg", { width: W, height: H, viewBox: `0 0 ${W} ${H}`, role: "group", "aria-label": "Prefix tree" });
   drawing.append(svg("defs", {}, svg("pattern", { id: "dots", width: 6, height: 6, patternUnits: "userSpaceOnUse" }, svg("circle", { cx: 2, cy: 2, r: 1.5, fill: "#fff", "fill-opacity": .85 }))));
-  for (const n of ticks(longest, W < 560 ? 4 : 8, 1)) drawing.append(svg("line", { class: "grid", x1: 10 + n * k, x2: 10 + n * k, y1: 18, y2: H }), svg("text", { class: "soft", x: 10 + n * k, y: 13, "text-anchor": n ? "middle" : "start" }, n ? num(n) : `0 ${D.unit}`));
+  for (const n of ticks(longest, W < 560 ? 4 : 8, 1)) drawing.append(svg("line", { class: "grid", x1: 10 + n * k, x2: 10 + n * k, y1: 18, y2: H }), svg("text", { class: "soft", x: 10 + n * k, y: 13, "text-anchor": anchor(n, 10 + n * k, W) }, n ? num(n) : `0 ${D.unit}`));
   const drawn = [];
   for (const [i, span] of rows.spans) {
     const g = G[i], x = 10 + g.start * k, y = 20 + span.top * h, tall = Math.max(2, span.rows * h - (h > 5 ? 2 : .5));
