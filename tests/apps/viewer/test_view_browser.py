@@ -336,7 +336,7 @@ def test_the_label_at_the_end_of_an_axis_is_not_cut(shown):
     labels = "[...document.querySelectorAll('#prefixes svg text.soft')].filter(t => t.getAttribute('y') === '13')"
     assert tab.run(f"{labels}.at(-1).textContent") == "1\u202f000"
     right = f"{labels}.at(-1).getBoundingClientRect().right"
-    assert tab.run(f"{right} <= document.querySelector('#prefixes svg').getBoundingClientRect().right")
+    assert tab.run(f"{right} <= document.querySelector('#prefixes .picture > svg').getBoundingClientRect().right")
 
 
 def test_keys_reach_steps(shown):
