@@ -103,8 +103,8 @@ def _read(file: Path, most: int) -> list[Mapping[str, Any]]:
 
 def _told(file: Path, columns: GuessedColumns, count: int) -> str:
     (why_text, why_want), kind = columns.why, "numbers" if columns.numbers else "texts"
-    asked, right = f"asked is {columns.text!r} ({why_text})", f"right is {columns.want!r} ({why_want}), compared as {kind}"
-    return f"{count} rows of {file}: {asked}, {right}"
+    asked = f"asked is {columns.text!r} ({why_text})"
+    return f"{count} rows of {file}: {asked}, right is {columns.want!r} ({why_want}), compared as {kind}"
 
 
 def _best(tallies: Mapping[str, EvalCounts]) -> str:
