@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -51,6 +52,7 @@ DRAFT, TARGET = "tables-tiny", "tables"
 CALIBRATION = 80
 """Questions of the scores' calibration; they are never asked."""
 ALPHAS = (0.02, 0.05, 0.1, 0.2, 0.4)
+DIGITS = 10_000
 TAUS = (5.0, 8.0, 8.8, 8.95, 8.99)
 """Marks are nine times the draft's own mean probability of a line."""
 AT_RANDOM = (0.05, 0.2)
@@ -224,14 +226,15 @@ def _row(text: str, condition: str, answer: Answer) -> Row:
 
 
 def calibration_of(rows: Sequence[Row]) -> list[list[float]]:
-    """Return the scores of the calibration's segments by round; rounds of few segments count with the one before."""
+    """Return the scores of the calibration's segments by round; rounds of few segments count with the one before. Cut
+    to four digits: the last of six depends on what else was in a batch, and equal segments have to stay equal."""
     found: list[list[float]] = []
     for row in rows:
         if row.condition.startswith("calibrate"):
             for turn, scores in enumerate(row.data["scores"]):
                 while len(found) <= turn:
                     found.append([])
-                found[turn] += scores
+                found[turn] += [math.floor(score * DIGITS + 1e-9) / DIGITS for score in scores]
     return [scores for scores in found if len(scores) >= 20]
 
 

@@ -34,6 +34,15 @@ def test_each_condition_has_its_planner_and_calibration_is_by_round() -> None:
     assert isinstance(made["ssr 10"], SSR) and made["ssr 10"].threshold == 10
 
 
+def test_what_a_batch_changes_in_the_last_digit_changes_no_take_over() -> None:
+    """Equal segments came out at 0.764105 and 0.764106: which of them was the lowest decided nine questions."""
+    for low in (0.764105, 0.764106):
+        rows = [dataclasses.replace(ROW, condition="calibrate 0", data={"scores": [[low] * 3 + [0.9] * 77]})]
+        planner = planner_of("takeover 0.02", calibration_of(rows))
+        assert isinstance(planner, Takeover)
+        assert [planner.takes_over(score, 0) for score in (0.7, 0.764105, 0.764106)] == [True, False, False]
+
+
 def test_the_page_says_what_is_the_targets_own_and_compares_with_a_mix() -> None:
     rows: list[Row] = []
     for text in ("p", "q", "r", "s"):
