@@ -102,7 +102,6 @@ def test_each_page_has_rows_or_says_that_it_has_none() -> None:
 
 
 WITHOUT = {
-    "batch_order/README.md": "an engine for 5 minutes",
     "calibration/README.md": "an engine on a core of its own for 9 minutes",
     "router/README.md": "two servers and vLLM's router for 5 minutes",
     "runtimes/README.md": "an engine on a core of its own for 7 minutes",
