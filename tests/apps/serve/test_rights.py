@@ -360,7 +360,7 @@ class Mutants:
         fields = kind.model_fields
         required = [name for name, info in fields.items() if info.is_required()]
         some = self.dice.sample(list(fields), min(len(fields), self.dice.choice((1, 1, 2)))) if depth < 7 else []
-        return {name: self.value(fields[name].annotation, depth) for name in {*required, *some}}
+        return {name: self.value(fields[name].annotation, depth) for name in dict.fromkeys((*required, *some))}
 
     def leaf(self, plan: dict[str, Any]) -> dict[str, Any]:
         """A plan in which one text, number or object, wherever it stands, is a hostile one."""
@@ -464,5 +464,9 @@ def test_no_mutant_gets_what_the_tenant_may_not(monkeypatch):
 def test_the_mutants_would_get_it_without_the_table(monkeypatch):
     monkeypatch.setattr(outside, "check", lambda *_: None)
     monkeypatch.setattr(Rights, "hold", lambda *_: None)
-    _, _, passed = tried(2000, 1, monkeypatch)
-    assert {"model", "body", "template", "url"} <= {each for got, *_ in passed for each in got}
+    got: set[str] = set()
+    for seed in range(1, 21):  # an address of an image comes about once in a thousand
+        got |= {each for some, *_ in tried(1000, seed, monkeypatch)[2] for each in some}
+        if got >= {"model", "body", "template", "url"}:
+            return
+    raise AssertionError(got)
