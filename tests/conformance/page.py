@@ -45,9 +45,10 @@ completions, not the Responses API.
 HEAD_REAL = """
 ## Before `vllm serve` with a real model
 
-The model is SmolLM2-135M-Instruct, on vLLM 0.32.0, and decodes greedily. A check asks for the form, the fields and the
-reason of the end, and for the same text direct and through plait. A call that the model may make or leave it often
-leaves: a check that needs one then passes at neither address. `make conformance ARGS="--real FOLDER"` runs them.
+The model is SmolLM2-135M-Instruct, on vLLM 0.32.0, and decodes greedily, 32 tokens at most. A check asks for the form,
+the fields and the reason of the end, and for the same text direct and through plait. A call that the model may make or
+leave it often leaves: a check that needs one then passes at neither address. `make conformance ARGS="--real FOLDER"`
+runs them.
 """
 TABLE = """
 | client | version | checks | pass direct | pass through plait | pass direct alone |
