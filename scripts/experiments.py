@@ -55,7 +55,7 @@ def page() -> str:
             continue
         named = command.search(pages[places[0]])
         made = named[0].strip().rstrip(".") if named else f"python -m experiments {name}"
-        data = f"[data]({name}/data)" if (FOLDER / name / "data").is_dir() else ""
+        data = f"[data]({name}/data)" if any((FOLDER / name / "data").glob("*")) else ""
         some.append(f"| [{name}]({_from_here(places[0])}) | {question} | {data} | `{made}` |")
     return HEAD + WITH + "\n".join(some) + "\n" + WITHOUT + "\n".join(none) + "\n"
 

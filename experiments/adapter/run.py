@@ -21,7 +21,7 @@ from plait.workers.tools.environments.bfcl import BfclEnvironment
 from training.calls.prompts import TEMPLATE
 
 from .._tools.command import Given, command
-from ..function_calls.ways import PLAN
+from .._tools.plan_prompt import PLAN
 from .page import page_of
 
 __all__ = ["CATEGORIES", "WAYS", "main", "questions"]

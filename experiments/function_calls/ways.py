@@ -12,7 +12,9 @@ from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.workers.tools.environments.bfcl import BfclEnvironment, schema
 
-__all__ = ["MOST", "PLAN", "SAMPLES", "WAYS", "form_of"]
+from .._tools.plan_prompt import PLAN
+
+__all__ = ["MOST", "SAMPLES", "WAYS", "form_of"]
 
 MOST = 8
 """Calls of a list at most."""
@@ -29,27 +31,7 @@ These functions can be called:
 {functions}
 
 Write the one call that answers the request, and nothing else, as a JSON list of {{"name": …, "arguments": {{…}}}}.
-
 Request: {piece}"""
-PLAN = """\
-Write the calls of functions that answer a question, one a line, and then join().
-
-Example 1. The functions are get_weather(city: string, day: string = "today") and get_time(city: string).
-Question: What is the weather in Rome and in Oslo tomorrow?
-1. get_weather(city="Rome", day="tomorrow")
-2. get_weather(city="Oslo", day="tomorrow")
-3. join()<END_OF_PLAN>
-
-Example 2. The functions are add(a: number, b: number).
-Question: How much is 3 and 4?
-1. add(a=3, b=4)
-2. join()<END_OF_PLAN>
-
-Now the functions are:
-
-{tools}
-"""
-
 Said = dict[str, Any]
 """What is kept of a way: `texts`, `tokens`, `seconds`, and what a way has of its own."""
 Way = Callable[[AsyncOrchestrator, str, Any], Awaitable[Said]]
