@@ -1,10 +1,11 @@
 """What a tenant may use on a day, as an account: runs reserve of it when they are admitted, and settle when they end.
 
-All that runs under way hold and all that is used never come to more than the limit, however many are asked for at
-once. A run gets what it may use at most, if so much is left. If not, it gets what is left, and half of what the run
-that holds most could still do without; that run goes on with a lower limit. What a run gives back when it ends goes to
-the one that is shortest. Example: of 1000 tokens, the first run may use all 1000; a second one that comes while the
-first has used 200 gets 400 of the 800 that are left.
+All that runs under way hold and all that is used never come to more than the limit, however many are asked for at once.
+What is used may pass it by a report of each run under way: tokens that an engine tells together are cut where they are
+told, and not within. A run gets what it may use at most, if so much is left. If not, it gets what is left, and half of
+what the run that holds most could still do without; that run goes on with a lower limit. What a run gives back when it
+ends goes to the one that is shortest. Example: of 1000 tokens, the first run may use all 1000; a second one that comes
+while the first has used 200 gets 400 of the 800 that are left.
 """
 
 from __future__ import annotations
