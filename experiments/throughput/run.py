@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import math
 import os
@@ -103,26 +104,30 @@ async def run(
     tokens: int = MAX_TOKENS,
     model: str | None = None,
     kept: Path | None = None,
+    through_ray: bool = True,
 ) -> list[Row]:
     """Measure and return the table's rows. `seconds`: for each width; no round begins that would end later. `model`: in
-    place of the bundled one. `kept`: a file for the figures of each round."""
+    place of the bundled one. `kept`: a file for the figures of each round. `through_ray`: measure that too."""
     config = Config.load(**({} if model is None else {"model": model}))
     plugins = Plugins()
     slots = max(WIDTHS)
     cache = 256 << 20
     local: Worker = plugins.worker("engine", model=config.model, slots=slots, kv_cache_memory_bytes=cache)
     rows: list[Row] = []
-    async with (
-        AsyncOrchestrator(workers=[local]) as inside,
-        AsyncOrchestrator(model=config.model, worker="ray", slots=slots, kv_cache_mib=256) as ray,
-    ):
+    async with contextlib.AsyncExitStack() as stack:
+        ours = {"in process": await stack.enter_async_context(AsyncOrchestrator(workers=[local]))}
+        if through_ray:
+            there = AsyncOrchestrator(model=config.model, worker="ray", slots=slots, kv_cache_mib=256)
+            ours["ray"] = await stack.enter_async_context(there)
         raw = Raw(config.model, slots, cache, tokens)
         for width in widths:
             texts = prompts(max(2 * width, 32), chat=model is not None)
             contenders = {
                 "raw": lambda texts=texts, width=width: raw.rate(texts, width),
-                "in process": lambda texts=texts, width=width: through(inside, texts, width, tokens),
-                "ray": lambda texts=texts, width=width: through(ray, texts, width, tokens),
+                **{
+                    name: lambda one=one, texts=texts, width=width: through(one, texts, width, tokens)
+                    for name, one in ours.items()
+                },
             }
             figures = await interleave(contenders, rounds, seconds=seconds)
             base = figures.spread("raw")
@@ -130,11 +135,11 @@ async def run(
                 about = {"model": Path(config.model).name, "width": width, "tokens": tokens, "load": os.getloadavg()[0]}
                 with kept.open("a", encoding="utf-8") as out:
                     out.write(json.dumps({**about, "rates": dict(figures.figures)}) + "\n")
-            for name in ("in process", "ray"):
-                ours, ratio = figures.spread(name), figures.ratio(name, "raw")
+            for name in ours:
+                rate, ratio = figures.spread(name), figures.ratio(name, "raw")
                 goal = "≥ 0.98" if name == "in process" else "≥ 0.97"
-                rows.append(Row(f"{width} in flight, {name}", f"{ours} tok/s", f"raw {base} tok/s", str(ratio), goal))
-                sys.stderr.write(f"{rows[-1].what}: {ours}; raw {base}; {ratio}\n")
+                rows.append(Row(f"{width} in flight, {name}", f"{rate} tok/s", f"raw {base} tok/s", str(ratio), goal))
+                sys.stderr.write(f"{rows[-1].what}: {rate}; raw {base}; {ratio}\n")
     return rows
 
 
@@ -147,9 +152,12 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=MAX_TOKENS, help="most tokens of an answer")
     parser.add_argument("--model", help="another model than the bundled one, such as smollm2")
     parser.add_argument("--kept", type=Path, metavar="FILE", help="add the figures of each round to this file")
+    parser.add_argument("--without-ray", action="store_true", help="leave out the contender that goes through Ray")
     options = parser.parse_args()
     widths, rounds = options.width or WIDTHS, options.rounds
     show(
         "throughput",
-        asyncio.run(run(widths, rounds, options.seconds, options.tokens, options.model, options.kept)),
+        asyncio.run(
+            run(widths, rounds, options.seconds, options.tokens, options.model, options.kept, not options.without_ray)
+        ),
     )
