@@ -95,10 +95,9 @@ def _head(rows: Rows, curve: Rows) -> list[str]:
     base = sum(row["right"] for row in rows if row["way"] == "examples") / max(1, len(ids["examples"]))
     least = smallest_difference(both, base) if both else 1.0
     return [
-        "**Where one function is called several times, the number of calls is right more often with the adapter, and so "
-        "is the answer; where several functions are called, the number is right less often and the answer no more often."
-        "** Over both its plans are "
-        "a quarter shorter. One draw of questions, one training.",
+        "**Where one function is called several times, the adapter makes the number of calls right more often, and the "
+        "answer too; where several functions are called, it makes the number right less often and the answer no more "
+        "often.** Over both its plans are a quarter shorter. One draw of questions, one training.",
         "",
         "SmolLM2-135M-Instruct, greedy, at most 200 tokens a plan, asked by `llmcompiler` and held to its grammar of "
         "plans, so every way may write as much as the others. Graded by the leaderboard's own checker, with 95 % "

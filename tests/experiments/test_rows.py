@@ -1,4 +1,4 @@
-"""Each page of experiments is made of the rows beside it; what has none says so, and which command makes them.
+"""Each page of experiments is made of the rows beside it.
 
 A page whose rows are packed is made again by its own command with `--report`, and is the same to the letter. What was
 written by hand stands below such a page, in `data/remarks.md`, and its figures are those of the page.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +37,7 @@ def test_a_page_is_made_of_its_rows(rows: Path, tmp_path: Path, monkeypatch: pyt
     committed = PAGES[rows].read_text(encoding="utf-8")
     said = _COMMAND.search(committed)
     assert said is not None and said[1] == rows.parent.parent.name
-    words = [*said[2].split(), "--report", "--out", str(tmp_path)]
+    words = [*shlex.split(said[2]), "--report", "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", [f"python -m experiments {said[1]}", *words])
     module = importlib.import_module(f"experiments.{said[1]}.run")
     with contextlib.suppress(SystemExit):
@@ -88,24 +89,6 @@ def test_rows_are_packed_alike_and_say_where_they_were_made(tmp_path: Path) -> N
     assert put_page("# A\n\n", kept, tmp_path, "no-such") == f"# A\n\nMade of [its rows](data). {kept.made_on}\n"
 
 
-def test_each_page_has_rows_or_says_that_it_has_none() -> None:
-    """Which pages those are is written here, so that one more is a decision."""
-    without = {
-        f"{page.parent.name}/{page.name}"
-        for page in FOLDER.glob("*/*.md")
-        if "No data is kept" in page.read_text(encoding="utf-8")[:400]
-    }
-    assert without == WITHOUT.keys()
-    for name in without:
-        page = (FOLDER / name).read_text(encoding="utf-8")
-        assert "python -m " in page, f"{name} does not say which command makes its figures"
-
-
-WITHOUT = {
-    "calibration/README.md": "an engine on a core of its own for 9 minutes",
-    "router/README.md": "two servers and vLLM's router for 5 minutes",
-    "runtimes/README.md": "an engine on a core of its own for 7 minutes",
-    "unequal_engines/README.md": "three engines in Ray for 9 minutes",
-}
-"""Pages that were made before their commands kept rows, and what it takes on two quiet cores to make them anew: beside
-other work the ends of these runs come minutes late, and times are what they are about."""
+def test_each_page_has_data_beside_it() -> None:
+    without = [page.parent.name for page in FOLDER.glob("*/README.md") if not any((page.parent / "data").glob("*.json*"))]
+    assert not without, "figures whose rows nobody keeps"
