@@ -90,5 +90,6 @@ def test_rows_are_packed_alike_and_say_where_they_were_made(tmp_path: Path) -> N
 
 
 def test_each_page_has_data_beside_it() -> None:
-    without = [page.parent.name for page in FOLDER.glob("*/README.md") if not any((page.parent / "data").glob("*.json*"))]
+    pages = FOLDER.glob("*/README.md")
+    without = [page.parent.name for page in pages if not any((page.parent / "data").glob("*.json*"))]
     assert not without, "figures whose rows nobody keeps"

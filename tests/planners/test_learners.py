@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from hypothesis import given, strategies as st
 
 from plait.core.errors import FieldError, PluginError, UsageError
 from plait.core.learning import LearningPlanner, RunOutcome
-from plait.core.ops import Plugin
+from plait.core.ops import Plugin, Text, Think
+from plait.core.plan import Plan, Step
 from plait.core.routing import Tier
 from plait.planners.effort.route import Route
 from plait.planners.effort.route.bandit import contenders
@@ -173,6 +175,41 @@ async def test_a_route_by_record_learns_from_verdicts_by_tenant_and_task(tmp_pat
         await orchestrator.lessons.settled()
         assert sum(map(sum, known_arms(file, "b/countdown"))) == 31, "a new tenant begins with what all know"
         assert sum(map(sum, known_arms(file, "countdown"))) == 30
+
+
+async def left_behind(folder: Path, file: Path, plan: Plan | None = None) -> str:
+    """Begin a run, and leave its journal in `left.plait` as a process that is killed does; return its id."""
+    worker = Scripted([Reply(text=RIGHT, delay=60)])
+    async with AsyncOrchestrator(workers=[worker], planner=bandit(file), journal=folder / "live.plait") as orchestrator:
+        run = (await orchestrator.submit(PUZZLE, task="countdown", plan=plan)).run
+        while not worker.counts["requests"]:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)  # the journal is written a moment later
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                shutil.copy(folder / f"live.plait{suffix}", folder / f"left.plait{suffix}")
+    return run
+
+
+async def test_a_run_that_was_resumed_teaches_once(tmp_path: Path) -> None:
+    file, worker = tmp_path / "arms.json", Scripted([Reply(text=RIGHT)])
+    run = await left_behind(tmp_path, file)
+    assert not file.exists(), "a run that was given up says nothing"
+    async with AsyncOrchestrator(workers=[worker], planner=bandit(file), journal=tmp_path / "left.plait") as later:
+        for _ in range(2):  # the second time it is only read
+            assert (await later.resume(run)).verified
+            await later.lessons.settled()
+            assert sum(map(sum, known_arms(file, "countdown"))) == 1
+
+
+async def test_a_plan_of_ones_own_teaches_nothing_when_it_is_resumed(tmp_path: Path) -> None:
+    file, worker = tmp_path / "arms.json", Scripted([Reply(text=RIGHT)])
+    plan = Plan(steps=(Step(name="a", op=Think(prompt=(Text(text="?"),))),), output="a")
+    run = await left_behind(tmp_path, file, plan)
+    async with AsyncOrchestrator(workers=[worker], planner=bandit(file), journal=tmp_path / "left.plait") as later:
+        assert (await later.resume(run)).verified
+        await later.lessons.settled()
+    assert not file.exists()
 
 
 async def test_a_caller_judges_what_the_task_cannot(tmp_path: Path) -> None:

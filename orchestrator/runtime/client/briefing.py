@@ -123,6 +123,9 @@ class Briefs:
             raise UsageError(
                 f"{', '.join(without_effect)} has no effect on a plan of yours: say it in the plan's steps"
             )
+        elif "learn" in request.planner.options:  # a plan of yours teaches nothing, also when it is resumed
+            options = {name: value for name, value in request.planner.options.items() if name != "learn"}
+            request = request.model_copy(update={"planner": Plugin(name=request.planner.name, options=options)})
         task = self._plugins.task(request.task, request.text)
         if request.messages and not task.chat():
             raise UsageError(

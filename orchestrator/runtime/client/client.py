@@ -375,8 +375,7 @@ class AsyncOrchestrator:
             self._listed(handle)
             # The functions among the arguments live as long as the run (`held`).
             handle.finished.add_done_callback(lambda _, held=live: take_back() if take_back else None)
-            if plan is None and brief.request.planner.options.get("learn") is True:
-                self.lessons.follow(brief, handle.finished)
+            self.lessons.follow(brief.request, brief.task, handle.finished)
             told = handle.asked if answerable else None
             self._asker.begin(run, driver.recorder, told=told, tenant=brief.request.tenant)
             return handle
@@ -479,13 +478,16 @@ class AsyncOrchestrator:
             lent.close()
             raise
         submitted = taken.rebuilt.submitted
+        task = self.plugins.task(submitted.request.task, submitted.request.text)
         handle = Handle(
-            driver, submitted, self.plugins.task(submitted.request.task, submitted.request.text), watch,
+            driver, submitted, task, watch,
             asker=self._asker, future=taken.future, nodes=taken.rebuilt.nodes, began=taken.began, ended=taken.ended,
             provenance=partial(self._provenance, submitted.request, tools=specs),
         )  # fmt: skip
         self._listed(handle)
         handle.finished.add_done_callback(lambda _: lent.close())
+        if taken.ended is None:  # what had ended before has taught already
+            self.lessons.follow(submitted.request, task, handle.finished)
         questions.handle(handle)
         return handle
 

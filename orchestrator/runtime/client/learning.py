@@ -19,7 +19,7 @@ from pathlib import Path
 from pydantic import JsonValue, TypeAdapter
 
 from ...core.errors import ConfigError, PlaitError, PluginError, UsageError
-from ...core.interfaces import Brief, Planner
+from ...core.interfaces import Planner
 from ...core.learning import LearningPlanner, RunOutcome
 from ...core.ops import Plugin
 from ...core.request import Request
@@ -107,18 +107,19 @@ class Lessons:
         self._last: dict[str, asyncio.Task[bool]] = {}
         """By path: the last that is being written, or waits for the one before."""
 
-    def follow(self, brief: Brief, finished: asyncio.Future[Answer]) -> None:
-        """Have a run's planner learn when the run has ended."""
-        finished.add_done_callback(partial(self.ended, brief))
+    def follow(self, request: Request, task: Task, finished: asyncio.Future[Answer]) -> None:
+        """Have a run's planner learn when the run has ended, if it has `learn`."""
+        if request.planner.options.get("learn") is True:
+            finished.add_done_callback(partial(self._ended_now, request, task))
 
-    def ended(self, brief: Brief, finished: asyncio.Future[Answer]) -> None:
+    def _ended_now(self, request: Request, task: Task, finished: asyncio.Future[Answer]) -> None:
         """Take a run that has ended. One that a person gave up says nothing of its planner."""
         if finished.cancelled() or finished.exception() is not None:
             return
         answer = finished.result()
         if answer.status == "cancelled":
             return
-        request, outcome = brief.request, outcome_of(brief.request, answer, brief.task)
+        outcome = outcome_of(request, answer, task)
         run = _PastRun(str(request.planner.options["path"]), outcome.right is not None, (request, outcome))
         self._count(run)
         self._ended[answer.run] = run
