@@ -23,20 +23,26 @@ from plait.core.messages import counted
 ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENTS = ROOT / "experiments"
 QUICK: dict[str, tuple[str, ...]] = {
+    "adapter": ("--report",),
     "arithmetic_sampling": ("--problems", "20", "--seed", "7"),
     "bash_sql": ("--problems", "60", "--report"),
+    "calibration": ("--fit", "votes of 2", "--report"),
     "code_search": ("--problems", "200", "--seed", "1"),
     "deadlines": ("--report",),
     "effort_limit": ("--problems", "8000", "--seed", "2"),
     "erring_votes": ("--problems", "120", "--seed", "7", "--worker", "engine", "--report"),
     "function_calls": ("--report",),
     "learned_numbers": ("--report",),
+    "learned_prompts": ("--report",),
     "masked_shapes": ("--problems", "40"),
     "public_traces": (),
     "repeated_sampling": ("--report",),
+    "router": ("--rounds", "3", "--runs", "4", "--report"),
+    "runtimes": ("--report",),
     "scale": ("--problems", "150"),
     "takeover": ("--problems", "160"),
     "tools_at_scale": ("--problems", "300", "--seed", "7"),
+    "unequal_engines": ("--rounds", "3", "--load", "0.8", "--report"),
     "votes_live": ("--problems", "15", "--seed", "11", "--report"),
 }
 """Options of each. `--report` works the page out of the rows beside it; without it the page is run anew."""
