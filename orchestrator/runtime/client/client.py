@@ -375,7 +375,8 @@ class AsyncOrchestrator:
             self._listed(handle)
             # The functions among the arguments live as long as the run (`held`).
             handle.finished.add_done_callback(lambda _, held=live: take_back() if take_back else None)
-            self.lessons.follow(brief.request, brief.task, handle.finished)
+            if brief.request.planner.options.get("learn") is True:
+                self.lessons.follow(brief.request, brief.task, handle.finished)
             told = handle.asked if answerable else None
             self._asker.begin(run, driver.recorder, told=told, tenant=brief.request.tenant)
             return handle
@@ -486,7 +487,8 @@ class AsyncOrchestrator:
         )  # fmt: skip
         self._listed(handle)
         handle.finished.add_done_callback(lambda _: lent.close())
-        if taken.ended is None:  # what had ended before has taught already
+        # What had ended before has taught already.
+        if taken.ended is None and submitted.request.planner.options.get("learn") is True:
             self.lessons.follow(submitted.request, task, handle.finished)
         questions.handle(handle)
         return handle

@@ -108,9 +108,8 @@ class Lessons:
         """By path: the last that is being written, or waits for the one before."""
 
     def follow(self, request: Request, task: Task, finished: asyncio.Future[Answer]) -> None:
-        """Have a run's planner learn when the run has ended, if it has `learn`."""
-        if request.planner.options.get("learn") is True:
-            finished.add_done_callback(partial(self._ended_now, request, task))
+        """Have a run's planner learn when the run has ended."""
+        finished.add_done_callback(partial(self._ended_now, request, task))
 
     def _ended_now(self, request: Request, task: Task, finished: asyncio.Future[Answer]) -> None:
         """Take a run that has ended. One that a person gave up says nothing of its planner."""
