@@ -70,6 +70,8 @@ async def opened(control: Control) -> AsyncGenerator[Path | None]:
         with contextlib.suppress(ConnectionError, asyncio.CancelledError):
             await _serve(control, reader, writer)
         writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
     try:
         home = folder()
@@ -86,6 +88,10 @@ async def opened(control: Control) -> AsyncGenerator[Path | None]:
         yield path
     finally:
         if server is not None:
+            for listening in server.sockets:  # nobody is taken in any more
+                asyncio.get_running_loop().remove_reader(listening.fileno())
+            for _ in range(4):  # turns of the loop in which one who has just come gets a task
+                await asyncio.sleep(0)
             server.close()
         for task in list(tasks):
             task.cancel()

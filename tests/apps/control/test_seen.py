@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import subprocess
 import threading
 import time
 import urllib.request
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, cast
 
 import pytest
 
 from plait import AsyncOrchestrator, Orchestrator
-from plait.runtime.control.socket import peers
+from plait.runtime.control.socket import opened, peers
+from plait.runtime.control.verbs import Control
 from plait.workers.scripted import Reply, Scripted
 
 ASKED = "what is seen?"
@@ -128,3 +131,17 @@ def test_a_program_without_a_loop_is_seen_if_it_asks_for_that(
         (about,) = peer.ask("process")
         assert about["workers"] == [{"name": "scripted", "slots": about["workers"][0]["slots"]}, about["workers"][1]]
     assert not peers()
+
+
+@pytest.mark.parametrize("turns", range(7))
+async def test_whoever_has_just_come_is_let_go(turns: int) -> None:
+    """A process looks who is there while another one closes: the connection ends with it, and is not left open."""
+    with socket.socket(socket.AF_UNIX) as link:
+        async with opened(Control(cast("Any", None))) as path:
+            assert path is not None
+            link.connect(str(path))
+            for _ in range(turns):  # as far as the loop has taken the connection in
+                await asyncio.sleep(0)
+        link.settimeout(0)
+        with suppress(ConnectionError):
+            assert link.recv(1) == b""
