@@ -102,7 +102,7 @@ class Learner:
         threads = [record.own for rollout in rollouts for record in rollout if record.own is not None]
         row = {
             "step": self.version,
-            "cpu": round(self.cpu, 1),
+            "cpu": round(self.cpu, 3),
             "rollouts": len(rollouts),
             "solved": sum(bool(rollout[0].reward) for rollout in rollouts) / len(rollouts),
             "thread_hits": sum(threads) / max(1, len(threads)),
