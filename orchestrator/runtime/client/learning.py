@@ -109,9 +109,9 @@ class Lessons:
 
     def follow(self, request: Request, task: Task, finished: asyncio.Future[Answer]) -> None:
         """Have a run's planner learn when the run has ended."""
-        finished.add_done_callback(partial(self._ended_now, request, task))
+        finished.add_done_callback(partial(self._take, request, task))
 
-    def _ended_now(self, request: Request, task: Task, finished: asyncio.Future[Answer]) -> None:
+    def _take(self, request: Request, task: Task, finished: asyncio.Future[Answer]) -> None:
         """Take a run that has ended. One that a person gave up says nothing of its planner."""
         if finished.cancelled() or finished.exception() is not None:
             return
