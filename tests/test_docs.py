@@ -29,6 +29,7 @@ NEEDS_MORE = re.compile(
     r"\b(RUN|3f9a\w*)\b|vllm|--older-than|--send|plait runs replay run|plait doctor +#|plait doctor$",
     re.MULTILINE,
 )  # an engine, a server, a run that is only an example
+from scripts.checkout import python_path
 
 
 WRITTEN_THEN = ("CHANGELOG.md", "LOG.md")  # about how things were
@@ -161,7 +162,7 @@ def test_commands_work_as_written_and_print_what_the_page_says(script: str, prin
     environment |= {
         "PATH": f"{command.parent}:{Path(sys.executable).parent}:{environment['PATH']}",
         "XDG_STATE_HOME": str(tmp_path / "state"),
-        "PYTHONPATH": str(ROOT / "src"),
+        "PYTHONPATH": python_path(ROOT),
     }
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],

@@ -26,6 +26,7 @@ RUN=$(plait runs list --json | python -c 'import json, sys; print(json.load(sys.
 """
 AREA = """cat > tools.py <<'END'
 from plait import tool
+from scripts.checkout import python_path
 
 @tool
 def area(width: float, height: float) -> float:
@@ -99,7 +100,7 @@ def ran(case: LiveCommand, folder: Path, address: str = ADDRESS) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PLAIT_", "OTEL_"))}
     environment |= {
         "PATH": f"{folder}:{Path(sys.executable).parent}:{environment['PATH']}", "COLUMNS": "140",
-        "XDG_STATE_HOME": str(folder / "state"), "PYTHONPATH": str(ROOT / "src"),
+        "XDG_STATE_HOME": str(folder / "state"), "PYTHONPATH": python_path(ROOT),
     }  # fmt: skip
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", case.before + commands.replace(ADDRESS, address)],

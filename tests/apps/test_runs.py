@@ -22,6 +22,7 @@ from plait.runtime.journal.journal import Journal
 TOOLS = '''
 import os, time
 from plait import ToolContext, tool
+from scripts.checkout import python_path
 
 @tool(side_effects=True)
 def pay(n: int, ctx: ToolContext) -> int:
@@ -237,7 +238,7 @@ def test_a_tool_that_asks_on_a_terminal(root, tools, tmp_path):
         stderr=theirs,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}", "TERM": "dumb"},
+        env={**os.environ, "PYTHONPATH": python_path(root), "TERM": "dumb"},
     )
     os.close(theirs)
     seen = b""

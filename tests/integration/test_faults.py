@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts.checkout import python_path
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -24,7 +25,7 @@ def apart(root: Path, part: str) -> tuple[dict[str, Any], str]:
         cwd=root,
         env={
             **{k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"},
-            "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}",
+            "PYTHONPATH": python_path(root),
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from scripts.checkout import python_path
+
 from plait import AsyncOrchestrator, Orchestrator
 from plait.core.errors import PluginError
 from plait.core.ops import Join, Plugin, Think
@@ -177,11 +179,10 @@ def test_no_file_and_no_text_has_anything_imported_written_or_started(journal: P
     (tmp_path / "evil.py").write_text("open('pwned', 'w').close()\nfn = Class = print\n")
     listed = list(commands(journal, tmp_path))
     (tmp_path / "commands.json").write_text(json.dumps(listed))
-    source = Path(__file__).parents[2] / "src"
     child = subprocess.run(
         [sys.executable, Path(__file__).with_name("reading_child.py"), tmp_path],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{tmp_path}", "PLAIT_DEBUG": ""},
+        env={**os.environ, "PYTHONPATH": python_path(Path(__file__).parents[2], tmp_path), "PLAIT_DEBUG": ""},
         capture_output=True,
         text=True,
         timeout=280,

@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+from scripts.checkout import python_path
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed (apt-get install tmux)")
 
@@ -66,7 +67,7 @@ def test_a_conversation_on_a_real_terminal(terminal, script, root, tmp_path):
     replies = script(SLOW, EVIL, "answer: 42")
     words = [sys.executable, "-m", "plait.apps.main", "repl", "--script", str(replies), "--planner", "sample:n=3"]
     env = {
-        "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}",
+        "PYTHONPATH": python_path(root),
         "XDG_STATE_HOME": str(tmp_path / "state"),
         "LANG": "C.UTF-8",
     }

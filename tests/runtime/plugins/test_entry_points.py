@@ -45,6 +45,7 @@ echo = "twice:Echo"
 MODULE = '''
 from plait.core import Brief, Join, Merge, Plan, Planner, Policy, Step, Task, Think, Verdict
 from plait.workers.scripted import Scripted
+from scripts.checkout import python_path
 
 class Twice(Planner):
     """Asks twice. And more."""
@@ -149,7 +150,7 @@ def test_two_distributions_with_one_name(plugins: Plugins, tmp_path: Path, monke
 
 
 def test_the_command_line_lists_and_plans_with_them(folder: Path, root: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(folder)])}
+    environment = {**os.environ, "PYTHONPATH": python_path(root, folder)}
 
     def plait(*words: str) -> str:
         done = subprocess.run(
