@@ -46,7 +46,7 @@ _OFF = ("off", "none", "no", "false", "0")
 _ON = ("on", "yes", "true", "1")
 _OTHERS = ("config", "debug")
 """Variables that are no settings: the file to read, and whether errors come with a traceback."""
-_TABLES = ("serve",)
+_TABLES = ("serve", "mcp_server")
 """Tables of the file that are for one command alone."""
 # A Kubernetes service called `plait` puts these into the environment of every pod beside it.
 _KUBERNETES = re.compile(r"PLAIT_(SERVICE_HOST|(SERVICE_)?PORT(_.*)?)")
