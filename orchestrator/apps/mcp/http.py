@@ -25,7 +25,7 @@ from ..serve.http import HostGuard
 from ..serve.settings import LOOPBACK, Settings
 from ..serve.tenants import Tenants
 
-__all__ = ["TABLE", "Guarded", "load_access", "serve_http"]
+__all__ = ["TABLE", "AccessGuard", "load_access", "serve_http"]
 
 TABLE = "mcp_server"
 """The table of plait.toml. `mcp` itself is a setting: the servers whose tools plait uses."""
@@ -66,7 +66,7 @@ def load_access(address: tuple[str, int], file: str | Path | None = None, is_ope
         raise ConfigError(explain(f"{path or 'an option'}, [{TABLE}], {place}", detail, McpAccess)) from None
 
 
-class Guarded:
+class AccessGuard:
     """An ASGI application that checks host, origin and key of each request before `app` gets it."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
@@ -85,11 +85,11 @@ class Guarded:
         await self._app(scope, receive, send)
 
 
-def build_app(server: MCPServer[Any], settings: Settings) -> Guarded:
+def build_app(server: MCPServer[Any], settings: Settings) -> AccessGuard:
     """Return the server as a guarded ASGI application."""
     # The guard checks hosts itself: the package's own check knows no `allowed_hosts`, and is off beyond loopback.
     unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
-    return Guarded(server.streamable_http_app(host=settings.host, transport_security=unchecked), settings)
+    return AccessGuard(server.streamable_http_app(host=settings.host, transport_security=unchecked), settings)
 
 
 async def serve_http(server: MCPServer[Any], settings: Settings) -> None:

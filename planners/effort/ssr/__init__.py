@@ -152,10 +152,9 @@ class SSR(LearningPlanner, Flow):
         ended: list[JoinHandle] = []
         while left:
             await ctx.first(_ended(path) for path in left)
-            for path in [path for path in left if path.ended]:
-                left.remove(path)
-                if path.error is None:
-                    ended += path.outcome()
+            left = [path for path in left if not path.ended]
+            # In the order of the paths, not of their ends: a tie of the vote goes to the first.
+            ended = [step for path in paths if path.ended and path.error is None for step in path.outcome()]
             answers = [task.extract(path.text) for path in ended]
             votes = Counter(task.key(answer) for answer in answers if answer is not None)
             if self.quorum is not None and max(votes.values(), default=0) >= self.quorum:
