@@ -245,10 +245,10 @@ class Bubblewrap(Local):
     source = SOURCE
 
     def __init__(self, warm: int = 0) -> None:
-        found = shutil.which("bwrap")
-        if found is None:
+        program = shutil.which("bwrap")
+        if program is None:
             raise ConfigError("the sandbox 'bubblewrap' needs the program bwrap: install the package bubblewrap")
-        self._program = found  # whole: it is started with another PATH
+        self._program = program  # whole: it is started with another PATH
         super().__init__(warm)
 
     def command(self, folder: Path, limits: SandboxLimits) -> list[str]:
