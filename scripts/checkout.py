@@ -1,4 +1,4 @@
-"""The roots of a checkout: the folders that each hold a part of what is imported, for processes that are started from it."""
+"""The roots of a checkout: folders that each hold a part of `plait`, for processes that run from it."""
 
 from __future__ import annotations
 

@@ -30,6 +30,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scripts.checkout import python_path
+
 from .covered import Covered, Test, files, limits
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,7 +49,6 @@ OPTIONS = (
     "not engine and not slow and not gpu",
     "--tb=no",
 )
-from scripts.checkout import python_path
 
 FIRST = 20
 """How many tests run before the others are even collected: most mutants are killed by one of them."""

@@ -22,7 +22,6 @@ import networkx as nx
 import pytest
 
 from plait.core import interfaces, task
-from plait.core.described import fields_of
 from plait.core.values import Frozen
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -536,8 +535,8 @@ def test_a_plugin_file_exports_one_plugin(path: str) -> None:
     assert plugin.__doc__, f"{path}: {plugin.__name__} has no docstring"
     if issubclass(plugin, Frozen):
         assert plugin.model_config.get("frozen")
-        for option, field in fields_of(plugin).items():
-            assert field.description, f"{path}: the option {option} has no docstring under it"
+        for option, field in plugin.model_fields.items():
+            assert field.description, f"{path}: the option {option} has no description"
 
 
 # --- what is written and shipped -------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from types import ModuleType
 
 import pytest
 
+from scripts.checkout import python_path
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
     path
@@ -29,7 +31,6 @@ NEEDS_MORE = re.compile(
     r"\b(RUN|3f9a\w*)\b|vllm|--older-than|--send|plait runs replay run|plait doctor +#|plait doctor$",
     re.MULTILINE,
 )  # an engine, a server, a run that is only an example
-from scripts.checkout import python_path
 
 
 WRITTEN_THEN = ("CHANGELOG.md", "LOG.md")  # about how things were

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from scripts.checkout import python_path
 from tests.workers.http.fake_server import FakeServer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,7 +27,6 @@ RUN=$(plait runs list --json | python -c 'import json, sys; print(json.load(sys.
 """
 AREA = """cat > tools.py <<'END'
 from plait import tool
-from scripts.checkout import python_path
 
 @tool
 def area(width: float, height: float) -> float:

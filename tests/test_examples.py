@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from scripts.checkout import python_path
 
 PROMISES = {

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from scripts.checkout import python_path
 
 ROOT = Path(__file__).resolve().parent.parent

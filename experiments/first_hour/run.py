@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
 from scripts.checkout import python_path
 
 HERE = Path(__file__).resolve().parent

@@ -24,10 +24,10 @@ from plait.core import Call, Join, Plan, Request, Result, Step
 from plait.core.events import Dispatch, Submitted, Succeeded, WorkerUp
 from plait.machine.machine import Machine
 from plait.runtime.plugins.loader import Plugins
+from scripts.checkout import python_path
 
 from .._tools.measure import Rounds, Row, interleave
 from .._tools.rows import show
-from scripts.checkout import python_path
 
 ROUNDS = 5
 HERE = Path(__file__).resolve().parents[2]

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
 from scripts.checkout import python_path
 
 __all__ = ["DEPTH", "HERE", "PLANS", "WIDTH", "measured_in"]

@@ -18,11 +18,11 @@ import pytest
 
 from plait.runtime.journal import directory
 from plait.runtime.journal.journal import Journal
+from scripts.checkout import python_path
 
 TOOLS = '''
 import os, time
 from plait import ToolContext, tool
-from scripts.checkout import python_path
 
 @tool(side_effects=True)
 def pay(n: int, ctx: ToolContext) -> int:
@@ -211,7 +211,7 @@ def test_ids_that_mean_nothing_or_too_much(plait, script):
     with pytest.MonkeyPatch.context() as patch:
         entry = next(directory.entries(directory.default_folder()))
         patch.setattr(directory, "entries", lambda place, **_: [entry, entry])
-        done = plait("runs", "resume", entry.run[:2])
+        done = plait("runs", "resume", entry.run[:4])
     assert done.code == 2 and "begins the ids of 2 runs" in done.err
 
 

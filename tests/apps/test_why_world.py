@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
+from scripts.checkout import python_path
 from tests.workers.http.fake_server import FakeServer, Fault
 from tests.workers.tiny_model import build
-from scripts.checkout import python_path
 
 Plait = Callable[..., Any]
 

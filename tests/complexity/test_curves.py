@@ -6,7 +6,6 @@ Cost is counted in calls, at n and 8 n. Above n^1.15 the plugin's docstring has 
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +46,8 @@ SEARCHES = list(PLUGINS.names("search"))
 
 
 def power(cls: type) -> float:
-    """The power of n that a class says it costs; by default 1."""
-    said = re.search(r"n\^(\d+(?:\.\d+)?)", cls.__doc__ or "")
-    return float(said[1]) + EXPONENT - 1 if said else EXPONENT
+    """The power of n that a class declares, with the tolerance of the measurement."""
+    return cls.cost_exponent + EXPONENT - 1  # type: ignore[attr-defined]
 
 
 @tool

@@ -24,8 +24,9 @@ from typing import Any
 
 import httpx
 
-from .hosts import Hosts
 from scripts.checkout import python_path
+
+from .hosts import Hosts
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

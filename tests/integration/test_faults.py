@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from scripts.checkout import python_path
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]

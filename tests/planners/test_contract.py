@@ -1,4 +1,4 @@
-"""What every planner promises, held against each file in `planners/plait/planners/`: pure, printable, documented, and readers that do
+"""What every planner promises, held against each file in `planners`: pure, printable, documented, and readers that do
 not care how a text is cut."""
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
+
 from scripts.checkout import python_path
 
 CHILD = Path(__file__).with_name("serve_child.py")

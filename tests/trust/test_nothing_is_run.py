@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 
-from scripts.checkout import python_path
-
 from plait import AsyncOrchestrator, Orchestrator
 from plait.core.errors import PluginError
 from plait.core.ops import Join, Plugin, Think
@@ -25,6 +23,7 @@ from plait.core.plan import Plan, Step
 from plait.core.request import Request
 from plait.runtime.client.briefing import Live
 from plait.workers.scripted import Reply, Scripted
+from scripts.checkout import python_path
 
 # Names that a file may try to have imported: a module beside the file, of the standard library, of ours, and none.
 NAMES = (

@@ -34,41 +34,71 @@ class Budget(Frozen):
     plait.core.errors.FieldError: Budget: `tokens` should be greater than or equal to 0 (got -1)
     """
 
-    tokens: Count | None = None
-    """Generated tokens, those of cancelled attempts included. An attempt starts if what such attempts usually need is
-    left; tokens are counted as workers report them, and when they are used up all that runs is cut. So the limit is
-    passed by at most one report of each attempt that runs then, and by what an attempt generated that was lost with its
-    worker and never told (`strict`)."""
-    thinking_tokens: Count | None = Field(default=None, exclude_if=lambda limit: limit is None)
-    """Tokens of thoughts, of all attempts; they count into `tokens` too. An attempt reserves all that it may think, and
-    waits while others may give some back. When they are used up, calls are asked for without thoughts."""
-    prompt_tokens: Count | None = Field(default=None, exclude_if=lambda limit: limit is None)
-    """Prompt tokens, cached ones included, of all attempts. They are counted before an attempt starts: by the worker,
-    or estimated where it cannot count: a token for four bytes, or what it has told of others if that is more. By how
-    much that may be too low is reserved beside it until the attempt has ended."""
-    total_tokens: Count | None = Field(default=None, exclude_if=lambda limit: limit is None)
-    """Prompt tokens and generated tokens together. What runs together may pass it by one report each, and by what its
-    prompts come to beyond their estimates; with `strict` nothing does."""
-    seconds: Amount | None = None
-    """Wall-clock from when the budget's owner entered the plan. A join whose time is up closes as at its `deadline`."""
-    attempts: Count | None = None
-    """Dispatches to a worker, retries included."""
-    width: Annotated[int, BeforeValidator(_number), Field(ge=1)] | None = None
-    """Attempts at the same time. Further steps wait; none is refused."""
-    cost: Amount | None = None
-    """In the unit of the prices of the models (`[prices]` in the settings), reserved and counted as tokens are. Where
-    a worker without a price says what an attempt cost, that is known only when the attempt ends."""
-    steps: Count | None = None
-    """Steps that may enter the plan, expansions included. In a scope of a flow the step too many fails; else the plan
-    or patch is refused whole."""
-    depth: Count | None = Field(default=None, exclude_if=lambda limit: limit is None)
-    """How deep steps may expand into others: 0 not at all; 1: steps may, and those that they expand into may not. That
-    a flow stands in the plan as one step does not count."""
-    turns: Count | None = Field(default=None, exclude_if=lambda limit: limit is None)
-    """Model calls one after another, along any chain of steps: needed, continued, or waited for by a flow."""
-    strict: bool = Field(default=False, exclude_if=lambda strict: not strict)
-    """Reserve for each attempt the most that it may generate, and a token for each byte of a prompt that nobody has
-    counted. Nothing passes the limits then, and fewer attempts run at the same time."""
+    tokens: Count | None = Field(
+        default=None,
+        description="Generated tokens, those of cancelled attempts included. An attempt starts if what such "
+        "attempts usually need is left; tokens are counted as workers report them, and when they are used up all that "
+        "runs is cut. So the limit is passed by at most one report of each attempt that runs then, and by what an "
+        "attempt generated that was lost with its worker and never told (`strict`).",
+    )
+    thinking_tokens: Count | None = Field(
+        default=None,
+        exclude_if=lambda limit: limit is None,
+        description="Tokens of thoughts, of all attempts; they count into `tokens` too. An attempt reserves all "
+        "that it may think, and waits while others may give some back. When they are used up, calls are asked for "
+        "without thoughts.",
+    )
+    prompt_tokens: Count | None = Field(
+        default=None,
+        exclude_if=lambda limit: limit is None,
+        description="Prompt tokens, cached ones included, of all attempts. They are counted before an attempt "
+        "starts: by the worker, or estimated where it cannot count: a token for four bytes, or what it has told of "
+        "others if that is more. By how much that may be too low is reserved beside it until the attempt has ended.",
+    )
+    total_tokens: Count | None = Field(
+        default=None,
+        exclude_if=lambda limit: limit is None,
+        description="Prompt tokens and generated tokens together. What runs together may pass it by one report "
+        "each, and by what its prompts come to beyond their estimates; with `strict` nothing does.",
+    )
+    seconds: Amount | None = Field(
+        default=None,
+        description="Wall-clock from when the budget's owner entered the plan. A join whose time is up closes as at "
+        "its `deadline`.",
+    )
+    attempts: Count | None = Field(default=None, description="Dispatches to a worker, retries included.")
+    width: Annotated[int, BeforeValidator(_number), Field(ge=1)] | None = Field(
+        default=None, description="Attempts at the same time. Further steps wait; none is refused."
+    )
+    cost: Amount | None = Field(
+        default=None,
+        description="In the unit of the prices of the models (`[prices]` in the settings), reserved and counted as "
+        "tokens are. Where a worker without a price says what an attempt cost, that is known only when the attempt "
+        "ends.",
+    )
+    steps: Count | None = Field(
+        default=None,
+        description="Steps that may enter the plan, expansions included. In a scope of a flow the step too many "
+        "fails; else the plan or patch is refused whole.",
+    )
+    depth: Count | None = Field(
+        default=None,
+        exclude_if=lambda limit: limit is None,
+        description="How deep steps may expand into others: 0 not at all; 1: steps may, and those that they expand "
+        "into may not. That a flow stands in the plan as one step does not count.",
+    )
+    turns: Count | None = Field(
+        default=None,
+        exclude_if=lambda limit: limit is None,
+        description="Model calls one after another, along any chain of steps: needed, continued, or waited for by a "
+        "flow.",
+    )
+    strict: bool = Field(
+        default=False,
+        exclude_if=lambda strict: not strict,
+        description="Reserve for each attempt the most that it may generate, and a token for each byte of a prompt "
+        "that nobody has counted. Nothing passes the limits then, and fewer attempts run at the same time.",
+    )
 
     @classmethod
     def of(cls, text: str) -> Budget:

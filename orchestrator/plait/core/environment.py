@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from .chat import Message
+from .fidelity import PluginModel
 from .tools.tool import Tool
-from .values import Frozen
 
 __all__ = ["Environment"]
 
 
-class Environment(Frozen):
+class Environment(PluginModel):
     """A kind of plugin: the place of one question. Made for each run, closed after it; its fields are its options.
 
     `plait eval TASK` uses the one that has the task's name, if there is one. The run gets its tools, and nothing of the
     grading: what is wanted is told to `grade` alone, when the run has ended.
     """
 
-    text: str
-    """The question's text, as the task has it."""
+    text: str = Field(description="The question's text, as the task has it.")
 
     def tools(self) -> Sequence[Tool[..., object]]:
         """Return the tools that the question is worked on with."""

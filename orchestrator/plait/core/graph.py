@@ -1,7 +1,7 @@
 """The shape of a plan: its waves, its critical path, its picture as text.
 
-Pure functions of one plan before anything runs: what its steps expand into is not known here. The only file that
-imports networkx, when first needed.
+Pure functions, mostly of one plan before anything runs: the plans that its steps expand into are not known here.
+networkx is imported when a function first needs it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from .messages import counted
 from .ops import Call, Join, Think
-from .plan import Plan, Step, in_order, needs, some
+from .plan import Plan, Step, acyclic_graph, needs, some
+from .record import StepRecord
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -33,30 +34,48 @@ def waves(plan: Plan) -> list[list[str]]:
     `PlanError` for a cycle."""
     import networkx as nx
 
-    edges = _edges(plan)
-    in_order(edges)
     place = {step.name: number for number, step in enumerate(plan.steps)}
-    return [sorted(wave, key=place.__getitem__) for wave in nx.topological_generations(_digraph(edges))]
+    return [sorted(wave, key=place.__getitem__) for wave in nx.topological_generations(acyclic_graph(plan))]
 
 
 def critical_path(plan: Plan, weight: Weight = Step.token_cost) -> Chain:
-    """Return the heaviest chain of steps that ends in the output (in any step, if the plan names none)."""
-    edges, steps = _edges(plan), {step.name: step for step in plan.steps}
-    length: dict[str, float] = {}
-    before: dict[str, str | None] = {}
-    for name in in_order(edges):
-        best = max(edges[name], key=length.__getitem__, default=None)
-        before[name] = best
-        length[name] = weight(steps[name]) + (0.0 if best is None else length[best])
-    end = plan.output if plan.output in steps else max(length, key=length.__getitem__, default=None)
-    if end is None:
-        return Chain((), 0.0)
-    names: list[str] = []
-    at: str | None = end
-    while at is not None:
-        names.append(at)
-        at = before[at]
-    return Chain(tuple(reversed(names)), length[end])
+    """Return the heaviest chain of steps that ends in the output (in any step, if the plan names none).
+
+    `weight` returns the weight of a step, 0 or more. Raises `PlanError` for a cycle.
+    """
+    import networkx as nx
+
+    graph, weights = acyclic_graph(plan), {step.name: weight(step) for step in plan.steps}
+    graph.add_weighted_edges_from([(need, name, weights[need]) for need, name in graph.edges])
+    end = ""  # an extra node after the last step; no step has this name
+    # One more than the last step weighs: a chain without it must be shorter, also if it weighs 0.
+    last = [plan.output] if plan.output in weights else list(graph)
+    graph.add_weighted_edges_from((name, end, weights[name] + 1) for name in last)
+    leads: set[str] = nx.ancestors(graph, end) if last else set()  # pyright: ignore[reportUnknownMemberType]
+    graph.remove_nodes_from(set(weights) - leads)
+    names = tuple(nx.dag_longest_path(graph))[:-1]
+    return Chain(names, sum(map(weights.__getitem__, names), 0.0))
+
+
+def context_lines(steps: Iterable[StepRecord]) -> Callable[[str], list[str]]:
+    """Return a function from a step's id to the ids of the steps whose contexts it continues, directly or not. The
+    steps of an expansion come before the step that expanded into them."""
+    import networkx as nx
+
+    after: dict[str, str | None] = {}
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    for step in steps:
+        after[step.step] = step.after
+        graph.add_edges_from((step.step, before) for before in (step.source, step.after) if before is not None)
+
+    def line(step: str) -> list[str]:
+        before = after.get(step)
+        return [] if before is None else list(nx.dfs_preorder_nodes(graph, before))
+
+    return line
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------------
 
 
 def mermaid(plan: Plan) -> str:
@@ -115,25 +134,6 @@ def text(plan: Plan) -> str:
     end = "* the output" if plan.output is not None else "which a flow makes first; what it makes next depends on them"
     lines.append(f"{counted(len(steps), 'step')}, {end}")
     return "\n".join(lines).encode("ascii", "replace").decode() + "\n"
-
-
-# -- checks ------------------------------------------------------------------------------------------------------------
-
-
-def _edges(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """Return each step's needs, those outside the plan (a patch may have some) left out."""
-    names = {step.name for step in plan.steps}
-    return {step.name: tuple(name for name in needs(step) if name in names) for step in plan.steps}
-
-
-def _digraph(edges: dict[str, tuple[str, ...]]) -> nx.DiGraph[str]:
-    """Return the plan's graph, an edge from each need to each step that has it."""
-    import networkx as nx
-
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    graph.add_nodes_from(edges)
-    graph.add_edges_from((need, name) for name, needed in edges.items() for need in needed)
-    return graph
 
 
 # -- words -------------------------------------------------------------------------------------------------------------

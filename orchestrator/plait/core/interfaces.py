@@ -15,6 +15,7 @@ from pydantic import Field, JsonValue, SkipValidation
 
 from .errors import PlannerError, PluginError
 from .events import CacheNews, Event, Job
+from .fidelity import PluginModel
 from .ops import Kind, Plugin, Think
 from .plan import Plan, Step
 from .prices import Price
@@ -165,7 +166,7 @@ class Wake:
     at: float
 
 
-class Policy(Frozen):
+class Policy(PluginModel):
     """Orders, places, prunes and hedges. It runs inside the machine and must be pure: a function of its arguments and
     options alone. A policy overrides only the methods it has an opinion on.
 
@@ -224,7 +225,7 @@ class Tally(Protocol):
         ...
 
 
-class Merge(Frozen):
+class Merge(PluginModel):
     """Makes one answer of many branches. Pure, like a policy."""
 
     votes: ClassVar[bool] = False
@@ -274,13 +275,16 @@ class Allocator(Merge):
     """A merge of a few probes whose value is an `Allocation`, as JSON: the reader of a join that expands makes the
     branches of it. Pure, like any merge."""
 
-    most: int = Field(default=32, ge=1, le=MOST_STEPS)
-    """Most branches in all, the probes included."""
-    most_tokens: int | None = Field(default=None, ge=0)
-    """Most tokens of all branches together: those of the probes count; a branch is reckoned to cost what a probe
-    does."""
-    vote: bool = False
-    """The answers are voted on: no verifier chooses one of them (`Merge.verifies`)."""
+    most: int = Field(default=32, ge=1, le=MOST_STEPS, description="Most branches in all, the probes included.")
+    most_tokens: int | None = Field(
+        default=None,
+        ge=0,
+        description="Most tokens of all branches together: those of the probes count; a branch is reckoned to cost "
+        "what a probe does.",
+    )
+    vote: bool = Field(
+        default=False, description="The answers are voted on: no verifier chooses one of them (`Merge.verifies`)."
+    )
 
     def allocate(self, probes: Sequence[Branch], task: Task) -> Allocation:
         """Return what shall follow the probes. `affordable` says how many there may be."""

@@ -39,12 +39,13 @@ class LearningPlanner(Planner):
     """A planner whose options can be made better by runs. It reads and writes nothing itself: a client reads `path`
     before a run, and writes what follows from it when the run has ended, if `learn` says so."""
 
-    path: Path = None
-    """A file to read. It has by task (with tenants: by tenant and task) the options that were learned for it, which go
-    before those that are given. Requests of other tasks go as if there were no file. `plait learn` writes such files.
-    """
-    learn: bool = False
-    """Learn from each run that has ended, and write it to `path`."""
+    path: Path = Field(
+        default=None,
+        description="A file to read. It has by task (with tenants: by tenant and task) the options that were "
+        "learned for it, which go before those that are given. Requests of other tasks go as if there were no file. "
+        "`plait learn` writes such files.",
+    )
+    learn: bool = Field(default=False, description="Learn from each run that has ended, and write it to `path`.")
 
     @classmethod
     def joined(cls, given: Mapping[str, JsonValue], known: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

@@ -7,15 +7,17 @@ whole plan before it runs; the machine checks patches.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import (
     BeforeValidator,
     Field,
     JsonValue,
+    ValidationError,
     model_validator,
 )
 
@@ -25,7 +27,10 @@ from .messages import did_you_mean
 from .ops import Call, Join, Op, Ref, Think
 from .shown import marked, table
 from .tools.more import MORE_TOOLS
-from .values import Frozen, StepName, json_references
+from .values import Frozen, StepName, complaints, json_references
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 _NUMBERS = re.compile(r"\d+")
 
@@ -124,10 +129,10 @@ class Plan(Frozen):
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the steps, what each reads and does, indented below the longest way to it."""
-        depth: dict[str, int] = {}
-        steps = {step.name: step for step in self.steps}
-        for name in in_order({step.name: [need for need in needs(step) if need in steps] for step in self.steps}):
-            depth[name] = 1 + max((depth[need] for need in needs(steps[name]) if need in steps), default=-1)
+        import networkx as nx
+
+        generations = enumerate(nx.topological_generations(acyclic_graph(self)))
+        depth = {name: number for number, generation in generations for name in generation}
         rows = [
             (
                 f"<span style='padding-left:{1.2 * depth[step.name]:.1f}em'>{marked(step.name)}</span>",
@@ -139,6 +144,56 @@ class Plan(Frozen):
             for step in sorted(self.steps, key=lambda step: depth[step.name])
         ]
         return table(("step", "kind", "reads", "", ""), rows)
+
+    def to_networkx(self) -> nx.DiGraph[str]:
+        """Return the plan as a graph with a node for each step, by name, and an edge from each step to those that need
+        it. All attributes are plain JSON.
+
+        - Of a node: the fields of `Step` but `name` and `needs` (`op`, `label`, `expands`, `budget`, …), and two that
+          follow from `op`: `kind` (`think`, `call` or `join`) and `tokens`, which the step counts in a critical path
+          (`Step.token_cost`).
+        - Of an edge: `kinds`, some of `needs`, `ref` (the op reads the value) and `after` (it continues the context),
+          and `positions`, the places in the step's `needs`.
+        - Of the graph: `output`, `budget`, and `group` if there is one.
+
+        Needs outside the plan, which a patch may have, are left out.
+        """
+        import networkx as nx
+
+        graph: nx.DiGraph[str] = nx.DiGraph(**self.model_dump(mode="json", exclude={"steps"}))
+        for step in self.steps:
+            graph.add_node(step.name, **_derived(step), **step.model_dump(mode="json", exclude={"name", "needs"}))
+        for step in self.steps:
+            positions: dict[str, list[int]] = {}
+            for position, need in enumerate(step.needs):
+                positions.setdefault(need, []).append(position)
+            for need, kinds in _edge_kinds(step).items():
+                if need in graph:
+                    graph.add_edge(need, step.name, kinds=kinds, positions=positions.get(need, []))
+        return graph
+
+    @classmethod
+    def from_networkx(cls, graph: nx.DiGraph[str]) -> Plan:
+        """Return the plan of a graph as `to_networkx` makes it; of a valid plan, `from_networkx(plan.to_networkx())`
+        equals it. Steps are in the order of the nodes.
+
+        An edge without `kinds` and `positions` is one of the step's `needs`, after those with positions. `kind` and
+        `tokens` of a node may be left out, further attributes of an edge are ignored.
+
+        Raises `PlanError` for a graph that is undirected, has no `output`, a node without `op` or with an unknown
+        attribute, an edge that contradicts the `op`, or any mistake that `validate` finds, such as a cycle.
+        """
+        if not graph.is_directed() or graph.is_multigraph():
+            raise PlanError(f"a plan needs an nx.DiGraph, got {type(graph).__name__}: convert it with nx.DiGraph()")
+        if graph.graph.get("output") is None:
+            raise PlanError('the graph has no output: set graph.graph["output"] to the step whose value is the answer')
+        try:
+            plan = cls.model_validate({**graph.graph, "steps": tuple(_step_of_node(graph, name) for name in graph)})
+        except ValidationError as error:
+            raise PlanError(complaints(cls, error)) from None
+        validate(plan)
+        _check_edges(plan, graph)
+        return plan
 
 
 def needs(step: Step) -> tuple[str, ...]:
@@ -192,12 +247,85 @@ def validate(plan: Plan, tools: Collection[str] | None = None) -> None:
 
 def in_order(edges: Mapping[str, Iterable[str]]) -> list[str]:
     """Return the steps with needs before those that need them. `edges`: each step's needs. Raises `PlanError` for a
-    cycle."""
+    cycle. From the standard library, not networkx, because every run checks its plan: the import would cost 0.1 s."""
+    # All steps first: steps of one wave keep the order of `edges`.
+    sorter: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(edges, ()))
+    for name, before in edges.items():
+        sorter.add(name, *before)
     try:
-        return list(TopologicalSorter(edges).static_order())
+        return list(sorter.static_order())
     except CycleError as error:
         around: list[str] = error.args[1]  # each is needed by the next one; the sentence goes the other way
         raise PlanError("the plan has a cycle: " + " needs ".join(reversed(around))) from None
+
+
+def acyclic_graph(plan: Plan) -> nx.DiGraph[str]:
+    """Return the plan's graph, an edge from each need to each step that has it; needs outside the plan (a patch may
+    have some) are left out. Raises `PlanError` for a cycle."""
+    import networkx as nx
+
+    names = {step.name for step in plan.steps}
+    edges = {step.name: [need for need in needs(step) if need in names] for step in plan.steps}
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(in_order(edges))  # raises an error that names the cycle, which networkx does not
+    graph.add_edges_from((need, name) for name, needed in edges.items() for need in needed)
+    return graph
+
+
+def _step_of_node(graph: nx.DiGraph[str], name: str) -> Step:
+    """Return the step of a node. Its needs are the edges that have positions among them, then those of unknown kind."""
+    fields = dict(graph.nodes[name])
+    derived = {key: fields.pop(key) for key in ("kind", "tokens") if key in fields}
+    needed: list[tuple[float, str]] = []
+    try:
+        for need, edge in graph.pred[name].items():
+            default = () if "kinds" in edge else (math.inf,)
+            needed += [(float(position), need) for position in edge.get("positions", default)]
+        if edges := fields.keys() & {"name", "needs"}:
+            raise PlanError(f"`{min(edges)}` is not a node attribute: the node is the name, edges are the needs")
+        named = [need for _, need in sorted(needed, key=lambda place: place[0])]
+        step = Step.model_validate({**fields, "name": name, "needs": named})
+        for key, value in _derived(step).items():
+            if derived.get(key, value) != value:
+                raise PlanError(f"`{key}` is {derived[key]!r}, but the `op` gives {value!r}: change the `op`")
+    except ValidationError as error:
+        raise PlanError(f"node {name!r}: {complaints(Step, error)}") from None
+    except PlanError as error:
+        raise PlanError(f"node {name!r}: {error}") from None
+    except (TypeError, ValueError):
+        raise PlanError(f"node {name!r}: an edge into it has `positions` that are not a list of integers") from None
+    return step
+
+
+def _check_edges(plan: Plan, graph: nx.DiGraph[str]) -> None:
+    """Raise `PlanError` where the edges of a graph say something else than the ops of the plan made from it."""
+    for step in plan.steps:
+        meant = _edge_kinds(step)
+        for need in dict.fromkeys((*meant, *graph.pred[step.name])):
+            if not graph.has_edge(need, step.name):
+                raise PlanError(
+                    f"step {step.name!r} reads {need!r} in its `op`, but there is no edge {need} -> {step.name}: add "
+                    "the edge, or change the `op`"
+                )
+            kinds = meant.get(need, ())
+            given = graph.edges[need, step.name].get("kinds", kinds)
+            if given not in (kinds, list(kinds)):
+                raise PlanError(
+                    f"the edge {need} -> {step.name} has the kinds {given}, but `op` and `needs` of {step.name!r} give "
+                    f"{list(kinds)}: change them, or remove `kinds`"
+                )
+
+
+def _derived(step: Step) -> dict[str, JsonValue]:
+    """Return what a node says of its `op` for readers."""
+    return {"kind": step.op.kind, "tokens": int(step.token_cost())}
+
+
+def _edge_kinds(step: Step) -> dict[str, tuple[str, ...]]:
+    """Return the steps that one needs, each with why: `needs`, `ref` (the op reads its value), `after`."""
+    after = step.op.after if isinstance(step.op, Think) else None
+    why = {"needs": set(step.needs), "ref": set([*step.references()][len(step.needs) :]), "after": {after}}
+    return {need: tuple(kind for kind, named in why.items() if need in named) for need in needs(step)}
 
 
 def _check_op(step: Step, steps: dict[str, Step], tools: frozenset[str] | None) -> None:

@@ -19,6 +19,7 @@ from typing import Annotated, Literal, Self, cast
 
 from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_validator
 
+from .fidelity import PluginModel
 from .ops import LogitBias, Part, StructuredOutput, Text, Thinking
 from .values import Frozen, json_value
 
@@ -32,40 +33,67 @@ class Generation(Frozen):
     """How text is generated. What is `None` or empty is left to whoever comes next: the planner's default, the
     request (for the call that writes the answer), the model's own `generation_config`, the worker."""
 
-    max_tokens: int | None = Field(default=None, ge=1)
-    """Most tokens to generate, thoughts apart."""
-    thinking: Thinking = "auto"
-    """Whether a model that can think before it answers shall: `auto` leaves it to the planner and the model."""
-    thinking_tokens: int | None = Field(default=None, ge=0)
-    """Most tokens of thoughts, beyond `max_tokens`; `None`: 8,192 where the model is known to think."""
-    temperature: float | None = Field(default=None, ge=0.0)
-    """0 is greedy."""
-    top_p: float | None = Field(default=None, gt=0.0, le=1.0)
-    """Sample from the most likely tokens that together have this probability."""
-    top_k: int | None = Field(default=None, ge=0)
-    """Sample from so many of the most likely tokens; 0: all."""
-    min_p: float | None = Field(default=None, ge=0.0, le=1.0)
-    """Leave out tokens less likely than this share of the likeliest one."""
-    repetition_penalty: float | None = Field(default=None, gt=0.0)
-    """Above 1 tokens that occurred before become less likely (CTRL, arXiv 1909.05858)."""
-    presence_penalty: float | None = Field(default=None, ge=-2.0, le=2.0)
-    """Taken off the logit of each token that the output has already."""
-    frequency_penalty: float | None = Field(default=None, ge=-2.0, le=2.0)
-    """The same, times how often the output has the token."""
-    logit_bias: LogitBias = {}
-    """Added to the logits of tokens, by token id (a number as text, as JSON has it), from -100 to 100."""
-    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """Texts that end the generation."""
-    logprobs: int | None = Field(default=None, ge=-1)
-    """At how many of the likeliest tokens of each position to look (`Sampling.logprobs`)."""
-    top_logprobs: int | None = Field(default=None, ge=0, le=20)
-    """Have each token's text and log-probability told, with so many of the likeliest beside it (`Answer.tokens`)."""
-    reasoning_effort: str | None = Field(default=None, max_length=40)
-    """How much a model that reasons shall think, in the server's words: `low`, `medium`, `high`."""
-    chat_template_kwargs: _Json = {}
-    """Values for the model's chat template, such as `{"enable_thinking": false}`."""
-    extra_body: _Json = {}
-    """Further fields of each request to a server, as they are."""
+    max_tokens: int | None = Field(default=None, ge=1, description="Most tokens to generate, thoughts apart.")
+    thinking: Thinking = Field(
+        default="auto",
+        description="Whether a model that can think before it answers shall: `auto` leaves it to the planner and "
+        "the model.",
+    )
+    thinking_tokens: int | None = Field(
+        default=None,
+        ge=0,
+        description="Most tokens of thoughts, beyond `max_tokens`; `None`: 8,192 where the model is known to think.",
+    )
+    temperature: float | None = Field(default=None, ge=0.0, description="0 is greedy.")
+    top_p: float | None = Field(
+        default=None,
+        gt=0.0,
+        le=1.0,
+        description="Sample from the most likely tokens that together have this probability.",
+    )
+    top_k: int | None = Field(default=None, ge=0, description="Sample from so many of the most likely tokens; 0: all.")
+    min_p: float | None = Field(
+        default=None, ge=0.0, le=1.0, description="Leave out tokens less likely than this share of the likeliest one."
+    )
+    repetition_penalty: float | None = Field(
+        default=None,
+        gt=0.0,
+        description="Above 1 tokens that occurred before become less likely (CTRL, arXiv 1909.05858).",
+    )
+    presence_penalty: float | None = Field(
+        default=None, ge=-2.0, le=2.0, description="Taken off the logit of each token that the output has already."
+    )
+    frequency_penalty: float | None = Field(
+        default=None, ge=-2.0, le=2.0, description="The same, times how often the output has the token."
+    )
+    logit_bias: LogitBias = Field(
+        default={},
+        description="Added to the logits of tokens, by token id (a number as text, as JSON has it), from -100 to 100.",
+    )
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        default=(), description="Texts that end the generation."
+    )
+    logprobs: int | None = Field(
+        default=None,
+        ge=-1,
+        description="At how many of the likeliest tokens of each position to look (`Sampling.logprobs`).",
+    )
+    top_logprobs: int | None = Field(
+        default=None,
+        ge=0,
+        le=20,
+        description="Have each token's text and log-probability told, with so many of the likeliest beside it "
+        "(`Answer.tokens`).",
+    )
+    reasoning_effort: str | None = Field(
+        default=None,
+        max_length=40,
+        description="How much a model that reasons shall think, in the server's words: `low`, `medium`, `high`.",
+    )
+    chat_template_kwargs: _Json = Field(
+        default={}, description='Values for the model\'s chat template, such as `{"enable_thinking": false}`.'
+    )
+    extra_body: _Json = Field(default={}, description="Further fields of each request to a server, as they are.")
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -89,21 +117,31 @@ class Generation(Frozen):
 class Prompt(Generation):
     """One kind of model call that a planner makes: what it is asked, and how its text is generated."""
 
-    template: str | None = Field(default=None, max_length=200_000)
-    """Text with named fields in braces (`{question}`) in place of the planner's own; the planner's docstring says
-    which fields there are. Other braces stay as they are."""
-    model: str | None = None
-    """Name of the model that answers; `None`: the request's."""
-    form: StructuredOutput | Literal["calls", "choice", "json"] | None = None
-    """The form that the text must have; `None`: free. A word stands for a form that the planner makes, for the calls of
-    the model that say so: `calls` of the tools that there are, a `choice` of texts, `json`."""
-    begin: str | None = None
-    """Text that the model's turn begins with. `no-thinking`: an ended block of thoughts, for a model that thinks
-    before it answers (NoThinking, arXiv 2504.09858)."""
-    stream: bool = False
-    """Send the text while it is being written."""
-    window: int | None = Field(default=None, ge=0)
-    """Tokens in a sliding group of confidence (`Sampling.window`): for merges and prunings by confidence."""
+    template: str | None = Field(
+        default=None,
+        max_length=200_000,
+        description="Text with named fields in braces (`{question}`) in place of the planner's own; the planner's "
+        "docstring says which fields there are. Other braces stay as they are.",
+    )
+    model: str | None = Field(default=None, description="Name of the model that answers; `None`: the request's.")
+    form: StructuredOutput | Literal["calls", "choice", "json"] | None = Field(
+        default=None,
+        description="The form that the text must have; `None`: free. A word stands for a form that the planner "
+        "makes, for the calls of the model that say so: `calls` of the tools that there are, a `choice` of texts, "
+        "`json`.",
+    )
+    begin: str | None = Field(
+        default=None,
+        description="Text that the model's turn begins with. `no-thinking`: an ended block of thoughts, for a model "
+        "that thinks before it answers (NoThinking, arXiv 2504.09858).",
+    )
+    stream: bool = Field(default=False, description="Send the text while it is being written.")
+    window: int | None = Field(
+        default=None,
+        ge=0,
+        description="Tokens in a sliding group of confidence (`Sampling.window`): for merges and prunings by "
+        "confidence.",
+    )
 
     def parts(self, default: str, /, **fields: str | Sequence[Part]) -> tuple[Part, ...]:
         """Return the template, or the planner's `default` where the user gave none, with its fields put in, once each.
@@ -149,7 +187,7 @@ class Uses:
                 )
 
 
-class WithPrompts(Frozen):
+class WithPrompts(PluginModel):
     """Base of plugins whose options are prompts of the calls that they make."""
 
     @model_validator(mode="before")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import JsonValue
 
 from .awaited import Chance, Line
-from .values import Frozen
+from .fidelity import PluginModel
 
 if TYPE_CHECKING:
     from .flow import Context
@@ -168,7 +168,7 @@ class Frontier:
         """Do what a node that has ended asks for, with steps of the flow: a reflection on what failed."""
 
 
-class Search(Frozen):
+class Search(PluginModel):
     """A kind of plugin: says which node of a tree gets the next child. Its fields are its options."""
 
     answers: ClassVar[int] = 0
@@ -181,7 +181,7 @@ class Search(Frozen):
         raise NotImplementedError
 
 
-class Scorer(Frozen):
+class Scorer(PluginModel):
     """A kind of plugin: says how promising a node is. It may make steps of the flow (a model call, a tool call).
 
     It must not look at `Task.verify`, which grades the answer. A state is scored once a run: equal ones are merged.

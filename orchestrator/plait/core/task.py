@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
+from .fidelity import PluginModel
 from .tools.tool import Tool
-from .values import Frozen
 
 Style = Literal["serial", "direct", "threads"]
 
 
-class Task(Frozen):
+class Task(PluginModel):
     """What a request means. An instance is bound to one request's text; everything is pure."""
 
-    text: str
-    """The request's text. A subclass validates it and raises `TaskError` with an example of what it takes."""
+    text: str = Field(
+        description="The request's text. A subclass validates it and raises `TaskError` with an example of what it "
+        "takes."
+    )
 
     def render(self, style: Style = "serial", width: int = 8) -> str:
         """Return the prompt. `style` asks for a mode of answering that the model was trained or told to use (one line

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from .described import described
 from .errors import FieldError
 from .messages import explain, first_of_each, json_path
 
@@ -63,7 +62,7 @@ def complaints(cls: type[BaseModel], error: ValidationError) -> str:
 
 
 class Frozen(BaseModel, metaclass=_FieldErrors):
-    """Base of every written-down type: immutable, closed, documented by its fields' docstrings.
+    """Base of every written-down type: immutable, closed, documented by its fields' descriptions or docstrings.
 
     A constructor raises `FieldError` for fields that are not known, missing or of the wrong kind. What is made when a
     module is imported is made by `model_construct`, which checks nothing: the first check of a class builds its schema,
@@ -71,14 +70,6 @@ class Frozen(BaseModel, metaclass=_FieldErrors):
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-    if not TYPE_CHECKING:  # its type is pydantic's
-
-        @classmethod
-        def model_json_schema(cls, *args: object, **options: object) -> dict[str, object]:
-            """Return the JSON schema, with the docstrings of fields as descriptions."""
-            described(cls)
-            return super().model_json_schema(*args, **options)
 
 
 def as_text(value: JsonValue) -> str:

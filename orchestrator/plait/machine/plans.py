@@ -10,14 +10,13 @@ anything is changed, so a plan that is refused leaves no trace.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.errors import BudgetExceeded, PlanError
 from ..core.interfaces import Merge, PluginRegistry
 from ..core.ops import Call, Join, Plugin, Think
-from ..core.plan import Plan
+from ..core.plan import Plan, in_order
 from ..core.result import as_failure
 from ..core.states import DONE, EXPANDED, FAILED, UNDER_WAY, WAITING
 from .budgets import FlowWaits, enter, open_account
@@ -146,15 +145,17 @@ def insert(
         priority = step.priority + run.request.priority
         nodes[name] = Node(prefix + name, run, step, scope, group, merger, priority, lane_of(op))
     output = _output(plan, scope, nodes)
-    in_order = True
+    ordered = True
     alike: dict[tuple[Node, ...], tuple[Node, ...]] = {}
     for node in nodes.values():
-        in_order &= _resolve(node, nodes)
+        ordered &= _resolve(node, nodes)
         if node.deps:
             node.deps = alike.setdefault(node.deps, node.deps)  # siblings share one: less for the garbage collector
     order = list(nodes.values())
-    if not in_order:
-        order = _topological(order)
+    if not ordered:
+        own = set(order)
+        needed = {node.step.name: [dep.step.name for dep in node.deps if dep in own] for node in order}
+        order = [nodes[name] for name in in_order(needed)]
     if scope.owner is not None:
         _refuse_outer_cycles(nodes.values(), scope)
     allowed = [node for node in order if node.step.name not in refused] if refused else order
@@ -285,42 +286,6 @@ def _is_around(step: Node, node: Node) -> bool:
             return True
         owner = owner.scope.owner
     return False
-
-
-def _topological(nodes: list[Node]) -> list[Node]:
-    """Return new nodes with needs before those that need them, or raise `PlanError` naming a cycle (Kahn, 1962)."""
-    index = {node: i for i, node in enumerate(nodes)}
-    missing = [0] * len(nodes)
-    readers: list[list[int]] = [[] for _ in nodes]
-    for i, node in enumerate(nodes):
-        for dep in node.deps:
-            j = index.get(dep)
-            if j is not None:
-                missing[i] += 1
-                readers[j].append(i)
-    todo = deque(i for i, count in enumerate(missing) if count == 0)
-    order: list[Node] = []
-    while todo:
-        i = todo.popleft()
-        order.append(nodes[i])
-        for j in readers[i]:
-            missing[j] -= 1
-            if missing[j] == 0:
-                todo.append(j)
-    if len(order) < len(nodes):
-        raise PlanError("the plan has a cycle: " + " needs ".join(_cycle(nodes, missing)))
-    return order
-
-
-def _cycle(nodes: list[Node], missing: list[int]) -> list[str]:
-    """Return the names along one cycle; every step still missing a need has a need that is missing one too."""
-    stuck = {node: i for i, node in enumerate(nodes) if missing[i]}
-    node = next(iter(stuck))
-    path: list[Node] = []
-    while node not in path:
-        path.append(node)
-        node = next(dep for dep in node.deps if dep in stuck)
-    return [waiting.step.name for waiting in [*path[path.index(node) :], node]]
 
 
 def _refuse_outer_cycles(nodes: Iterable[Node], scope: Scope) -> None:

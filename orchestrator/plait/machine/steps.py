@@ -39,6 +39,8 @@ from .slots import Slots
 from .views import MachineView, NodeView, branches_of, decided
 from .weighing import charge_join, charge_references, most_of, of_branches
 
+_TRY = "try "
+"""How the reason of a move begins that waits for another try."""
 _LIMITS: dict[str, Cause] = {BudgetExceeded.__name__: "budget", DeadlineExceeded.__name__: "deadline"}
 
 
@@ -106,6 +108,8 @@ class Steps:
         """End a step without a value, unless it has ended already."""
         if node.ended:
             return
+        if is_limit(failure):
+            failure = _with_last_try(node, failure)
         node.failure = failure
         node.limited = node.limited or (failure if is_limit(failure) else None)
         self._slots.stop_all(node, _cause_of(failure), failure.message)
@@ -149,7 +153,7 @@ class Steps:
             case Failure() as final:
                 self.fail(node, final)
             case delay:
-                self.move(node, WAITING, f"try {node.tries}: {failure.kind}: {failure.message}")
+                self.move(node, WAITING, f"{_TRY}{node.tries}: {failure.kind}: {failure.message}")
                 if failure.lost:
                     # A loss says nothing about the step, so it goes again at once; after a failure it waits, for the
                     # cause may pass.
@@ -443,12 +447,26 @@ def _fail_like(dep: Node) -> Ruling:
 
 
 def _short(node: Node, what: str) -> Ruling:
-    failed = next((dep for dep in node.deps if dep.failure is not None), None)
-    if failed is None or failed.failure is None:
-        return Ruling("stop", about=what)
-    cause = failed.failure
-    message = f"{node.id} {what}; first failure: {failed.id}: {cause.kind}: {cause.message}"
+    ended = [dep for dep in node.deps if dep.ended and dep.state is not DONE]
+    failed = [dep for dep in ended if dep.failure is not None]
+    if not failed:
+        why = next((f"; first, {dep.id}: {dep.story[-1][4]}" for dep in ended if dep.story and dep.story[-1][4]), "")
+        return Ruling("stop", about=f"{what}{why}")
+    first = failed[0]
+    cause = first.failure
+    assert cause is not None
+    count = f"{len(failed)} of {len(node.deps)} branches failed"
+    message = f"{node.id} {what}; first failure: {first.id}: {cause.kind}: {cause.message} ({count})"
     return Ruling("fail", Failure(kind=DependencyFailed.__name__, message=message))
+
+
+def _with_last_try(node: Node, failure: Failure) -> Failure:
+    """Return the failure of a limit with that of the step's last try, if it was tried: who is told of the limit alone
+    raises it, and waits longer for the same end."""
+    tried = next((move[4] for move in reversed(node.story) if move[4].startswith(_TRY)), "")
+    if not tried:
+        return failure
+    return failure.model_copy(update={"message": f"{failure.message}; the step's last failure was {tried}"})
 
 
 def retry_delay(node: Node, failure: Failure) -> float | Failure:

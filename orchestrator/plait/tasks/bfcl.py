@@ -6,7 +6,7 @@ import json
 import random
 from pathlib import Path
 
-from pydantic import JsonValue, PrivateAttr, ValidationError
+from pydantic import Field, JsonValue, PrivateAttr, ValidationError
 
 from ..core.chat import spoken
 from ..core.errors import TaskError
@@ -52,11 +52,16 @@ class Bfcl(Task):
         plait eval bfcl:multi_turn_base --planner react
     """
 
-    set: str = "simple_python"
-    """The set that questions are drawn from: a category, `simple_python`, `multiple`, `parallel`, `parallel_multiple`,
-    `irrelevance`, `simple_java`, `simple_javascript`, `live_simple` and its like, `multi_turn_base` and its like."""
-    listed: bool = True
-    """List the functions in the question; needless for planners that tell of their tools themselves."""
+    set: str = Field(
+        default="simple_python",
+        description="The set that questions are drawn from: a category, `simple_python`, `multiple`, `parallel`, "
+        "`parallel_multiple`, `irrelevance`, `simple_java`, `simple_javascript`, `live_simple` and its like, "
+        "`multi_turn_base` and its like.",
+    )
+    listed: bool = Field(
+        default=True,
+        description="List the functions in the question; needless for planners that tell of their tools themselves.",
+    )
     _asked: BfclQuestion = PrivateAttr()
 
     def model_post_init(self, context: object, /) -> None:

@@ -66,11 +66,12 @@ class Countdown(Task):
     An answer is a list of steps such as `["11-7=4", "5*4=20", …]`.
     """
 
-    count: int = Field(default=COUNT, ge=3, le=6)
-    """How many numbers there are. The bundled model knows 4."""
-    any_width: bool = False
-    """Ask for as many branches or threads as are wanted, 1..127, also where the bundled model was not trained for it
-    (it was for 2..8)."""
+    count: int = Field(default=COUNT, ge=3, le=6, description="How many numbers there are. The bundled model knows 4.")
+    any_width: bool = Field(
+        default=False,
+        description="Ask for as many branches or threads as are wanted, 1..127, also where the bundled model was "
+        "not trained for it (it was for 2..8).",
+    )
 
     _numbers: tuple[int, ...] = PrivateAttr()
     _target: int = PrivateAttr()

@@ -48,33 +48,53 @@ _OBJECTS = 200
 class Plain(Task):
     """A question in words, put to the model as a user's message."""
 
-    raw: bool = False
-    """The text is put to the model as it is, without a chat template: it is the beginning of what the model writes."""
-    where: Literal["auto", "boxed", "line", "json", "regex", "function", "text"] = "auto"
-    r"""Where the answer stands. `auto`: in the last `\boxed{…}`, or after the last "answer:" (or "answer is") to the
-    end of its line where that stands behind it (with a number, if there is no colon) or there is no box, else the whole
-    text. `boxed` and `line`: only there; a text without it has no answer and does not
-    vote. `json`: in `field` of the last JSON object that has it. `regex`: the last match of `pattern`. `function`: what
-    `function` returns. `text`: the whole text."""
-    equal: Literal["normalised", "exact", "number", "expression"] = "normalised"
-    """When two answers are the same. `normalised`: without regard to case, spaces, a final full stop, `$`, brackets
-    around a word (`(B)`), the order of keys in JSON, and how a number is written (`1,000.0`, `1000`, `2000/2`; `1 1/2`
-    is 1.5). `exact`: character by character. `number`: as
-    numbers, rounded to a multiple of `tolerance` or to `digits`. `expression`: as mathematical expressions (`2(x+1)`,
-    `2x+2`); any other text is normalised."""
-    field: str = "answer"
-    """For `json`: the field; `result.value` is one inside another. Empty: the whole JSON value."""
-    pattern: str | None = None
-    """For `regex`: its group `answer`, else its first group, else the whole match. In the syntax of RE2, which
-    has no lookaround and no back-references."""
-    function: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
-    """A function, `pkg.mod:fn`, for `where=function`: of a text, returning any JSON value or `None` for no answer.
-    Quick and pure: it is asked inside the machine, and again in a replay."""
-    tolerance: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
-    """For `number`: answers are rounded to a multiple of this. Two answers that are closer than that can still round to
-    different multiples: "closer than" would not be an equality (a near b and b near c do not make a near c)."""
-    digits: int | None = Field(default=None, ge=1, le=50)
-    """For `number`: significant digits, in the place of `tolerance`."""
+    raw: bool = Field(
+        default=False,
+        description="The text is put to the model as it is, without a chat template: it is the beginning of what "
+        "the model writes.",
+    )
+    where: Literal["auto", "boxed", "line", "json", "regex", "function", "text"] = Field(
+        default="auto",
+        description='Where the answer stands. `auto`: in the last `\\boxed{…}`, or after the last "answer:" (or '
+        '"answer is") to the end of its line where that stands behind it (with a number, if there is no colon) or '
+        "there is no box, else the whole text. `boxed` and `line`: only there; a text without it has no answer and "
+        "does not vote. `json`: in `field` of the last JSON object that has it. `regex`: the last match of `pattern`. "
+        "`function`: what `function` returns. `text`: the whole text.",
+    )
+    equal: Literal["normalised", "exact", "number", "expression"] = Field(
+        default="normalised",
+        description="When two answers are the same. `normalised`: without regard to case, spaces, a final full "
+        "stop, `$`, brackets around a word (`(B)`), the order of keys in JSON, and how a number is written "
+        "(`1,000.0`, `1000`, `2000/2`; `1 1/2` is 1.5). `exact`: character by character. `number`: as numbers, "
+        "rounded to a multiple of `tolerance` or to `digits`. `expression`: as mathematical expressions (`2(x+1)`, "
+        "`2x+2`); any other text is normalised.",
+    )
+    field: str = Field(
+        default="answer",
+        description="For `json`: the field; `result.value` is one inside another. Empty: the whole JSON value.",
+    )
+    pattern: str | None = Field(
+        default=None,
+        description="For `regex`: its group `answer`, else its first group, else the whole match. In the syntax of "
+        "RE2, which has no lookaround and no back-references.",
+    )
+    function: str | None = Field(
+        default=None,
+        pattern=r"^[\w.]+:\w+$",
+        description="A function, `pkg.mod:fn`, for `where=function`: of a text, returning any JSON value or `None` "
+        "for no answer. Quick and pure: it is asked inside the machine, and again in a replay.",
+    )
+    tolerance: float = Field(
+        default=0.0,
+        ge=0.0,
+        allow_inf_nan=False,
+        description="For `number`: answers are rounded to a multiple of this. Two answers that are closer than that "
+        'can still round to different multiples: "closer than" would not be an equality (a near b and b near c do not '
+        "make a near c).",
+    )
+    digits: int | None = Field(
+        default=None, ge=1, le=50, description="For `number`: significant digits, in the place of `tolerance`."
+    )
 
     @field_validator("pattern")
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from pydantic import JsonValue, PrivateAttr, ValidationError
+from pydantic import Field, JsonValue, PrivateAttr, ValidationError
 
 from ..core.errors import TaskError
 from ..core.extras import extra
@@ -35,8 +35,7 @@ class ReasoningGym(Task):
         plait eval reasoning-gym:gsm_symbolic --model smollm2 --planner sample:n=8
     """
 
-    set: str = "gsm_symbolic"
-    """The set that questions are drawn from: a family."""
+    set: str = Field(default="gsm_symbolic", description="The set that questions are drawn from: a family.")
     _problem: GymProblem = PrivateAttr()
 
     def model_post_init(self, context: object, /) -> None:

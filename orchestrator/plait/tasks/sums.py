@@ -28,8 +28,7 @@ class Sums(Task):
     An answer is a number.
     """
 
-    skill: int = Field(default=2, ge=1, le=4)
-    """Skill of the voter: 1 is wrong most often, 4 most seldom."""
+    skill: int = Field(default=2, ge=1, le=4, description="Skill of the voter: 1 is wrong most often, 4 most seldom.")
 
     _words: tuple[str, ...] = PrivateAttr()
 

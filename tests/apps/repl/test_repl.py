@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from scripts.checkout import python_path
+
 ESCAPED = "it is \x1b[31m\x1b]0;owned\x07 \x9b2J \u202e 42"
 TOOLS = '''
 from plait import ToolContext, tool
-from scripts.checkout import python_path
 
 @tool
 async def deploy(where: str, ctx: ToolContext) -> str:

@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+
 from scripts.checkout import python_path
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed (apt-get install tmux)")

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+
 from scripts.checkout import python_path
 
 SETTINGS = """

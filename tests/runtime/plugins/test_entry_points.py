@@ -15,6 +15,7 @@ import pytest
 from plait.core.errors import PluginError
 from plait.core.ops import Plugin
 from plait.runtime.plugins.loader import Plugins
+from scripts.checkout import python_path
 
 PROJECT = """
 [build-system]
@@ -45,7 +46,6 @@ echo = "twice:Echo"
 MODULE = '''
 from plait.core import Brief, Join, Merge, Plan, Planner, Policy, Step, Task, Think, Verdict
 from plait.workers.scripted import Scripted
-from scripts.checkout import python_path
 
 class Twice(Planner):
     """Asks twice. And more."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 from typing import Annotated, Any
 
 import typer
@@ -14,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ... import __version__
-from ...core.described import fields_of
 from ...core.errors import PluginError, UsageError
+from ...core.fidelity import Fidelity
 from ...core.messages import did_you_mean
 from ...runtime.plugins.loader import Plugins
 from ..common.options import Json
@@ -25,9 +24,6 @@ from ..doctor.packages import versions
 __all__ = ["fidelities", "names", "version"]
 
 _KINDS = ("planner", "policy", "merge", "search", "scorer", "task", "environment", "worker")
-_LEVELS = ("exact", "variant", "idea")
-"""How near a method is to its authors' code, as its docstring says: `Fidelity: variant (what differs); held by `NAME`.`
-or `Fidelity: idea; no oracle.`"""
 _PLURALS = {kind: f"{kind}s" for kind in _KINDS} | {"policy": "policies", "search": "searches"}
 
 
@@ -74,22 +70,16 @@ def names(
 
 
 def fidelities(plugins: Plugins, kind: Any) -> list[dict[str, Any]]:
-    """Return what the plugins of a kind that are published methods say of how near they are to their authors' code: a
-    line of the docstring, such as `Fidelity: variant (what differs); held by `rebase-shares`.`"""
+    """Return the published methods among the plugins of a kind, each with its `Fidelity`."""
     rows: list[dict[str, Any]] = []
     for name in plugins.listed(kind):
         try:
-            doc = " ".join((plugins.class_of(kind, name).__dict__.get("__doc__") or "").split())
+            declared: Fidelity | None = getattr(plugins.class_of(kind, name), "fidelity", None)
         except PluginError:
             continue
-        _, _, grade = doc.partition("Fidelity: ")
-        level = next((level for level in _LEVELS if grade.startswith(level)), None)
-        if level is not None:
-            head, _, held = grade.partition(". ")[0].partition("; held by ")
-            what = head.removesuffix(".").removesuffix("; no oracle").removeprefix(level)
-            differs = what.removeprefix(" (").removesuffix(")")
-            oracles = re.findall(r"`([\w-]+)`", held)
-            rows.append({"kind": kind, "name": name, "fidelity": level, "differs": differs, "oracles": oracles})
+        if declared is not None:
+            facts = {"differs": declared.differs, "oracles": list(declared.oracles), "paper": declared.paper}
+            rows.append({"kind": kind, "name": name, "fidelity": declared.kind, **facts})
     return rows
 
 
@@ -141,7 +131,7 @@ def _options(plugins: Plugins, kind: Any, name: str) -> dict[str, dict[str, Any]
     except PluginError:
         return {}
     made = getattr(cls, "Options", cls)
-    fields = fields_of(made) if issubclass(made, BaseModel) else None
+    fields = made.model_fields if issubclass(made, BaseModel) else None
     if fields is None:
         parameters = inspect.signature(cls).parameters.values()
         return {

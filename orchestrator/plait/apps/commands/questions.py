@@ -15,6 +15,7 @@ from ...core.tools.context import Answerer, Question
 from ...runtime.control.verbs import VERBS
 from ...runtime.journal.directory import RunEntry
 from ...runtime.journal.inbox import leave, pending
+from ...runtime.journal.run_ids import match_run
 from ..common.journals import Place, place_of
 from ..common.options import Json
 from ..common.output import Output, opened
@@ -31,7 +32,13 @@ def questions(place: Place = None, as_json: Json = False) -> None:
 
 
 def answer(
-    name: Annotated[str, typer.Argument(metavar="ID", help="Of a question, or of a run with one that is open.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="A question's id, or the id of a run with one open question (a prefix of at least 4 characters).",
+        ),
+    ],
     value: Annotated[str, typer.Argument(metavar="ANSWER", help="One of its choices, a text, or JSON.")],
     place: Place = None,
     as_json: Json = False,
@@ -62,11 +69,15 @@ def answer(
 
 def _only(run: str, place: str | None) -> str:
     """Return the one question that a run of a journal asks. Raises `UsageError`."""
-    there = [question.id for entry, question in pending(place_of(place)) if entry.run.startswith(run)]
+    there = pending(place_of(place))
+    name = match_run(run, (entry.run for entry, _ in there), changes=True)
+    asked = [question.id for entry, question in there if entry.run == name]
+    if not asked:
+        raise UsageError(f"run {run!r} has no open question: `plait runs questions` lists those that are open")
     # To guess which of several was meant would answer the wrong one.
-    if len(there) != 1:
-        raise UsageError(f"run {run!r} asks {len(there)} questions: `plait runs questions` lists those that are open")
-    return there[0]
+    if len(asked) > 1:
+        raise UsageError(f"run {run!r} has {len(asked)} open questions: answer one by its id: {', '.join(asked[:5])}")
+    return asked[0]
 
 
 def _list(pairs: Sequence[tuple[RunEntry, Question]], output: Output) -> None:

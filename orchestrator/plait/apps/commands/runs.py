@@ -17,6 +17,7 @@ from ...core.result import Usage
 from ...runtime.client.answer import Answer
 from ...runtime.client.client import read_answer
 from ...runtime.client.config import Config
+from ...runtime.control.socket import Peer
 from ...runtime.control.verbs import VERBS
 from ...runtime.journal.directory import RunEntry, entries, find, sweep
 from ...runtime.journal.names import refuse_names
@@ -30,6 +31,7 @@ from ..common.output import Output, opened
 from ..common.session import opened_session
 from ..common.tree import StepTree
 from ..control.command import RunUnderWay, find as find_under_way, row_of, steer
+from ..control.distant import Distant
 from .listing import STYLES, about
 from .run import exit_code, name_why, show as show_answer
 
@@ -44,12 +46,12 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 def show(
     run: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="RUN",
-            help="A run's id or its beginning; if left out, the only one that is under way, else the newest.",
+            help="A run's id or a unique prefix of it; if left out, the only run under way, else the newest.",
         ),
-    ] = "",
+    ] = None,
     place: Place = None,
     allowed: Allow = None,
     as_json: Json = False,
@@ -57,12 +59,12 @@ def show(
     """Show a run: its steps, what its tools ask and, if it has ended, its answer. Starts nothing."""
     allow(*(allowed or ()))
     with opened(as_json) as output:
-        under_way = find_under_way(run) if place is None else None
+        under_way = _shown_under_way(run) if place is None else None
         if under_way is not None:
             _show_under_way(row_of(*under_way), output)
             return
         where = place_of(place)
-        entry = find(where, run) if run else next(entries(where), None)
+        entry = find(where, run) if run is not None else next(entries(where), None)
         if entry is None:
             raise UsageError(f"there is no run in {where} yet")
         refuse_names(entry.path, entry.run)
@@ -84,6 +86,17 @@ def show(
         output.people.print(f"{entry.status}{remedy}", style=STYLES.get(entry.status, ""), markup=False)
 
 
+def _shown_under_way(run: str | None) -> tuple[Peer | Distant, str] | None:
+    """Return the run under way that is shown; `None` for one of the journal, such as the newest where no run is named
+    and several are under way."""
+    try:
+        return find_under_way(run, changes=False)
+    except UsageError:
+        if run is None:
+            return None
+        raise
+
+
 def _show_under_way(row: dict[str, Any], output: Output) -> None:
     if output.json:
         output.result(row)
@@ -98,15 +111,15 @@ def _show_under_way(row: dict[str, Any], output: Output) -> None:
         output.people.print(line, markup=False, highlight=False)
 
 
-def _named(run: str) -> str:
-    if not run:
+def _named(run: str | None) -> str:
+    if run is None:
         raise UsageError("no run is under way: name one that `plait runs list` shows")
     return run
 
 
 @common_options
 def resume(
-    run: RunUnderWay = "",
+    run: RunUnderWay = None,
     place: Place = None,
     on_unknown: Annotated[
         str | None,
@@ -137,7 +150,7 @@ def resume(
             done = {"run": paused[1], "done": "resume"}
             output.result(done) if as_json else output.people.print(f"resume: run {paused[1]}")
         return
-    entry = find(place_of(place), _named(run))
+    entry = find(place_of(place), _named(run), changes=True)
     stored = {key: value for key, value in settings_of(entry).items() if key not in _OF_THE_REQUEST}
     if place is not None:
         _refuse_settings(stored, common, entry)

@@ -16,6 +16,7 @@ from ...runtime.client.config import Config
 from ...runtime.control.socket import Peer, peers
 from ...runtime.control.verbs import VERBS, Verb, VerbArgument, limit_of
 from ...runtime.journal.location import Database
+from ...runtime.journal.run_ids import match_run
 from ..common.options import Json
 from ..common.output import Output, opened
 from ..common.terminal import safe
@@ -25,9 +26,9 @@ __all__ = ["RunUnderWay", "cancel", "find", "limit", "pause", "processes", "prun
            "store_of_settings", "watch"]  # fmt: skip
 
 RunUnderWay = Annotated[
-    str,
-    typer.Argument(metavar="RUN", help="A run's id, or as much of its beginning as no other's has; the only one that "
-                   "is under way if left out."),
+    str | None,
+    typer.Argument(metavar="RUN", help="A run's id or a unique prefix of it (at least 4 characters where the run is "
+                   "changed); the only run under way if left out."),
 ]  # fmt: skip
 
 
@@ -46,26 +47,26 @@ def store_of_settings() -> Database | None:
     return journal if isinstance(journal, Database) else None
 
 
-def find(run: str) -> tuple[Peer | Distant, str] | None:
+def find(run: str | None, *, changes: bool = True) -> tuple[Peer | Distant, str] | None:
     """Return the process of a run that is under way (or the run in the store) and its whole id; `None` if there is no
-    such run. Raises `UsageError` for an id that may mean several."""
-    runs = [(peer, row["run"]) for peer, _, rows in processes() for row in rows if row["run"].startswith(run)]
-    exact = [pair for pair in runs if pair[1] == run] or runs
-    if len(exact) > 1:
-        raise UsageError(f"{run!r} begins the ids of {len(exact)} runs: {', '.join(name for _, name in exact[:5])}")
-    if exact:
-        return exact[0]
+    such run. `run`: its id or a prefix; `None`: the only one. `changes`: whether it is then changed. Raises
+    `UsageError` for an id that may mean several, is empty, or is too short to change a run."""
+    runs = {row["run"]: peer for peer, _, rows in processes() for row in rows}
+    name = match_run(run, runs, changes=changes)
+    if name is not None:
+        return runs[name], name
     store = store_of_settings()
-    there = [] if store is None else [row["run"] for row in under_way(store) if row["run"].startswith(run)]
-    if store is not None and len(there) == 1:
-        return Distant.find(store, there[0]), there[0]
-    return None
+    if store is None:
+        return None
+    name = match_run(run, (row["run"] for row in under_way(store)), changes=changes)
+    return None if name is None else (Distant.find(store, name), name)
 
 
-def _found(run: str) -> tuple[Peer | Distant, str]:
-    under_way = find(run)
+def _found(run: str | None, *, changes: bool = True) -> tuple[Peer | Distant, str]:
+    under_way = find(run, changes=changes)
     if under_way is None:
-        raise UsageError(f"there is no run {run!r} under way here: `plait runs top` shows those that are")
+        which = "no run" if run is None else f"no run {run!r}"
+        raise UsageError(f"there is {which} under way here: `plait runs top` shows those that are")
     return under_way
 
 
@@ -86,7 +87,7 @@ def _command(verb: Verb) -> Callable[..., None]:
     """Return the command of a verb that is done to one run: RUN, what the verb needs, and options for the rest."""
     needs_run = any(argument.required for argument in verb.arguments)  # words after it: RUN cannot be left out
 
-    def command(run: str, as_json: bool, **given: str) -> None:
+    def command(run: str | None, as_json: bool, **given: str) -> None:
         with opened(as_json) as output:
             if verb.name == "limit":
                 limit_of(**given)  # refused before a run is looked for
@@ -102,7 +103,9 @@ def _command(verb: Verb) -> Callable[..., None]:
     keyword = inspect.Parameter.KEYWORD_ONLY
     command.__doc__ = verb.about
     parameters = [
-        inspect.Parameter("run", keyword, annotation=RunUnderWay, default=inspect.Parameter.empty if needs_run else ""),
+        inspect.Parameter(
+            "run", keyword, annotation=RunUnderWay, default=inspect.Parameter.empty if needs_run else None
+        ),
         *(_parameter(argument) for argument in verb.arguments),
         inspect.Parameter("as_json", keyword, annotation=Json, default=False),
     ]
@@ -132,7 +135,7 @@ def _say(output: Output, row: dict[str, Any], words: str) -> None:
         output.people.print(safe(words), soft_wrap=True, markup=False, highlight=False)
 
 
-def watch(run: RunUnderWay = "", as_json: Json = False) -> None:
+def watch(run: RunUnderWay = None, as_json: Json = False) -> None:
     """Follow a run to its end: steps that move, questions, the answer; with --json all news, one object a line."""
     with opened(as_json) as output:
         for row in _follow(run):
@@ -147,8 +150,8 @@ def watch(run: RunUnderWay = "", as_json: Json = False) -> None:
                 _say(output, row, f"{row['status']}: {row['answer']}")
 
 
-def _follow(run: str) -> Iterator[dict[str, Any]]:
-    where, name = _found(run)
+def _follow(run: str | None) -> Iterator[dict[str, Any]]:
+    where, name = _found(run, changes=False)
     if isinstance(where, Distant):
         yield from where.follow()
         return

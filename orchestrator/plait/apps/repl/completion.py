@@ -17,7 +17,6 @@ from prompt_toolkit.document import Document
 from pydantic import BaseModel
 
 from ...core.budget import Budget
-from ...core.described import fields_of
 from ...core.errors import PlaitError, PluginError
 from ...core.prompt import Prompt
 from ...runtime.client.config import Config
@@ -97,7 +96,7 @@ class ReplCompleter(Completer):
         last = re.split(r",(?![^\[{]*[\]}])", options)[-1]
         option, equals, value = last.partition("=")
         model = cast("type[BaseModel]", cls)
-        fields = {name: field for name, field in fields_of(model).items() if (kind, name) != ("task", "text")}
+        fields = {name: field for name, field in model.model_fields.items() if (kind, name) != ("task", "text")}
         for name, field in model.model_fields.items():
             if isinstance(field.default, Prompt):  # a kind of call: its fields are offered with its name before them
                 del fields[name]
@@ -142,7 +141,7 @@ class ReplCompleter(Completer):
             yield from (Completion(model, -len(value)) for model in known if model.startswith(value))
         elif not equals:
             for setting in ("bundled", "worker=", "base_url=", "script=", "engines=", "slots=", "tools=", "seed="):
-                field = fields_of(Config).get(setting.rstrip("="))
+                field = Config.model_fields.get(setting.rstrip("="))
                 about = "the model that comes with plait" if field is None else field.description or ""
                 if setting.startswith(word):
                     yield Completion(setting, -len(word), display_meta=_short(about))
@@ -165,7 +164,7 @@ def _commands(name: str) -> Iterator[Completion]:
 
 
 def _budget(word: str) -> Iterator[Completion]:
-    for limit, field in fields_of(Budget).items():
+    for limit, field in Budget.model_fields.items():
         if f"{limit}=".startswith(word):
             yield Completion(f"{limit}=", -len(word), display_meta=_short(" ".join((field.description or "").split())))
     if "none".startswith(word):

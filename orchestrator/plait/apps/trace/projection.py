@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from ...core.graph import context_lines
 from ...core.ops import Text
 from ...core.record import StepRecord
 from ...core.result import Result, Usage
@@ -92,7 +93,7 @@ def _steps(run: RunRecord) -> list[StepRecord]:
 
 def _contexts(run: RunRecord, steps: Sequence[StepRecord]) -> list[CallContext]:
     """Return what the engine read and wrote for each model call that has begun, in order of their starts."""
-    known = {step.step: step for step in steps}
+    known, line_of = {step.step for step in steps}, context_lines(steps)
     told: dict[str, AttemptRecord] = {}
     for attempt in run.attempts:  # of a step that was tried more than once: all have the same context
         if attempt.read or not told.get(attempt.step, attempt).read:
@@ -103,21 +104,9 @@ def _contexts(run: RunRecord, steps: Sequence[StepRecord]) -> list[CallContext]:
         if op.kind == "think" and attempt.step in known:
             begin = (Text(text=op.begin),) if op.begin else ()
             prompt = (*(part for part in op.parts if part.kind != "ref"), *begin)
-            line = _line(known[attempt.step], known)
+            line = frozenset(line_of(attempt.step))
             made.append(CallContext(attempt.step, prompt, attempt.result, attempt.text, attempt.usage, line))
     return made
-
-
-def _line(step: StepRecord, known: dict[str, StepRecord]) -> frozenset[str]:
-    """Return the steps whose contexts a step continues, however indirectly."""
-    line: set[str] = set()
-    above = [step.after]
-    while above:
-        name = above.pop()
-        if name is not None and name not in line:
-            line.add(name)
-            above += [known[name].after, known[name].source]
-    return frozenset(line)
 
 
 def _verified(task: Task, result: Result) -> bool | None:

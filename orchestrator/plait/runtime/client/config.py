@@ -24,7 +24,6 @@ from pydantic_settings import (
 )
 
 from ...core.budget import Budget
-from ...core.described import described
 from ...core.errors import ConfigError, FieldError, PluginError, UsageError
 from ...core.messages import did_you_mean, explain, first_of_each, json_path
 from ...core.ops import Plugin, Thinking
@@ -46,7 +45,7 @@ _OFF = ("off", "none", "no", "false", "0")
 _ON = ("on", "yes", "true", "1")
 _OTHERS = ("config", "debug")
 """Variables that are no settings: the file to read, and whether errors come with a traceback."""
-_TABLES = ("serve",)
+_TABLES = ("serve", "mcp_server")
 """Tables of the file that are for one command alone."""
 # A Kubernetes service called `plait` puts these into the environment of every pod beside it.
 _KUBERNETES = re.compile(r"PLAIT_(SERVICE_HOST|(SERVICE_)?PORT(_.*)?)")
@@ -156,147 +155,269 @@ class Config(BaseSettings):
         env_ignore_empty=True,
     )
 
-    model: str = str(BUNDLED_MODEL)
-    """Folder of the model, the name of a bundled one (`countdown`, `countdown-large`, `tables`, `arithmetic`), or an id
-    on a hub; `countdown` by default."""
-    worker: Annotated[str, BeforeValidator(_address)] = "ray"
-    """What runs the model: `ray` (engines in Ray actors), `engine` (in this process), `http` (a server of your own),
-    `scripted`, `pkg.mod:Class`. By default `http` where `base_url` is set, `scripted` where `script` is, else `ray`."""
-    adapters: Annotated[dict[str, str], BeforeValidator(_adapters), NoDecode] = {}
-    """LoRA adapters of the model, folder by name, as `peft` writes them (workers `ray` and `engine`): a table, or texts
-    `NAME=FOLDER` or `FOLDER`. A request or a step names one as its model; the first answers where none is named, and
-    the model itself by its folder's name."""
-    base_url: str | None = None
-    """Address of an OpenAI-compatible server, for the worker `http`, such as `http://localhost:8000/v1`. Several, with
-    commas between them, are servers of one model that share the work."""
-    hints: Literal["auto", "vllm", "dynamo", "llm-d", "sglang", "none"] | None = None
-    """What that server's stack is told besides the request (sessions, expected lengths, siblings, deadlines); by
-    default `auto`, which looks at who owns the listed models."""
-    data_parallel: int | None = Field(default=None, ge=1)
-    """Replicas behind that address with no router of prefixes before them: each line stays at one."""
-    kv_events: str | None = None
-    """Where that server publishes what its prefix cache stores and evicts (`vllm serve --kv-events-config`), such as
-    `tcp://localhost:5557`; of several servers their addresses in the same order, with commas between them. Steps are
-    then placed by what caches really hold."""
-    api_key_env: Annotated[str, AfterValidator(_variable)] | None = None
-    """Name of the environment variable that holds that server's key, never the key itself; OPENAI_API_KEY by
-    default."""
-    whole: int | None = Field(default=None, ge=0)
-    """Tokens; steps of at most so many whose text nobody follows get that server's answer in one piece, which is much
-    cheaper than a line for every token. Of such an answer that is given up nobody learns how long it was
-    (`Usage.uncounted`). By default 512, and 0 (none) where tokens are measured, in `plait eval` and the experiments."""
-    script: File | None = None
-    """JSON file of replies for the scripted worker."""
-    tools: File | None = None
-    """FILE.py whose `@tool` functions plans may call; FILE.py:NAME is one of them."""
-    allow: tuple[Address, ...] = ()
-    """Functions and classes, `pkg.mod:name`, that plans, rows and journals may name. A name among a command's own
-    options (or the SDK's arguments) is allowed by that."""
-    mcp: tuple[str, ...] = ()
-    """MCP servers whose tools plans may call: URLs, or command lines of programs that speak it on their standard
-    streams."""
-    engines: int = Field(default=1, ge=1)
-    """Engines, each in a Ray actor of its own."""
-    max_engines: int | None = Field(default=None, ge=1)
-    """Engines come and go with the load, from `engines` up to so many (worker `ray`); always `engines` by default."""
-    cool_down: float = Field(default=60.0, ge=0, allow_inf_nan=False)
-    """Seconds for which fewer engines must have been enough before one of them goes (`max_engines`). What it runs then
-    gets ten seconds to end, and goes on elsewhere from its tokens."""
-    cpus: float = Field(default=1.0, ge=0, allow_inf_nan=False)
-    """CPUs that the actor of an engine reserves (worker `ray`)."""
-    gpus: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """GPUs that it reserves; a part of one, such as 0.5, is shared. By default as many as hold one copy of the model,
-    on a cluster that has GPUs."""
-    tensor_parallel: int = Field(default=1, ge=1)
-    """GPUs that hold one copy of the model together (workers `ray` and `engine`)."""
-    placement: Annotated[Literal["pack", "spread", "strict-pack", "strict-spread"] | None, BeforeValidator(_lower)] = (
-        None
+    model: str = Field(
+        default=str(BUNDLED_MODEL),
+        description="Folder of the model, the name of a bundled one (`countdown`, `countdown-large`, `tables`, "
+        "`arithmetic`), or an id on a hub; `countdown` by default.",
     )
-    """Reserves the room of all engines together: on as few nodes of the cluster as can be (`pack`), on as many, on one,
-    or each on one of its own (`strict-spread`). By default they find room one by one."""
-    start_timeout: float = Field(default=180.0, gt=0, allow_inf_nan=False)
-    """Seconds for the cluster to find room for an actor and for what it runs to start (worker `ray`); a large model
-    takes longer to load."""
-    tool_actors: int = Field(default=0, ge=0)
-    """Ray actors that run the tools of the file `tools`, each reserving one CPU; with 0 they run in this process."""
-    slots: int | None = Field(default=None, ge=1)
-    """Requests that one engine decodes together; the worker's default by default."""
-    threads: int | None = Field(default=None, ge=1)
-    """Compute threads of one engine on a CPU; by default half of the cores, and one for a very small model."""
-    kv_cache_mib: int | None = Field(default=None, ge=1)
-    """Memory for the key-value cache of one engine, in MiB; what its slots need by default."""
-    max_model_len: int | None = Field(default=None, ge=1)
-    """Most tokens of a prompt and its output together; what the model allows by default."""
-    journal: Annotated[Literal["off"] | Database | File | None, BeforeValidator(_off)] = None
-    """Where runs are written, so that they can be shown and resumed: one file for all, however large it grows; a folder
-    with a file for each session, and another after 64 MiB; a store for many processes,
-    `postgresql://user@host/database`; or `off`. By default the folder `plait/runs` under `XDG_STATE_HOME`
-    (`~/.local/state`)."""
-    pool: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = None
-    """Processes that share a store and name the same pool take over one another's runs: a run whose process has died is
-    finished by another. They need the same workers and tools."""
-    pool_lease: float = Field(default=10.0, ge=0.5, allow_inf_nan=False)
-    """Seconds for which a process of a store may say nothing before it counts as dead."""
-    share_slots: bool = False
-    """The processes of the pool divide the slots of their model workers: `slots` is then how many all of them together
-    use, of servers that all of them ask. Each has an equal part, and what others do not need; a process that dies has
-    none after `pool_lease`."""
-    cache: Annotated[Literal["on"] | File | None, BeforeValidator(_on)] = None
-    """Where results of the model are kept, to be used again for the same model, prompt, sampling and sample: a file, or
-    `on` for `plait/results.sqlite` under `XDG_CACHE_HOME` (`~/.cache`); off by default."""
-    on_unknown: Literal["fail", "ask", "retry"] = "fail"
-    """What becomes, in a resumed run, of a tool call with side effects whose outcome is unknown: its step fails, a
-    person is asked, or it is made again."""
-    planner: OnePlugin = Plugin(name="single")
-    """How work is split: a planner, with options as in `sample:n=8,answer.temperature=0.7`."""
-    policies: Annotated[tuple[Plugin, ...], BeforeValidator(_plugins), NoDecode] = ()
-    """Policies that order, place and prune steps; the first that has an opinion counts. With several engines
-    or servers `affinity` by default, which sends a step where its context is cached; none with one."""
-    merge: Annotated[Plugin | None, BeforeValidator(_plugin), NoDecode] = None
-    """How branches become one answer, for planners that have the choice; the planner's default by default."""
-    n: int | None = Field(default=None, ge=1)
-    """Samples or threads, for planners that have the choice; the planner's default by default."""
-    max_tokens: int | None = Field(default=None, ge=1)
-    """Most tokens of the call that answers, thoughts apart, where a request does not say it and its planner has such an
-    option; by default the planner's."""
-    temperature: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """Of that call, likewise; 0 is greedy. By default the planner's, then the model's own `generation_config`."""
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    """Share of the likeliest tokens that it samples from, likewise."""
-    thinking: Annotated[Thinking, BeforeValidator(_lower)] = "auto"
-    """Whether a model that can think before it answers shall in that call, likewise: `on`, `off`, or as it likes."""
-    tokens: int | None = Field(default=None, ge=1)
-    """Most tokens that a run may generate; by default `bound` keeps it."""
-    bound: int = Field(default=500_000, ge=1)
-    """Most tokens that a run may generate which limits neither tokens nor cost: so that none goes on for ever."""
-    value_bytes: int = Field(default=MOST_BYTES, ge=1)
-    """Most bytes of values that a run may put together, in its joins and in what it asks: so that no plan fills the
-    memory by doubling them."""
-    seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Most seconds that a run may take; no limit by default."""
-    budget: Annotated[Budget, BeforeValidator(_budget), NoDecode] = Budget.model_construct()
-    """Limits of each run: a table, or a text such as `total_tokens=20000,cost=0.5`. A request's own go before."""
-    max_waiting: int | None = Field(default=None, ge=1)
-    """Runs that may wait for a slot. One more is refused (`Overloaded`) with an estimate of its wait, rather than make
-    all of them late; no limit by default. For what asks from outside: `plait eval`, `batch` and the like have no such
-    limit."""
-    prices: dict[str, Price] = {}
-    """What models cost, by name of the model or of its worker; `default` for all others. `input`, `cached` and `output`
-    are per million tokens, `hour` is what one slot of an engine costs an hour."""
-    lease: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Seconds that a worker may say nothing about an attempt before that is taken for lost and its slot for free. By
-    default 900 for model steps, and a day for calls without a timeout of their own. A shorter one is for workers that
-    tell how far they are: engines in Ray do, every few steps."""
-    seed: int = 0
-    """Of all sampling."""
-    collector: bool = True
-    """Whether Python's garbage collector is called less often while runs are under way, in the whole process: a third
-    of the time of very large plans. Turn it off where the application tunes its collector itself."""
-    telemetry: bool | None = None
-    """Whether runs are sent as OpenTelemetry spans; by default only where `OTEL_TRACES_EXPORTER` or
-    `OTEL_EXPORTER_OTLP_ENDPOINT` says where to."""
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = "warning"
-    """What is logged to standard error."""
+    worker: Annotated[str, BeforeValidator(_address)] = Field(
+        default="ray",
+        description="What runs the model: `ray` (engines in Ray actors), `engine` (in this process), `http` (a "
+        "server of your own), `scripted`, `pkg.mod:Class`. By default `http` where `base_url` is set, `scripted` "
+        "where `script` is, else `ray`.",
+    )
+    adapters: Annotated[dict[str, str], BeforeValidator(_adapters), NoDecode] = Field(
+        default={},
+        description="LoRA adapters of the model, folder by name, as `peft` writes them (workers `ray` and "
+        "`engine`): a table, or texts `NAME=FOLDER` or `FOLDER`. A request or a step names one as its model; the "
+        "first answers where none is named, and the model itself by its folder's name.",
+    )
+    base_url: str | None = Field(
+        default=None,
+        description="Address of an OpenAI-compatible server, for the worker `http`, such as "
+        "`http://localhost:8000/v1`. Several, with commas between them, are servers of one model that share the work.",
+    )
+    hints: Literal["auto", "vllm", "dynamo", "llm-d", "sglang", "none"] | None = Field(
+        default=None,
+        description="What that server's stack is told besides the request (sessions, expected lengths, siblings, "
+        "deadlines); by default `auto`, which looks at who owns the listed models.",
+    )
+    data_parallel: int | None = Field(
+        default=None,
+        ge=1,
+        description="Replicas behind that address with no router of prefixes before them: each line stays at one.",
+    )
+    kv_events: str | None = Field(
+        default=None,
+        description="Where that server publishes what its prefix cache stores and evicts (`vllm serve "
+        "--kv-events-config`), such as `tcp://localhost:5557`; of several servers their addresses in the same order, "
+        "with commas between them. Steps are then placed by what caches really hold.",
+    )
+    api_key_env: Annotated[str, AfterValidator(_variable)] | None = Field(
+        default=None,
+        description="Name of the environment variable that holds that server's key, never the key itself; "
+        "OPENAI_API_KEY by default.",
+    )
+    whole: int | None = Field(
+        default=None,
+        ge=0,
+        description="Tokens; steps of at most so many whose text nobody follows get that server's answer in one "
+        "piece, which is much cheaper than a line for every token. Of such an answer that is given up nobody learns "
+        "how long it was (`Usage.uncounted`). By default 512, and 0 (none) where tokens are measured, in `plait eval` "
+        "and the experiments.",
+    )
+    script: File | None = Field(default=None, description="JSON file of replies for the scripted worker.")
+    tools: File | None = Field(
+        default=None, description="FILE.py whose `@tool` functions plans may call; FILE.py:NAME is one of them."
+    )
+    allow: tuple[Address, ...] = Field(
+        default=(),
+        description="Functions and classes, `pkg.mod:name`, that plans, rows and journals may name. A name among a "
+        "command's own options (or the SDK's arguments) is allowed by that.",
+    )
+    mcp: tuple[str, ...] = Field(
+        default=(),
+        description="MCP servers whose tools plans may call: URLs, or command lines of programs that speak it on "
+        "their standard streams.",
+    )
+    engines: int = Field(default=1, ge=1, description="Engines, each in a Ray actor of its own.")
+    max_engines: int | None = Field(
+        default=None,
+        ge=1,
+        description="Engines come and go with the load, from `engines` up to so many (worker `ray`); always "
+        "`engines` by default.",
+    )
+    cool_down: float = Field(
+        default=60.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Seconds for which fewer engines must have been enough before one of them goes (`max_engines`). "
+        "What it runs then gets ten seconds to end, and goes on elsewhere from its tokens.",
+    )
+    cpus: float = Field(
+        default=1.0, ge=0, allow_inf_nan=False, description="CPUs that the actor of an engine reserves (worker `ray`)."
+    )
+    gpus: float | None = Field(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="GPUs that it reserves; a part of one, such as 0.5, is shared. By default as many as hold one "
+        "copy of the model, on a cluster that has GPUs.",
+    )
+    tensor_parallel: int = Field(
+        default=1, ge=1, description="GPUs that hold one copy of the model together (workers `ray` and `engine`)."
+    )
+    placement: Annotated[Literal["pack", "spread", "strict-pack", "strict-spread"] | None, BeforeValidator(_lower)] = (
+        Field(
+            default=None,
+            description="Reserves the room of all engines together: on as few nodes of the cluster as can be (`pack`), "
+            "on as many, on one, or each on one of its own (`strict-spread`). By default they find room one by one.",
+        )
+    )
+    start_timeout: float = Field(
+        default=180.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds for the cluster to find room for an actor and for what it runs to start (worker "
+        "`ray`); a large model takes longer to load.",
+    )
+    tool_actors: int = Field(
+        default=0,
+        ge=0,
+        description="Ray actors that run the tools of the file `tools`, each reserving one CPU; with 0 they run in "
+        "this process.",
+    )
+    slots: int | None = Field(
+        default=None, ge=1, description="Requests that one engine decodes together; the worker's default by default."
+    )
+    threads: int | None = Field(
+        default=None,
+        ge=1,
+        description="Compute threads of one engine on a CPU; by default half of the cores, and one for a very small "
+        "model.",
+    )
+    kv_cache_mib: int | None = Field(
+        default=None,
+        ge=1,
+        description="Memory for the key-value cache of one engine, in MiB; what its slots need by default.",
+    )
+    max_model_len: int | None = Field(
+        default=None,
+        ge=1,
+        description="Most tokens of a prompt and its output together; what the model allows by default.",
+    )
+    journal: Annotated[Literal["off"] | Database | File | None, BeforeValidator(_off)] = Field(
+        default=None,
+        description="Where runs are written, so that they can be shown and resumed: one file for all, however large "
+        "it grows; a folder with a file for each session, and another after 64 MiB; a store for many processes, "
+        "`postgresql://user@host/database`; or `off`. By default the folder `plait/runs` under `XDG_STATE_HOME` "
+        "(`~/.local/state`).",
+    )
+    pool: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = Field(
+        default=None,
+        description="Processes that share a store and name the same pool take over one another's runs: a run whose "
+        "process has died is finished by another. They need the same workers and tools.",
+    )
+    pool_lease: float = Field(
+        default=10.0,
+        ge=0.5,
+        allow_inf_nan=False,
+        description="Seconds for which a process of a store may say nothing before it counts as dead.",
+    )
+    share_slots: bool = Field(
+        default=False,
+        description="The processes of the pool divide the slots of their model workers: `slots` is then how many "
+        "all of them together use, of servers that all of them ask. Each has an equal part, and what others do not "
+        "need; a process that dies has none after `pool_lease`.",
+    )
+    cache: Annotated[Literal["on"] | File | None, BeforeValidator(_on)] = Field(
+        default=None,
+        description="Where results of the model are kept, to be used again for the same model, prompt, sampling and "
+        "sample: a file, or `on` for `plait/results.sqlite` under `XDG_CACHE_HOME` (`~/.cache`); off by default.",
+    )
+    on_unknown: Literal["fail", "ask", "retry"] = Field(
+        default="fail",
+        description="What becomes, in a resumed run, of a tool call with side effects whose outcome is unknown: its "
+        "step fails, a person is asked, or it is made again.",
+    )
+    planner: OnePlugin = Field(
+        default=Plugin(name="single"),
+        description="How work is split: a planner, with options as in `sample:n=8,answer.temperature=0.7`.",
+    )
+    policies: Annotated[tuple[Plugin, ...], BeforeValidator(_plugins), NoDecode] = Field(
+        default=(),
+        description="Policies that order, place and prune steps; the first that has an opinion counts. With several "
+        "engines or servers `affinity` by default, which sends a step where its context is cached; none with one.",
+    )
+    merge: Annotated[Plugin | None, BeforeValidator(_plugin), NoDecode] = Field(
+        default=None,
+        description="How branches become one answer, for planners that have the choice; the planner's default by "
+        "default.",
+    )
+    n: int | None = Field(
+        default=None,
+        ge=1,
+        description="Samples or threads, for planners that have the choice; the planner's default by default.",
+    )
+    max_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Most tokens of the call that answers, thoughts apart, where a request does not say it and its "
+        "planner has such an option; by default the planner's.",
+    )
+    temperature: float | None = Field(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="Of that call, likewise; 0 is greedy. By default the planner's, then the model's own "
+        "`generation_config`.",
+    )
+    top_p: float | None = Field(
+        default=None, gt=0, le=1, description="Share of the likeliest tokens that it samples from, likewise."
+    )
+    thinking: Annotated[Thinking, BeforeValidator(_lower)] = Field(
+        default="auto",
+        description="Whether a model that can think before it answers shall in that call, likewise: `on`, `off`, or "
+        "as it likes.",
+    )
+    tokens: int | None = Field(
+        default=None, ge=1, description="Most tokens that a run may generate; by default `bound` keeps it."
+    )
+    bound: int = Field(
+        default=500_000,
+        ge=1,
+        description="Most tokens that a run may generate which limits neither tokens nor cost: so that none goes on "
+        "for ever.",
+    )
+    value_bytes: int = Field(
+        default=MOST_BYTES,
+        ge=1,
+        description="Most bytes of values that a run may put together, in its joins and in what it asks: so that no "
+        "plan fills the memory by doubling them.",
+    )
+    seconds: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="Most seconds that a run may take; no limit by default."
+    )
+    budget: Annotated[Budget, BeforeValidator(_budget), NoDecode] = Field(
+        default=Budget.model_construct(),
+        description="Limits of each run: a table, or a text such as `total_tokens=20000,cost=0.5`. A request's own "
+        "go before.",
+    )
+    max_waiting: int | None = Field(
+        default=None,
+        ge=1,
+        description="Runs that may wait for a slot. One more is refused (`Overloaded`) with an estimate of its "
+        "wait, rather than make all of them late; no limit by default. For what asks from outside: `plait eval`, "
+        "`batch` and the like have no such limit.",
+    )
+    prices: dict[str, Price] = Field(
+        default={},
+        description="What models cost, by name of the model or of its worker; `default` for all others. `input`, "
+        "`cached` and `output` are per million tokens, `hour` is what one slot of an engine costs an hour.",
+    )
+    lease: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds that a worker may say nothing about an attempt before that is taken for lost and its "
+        "slot for free. By default 900 for model steps, and a day for calls without a timeout of their own. A shorter "
+        "one is for workers that tell how far they are: engines in Ray do, every few steps.",
+    )
+    seed: int = Field(default=0, description="Of all sampling.")
+    collector: bool = Field(
+        default=True,
+        description="Whether Python's garbage collector is called less often while runs are under way, in the whole "
+        "process: a third of the time of very large plans. Turn it off where the application tunes its collector "
+        "itself.",
+    )
+    telemetry: bool | None = Field(
+        default=None,
+        description="Whether runs are sent as OpenTelemetry spans; by default only where `OTEL_TRACES_EXPORTER` or "
+        "`OTEL_EXPORTER_OTLP_ENDPOINT` says where to.",
+    )
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = Field(
+        default="warning", description="What is logged to standard error."
+    )
 
     @property
     def event_addresses(self) -> tuple[str, ...]:
@@ -319,12 +440,6 @@ class Config(BaseSettings):
         if "policies" in self.model_fields_set or max(self.engines, self.max_engines or 1, servers, workers) == 1:
             return self.policies
         return (Plugin(name="affinity"),)
-
-    @classmethod
-    def model_json_schema(cls, *args: Any, **options: Any) -> dict[str, Any]:
-        """Return the JSON schema, with the docstrings of settings as descriptions."""
-        described(cls)
-        return super().model_json_schema(*args, **options)
 
     @classmethod
     def settings_customise_sources(

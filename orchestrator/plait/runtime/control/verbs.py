@@ -27,6 +27,7 @@ from ...core.tools.context import OPERATOR, Answerer, Question
 from ..client.answer import News
 from ..client.config import Config
 from ..client.handle import Handle
+from ..journal.run_ids import match_run
 
 __all__ = ["VERBS", "Control", "Steerable", "Verb", "VerbArgument", "limit_of", "news_row", "step_row", "steps_named"]
 
@@ -110,15 +111,15 @@ class Control:
         self._orchestrator, self._sees = orchestrator, sees
         self._began = time.time()
 
-    def find(self, run: str) -> Handle:
-        """Return the run with this id, or the only one whose id begins so. Raises `UsageError`."""
-        runs = [handle for name, handle in self._orchestrator.runs.items() if name.startswith(run) and self._sees(name)]
-        exact = [handle for handle in runs if handle.run == run]
-        if len(exact or runs) == 1:
-            return (exact or runs)[0]
-        if runs:
-            raise UsageError(f"{run!r} begins the ids of {len(runs)} runs: write more of it")
-        raise UsageError(f"there is no run {run!r} under way: `plait runs top` shows those that are")
+    def find(self, run: str | None, *, changes: bool = True) -> Handle:
+        """Return the run with this id, or the only one whose id begins so; for `None` the only one under way.
+        `changes`: whether it is then changed. Raises `UsageError`."""
+        runs = self._orchestrator.runs
+        name = match_run(run, (name for name in runs if self._sees(name)), changes=changes)
+        if name is None:
+            which = "no run" if run is None else f"no run {run!r}"
+            raise UsageError(f"there is {which} under way: `plait runs top` shows those that are")
+        return runs[name]
 
     def process(self) -> dict[str, Any]:
         """Return what the process is."""
@@ -150,14 +151,14 @@ class Control:
             "questions": [question.model_dump(mode="json") for question in handle.questions],
         }
 
-    def show(self, run: str = "") -> dict[str, Any]:
+    def show(self, run: str | None = None) -> dict[str, Any]:
         """Return a run with all of its steps."""
-        handle = self.find(run)
+        handle = self.find(run, changes=False)
         return {**self.row(handle), "steps": [step_row(step) for step in handle.steps]}
 
-    async def watch(self, run: str = "") -> AsyncGenerator[dict[str, Any], None]:
+    async def watch(self, run: str | None = None) -> AsyncGenerator[dict[str, Any], None]:
         """Yield where a run stands, and then its news to the end."""
-        async for news in self.find(run).follow():
+        async for news in self.find(run, changes=False).follow():
             yield news_row(news)
 
     def set(self, name: str, value: str, worker: str = "") -> None:
@@ -184,8 +185,8 @@ class Control:
         verb = VERBS.get(name) if isinstance(name, str) else None
         if verb is None:
             raise UsageError(f"there is no verb {name!r}: there are {', '.join(VERBS)}")
-        run = fields.pop("run", "") if verb.of_run else ""
-        if not isinstance(run, str):
+        run = fields.pop("run", None) if verb.of_run else None
+        if run is not None and not isinstance(run, str):
             raise UsageError(f"{verb.name}: run has to be a text")
         given = verb.checked(fields)
         if verb.name == "answer":
@@ -255,7 +256,7 @@ def limit_of(name: str, value: str) -> float | None:
     return None if value == "none" else getattr(Budget.of(f"{name}={value}"), name)
 
 
-_RUN = VerbArgument("run", "A run's id, or as much of its beginning as no other's has; the only run if left out.")
+_RUN = VerbArgument("run", "A run's id, or a unique prefix of it; the only run if left out.")
 _REASON = VerbArgument("reason", "Why, for those who read the run.")
 VERBS: dict[str, Verb] = {
     verb.name: verb

@@ -20,6 +20,7 @@ from ...core.messages import counted
 from ..client.config import Config
 from .journal import Journal
 from .location import Database, Location
+from .run_ids import check_run_id
 from .sqlite import claimed
 from .tables import RunLine
 
@@ -108,16 +109,17 @@ def entries(place: Location, unread: list[str] | None = None, like: str = "") ->
                 unread.append(str(error))
 
 
-def find(place: Location, run: str) -> RunEntry:
-    """Return the run whose id is `run`, else the only run whose id begins with it. Raises `UsageError` if there is none
-    or several."""
+def find(place: Location, run: str, *, changes: bool = False) -> RunEntry:
+    """Return the run whose id is `run`, else the only run whose id begins with it. `changes`: whether it is then
+    changed, for which a prefix has to be longer. Raises `UsageError` if there is none or several."""
     entries_there: list[RunEntry] = []
     run = run.encode(errors="replace").decode()  # half a surrogate is in no id, and no database takes it
     for entry in entries(place, like=run):
         if entry.run == run:
             return entry
-        if run and entry.run.startswith(run):
+        if entry.run.startswith(run):
             entries_there.append(entry)
+    check_run_id(run, changes=changes)
     if len(entries_there) == 1:
         return entries_there[0]
     if not entries_there:

@@ -1,19 +1,21 @@
 """Finds plugins by name and checks their options. A plugin's module is imported when it is first asked for.
 
 A name means, in this order: a file or package of ours in one of the folders of its kind (`critical-path` is
-`policies/plait/policies/schedule/critical_path.py`; planners' folders are families for readers, no part of the name), an
+`plait/policies/schedule/critical_path.py`; planners' folders are families for readers, no part of the name), an
 entry point of an installed distribution (`entry_points.py`), or with a colon a class anywhere (`their_pkg.mod:Class`).
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import importlib.util
 import inspect
 import json
 import pkgutil
-import re
+import sys
+import textwrap
 import typing
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -233,22 +235,17 @@ class Plugins:
         listed: dict[str, str] = {}
         for name in self.listed(kind):
             try:
-                doc = inspect.cleandoc(vars(self.class_of(kind, name)).get("__doc__") or "")
+                listed[name] = first_sentence(_docstring(self.class_of(kind, name)))
             except PluginError as error:
-                doc = f"cannot be loaded: {error}"
-            listed[name] = first_sentence(doc)
+                listed[name] = first_sentence(f"cannot be loaded: {error}")
         return listed
 
     def lost_in(self, kind: PluginKind, name: str) -> tuple[str, ...]:
-        """Return the experiments in which a plugin lost, if it lost in all in which it was tried, as its docstring says
-        it: `Evidence: loses wherever it was tried (votes, …).` Such a plugin is suggested to nobody. Empty for others.
-        """
+        """Return the experiments that measured a plugin, if it lost in all of them; empty for others."""
         try:
-            doc = vars(self.class_of(kind, name)).get("__doc__") or ""
+            return getattr(self.class_of(kind, name), "lost_in", ())
         except PluginError:
             return ()
-        line = re.search(r"Evidence: loses wherever it was tried \(([a-z_, ]+)\)", " ".join(doc.split()))
-        return tuple(line[1].split(", ")) if line else ()
 
     @staticmethod
     def distribution(kind: PluginKind, name: str) -> str | None:
@@ -300,6 +297,16 @@ def _offers(kind: PluginKind, name: str) -> Sequence[InstalledPlugin]:
     """Return what installed distributions offer under a name that is none of ours."""
     hyphened = name.replace("_", "-")
     return [] if hyphened in _there(kind) else installed(kind).get(hyphened, [])
+
+
+def _docstring(cls: type) -> str:
+    """Return a class's own docstring. `python -OO` drops it: then it is read from the source, where there is one."""
+    doc = cast("str | None", vars(cls).get("__doc__"))
+    if doc is None and sys.flags.optimize > 1:
+        with contextlib.suppress(OSError, TypeError, SyntaxError):
+            (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+            doc = ast.get_docstring(cast("ast.ClassDef", definition))
+    return inspect.cleandoc(doc or "")
 
 
 def _ours(kind: PluginKind, name: str) -> type:

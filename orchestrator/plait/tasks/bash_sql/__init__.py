@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from random import Random
 
-from pydantic import JsonValue, PrivateAttr, ValidationError
+from pydantic import Field, JsonValue, PrivateAttr, ValidationError
 
 from ...core.errors import TaskError
 from ...core.task import Style, Task
@@ -43,8 +43,10 @@ class BashSql(Task):
         plait eval bash-sql:set=intercode/data/nl2bash/nl2bash_fs_1.json
     """
 
-    set: str = ""
-    """The set that questions are drawn from: a file of InterCode's problems; by default generated ones."""
+    set: str = Field(
+        default="",
+        description="The set that questions are drawn from: a file of InterCode's problems; by default generated ones.",
+    )
 
     _problem: BashSqlProblem = PrivateAttr()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from pydantic import JsonValue, PrivateAttr
+from pydantic import Field, JsonValue, PrivateAttr
 
 from ...core.errors import TaskError
 from ...core.messages import did_you_mean
@@ -33,15 +33,19 @@ class Tables(Task):
     An answer is a number, a name, or `true` or `false`. The tools that know the facts come with the task.
     """
 
-    seed: int = 0
-    """Another seed, another choice: of facts."""
-    slots: bool = True
-    """Show names and numbers to the model as `s0`, `n0`, …, which is what the bundled model was trained on. The tools
-    read both."""
-    latency: tuple[float, float] = LATENCY
-    """Least and most seconds of a look-up; what each takes is fixed by field and name."""
-    failing: float = 0.0
-    """Share of look-ups that fail the first time that they are made; the second time they do not."""
+    seed: int = Field(default=0, description="Another seed, another choice: of facts.")
+    slots: bool = Field(
+        default=True,
+        description="Show names and numbers to the model as `s0`, `n0`, …, which is what the bundled model was "
+        "trained on. The tools read both.",
+    )
+    latency: tuple[float, float] = Field(
+        default=LATENCY, description="Least and most seconds of a look-up; what each takes is fixed by field and name."
+    )
+    failing: float = Field(
+        default=0.0,
+        description="Share of look-ups that fail the first time that they are made; the second time they do not.",
+    )
 
     _question: Question = PrivateAttr()
     _shown: str = PrivateAttr()

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Unpack
 
+from pydantic import Field
+
 from plait.core.awaited import CallHandle, Line, StepFailed
 from plait.core.chat import FunctionCall, Message, spoken
 from plait.core.flow import Context, Flow
@@ -33,11 +35,16 @@ class ToolTurns(Flow):
     opening_prompt: ClassVar[str] = "turn"
     """Name of the prompt whose template the model is told first, before its tools."""
 
-    dialect: Dialect = "native"
-    """How the model writes what it wants done. `native`: as functions of the chat template or server, or with
-    `<tool_call>` tags. `action`: lines `Action: name(…)`, for a model without either."""
-    most: Most = 8
-    """Most branches in all; those beyond are not run, here of the calls of one turn, and the model is told so."""
+    dialect: Dialect = Field(
+        default="native",
+        description="How the model writes what it wants done. `native`: as functions of the chat template or "
+        "server, or with `<tool_call>` tags. `action`: lines `Action: name(…)`, for a model without either.",
+    )
+    most: Most = Field(
+        default=8,
+        description="Most branches in all; those beyond are not run, here of the calls of one turn, and the model "
+        "is told so.",
+    )
     observation_chars: ObservationChars = 8000
     rounds: Rounds = 12
 

@@ -6,7 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Annotated
 
+from pydantic import Field
+
 from plait.core.awaited import Line
+from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Part
 from plait.core.prompt import Prompt, Uses
@@ -40,16 +43,18 @@ class Blackboard(Flow):
     Differs from the original: others are seen after a step and not after a token, and their new text is read again by
     each worker; there is no shared attention. Defaults: 2 workers, 8 rounds, 128 tokens a step, temperature 0.7, depth
     0.
-
-    Fidelity: idea; no oracle.
     """
 
-    step: Annotated[Prompt, Uses("question", "count")] = Prompt(
-        thinking="off", max_tokens=128, temperature=0.7, stop=("\n\n",)
+    fidelity = Fidelity("idea", paper="2504.06261")
+    cost_exponent = 2.0
+
+    step: Annotated[Prompt, Uses("question", "count")] = Field(
+        default=Prompt(thinking="off", max_tokens=128, temperature=0.7, stop=("\n\n",)),
+        description="A step. Its template, before the log, has `{question}` and `{count}`, the number of workers.",
     )
-    """A step. Its template, before the log, has `{question}` and `{count}`, the number of workers."""
-    answer: Annotated[Prompt, Uses()] = Prompt(max_tokens=64)
-    """The answer after the log, where no step has given it."""
+    answer: Annotated[Prompt, Uses()] = Field(
+        default=Prompt(max_tokens=64), description="The answer after the log, where no step has given it."
+    )
     n: N = 2
     rounds: Rounds = 8
     depth: Depth = 0

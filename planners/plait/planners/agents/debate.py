@@ -9,6 +9,7 @@ from pydantic import Field
 
 from plait.core.awaited import Line, StepFailed
 from plait.core.errors import PlannerError
+from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Part, Plugin
 from plait.core.prompt import Prompt, Uses
@@ -41,20 +42,27 @@ class Debate(Flow):
 
     Differs from the original: agents run side by side; an agent that fails keeps its last answer, and one without an
     answer does not vote; it ends early. Defaults: 3 agents, 2 rounds, temperature 0.8.
-
-    Fidelity: variant (agents side by side, it ends early); no oracle.
     """
 
-    answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=512, temperature=0.8)
-    """The first answers. Their template has `{question}`. At temperature 0 all agents say the same."""
-    turn: Annotated[Prompt, Uses("answers", "arguments")] = Prompt()
-    """An answer after reading those of the others, `{answers}`, or, against conformity, `{arguments}`, the same without
-    the lines that claim an answer; what it leaves open is as `answer` has it."""
+    fidelity = Fidelity("variant", "agents side by side, it ends early", paper="2305.14325")
+    cost_exponent = 2.0
+
+    answer: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=512, temperature=0.8),
+        description="The first answers. Their template has `{question}`. At temperature 0 all agents say the same.",
+    )
+    turn: Annotated[Prompt, Uses("answers", "arguments")] = Field(
+        default=Prompt(),
+        description="An answer after reading those of the others, `{answers}`, or, against conformity, "
+        "`{arguments}`, the same without the lines that claim an answer; what it leaves open is as `answer` has it.",
+    )
     n: N = Field(default=3, ge=2)
     rounds: Rounds = 2
-    shown: Shown = None
-    """How many of what there is a model is shown, the nearest or best: others, its next neighbours in a ring. By
-    default all."""
+    shown: Shown = Field(
+        default=None,
+        description="How many of what there is a model is shown, the nearest or best: others, its next neighbours "
+        "in a ring. By default all.",
+    )
     merge: MergeOption = Plugin(name="majority")
 
     async def run(self, ctx: Context, question: str) -> Answerable:

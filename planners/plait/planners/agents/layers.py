@@ -9,6 +9,7 @@ from pydantic import Field
 
 from plait.core.awaited import Line
 from plait.core.chat import Message
+from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Text
 from plait.core.prompt import Prompt, Uses
@@ -37,17 +38,21 @@ class Layers(Flow):
     Differs from the original: the answers of a layer run side by side and stand in a shuffled order, by the request's
     seed; an answer that fails is left out; it ends early. Defaults: 3 rounds with the aggregating call, 6 answers in a
     layer, temperature 0.7, 512 tokens.
-
-    Fidelity: variant (shuffled order, failed answers left out, it ends early); no oracle.
     """
 
-    answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=512, temperature=0.7)
-    """The answers. Their template has `{question}`."""
-    turn: Annotated[Prompt, Uses("answers")] = Prompt()
-    """The message of the system with which the answers of a later layer read those before, `{answers}`; what it leaves
-    open is as `answer` has it."""
-    summary: Annotated[Prompt, Uses("answers")] = Prompt(temperature=0.0)
-    """The call that aggregates the last layer, in the same way."""
+    fidelity = Fidelity("variant", "shuffled order, failed answers left out, it ends early", paper="2406.04692")
+
+    answer: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=512, temperature=0.7), description="The answers. Their template has `{question}`."
+    )
+    turn: Annotated[Prompt, Uses("answers")] = Field(
+        default=Prompt(),
+        description="The message of the system with which the answers of a later layer read those before, "
+        "`{answers}`; what it leaves open is as `answer` has it.",
+    )
+    summary: Annotated[Prompt, Uses("answers")] = Field(
+        default=Prompt(temperature=0.0), description="The call that aggregates the last layer, in the same way."
+    )
     n: N = 6
     rounds: Rounds = Field(default=3, ge=2)
     models: Models = ()

@@ -10,6 +10,7 @@ from typing import ClassVar
 from pydantic import Field, JsonValue
 
 from plait.core.awaited import Line, StepFailed
+from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context
 from plait.core.prompt import Prompt
 from plait.core.vocabulary import Depth, Rounds, Threshold, Width
@@ -50,26 +51,41 @@ class Speculate(ToolTurns):
 
     Differs from the paper: the window comes of this formula and not of a trained predictor; steps are compared by their
     calls and not by their text; no step of the target waits for an earlier one. Defaults: depth of 8, price 0.
-
-    Fidelity: variant (a formula in the place of the trained predictor, calls are compared); no oracle.
     """
+
+    fidelity = Fidelity(
+        "variant", "a formula in the place of the trained predictor, calls are compared", paper="2509.01920"
+    )
+    cost_exponent = 1.1
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("target",)
     opening_prompt: ClassVar[str] = "target"
 
-    draft: Prompt = Prompt(max_tokens=1024, temperature=0.0)
-    """A step of the model that steps ahead (`draft.model`; by default any, as for the target)."""
-    target: Prompt = Prompt(max_tokens=1024, temperature=0.0)
-    """A step of the model whose answer it is. Its template is what both are told first, before their tools. Where there
-    are no tools, `stop` is what ends a step of both (by default the end of a line)."""
+    draft: Prompt = Field(
+        default=Prompt(max_tokens=1024, temperature=0.0),
+        description="A step of the model that steps ahead (`draft.model`; by default any, as for the target).",
+    )
+    target: Prompt = Field(
+        default=Prompt(max_tokens=1024, temperature=0.0),
+        description="A step of the model whose answer it is. Its template is what both are told first, before their "
+        "tools. Where there are no tools, `stop` is what ends a step of both (by default the end of a line).",
+    )
     depth: Depth = Field(default=8, ge=1)
-    price: float = Field(default=0.0, ge=0.0)
-    """Seconds that a token given up, or of the draft, has to save. 0: save seconds whatever it costs; with 0.01 a
-    hundred tokens more have to save a second."""
+    price: float = Field(
+        default=0.0,
+        ge=0.0,
+        description="Seconds that a token given up, or of the draft, has to save. 0: save seconds whatever it "
+        "costs; with 0.01 a hundred tokens more have to save a second.",
+    )
     rounds: Rounds = 32
     width: Width = Field(default=1, le=16)
-    threshold: Threshold = Field(default=1.0, ge=0.0, le=1.0)
-    """The agreement below which there are `width` drafts of a step, and else one. 1: always `width`."""
+    threshold: Threshold = Field(
+        default=1.0,
+        ge=0.0,
+        le=1.0,
+        description="The score from which on something counts: the agreement from which a step has one draft and not "
+        "`width`.",
+    )
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Take steps, round after round, until one is the answer."""

@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from plait.core.awaited import StepHandle
 from plait.core.errors import PlannerError
+from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import Plugin
@@ -50,24 +51,39 @@ class Takeover(LearningPlanner, Flow):
     a vote, where there any of 16 counts. The score is that of any scorer: by default one token of the target's, since
     engines do not read prompts' log-probabilities from their prefix cache; `scorer=perplexity` is the paper's.
     Defaults: 4 chains, 200 tokens, 30 rounds.
-
-    Fidelity: variant (a rejected segment is replaced, the decision is theirs); held by `atts-takeover`.
     """
+
+    fidelity = Fidelity(
+        "variant",
+        "a rejected segment is replaced, the decision is theirs",
+        oracles=("atts-takeover",),
+        paper="2509.15148",
+    )
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("draft", "target")
     pieces: ClassVar[bool] = True
 
-    draft: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=200, temperature=0.8)
-    """A drafted segment, by the draft's `model`; by default any. Its template has `{question}`."""
-    target: Annotated[Prompt, Uses("question")] = Prompt()
-    """A segment that the target's `model` writes anew; what it leaves open is as `draft` has it."""
-    by: Literal["records", "score"] | None = None
-    """What decides. `records`: `threshold` is the share of drafted segments that the target takes over; refused where
-    there are no records. `score`: it is a mark of the scorer's. By default `records` where there are any."""
+    draft: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=200, temperature=0.8),
+        description="A drafted segment, by the draft's `model`; by default any. Its template has `{question}`.",
+    )
+    target: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(),
+        description="A segment that the target's `model` writes anew; what it leaves open is as `draft` has it.",
+    )
+    by: Literal["records", "score"] | None = Field(
+        default=None,
+        description="What decides. `records`: `threshold` is the share of drafted segments that the target takes "
+        "over; refused where there are no records. `score`: it is a mark of the scorer's. By default `records` where "
+        "there are any.",
+    )
     n: N = Field(default=4, le=256)
     records: Records = ()
-    owed: tuple[float, ...] = ()
-    """Segments, by round, that should have been taken over so far and were not (below 0: that were in excess)."""
+    owed: tuple[float, ...] = Field(
+        default=(),
+        description="Segments, by round, that should have been taken over so far and were not (below 0: that were "
+        "in excess).",
+    )
     threshold: Threshold = Field(default=0.4, ge=0.0, le=1.0)
     scorer: Scorer = Plugin(name="model")
     rounds: Rounds = Field(default=30, le=1000)

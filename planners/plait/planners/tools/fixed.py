@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pydantic import JsonValue, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 
 from plait.core.errors import PlanError
 from plait.core.interfaces import Brief, Planner
@@ -29,10 +29,13 @@ class Fixed(Planner):
     the defaults are those of `Step` and `Sampling`.
     """
 
-    path: str | None = None
-    """A file to read, JSON or TOML (told apart by its ending, `.json` or `.toml`), that holds a plan."""
-    graph: dict[str, JsonValue] | None = None
-    """The plan itself: `{"steps": […], "output": …}`."""
+    path: str | None = Field(
+        default=None,
+        description="A file to read, JSON or TOML (told apart by its ending, `.json` or `.toml`), that holds a plan.",
+    )
+    graph: dict[str, JsonValue] | None = Field(
+        default=None, description='The plan itself: `{"steps": […], "output": …}`.'
+    )
 
     def start(self, brief: Brief) -> Plan:
         """Return the plan. Raises `PlanError` with the place of the first mistake."""

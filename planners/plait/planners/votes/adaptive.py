@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import JsonValue, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 
 from plait.core.errors import PlannerError
+from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context, Flow, Line, StepFailed
 from plait.core.interfaces import Allocation, BranchSpec, Merge
 from plait.core.ops import Plugin, Text
@@ -33,12 +34,14 @@ class Adaptive(Flow):
     4 probes, 32 samples at most, temperature 1, a majority vote. With these a vote loses less than a point to that of
     all 32 samples, whether wrong answers scatter or repeat; four equal answers end it, and where they scatter most of
     the 32 are drawn.
-
-    Fidelity: variant (the rate is that of the request, not of a data set); no oracle.
     """
 
-    answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=512, temperature=1.0)
-    """The samples' calls, unless the allocation says something else. Their template has `{question}`."""
+    fidelity = Fidelity("variant", "the rate is that of the request, not of a data set", paper="2505.20522")
+
+    answer: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=512, temperature=1.0),
+        description="The samples' calls, unless the allocation says something else. Their template has `{question}`.",
+    )
     n: N = 4
     most: Most = 32
     rounds: Rounds = 8

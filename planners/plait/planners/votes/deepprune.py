@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from plait.core.errors import PlannerError
+from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Brief, Planner, Reader
 from plait.core.ops import Join, Part, Plugin
 from plait.core.plan import Plan, Step
@@ -42,22 +43,32 @@ class DeepPrune(Planner):
     Differs from the paper: the judge; groups are made when all beginnings are there, not one after another; the number
     of groups is not capped. The policy `redundant` prunes while branches generate. Defaults: 16 beginnings of 500
     tokens, probes of 8 tokens, temperature 1; the paper's own figures are not published.
-
-    Fidelity: variant (equality of answers so far, not their trained judge); no oracle.
-
-    Evidence: loses wherever it was tried (erring_votes, votes_live).
     """
 
-    draft: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=500)
-    """A beginning, and its tokens; what it leaves open is as `answer` has it. Its template has `{question}`."""
-    answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=4096, temperature=1.0)
-    """The samples; `max_tokens` are those of a whole one, its beginning included. Their template has `{question}`."""
-    probe: Annotated[Prompt, Uses()] = Prompt(thinking="off", max_tokens=8, temperature=0.0)
-    """The question for a beginning's answer so far, after the beginning."""
+    fidelity = Fidelity("variant", "equality of answers so far, not their trained judge", paper="2510.08483")
+    lost_in = ("erring_votes", "votes_live")
+
+    draft: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=500),
+        description="A beginning, and its tokens; what it leaves open is as `answer` has it. Its template has "
+        "`{question}`.",
+    )
+    answer: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=4096, temperature=1.0),
+        description="The samples; `max_tokens` are those of a whole one, its beginning included. Their template has "
+        "`{question}`.",
+    )
+    probe: Annotated[Prompt, Uses()] = Field(
+        default=Prompt(thinking="off", max_tokens=8, temperature=0.0),
+        description="The question for a beginning's answer so far, after the beginning.",
+    )
     n: N = 16
-    groups: OnePlugin = Plugin(name="distinct")
-    """The merge that groups beginnings: `distinct`, by a probe of each, or `alike`, by an embedding of the beginnings
-    (the run's tool `embed`) or a model that is asked about pairs: `alike:ask=embedding`, `alike:ask=model`."""
+    groups: OnePlugin = Field(
+        default=Plugin(name="distinct"),
+        description="The merge that groups beginnings: `distinct`, by a probe of each, or `alike`, by an embedding "
+        "of the beginnings (the run's tool `embed`) or a model that is asked about pairs: `alike:ask=embedding`, "
+        "`alike:ask=model`.",
+    )
     early: Early = False
 
     def start(self, brief: Brief) -> Plan:

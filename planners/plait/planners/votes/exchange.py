@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Annotated
 
+from pydantic import Field
+
 from plait.core.awaited import Line
+from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.planning import derive
 from plait.core.prompt import Prompt, Uses
@@ -33,14 +36,19 @@ class Exchange(Flow):
     Differs from the paper, which trains blocks of attention between the samples of a batch: here drafts are read as
     text, after a round and not after a token, and read again in each round. Its gains are those of the training and are
     not claimed. Defaults: 4 samples, 4 rounds, 256 tokens each, temperature 0.8.
-
-    Fidelity: idea; no oracle.
     """
 
-    answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=256, temperature=0.8)
-    """A sample's first round. Its template has `{question}`."""
-    step: Annotated[Prompt, Uses("question", "drafts")] = Prompt(max_tokens=256, temperature=0.8)
-    """A later round. Its template has `{question}` and the others' `{drafts}`; the sample's own text follows."""
+    fidelity = Fidelity("idea", paper="2510.01143")
+
+    answer: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=256, temperature=0.8),
+        description="A sample's first round. Its template has `{question}`.",
+    )
+    step: Annotated[Prompt, Uses("question", "drafts")] = Field(
+        default=Prompt(max_tokens=256, temperature=0.8),
+        description="A later round. Its template has `{question}` and the others' `{drafts}`; the sample's own text "
+        "follows.",
+    )
     n: N = 4
     rounds: Rounds = 4
 

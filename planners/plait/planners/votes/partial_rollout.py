@@ -11,6 +11,7 @@ from pydantic import Field
 
 from plait.core.awaited import Line, StepFailed
 from plait.core.errors import PlannerError
+from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context
 from plait.core.prompt import Prompt, Uses
 from plait.core.result import Result, Token
@@ -56,29 +57,37 @@ class PartialRollout(ToolTurns):
     A part is scored by exp of the mean entropy of its tokens' 16 likeliest. Differs from the paper: by default the part
     is the whole turn, and what the 16 leave out counts as one more; branches begin as soon as their line has ended.
     Defaults, as there: 1 line, 2 positions of 3 branches, 1 fresh line.
-
-    Fidelity: variant (by default whole turns, `by` has the paper's parts); no oracle.
     """
 
+    fidelity = Fidelity("variant", "by default whole turns, `by` has the paper's parts", paper="2510.24698")
+
     warmup: Warmup = Field(default=1, le=1000)
-    positions: int = Field(default=2, ge=0, le=1000)
-    """Turns of each of these at which others branch off; where it has fewer, the others begin anew."""
-    n: N = Field(default=3, le=1000)
-    """Branches at once: lines that branch off at each of the positions."""
-    fresh: int = Field(default=1, ge=0, le=1000)
-    """Lines that begin anew, beside the first ones."""
-    by: Literal["turn", "calls", "thoughts", "mixed", "random", "uniform"] = "turn"
-    """What decides where to branch: how unsure the model was of a turn, which needs log-probabilities of its worker;
-    or, to compare, `random` turns or `uniform` distances. `turn`: all tokens count; else those of its last call
-    (between `<tool_call>` tags), those of its thoughts (between `<think>` tags), or half of the positions by calls, the
-    others by thoughts. The last three are the paper's, and need the tokens themselves (`Sampling.top_logprobs`); a turn
-    without the part comes last."""
-    turn: Prompt = Prompt(max_tokens=1024, temperature=0.7)
-    """One turn of a line of work. Its template is what the model is told first, before its tools."""
-    summary: Annotated[Prompt, Uses()] = Prompt(max_tokens=512, temperature=0.0)
-    """What a line that has ended is condensed to."""
-    answer: Annotated[Prompt, Uses("question", "count", "reports")] = Prompt(max_tokens=1024, temperature=0.0)
-    """Reads all reports and chooses."""
+    positions: int = Field(
+        default=2,
+        ge=0,
+        le=1000,
+        description="Turns of each of these at which others branch off; where it has fewer, the others begin anew.",
+    )
+    n: N = Field(default=3, le=1000, description="Branches at once: lines that branch off at each of the positions.")
+    fresh: int = Field(default=1, ge=0, le=1000, description="Lines that begin anew, beside the first ones.")
+    by: Literal["turn", "calls", "thoughts", "mixed", "random", "uniform"] = Field(
+        default="turn",
+        description="What decides where to branch: how unsure the model was of a turn, which needs "
+        "log-probabilities of its worker; or, to compare, `random` turns or `uniform` distances. `turn`: all tokens "
+        "count; else those of its last call (between `<tool_call>` tags), those of its thoughts (between `<think>` "
+        "tags), or half of the positions by calls, the others by thoughts. The last three are the paper's, and need "
+        "the tokens themselves (`Sampling.top_logprobs`); a turn without the part comes last.",
+    )
+    turn: Prompt = Field(
+        default=Prompt(max_tokens=1024, temperature=0.7),
+        description="One turn of a line of work. Its template is what the model is told first, before its tools.",
+    )
+    summary: Annotated[Prompt, Uses()] = Field(
+        default=Prompt(max_tokens=512, temperature=0.0), description="What a line that has ended is condensed to."
+    )
+    answer: Annotated[Prompt, Uses("question", "count", "reports")] = Field(
+        default=Prompt(max_tokens=1024, temperature=0.0), description="Reads all reports and chooses."
+    )
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Let lines of work go on side by side, and choose among their reports."""

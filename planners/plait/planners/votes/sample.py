@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from pydantic import Field
+
+from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Brief, Planner
 from plait.core.ops import Join, Plugin
 from plait.core.plan import Plan, Step
@@ -25,13 +28,17 @@ class Sample(Planner):
 
     Differs from the paper: answers are compared as the task canonicalises them, a tie has a rule, and the vote can end
     as soon as what is outstanding cannot change it. Defaults: 8 samples, temperature 1, 512 tokens each.
-
-    Fidelity: variant (answers are compared as the task has it, it ends when nothing can change); no oracle.
     """
 
-    answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=512, temperature=1.0)
-    """The samples' calls. Their template has `{question}`. With `logprobs` of 1 the majority breaks ties by the mean;
-    merges and prunings by confidence need 2 or more."""
+    fidelity = Fidelity(
+        "variant", "answers are compared as the task has it, it ends when nothing can change", paper="2203.11171"
+    )
+
+    answer: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=512, temperature=1.0),
+        description="The samples' calls. Their template has `{question}`. With `logprobs` of 1 the majority breaks "
+        "ties by the mean; merges and prunings by confidence need 2 or more.",
+    )
     n: N = 8
     style: Style = "serial"
     width: Width = 8

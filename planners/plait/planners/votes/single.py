@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from pydantic import Field
+
 from plait.core.interfaces import Brief, Planner
 from plait.core.plan import Plan
 from plait.core.planning import call_model
@@ -21,8 +23,9 @@ class Single(Planner):
     Nobody's method: what the others differ from. Defaults: the model's own temperature, 512 tokens.
     """
 
-    answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=512, stream=True)
-    """The call. Its template has `{question}`."""
+    answer: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=512, stream=True), description="The call. Its template has `{question}`."
+    )
     style: Style = "serial"
     width: Width = 8
 

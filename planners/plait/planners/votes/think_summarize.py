@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from plait.core.errors import PluginError
+from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Flow
 from plait.core.ops import Plugin, Text
 from plait.core.plan import Step
@@ -46,25 +47,37 @@ class ThinkSummarize(Flow):
     that it was trained in). Do not expect the paper's figures. The paths race: with a quorum below `n` a seed does not
     fix the answer, since what ends first is read, and the answer's `why` says so. Tokens of stopped paths count as
     cancelled in the run's usage. Defaults: 4 paths, temperature 0.8, at most 4,096 tokens of paths read.
-
-    Fidelity: variant (any model, by words; `dialect=parathinker` has the released tags); held by `tokens-parathinker`.
     """
+
+    fidelity = Fidelity(
+        "variant",
+        "any model, by words; `dialect=parathinker` has the released tags",
+        oracles=("tokens-parathinker",),
+        paper="2509.04475",
+    )
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("summary",)
 
-    draft: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=1024, temperature=0.8, stream=True)
-    """The paths. Their template has `{question}`. With `stream` the text of stopped ones is read too."""
-    summary: Annotated[Prompt, Uses("question", "drafts", "histogram")] = Prompt(max_tokens=1024, temperature=0.0)
-    """The synthesis. Its template has `{question}`, `{drafts}`, and `{histogram}`, a count of their answers."""
+    draft: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=1024, temperature=0.8, stream=True),
+        description="The paths. Their template has `{question}`. With `stream` the text of stopped ones is read too.",
+    )
+    summary: Annotated[Prompt, Uses("question", "drafts", "histogram")] = Field(
+        default=Prompt(max_tokens=1024, temperature=0.0),
+        description="The synthesis. Its template has `{question}`, `{drafts}`, and `{histogram}`, a count of their "
+        "answers.",
+    )
     n: N = 4
     quorum: Quorum = Field(default=1, ge=1)
     deadline: Deadline = None
     reads: Reads = Field(default=4096)
-    dialect: Literal["words", "parathinker"] = "words"
-    """How the model writes what it wants done. `parathinker`, for a model that was trained as that one: path 1 begins
-    with `<think1>` … and ends at `</think1>`, and the answer is the `<summary>` that follows all paths in the model's
-    own turn. Its engine lets the summary attend to the paths' caches; here it reads their text again. Its tokenizer has
-    tags for eight paths, so `n` is at most 8."""
+    dialect: Literal["words", "parathinker"] = Field(
+        default="words",
+        description="How the model writes what it wants done. `parathinker`, for a model that was trained as that "
+        "one: path 1 begins with `<think1>` … and ends at `</think1>`, and the answer is the `<summary>` that follows "
+        "all paths in the model's own turn. Its engine lets the summary attend to the paths' caches; here it reads "
+        "their text again. Its tokenizer has tags for eight paths, so `n` is at most 8.",
+    )
     settle: Settle = True
 
     @model_validator(mode="after")

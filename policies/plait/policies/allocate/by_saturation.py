@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Allocation, Allocator, BranchSpec
 from plait.core.sampling_theory import beta_mean, branches_needed, votes_needed
 from plait.core.task import Task
@@ -37,27 +38,37 @@ class BySaturation(Allocator):
 
     Branches take `temperatures` and `wordings` in turn. `models` are listed from weak to strong, and the model at
     place 1 - p of the list is asked: the stronger one the worse the probes did.
-
-    Fidelity: variant (the request's own rate, for votes the rule of another paper); no oracle.
     """
 
-    epsilon: float = Field(default=0.01, gt=0.0, lt=1.0)
-    """Least gain that one more branch must bring."""
-    ceiling: float = Field(default=1.0, gt=0.0, le=1.0)
-    """F_max: the share of problems that any number of branches would solve."""
-    evidence: Literal["auto", "agreement", "share", "verifier"] = "auto"
-    """What counts as a success. `auto`: `verifier` where the task's verifier judged a probe and the answers are not
-    voted on, else `agreement`."""
-    confidence: float = Field(default=0.9, gt=0.5, lt=1.0)
-    """Probability at which something counts as sure: the first answer's lead, for `agreement`: 3 votes to none have
-    0.9375."""
-    temperatures: tuple[float, ...] = ()
-    """Of the further branches, in turn; the planner's own by default."""
-    wordings: tuple[str, ...] = ()
-    """Words for the prompts of the further branches, in turn; none by default."""
-    models: tuple[str, ...] = ()
-    """Names of the models of the branches, in turn: of the further ones, from the one for easy questions to the one for
-    hard ones."""
+    fidelity = Fidelity("variant", "the request's own rate, for votes the rule of another paper", paper="2505.20522")
+
+    epsilon: float = Field(default=0.01, gt=0.0, lt=1.0, description="Least gain that one more branch must bring.")
+    ceiling: float = Field(
+        default=1.0, gt=0.0, le=1.0, description="F_max: the share of problems that any number of branches would solve."
+    )
+    evidence: Literal["auto", "agreement", "share", "verifier"] = Field(
+        default="auto",
+        description="What counts as a success. `auto`: `verifier` where the task's verifier judged a probe and the "
+        "answers are not voted on, else `agreement`.",
+    )
+    confidence: float = Field(
+        default=0.9,
+        gt=0.5,
+        lt=1.0,
+        description="Probability at which something counts as sure: the first answer's lead, for `agreement`: 3 "
+        "votes to none have 0.9375.",
+    )
+    temperatures: tuple[float, ...] = Field(
+        default=(), description="Of the further branches, in turn; the planner's own by default."
+    )
+    wordings: tuple[str, ...] = Field(
+        default=(), description="Words for the prompts of the further branches, in turn; none by default."
+    )
+    models: tuple[str, ...] = Field(
+        default=(),
+        description="Names of the models of the branches, in turn: of the further ones, from the one for easy "
+        "questions to the one for hard ones.",
+    )
 
     def allocate(self, probes: Sequence[Branch], task: Task) -> Allocation:
         """Return the further branches; `why` has the estimate, N* and what capped it."""

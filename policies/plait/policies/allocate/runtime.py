@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Allocation, Allocator, BranchSpec
 from plait.core.runtime_distribution import Branches, n_for
 from plait.core.task import Task
@@ -21,20 +22,22 @@ class Runtime(Allocator):
     `most_tokens` cap the number.
 
     Without a probe that ended nothing is predicted, and no branch follows.
-
-    Fidelity: variant (the empirical distribution, not a fitted family); no oracle.
     """
 
-    within: float = Field(default=10.0, gt=0.0)
-    """Seconds that the further branches may take."""
-    done_share: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Share of the branches that must have ended by then; less is enough for a vote that may end early."""
-    confidence: float = Field(default=0.9, gt=0.0, lt=1.0)
-    """Probability at which something counts as sure: that they have."""
-    fixed: float = Field(default=0.0025, gt=0.0)
-    """Seconds of a decoding step, however many sequences …"""
-    per_sequence: float = Field(default=0.0002, ge=0.0)
-    """… and more for each sequence."""
+    fidelity = Fidelity("variant", "the empirical distribution, not a fitted family", paper="2403.08790")
+
+    within: float = Field(default=10.0, gt=0.0, description="Seconds that the further branches may take.")
+    done_share: float = Field(
+        default=1.0,
+        gt=0.0,
+        le=1.0,
+        description="Share of the branches that must have ended by then; less is enough for a vote that may end early.",
+    )
+    confidence: float = Field(
+        default=0.9, gt=0.0, lt=1.0, description="Probability at which something counts as sure: that they have."
+    )
+    fixed: float = Field(default=0.0025, gt=0.0, description="Seconds of a decoding step, however many sequences …")
+    per_sequence: float = Field(default=0.0002, ge=0.0, description="… and more for each sequence.")
 
     def allocate(self, probes: Sequence[Branch], task: Task) -> Allocation:
         """Return the further branches; `why` has the number that fits and what capped it."""

@@ -19,9 +19,12 @@ from .._ballots import names as named
 class Asking(WithPrompts, Merge):
     """Base of the merges that ask a model."""
 
-    observation_chars: int = Field(default=8000, ge=1)
-    """Most characters of one result that a model is shown: the last ones of a branch's text, where the answer
-    stands."""
+    observation_chars: int = Field(
+        default=8000,
+        ge=1,
+        description="Most characters of one result that a model is shown: the last ones of a branch's text, where "
+        "the answer stands.",
+    )
 
     def excerpt(self, text: str) -> str:
         """Return a text as the model is shown it."""

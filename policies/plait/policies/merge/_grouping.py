@@ -65,15 +65,20 @@ class Grouping(Asking):
     reply counts; a call that fails or says neither leaves the two apart.
     """
 
-    threshold: float | None = Field(default=None, gt=0.0, le=1.0)
-    """The score from which on something counts: two are the same at this probability (of a model with
-    `judge.logprobs`) or cosine (of embeddings); 0.5 and 0.9 if left out."""
-    judge: Annotated[Prompt, Uses("question", "a", "b")] = Prompt(max_tokens=512, temperature=0.0)
-    """Says of two texts whether they come to the same. Its template has `{question}`, `{a}` and `{b}`. `form=choice`:
-    an engine that can allows nothing but "yes" or "no". With `logprobs` the probability of the word counts, in place of
-    the word alone: of a model that answers with one token."""
-    grouped: Groups | None = None
-    """The groups so far; set by the merge itself."""
+    threshold: float | None = Field(
+        default=None,
+        gt=0.0,
+        le=1.0,
+        description="The score from which on something counts: two are the same at this probability (of a model "
+        "with `judge.logprobs`) or cosine (of embeddings); 0.5 and 0.9 if left out.",
+    )
+    judge: Annotated[Prompt, Uses("question", "a", "b")] = Field(
+        default=Prompt(max_tokens=512, temperature=0.0),
+        description="Says of two texts whether they come to the same. Its template has `{question}`, `{a}` and "
+        '`{b}`. `form=choice`: an engine that can allows nothing but "yes" or "no". With `logprobs` the probability '
+        "of the word counts, in place of the word alone: of a model that answers with one token.",
+    )
+    grouped: Groups | None = Field(default=None, description="The groups so far; set by the merge itself.")
 
     def comparisons(self, groups: Groups, shown: Mapping[str, str], template: str, task: Task) -> list[Step]:
         """Return the calls of the next round. `shown` has the text of each; `template` is ours."""

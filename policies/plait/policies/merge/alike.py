@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
+from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Verdict
 from plait.core.ops import Call, Join, Plugin
 from plait.core.plan import Plan, Step
@@ -47,16 +48,17 @@ class Alike(Grouping):
     If the tool or a model's call fails, or says neither yes nor no, the beginnings in question stay apart: that costs
     tokens, but no vote. The value is that of `distinct`: a list of {"trace": name, "count": size of the cluster,
     "done": whether the trace ended by itself}. Failed beginnings are left out.
-
-    Fidelity: variant (the answer so far, not their trained judge); no oracle.
     """
 
-    ask: Literal["embedding", "model"] = "model"
-    """What judges: an embedding or a model."""
-    tool: str = Field(default="embed", min_length=1)
-    """Name of the tool: it makes vectors of texts, takes `texts` and returns a list of numbers for each."""
-    called: str | None = None
-    """Step that judged; set by the merge itself."""
+    fidelity = Fidelity("variant", "the answer so far, not their trained judge", paper="2510.08483")
+
+    ask: Literal["embedding", "model"] = Field(default="model", description="What judges: an embedding or a model.")
+    tool: str = Field(
+        default="embed",
+        min_length=1,
+        description="Name of the tool: it embeds `texts` and returns one list of numbers a text.",
+    )
+    called: str | None = Field(default=None, description="Step that judged; set by the merge itself.")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the representatives, or the calls as more plan; `why` says how many clusters there are."""

@@ -30,10 +30,13 @@ class BestScored(Merge):
     number) are left out, and where none has one the join fails. Equal scores go to the earliest branch in the join's
     order."""
 
-    by: Signal = "logprob"
-    """What decides: a signal; of `entropy` the lowest is best, of all others the highest."""
-    function: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
-    """A function, `pkg.mod:fn`, to use in its place."""
+    by: Signal = Field(
+        default="logprob",
+        description="What decides: a signal; of `entropy` the lowest is best, of all others the highest.",
+    )
+    function: str | None = Field(
+        default=None, pattern=r"^[\w.]+:\w+$", description="A function, `pkg.mod:fn`, to use in its place."
+    )
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` has the score, the runner-up's and who was left out."""

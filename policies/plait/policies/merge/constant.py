@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
@@ -16,12 +16,9 @@ __all__ = ["Constant"]
 class Constant(Merge):
     """Return the value of its option, whatever the branches say: how a planner puts a value of its own into a plan."""
 
-    value: JsonValue = None
-    """The value."""
-    why: str = ""
-    """How it came about, for people."""
-    data: JsonValue = None
-    """What a planner tells programs."""
+    value: JsonValue = Field(default=None, description="The value.")
+    why: str = Field(default="", description="How it came about, for people.")
+    data: JsonValue = Field(default=None, description="What a planner tells programs.")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the value."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
+from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.values import Frozen
@@ -45,12 +46,11 @@ class Distinct(Merge):
     The first beginning of a cluster that ended by itself represents it, else its first beginning. The value is a list
     of {"trace": name, "count": size of the cluster, "done": whether the trace ended by itself}. Beginnings that failed
     are left out.
-
-    Fidelity: variant (as `redundant`); no oracle.
     """
 
-    beginnings: tuple[Pair, ...] = ()
-    """The beginnings, in order."""
+    fidelity = Fidelity("variant", "as `redundant`", paper="2510.08483")
+
+    beginnings: tuple[Pair, ...] = Field(default=(), description="The beginnings, in order.")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the representatives; `why` says how many clusters there are."""

@@ -55,15 +55,19 @@ class Equivalent(Grouping):
 
     votes: ClassVar[bool] = True
 
-    ask: Literal["tool", "embedding", "model"] = "tool"
-    """What judges."""
-    tool: str | None = Field(default=None, min_length=1)
-    """Name of the tool: `math_equal` (of `ask=tool`) or `embed` (of `ask=embedding`) if left out."""
-    shown: int = Field(default=16, ge=2)
-    """How many of what there is a model is shown, the nearest or best: answers, those with most votes. The others keep
-    to themselves."""
-    called: str | None = None
-    """Step that judged; set by the merge itself."""
+    ask: Literal["tool", "embedding", "model"] = Field(default="tool", description="What judges.")
+    tool: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Name of the tool: `math_equal` (of `ask=tool`) or `embed` (of `ask=embedding`) if left out.",
+    )
+    shown: int = Field(
+        default=16,
+        ge=2,
+        description="How many of what there is a model is shown, the nearest or best: answers, those with most "
+        "votes. The others keep to themselves.",
+    )
+    called: str | None = Field(default=None, description="Step that judged; set by the merge itself.")
 
     def tally(self, task: Task) -> OpenTally:
         """Return an empty tally for the rules that stop votes."""

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
@@ -36,10 +36,13 @@ class FinishMarker(Merge):
     `Replan(…)` gives {"replan": what is missing, "thought": …} if `replan` allows it.
     """
 
-    replan: bool = False
-    """Whether another plan may be asked for. Off: what the model wrote in its place is the answer."""
-    state: dict[str, JsonValue] = {}
-    """What a planner notes for its reader of the join; not read here."""
+    replan: bool = Field(
+        default=False,
+        description="Whether another plan may be asked for. Off: what the model wrote in its place is the answer.",
+    )
+    state: dict[str, JsonValue] = Field(
+        default={}, description="What a planner notes for its reader of the join; not read here."
+    )
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the answer, or the wish for another plan."""

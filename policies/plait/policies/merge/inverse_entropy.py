@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
@@ -24,16 +25,18 @@ class InverseEntropy(Merge):
     out counts as one outcome). The paper's floor is 1e-10; then a trace written with near certainty, such as a loop,
     weighs more than all others together. So the floor is 0.05 bit here, and `cap` bounds a weight by the median's
     multiple (`cap=null`, `floor=1e-10` is the paper's rule). Ties go to the answer with more votes, then the earliest.
-
-    Fidelity: variant (a floor and a cap on weights); no oracle.
     """
+
+    fidelity = Fidelity("variant", "a floor and a cap on weights", paper="2511.02309")
 
     votes: ClassVar[bool] = True
 
-    floor: float = Field(default=0.05, gt=0.0)
-    """Least entropy that counts, in bits."""
-    cap: float | None = Field(default=4.0, ge=1.0)
-    """Most (and one over it: least) that a weight may be of the voters' median weight."""
+    floor: float = Field(default=0.05, gt=0.0, description="Least entropy that counts, in bits.")
+    cap: float | None = Field(
+        default=4.0,
+        ge=1.0,
+        description="Most (and one over it: least) that a weight may be of the voters' median weight.",
+    )
 
     def tally(self, task: Task) -> OpenTally:
         """Return an empty tally for the rules that stop votes."""

@@ -55,14 +55,13 @@ class Judged(Asking):
 
     votes: ClassVar[bool] = True
 
-    best: int = Field(default=10, ge=1)
-    """The highest mark."""
-    judge: Annotated[Prompt, Uses("question", "answer", "best")] = Prompt(max_tokens=512, temperature=0.0)
-    """Marks an answer. Its template has `{question}`, `{answer}`, and `{best}`, the highest mark."""
-    marks: tuple[CandidateMark, ...] = ()
-    """What has been marked; set by the merge itself."""
-    left_out: tuple[str, ...] = ()
-    """Who did not vote, and why; set by the merge itself."""
+    best: int = Field(default=10, ge=1, description="The highest mark.")
+    judge: Annotated[Prompt, Uses("question", "answer", "best")] = Field(
+        default=Prompt(max_tokens=512, temperature=0.0),
+        description="Marks an answer. Its template has `{question}`, `{answer}`, and `{best}`, the highest mark.",
+    )
+    marks: tuple[CandidateMark, ...] = Field(default=(), description="What has been marked; set by the merge itself.")
+    left_out: tuple[str, ...] = Field(default=(), description="Who did not vote, and why; set by the merge itself.")
 
     def tally(self, task: Task) -> OpenTally:
         """Return an empty tally for the rules that stop votes."""

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
@@ -23,14 +24,17 @@ class Majority(Merge):
     voters' mean log-probabilities sum to more, if every voter of the tied answers has one, and else to the answer whose
     first voter comes earliest in the join's order. The value is the answer as the task extracted it from its first
     voter, or `null` when no branch has an answer.
-
-    Fidelity: exact; no oracle.
     """
+
+    fidelity = Fidelity("exact", paper="2203.11171")
 
     votes: ClassVar[bool] = True
 
-    weights: dict[str, Annotated[int, Field(ge=1)]] = {}
-    """For how many a branch votes, by its name, where it stands for more than itself: clusters of a planner's."""
+    weights: dict[str, Annotated[int, Field(ge=1)]] = Field(
+        default={},
+        description="For how many a branch votes, by its name, where it stands for more than itself: clusters of a "
+        "planner's.",
+    )
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` has the counts, the margin and who did not vote."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
@@ -17,8 +17,7 @@ class Observations(Merge):
     """Return {"text": …, "results": {step: {"value": …} or {"error": …}}}, in the order of the branches, whatever the
     order in which they ended. A call that failed is an observation; use it in a join that tolerates failures."""
 
-    written: str = ""
-    """What the model wrote."""
+    written: str = Field(default="", description="What the model wrote.")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the record."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from plait.core.interfaces import Verdict
 from plait.core.ops import Join, Plugin, StructuredOutput
@@ -59,15 +59,18 @@ class Pairwise(Asking):
 
     votes: ClassVar[bool] = True
 
-    judge: Annotated[Prompt, Uses("question", "a", "b")] = Prompt(max_tokens=512, temperature=0.0, form="choice")
-    """Compares two answers. Its template has `{question}`, `{a}` and `{b}`. `form=choice`: an engine that can allows
-    nothing but A or B; `form=null`: anything."""
-    matches: tuple[Match, ...] = ()
-    """The round that has been played; set by the merge itself."""
-    played: int = 0
-    """Rounds so far; set by the merge itself."""
-    counts: str = ""
-    """How many votes and answers there were, and who did not vote; set by the merge itself."""
+    judge: Annotated[Prompt, Uses("question", "a", "b")] = Field(
+        default=Prompt(max_tokens=512, temperature=0.0, form="choice"),
+        description="Compares two answers. Its template has `{question}`, `{a}` and `{b}`. `form=choice`: an engine "
+        "that can allows nothing but A or B; `form=null`: anything.",
+    )
+    matches: tuple[Match, ...] = Field(
+        default=(), description="The round that has been played; set by the merge itself."
+    )
+    played: int = Field(default=0, description="Rounds so far; set by the merge itself.")
+    counts: str = Field(
+        default="", description="How many votes and answers there were, and who did not vote; set by the merge itself."
+    )
 
     def tally(self, task: Task) -> OpenTally:
         """Return an empty tally for the rules that stop votes."""

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
@@ -25,16 +26,19 @@ class Posterior(Merge):
     the planner). So many unsure votes can outweigh a sure one, and one sure vote many unsure ones: as good as the model
     knows when it is right. Goes with the stop rule `cges:lead=false`. Ties go to the answer with more votes, then to
     the one whose first voter comes earliest.
-
-    Fidelity: exact; no oracle.
     """
+
+    fidelity = Fidelity("exact", paper="2511.02603")
 
     votes: ClassVar[bool] = True
 
-    by: Signal = "logprob"
-    """What decides: a signal, in nats; only one that is never positive is a log-probability."""
-    vote_temperature: float = Field(default=1.0, gt=0.0)
-    """Temperature of the votes' confidence: below 1 it makes them less sure."""
+    by: Signal = Field(
+        default="logprob",
+        description="What decides: a signal, in nats; only one that is never positive is a log-probability.",
+    )
+    vote_temperature: float = Field(
+        default=1.0, gt=0.0, description="Temperature of the votes' confidence: below 1 it makes them less sure."
+    )
 
     def tally(self, task: Task) -> OpenTally:
         """Return an empty tally for the rules that stop votes."""

@@ -34,12 +34,17 @@ class Scratchpad(Merge):
     error, that of a task that was not run the reason. Use it in a join that tolerates failures.
     """
 
-    actions: tuple[ScratchpadAction, ...] = ()
-    """The actions. Empty: one for each branch, in the join's order, under its name."""
-    earlier: str | None = None
-    """Branch whose text comes first, as it is: an earlier scratchpad."""
-    observation_chars: int | None = Field(default=None, ge=1)
-    """Most characters of one result that a model is shown: an observation; the rest is left out."""
+    actions: tuple[ScratchpadAction, ...] = Field(
+        default=(), description="The actions. Empty: one for each branch, in the join's order, under its name."
+    )
+    earlier: str | None = Field(
+        default=None, description="Branch whose text comes first, as it is: an earlier scratchpad."
+    )
+    observation_chars: int | None = Field(
+        default=None,
+        ge=1,
+        description="Most characters of one result that a model is shown: an observation; the rest is left out.",
+    )
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the text; `why` counts what became of the actions."""

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
@@ -22,14 +23,17 @@ class SelfCertainty(Merge):
     Self-certainty is the mean over tokens of KL(uniform || p), which needs the whole vocabulary (`logprobs=-1` of the
     planner). Of N voters the r-th most certain (equals in the join's order) weighs (N - r + 1)^p. Voters without it are
     left out, and where none has it the join fails. Ties go to the answer with more votes, then to the earliest.
-
-    Fidelity: exact; no oracle.
     """
+
+    fidelity = Fidelity("exact", paper="2502.18581")
 
     votes: ClassVar[bool] = True
 
-    p: float = Field(default=1.2, ge=0.0)
-    """Exponent: 0 is the majority, and the larger it is, the more the certain ones decide."""
+    p: float = Field(
+        default=1.2,
+        ge=0.0,
+        description="Exponent: 0 is the majority, and the larger it is, the more the certain ones decide.",
+    )
 
     def tally(self, task: Task) -> OpenTally:
         """Return an empty tally for the rules that stop votes."""

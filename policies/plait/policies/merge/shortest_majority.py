@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
+from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
@@ -22,11 +23,10 @@ class ShortestMajority(Merge):
     two do not divide by zero. A branch that was cut off by its token limit has no length to speak of and does not vote.
     The weight of length is small (4 votes of 16,000 tokens still beat 3 of 2,000): in the main it breaks ties. Equal
     scores go to the answer with more votes, then to the one whose first voter comes earliest.
-
-    Fidelity: exact; no oracle.
-
-    Evidence: loses wherever it was tried (erring_votes, votes).
     """
+
+    fidelity = Fidelity("exact", paper="2502.12215")
+    lost_in = ("erring_votes", "votes")
 
     votes: ClassVar[bool] = True
 

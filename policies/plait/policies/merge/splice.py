@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pydantic import JsonValue, field_validator
+from pydantic import Field, JsonValue, field_validator
 
 from plait.core.interfaces import Merge, Verdict
 from plait.core.ops import Text
@@ -44,48 +44,62 @@ class Splice(Merge):
     from `hit` if its thread reached the goal, else from `none`.
     """
 
-    places: tuple[SplicePlace, ...] = ()
-    """The places in order. Empty: one for each branch, in the join's order."""
-    head: str = ""
-    """Text before the first part."""
-    hit: str = "{text}"
-    """Entry of a thread that reached the goal."""
-    none: str = ""
-    """Entry of any other thread: it found nothing, failed, was stopped, or its claim proved wrong."""
-    separator: str = ""
-    """Between the branches' texts in the answer."""
-    tail: str = ""
-    """Text after the last part."""
-    goal: str | None = None
-    """Regular expression that matches in the text of a thread that reached the goal; its group `answer` is the result.
-    Without it every thread that ends in a value counts as successful, and all are waited for."""
-    check: bool = True
-    """Ask the task's verifier about each claim first; a thread with a wrong claim found nothing. A claim that the task
-    cannot judge stands. Needs `goal`."""
-    words: bool = False
-    """The text is words with single spaces between them, as a word-level tokenizer reads it."""
-    end: str = ""
-    """The end of a thread's text if the thread ended by itself."""
-    pick: bool = False
-    """The value is the first `hit` entry alone, as the answer. Without any it is empty, or, with `otherwise`, the text
-    of the first thread that is done."""
-    otherwise: bool = False
-    """See `pick`."""
-    close: str = ""
-    """Added to a thread's text that does not end so."""
-    carry: bool = False
-    """The value is a list of pieces: text, and the threads' outputs with their token ids (`{"ids": […], "text": …}`),
-    which the parent then reads exactly as they were generated. Not with `words` or `{answer}`."""
-    most_tokens: int | None = None
-    """Most tokens of all branches together: with `carry` the longest ones lose their ends. Without token ids a word
-    counts as a token."""
-    claim_from: str = ""
-    """With `claim_item`: only the part of a thread's `answer` after the last occurrence of this text counts."""
-    claim_item: str = ""
-    """Regular expression of one step of a thread's claim; the task reads the steps joined by `claim_separator`. Empty:
-    the task reads the `hit` entry."""
-    claim_separator: str = " ; "
-    """See `claim_item`."""
+    places: tuple[SplicePlace, ...] = Field(
+        default=(), description="The places in order. Empty: one for each branch, in the join's order."
+    )
+    head: str = Field(default="", description="Text before the first part.")
+    hit: str = Field(default="{text}", description="Entry of a thread that reached the goal.")
+    none: str = Field(
+        default="",
+        description="Entry of any other thread: it found nothing, failed, was stopped, or its claim proved wrong.",
+    )
+    separator: str = Field(default="", description="Between the branches' texts in the answer.")
+    tail: str = Field(default="", description="Text after the last part.")
+    goal: str | None = Field(
+        default=None,
+        description="Regular expression that matches in the text of a thread that reached the goal; its group "
+        "`answer` is the result. Without it every thread that ends in a value counts as successful, and all are "
+        "waited for.",
+    )
+    check: bool = Field(
+        default=True,
+        description="Ask the task's verifier about each claim first; a thread with a wrong claim found nothing. A "
+        "claim that the task cannot judge stands. Needs `goal`.",
+    )
+    words: bool = Field(
+        default=False,
+        description="The text is words with single spaces between them, as a word-level tokenizer reads it.",
+    )
+    end: str = Field(default="", description="The end of a thread's text if the thread ended by itself.")
+    pick: bool = Field(
+        default=False,
+        description="The value is the first `hit` entry alone, as the answer. Without any it is empty, or, with "
+        "`otherwise`, the text of the first thread that is done.",
+    )
+    otherwise: bool = Field(default=False, description="See `pick`.")
+    close: str = Field(default="", description="Added to a thread's text that does not end so.")
+    carry: bool = Field(
+        default=False,
+        description='The value is a list of pieces: text, and the threads\' outputs with their token ids (`{"ids": '
+        '[…], "text": …}`), which the parent then reads exactly as they were generated. Not with `words` or '
+        "`{answer}`.",
+    )
+    most_tokens: int | None = Field(
+        default=None,
+        description="Most tokens of all branches together: with `carry` the longest ones lose their ends. Without "
+        "token ids a word counts as a token.",
+    )
+    claim_from: str = Field(
+        default="",
+        description="With `claim_item`: only the part of a thread's `answer` after the last occurrence of this text "
+        "counts.",
+    )
+    claim_item: str = Field(
+        default="",
+        description="Regular expression of one step of a thread's claim; the task reads the steps joined by "
+        "`claim_separator`. Empty: the task reads the `hit` entry.",
+    )
+    claim_separator: str = Field(default=" ; ", description="See `claim_item`.")
 
     @field_validator("goal", "claim_item")
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
@@ -46,18 +46,14 @@ class Stitch(Merge):
     to be put around it keeps its value as it is. When no part is left the value is `null`.
     """
 
-    parts: tuple[StitchPart, ...] = ()
-    """The parts in order. Empty: one for each branch, in the join's order."""
-    head: str = ""
-    """Text before the first part."""
-    separator: str = "\n\n"
-    """Between the branches' texts in the answer."""
-    tail: str = ""
-    """Text after the last part."""
-    note: str = ""
-    """Start of `why`: a planner's words for people."""
-    data: JsonValue = None
-    """What a planner tells programs."""
+    parts: tuple[StitchPart, ...] = Field(
+        default=(), description="The parts in order. Empty: one for each branch, in the join's order."
+    )
+    head: str = Field(default="", description="Text before the first part.")
+    separator: str = Field(default="\n\n", description="Between the branches' texts in the answer.")
+    tail: str = Field(default="", description="Text after the last part.")
+    note: str = Field(default="", description="Start of `why`: a planner's words for people.")
+    data: JsonValue = Field(default=None, description="What a planner tells programs.")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the text; `why` has the note, how many parts there are, and who is missing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from plait.core.interfaces import Verdict
 from plait.core.ops import Join, Plugin
@@ -38,8 +38,10 @@ class Synthesis(Asking):
     drafts counts (merge `synthesis-or-vote`). One branch with text is its own synthesis, and none gives `null`.
     """
 
-    answer: Annotated[Prompt, Uses("question", "count", "drafts")] = Prompt(max_tokens=512, temperature=0.0)
-    """Writes the answer. Its template has `{question}`, and `{drafts}`, `{count}` of them."""
+    answer: Annotated[Prompt, Uses("question", "count", "drafts")] = Field(
+        default=Prompt(max_tokens=512, temperature=0.0),
+        description="Writes the answer. Its template has `{question}`, and `{drafts}`, `{count}` of them.",
+    )
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the call as more plan; `why` says what was read."""

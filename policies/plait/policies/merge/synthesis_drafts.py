@@ -25,13 +25,20 @@ class SynthesisDrafts(Merge):
     Use it in a join that is `early` for `enough` and `settle` to have an effect.
     """
 
-    enough: int | None = Field(default=None, ge=1)
-    """Branches that need to be done: with 1 the first that ends settles it (First-Finish, ParaThinker, arXiv
-    2509.04475). Without it all are waited for."""
-    partial: bool = False
-    """Keep what the others have written so far when `enough` are done. Only of steps that stream."""
-    settle: bool = False
-    """What the task's verifier finds right ends the run: one such branch is enough by itself."""
+    enough: int | None = Field(
+        default=None,
+        ge=1,
+        description="Branches that need to be done: with 1 the first that ends settles it (First-Finish, "
+        "ParaThinker, arXiv 2509.04475). Without it all are waited for.",
+    )
+    partial: bool = Field(
+        default=False,
+        description="Keep what the others have written so far when `enough` are done. Only of steps that stream.",
+    )
+    settle: bool = Field(
+        default=False,
+        description="What the task's verifier finds right ends the run: one such branch is enough by itself.",
+    )
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the records; `why` counts them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
@@ -23,8 +23,7 @@ class SynthesisOrVote(Merge):
     4. a source verified wrong, or the synthesis without an answer.
     """
 
-    note: str = ""
-    """Start of `why`: a planner's words for people."""
+    note: str = Field(default="", description="Start of `why`: a planner's words for people.")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` says which of the two it is."""

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import ClassVar, Literal
 
-from pydantic import JsonValue, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from plait.core.errors import PluginError
+from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Merge, Verdict
 from plait.core.ops import Function
 from plait.core.task import Task
@@ -39,26 +40,38 @@ class ToolMajority(Merge):
     filled in, `"3"` for a number is 3.
 
     Differs from votes over sets of calls: a call that is made twice counts twice (`multiset`). Default: `hierarchical`.
-
-    Fidelity: variant (votes over calls, all of a turn; of one call by name or `hierarchical` as its_hub); held by
-    `its-hub-tool-votes`.
     """
+
+    fidelity = Fidelity(
+        "variant",
+        "votes over calls, all of a turn; of one call by name or `hierarchical` as its_hub",
+        oracles=("its-hub-tool-votes",),
+        paper="2203.11171",
+    )
 
     votes: ClassVar[bool] = True
 
-    by: By = "hierarchical"
-    """What decides: what has to be equal. `name`: the names of the tools, in order. `arguments`: these and their
-    arguments. `hierarchical`: first a vote over the names, then over the arguments among those who won. `multiset`:
-    names and arguments, in any order."""
-    exclude: tuple[str, ...] = ()
-    """Arguments that do not count, of all tools (`comment`) or of one (`search.reason`): those of the first voter are
-    taken."""
-    tools: tuple[Function, ...] = ()
-    """The tools, for their schemas."""
-    dialect: Dialect = "native"
-    """How the model writes what it wants done: tags of native calls, or lines `Action: …`."""
-    gives: Literal["action", "text"] = "action"
-    """What the join's value is: `{"calls": [{"name", "arguments"}, …]}` or the answer; or the text of the turn."""
+    by: By = Field(
+        default="hierarchical",
+        description="What decides: what has to be equal. `name`: the names of the tools, in order. `arguments`: "
+        "these and their arguments. `hierarchical`: first a vote over the names, then over the arguments among those "
+        "who won. `multiset`: names and arguments, in any order.",
+    )
+    exclude: tuple[str, ...] = Field(
+        default=(),
+        description="Arguments that do not count, of all tools (`comment`) or of one (`search.reason`): those of "
+        "the first voter are taken.",
+    )
+    tools: tuple[Function, ...] = Field(default=(), description="The tools, for their schemas.")
+    dialect: Dialect = Field(
+        default="native",
+        description="How the model writes what it wants done: tags of native calls, or lines `Action: …`.",
+    )
+    gives: Literal["action", "text"] = Field(
+        default="action",
+        description='What the join\'s value is: `{"calls": [{"name", "arguments"}, …]}` or the answer; or the text '
+        "of the turn.",
+    )
 
     @model_validator(mode="after")
     def _makes_sense(self) -> ToolMajority:

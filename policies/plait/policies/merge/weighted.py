@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Merge, Verdict
 from plait.core.result import Result
 from plait.core.task import Task
@@ -32,22 +33,33 @@ class Weighted(Merge):
 
     Differs from the paper: `cap` limits every weight to a multiple of the median, so one degenerate trace (loops are
     written with near certainty) cannot outvote the others. `cap=null` is the paper's rule.
-
-    Fidelity: variant (a cap on weights, without it as theirs); held by `deepconf-offline`.
     """
+
+    fidelity = Fidelity(
+        "variant", "a cap on weights, without it as theirs", oracles=("deepconf-offline",), paper="2508.15260"
+    )
 
     votes: ClassVar[bool] = True
 
-    by: By = "tail"
-    """What decides: the statistic that weighs, the mean, that of the last window (`tail`), of the lowest tenth of the
-    windows (`bottom`) or of the lowest window."""
-    eta: float = Field(default=100.0, gt=0.0, le=100.0)
-    """Per cent of the branches to keep; the paper uses 10 and 90."""
-    warmup: int = Field(default=0, ge=0)
-    """Branches that run to their ends first: their lowest-group scores set the threshold; 0: all voters, by their own
-    scores."""
-    cap: float | None = Field(default=4.0, ge=1.0)
-    """Most (and one over it: least) that a weight may be of the voters' median weight."""
+    by: By = Field(
+        default="tail",
+        description="What decides: the statistic that weighs, the mean, that of the last window (`tail`), of the "
+        "lowest tenth of the windows (`bottom`) or of the lowest window.",
+    )
+    eta: float = Field(
+        default=100.0, gt=0.0, le=100.0, description="Per cent of the branches to keep; the paper uses 10 and 90."
+    )
+    warmup: int = Field(
+        default=0,
+        ge=0,
+        description="Branches that run to their ends first: their lowest-group scores set the threshold; 0: all "
+        "voters, by their own scores.",
+    )
+    cap: float | None = Field(
+        default=4.0,
+        ge=1.0,
+        description="Most (and one over it: least) that a weight may be of the voters' median weight.",
+    )
 
     def tally(self, task: Task) -> OpenTally:
         """Return an empty tally for the rules that stop votes."""

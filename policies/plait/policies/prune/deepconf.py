@@ -10,6 +10,7 @@ from pydantic import Field, PrivateAttr
 
 from plait.core.errors import PluginError
 from plait.core.events import Event, Failed, Progressed, Succeeded
+from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Hold, Policy, Stop
 from plait.core.task import Task
 from plait.core.view import StepView, View
@@ -49,19 +50,25 @@ class DeepConf(Policy):
     window is 2,048 tokens; for small models take 10 to 25 per cent of the median length, no less than 8. A branch
     shorter than a window has no full window and is never stopped. Only joins that count votes and tolerate a branch
     less (`best-effort`) are touched.
-
-    Fidelity: exact; held by `deepconf-traces`, `deepconf-online`.
-
-    Evidence: loses wherever it was tried (erring_votes, votes_live).
     """
 
-    warmup: int = Field(default=16, ge=1)
-    """Branches that run to their ends first: they set the threshold (N_init)."""
-    eta: float = Field(default=90.0, gt=0.0, lt=100.0)
-    """Per cent of the branches to keep: the threshold is the percentile 100 - eta."""
-    hold: bool = True
-    """Let no other branch start before the warm-up is over, as in the paper. Off: they start when there is room, and
-    are measured by the threshold once it is known."""
+    fidelity = Fidelity("exact", oracles=("deepconf-traces", "deepconf-online"), paper="2508.15260")
+    lost_in = ("erring_votes", "votes_live")
+
+    warmup: int = Field(
+        default=16, ge=1, description="Branches that run to their ends first: they set the threshold (N_init)."
+    )
+    eta: float = Field(
+        default=90.0,
+        gt=0.0,
+        lt=100.0,
+        description="Per cent of the branches to keep: the threshold is the percentile 100 - eta.",
+    )
+    hold: bool = Field(
+        default=True,
+        description="Let no other branch start before the warm-up is over, as in the paper. Off: they start when "
+        "there is room, and are measured by the threshold once it is known.",
+    )
 
     _votes: dict[str, _VoteFacts] = PrivateAttr(default_factory=dict[str, _VoteFacts])
 

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator
 from plait.core.addresses import resolve
 from plait.core.errors import PluginError
 from plait.core.events import Event, Progressed, Succeeded
+from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Policy, Stop
 from plait.core.ops import Think
 from plait.core.states import State
@@ -39,23 +40,30 @@ class Redundant(Policy):
     (the paper: 0.71 for its own on unseen models, 0.66 for an untrained model, 0.58 for sentence embeddings). A branch
     without a step is its own cluster, and clusters are not capped. Needs branches that stream (`stream=true` of the
     planner).
-
-    Fidelity: variant (equal steps, not their trained judge); no oracle.
     """
+
+    fidelity = Fidelity("variant", "equal steps, not their trained judge", paper="2510.08483")
 
     needs_stream: ClassVar[bool] = True
 
-    steps: int = Field(default=25, ge=1)
-    """Steps at which to compare."""
-    tokens: int = Field(default=500, ge=1)
-    """Tokens at which to compare a branch that has fewer steps by then."""
-    threshold: float = Field(default=0.8, gt=0.0, le=1.0)
-    """The score from which on something counts: the similarity at which a branch is given up."""
-    by: str = Field(default="steps", pattern=r"^(steps|ngrams|[\w.]+:\w+)$")
-    """What decides. `steps`: the Jaccard similarity of the sets of steps. `ngrams`: the cosine of the counts of three
-    characters in a row. `pkg.mod:fn`: the cosine of what your function makes of a text, a list of numbers of one
-    length; it runs inside the machine, so it must be quick (a table of word vectors, not a network), and a function of
-    its argument alone."""
+    steps: int = Field(default=25, ge=1, description="Steps at which to compare.")
+    tokens: int = Field(
+        default=500, ge=1, description="Tokens at which to compare a branch that has fewer steps by then."
+    )
+    threshold: float = Field(
+        default=0.8,
+        gt=0.0,
+        le=1.0,
+        description="The score from which on something counts: the similarity at which a branch is given up.",
+    )
+    by: str = Field(
+        default="steps",
+        pattern=r"^(steps|ngrams|[\w.]+:\w+)$",
+        description="What decides. `steps`: the Jaccard similarity of the sets of steps. `ngrams`: the cosine of "
+        "the counts of three characters in a row. `pkg.mod:fn`: the cosine of what your function makes of a text, a "
+        "list of numbers of one length; it runs inside the machine, so it must be quick (a table of word vectors, not "
+        "a network), and a function of its argument alone.",
+    )
 
     @field_validator("by")
     @classmethod

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from plait.core.events import Event, Progressed
+from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Policy, Stop
 from plait.core.states import State
 from plait.core.view import StepView, View
@@ -24,16 +25,13 @@ class SuccessiveHalving(Policy):
     branches the ceil(n / factor^(k+1)) with the highest sliding confidence then stay, at least `stay`; finished
     branches stay and count. Branches that have not started take part from the next rung on. Ties go by the join's
     order. Needs `logprobs=20` and a `window` of the planner; a branch without confidence ranks last.
-
-    Fidelity: exact; no oracle.
     """
 
-    first: int = Field(default=64, ge=1)
-    """Tokens at the first rung."""
-    factor: float = Field(default=2.0, gt=1.0)
-    """How much longer each rung is, and how many fewer stay."""
-    stay: int = Field(default=1, ge=1)
-    """Branches that always stay."""
+    fidelity = Fidelity("exact", paper="1502.07943")
+
+    first: int = Field(default=64, ge=1, description="Tokens at the first rung.")
+    factor: float = Field(default=2.0, gt=1.0, description="How much longer each rung is, and how many fewer stay.")
+    stay: int = Field(default=1, ge=1, description="Branches that always stay.")
 
     def review(self, event: Event, view: View) -> Sequence[Stop]:
         """Return the branches that do not stay, when the slowest has just reached a rung."""

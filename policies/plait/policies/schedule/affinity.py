@@ -27,25 +27,41 @@ class Affinity(Policy):
     there is the load guard that the router lacks by default.
     """
 
-    cached_share: float = Field(default=0.5, gt=0, le=1)
-    """A cached beginning counts when it is at least this share of the prompt …"""
-    cached_tokens: int = Field(default=64, ge=1)
-    """… and so many tokens."""
-    overload: float = Field(default=2.0, ge=1.0)
-    """The worker is overloaded when it runs more than this times as many attempts as the least loaded one …"""
-    slack: int | None = Field(default=None, ge=0)
-    """… and this many more besides; by default 32, or three quarters of its slots if these are fewer; for a
-    beginning that another run has left there a quarter of its slots, since all runs may want it. Then the step goes to
-    the least loaded one and its context is read again."""
-    wait: bool = True
-    """A step whose worker has no free slot and is not overloaded waits for it. Off: it goes to the least loaded one."""
-    read: float = Field(default=150.0, ge=0)
-    """Prompt tokens that a worker reads in the time that it decodes one token of each sequence. For what another run
-    has left in a cache a step waits only if reading it again would take longer than it takes until a slot is free."""
-    agree: bool = False
-    """For several processes that send to the same engines: a prompt that this one has sent nowhere yet goes where its
-    first 1,024 bytes say (rendezvous hashing, Thaler and Ravishankar, 1998), so that all have the same place for
-    the same beginning though none tells another. The workers need the same names in all."""
+    cached_share: float = Field(
+        default=0.5, gt=0, le=1, description="A cached beginning counts when it is at least this share of the prompt …"
+    )
+    cached_tokens: int = Field(default=64, ge=1, description="… and so many tokens.")
+    overload: float = Field(
+        default=2.0,
+        ge=1.0,
+        description="The worker is overloaded when it runs more than this times as many attempts as the least "
+        "loaded one …",
+    )
+    slack: int | None = Field(
+        default=None,
+        ge=0,
+        description="… and this many more besides; by default 32, or three quarters of its slots if these are "
+        "fewer; for a beginning that another run has left there a quarter of its slots, since all runs may want it. "
+        "Then the step goes to the least loaded one and its context is read again.",
+    )
+    wait: bool = Field(
+        default=True,
+        description="A step whose worker has no free slot and is not overloaded waits for it. Off: it goes to the "
+        "least loaded one.",
+    )
+    read: float = Field(
+        default=150.0,
+        ge=0,
+        description="Prompt tokens that a worker reads in the time that it decodes one token of each sequence. For "
+        "what another run has left in a cache a step waits only if reading it again would take longer than it takes "
+        "until a slot is free.",
+    )
+    agree: bool = Field(
+        default=False,
+        description="For several processes that send to the same engines: a prompt that this one has sent nowhere "
+        "yet goes where its first 1,024 bytes say (rendezvous hashing, Thaler and Ravishankar, 1998), so that all "
+        "have the same place for the same beginning though none tells another. The workers need the same names in all.",
+    )
 
     def place(self, step: StepView, view: View) -> Place | Hold | None:
         """Return the worker where the context is cached, or `None` if there is none to prefer."""

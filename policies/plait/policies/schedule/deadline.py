@@ -6,6 +6,7 @@ from statistics import fmean
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Policy
 from plait.core.lengths import SHARE
 from plait.core.plan import template
@@ -30,18 +31,24 @@ class Deadline(Policy):
     get quicker as their batches get smaller.
 
     Differs from the paper: ageing; nobody is held up by a step that has no room, since another worker takes the next.
-
-    Fidelity: variant (slack over a graph, not a list of stages); no oracle.
     """
 
-    seconds: float = Field(default=60.0, gt=0)
-    """From submission to the deadline of a run whose budget has none."""
-    ageing: float = Field(default=0.1, ge=0)
-    """Seconds of slack that a second of waiting makes good."""
-    late: float = Field(default=3600.0, ge=0)
-    """Seconds by which a run is put back that cannot make it any more."""
-    quantile: float = Field(default=0.5, gt=0, lt=1)
-    """Which quantile counts: of the lengths of like steps, for what those on the way are expected to generate."""
+    fidelity = Fidelity("variant", "slack over a graph, not a list of stages", paper="2505.05286")
+
+    seconds: float = Field(
+        default=60.0, gt=0, description="From submission to the deadline of a run whose budget has none."
+    )
+    ageing: float = Field(default=0.1, ge=0, description="Seconds of slack that a second of waiting makes good.")
+    late: float = Field(
+        default=3600.0, ge=0, description="Seconds by which a run is put back that cannot make it any more."
+    )
+    quantile: float = Field(
+        default=0.5,
+        gt=0,
+        lt=1,
+        description="Which quantile counts: of the lengths of like steps, for what those on the way are expected to "
+        "generate.",
+    )
 
     def rank(self, step: StepView, view: View) -> tuple[float, ...]:
         """Return the latest time at which the step should begin. It is the same order as that by slack, since time

@@ -24,19 +24,28 @@ class Gang(Policy):
     chosen worker, its leader, is sent before the second on any, so every prefix is being read when the others come.
     """
 
-    prefill_rate: float = Field(default=20_000.0, gt=0)
-    """Prompt tokens a second that a worker reads."""
-    peak: float = Field(default=5_600.0, gt=0)
-    """Tokens a second that a worker decodes at most, all sequences together."""
-    half: float = Field(default=13.0, ge=0)
-    """Sequences with which it decodes half of that."""
-    expected: float = Field(default=0.5, gt=0, le=1)
-    """Share of its `max_tokens` that a step is expected to generate, until siblings have ended."""
-    spare: float = Field(default=0.05, ge=0)
-    """Of all k that are this close to the quickest (a share of its time) the smallest is taken: it reads less."""
-    leader: bool = False
-    """Siblings wait for the first token of their worker's leader. For engines that would read the prefix once for each
-    sibling; vLLM shares it within a step."""
+    prefill_rate: float = Field(default=20_000.0, gt=0, description="Prompt tokens a second that a worker reads.")
+    peak: float = Field(
+        default=5_600.0, gt=0, description="Tokens a second that a worker decodes at most, all sequences together."
+    )
+    half: float = Field(default=13.0, ge=0, description="Sequences with which it decodes half of that.")
+    expected: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="Share of its `max_tokens` that a step is expected to generate, until siblings have ended.",
+    )
+    spare: float = Field(
+        default=0.05,
+        ge=0,
+        description="Of all k that are this close to the quickest (a share of its time) the smallest is taken: it "
+        "reads less.",
+    )
+    leader: bool = Field(
+        default=False,
+        description="Siblings wait for the first token of their worker's leader. For engines that would read the "
+        "prefix once for each sibling; vLLM shares it within a step.",
+    )
 
     def place(self, step: StepView, view: View) -> Place | Hold | None:
         """Return the worker for one of several siblings; `None` for a step that has none."""

@@ -32,22 +32,27 @@ class HedgeStragglers(Policy):
     Of a worker of unknown pace, and of a step that reports no tokens, nothing is predicted, and the hedge is made.
     """
 
-    quantile: float = Field(default=0.95, gt=0, le=1)
-    """Which quantile counts: of the times of like steps."""
-    stretch: float = Field(default=1.0, gt=0)
-    """A straggler has run longer than this times that."""
-    min_ended: int = Field(default=4, ge=1)
-    """Like steps that must have ended before their times count."""
-    slow: float = Field(default=0.6, gt=0)
-    """A straggler that reports its tokens makes fewer a second than this share of the median."""
-    gain: float = Field(default=0.1, ge=0, lt=1)
-    """Share of the time until its end that a hedge must be predicted to save."""
-    low: float = Field(default=0.75, ge=0, le=1)
-    """No hedge to a worker with more than this share of its slots taken."""
-    interval: float = Field(default=0.05, gt=0)
-    """Seconds between two looks at least. They get rarer the longer the oldest step runs: an eighth of that time …"""
-    seldom: float = Field(default=1.0, gt=0)
-    """… and so many seconds at most."""
+    quantile: float = Field(default=0.95, gt=0, le=1, description="Which quantile counts: of the times of like steps.")
+    stretch: float = Field(default=1.0, gt=0, description="A straggler has run longer than this times that.")
+    min_ended: int = Field(default=4, ge=1, description="Like steps that must have ended before their times count.")
+    slow: float = Field(
+        default=0.6,
+        gt=0,
+        description="A straggler that reports its tokens makes fewer a second than this share of the median.",
+    )
+    gain: float = Field(
+        default=0.1, ge=0, lt=1, description="Share of the time until its end that a hedge must be predicted to save."
+    )
+    low: float = Field(
+        default=0.75, ge=0, le=1, description="No hedge to a worker with more than this share of its slots taken."
+    )
+    interval: float = Field(
+        default=0.05,
+        gt=0,
+        description="Seconds between two looks at least. They get rarer the longer the oldest step runs: an eighth "
+        "of that time …",
+    )
+    seldom: float = Field(default=1.0, gt=0, description="… and so many seconds at most.")
 
     def first_look(self) -> float:
         """Return the seconds between two looks: a run whose steps are all slow has no other news."""

@@ -14,8 +14,9 @@ class LeastLoaded(Policy):
     """Least outstanding tokens, of all workers or, where there are many, of a few (the power of two choices:
     Mitzenmacher, 2001). Without any policy the machine counts attempts instead."""
 
-    choices: int = Field(default=0, ge=0)
-    """Look at so many workers only, a different lot each time; 0: at all."""
+    choices: int = Field(
+        default=0, ge=0, description="Look at so many workers only, a different lot each time; 0: at all."
+    )
 
     def place(self, step: StepView, view: View) -> Place | None:
         """Return the worker with the least load; the first of equals."""

@@ -6,6 +6,7 @@ import math
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Hold, Place, Policy
 from plait.core.lengths import QUANTILE
 from plait.core.view import StepView, View, WorkerView
@@ -22,18 +23,29 @@ class Predictive(Policy):
     Differs from Block: what was sent and has not arrived counts at once, so requests that come together do not all go
     to one place; what a worker has cached counts; a worker of unknown pace is taken for the slowest and never left
     out; a step waits in our queue rather than in the engine's, and can still go elsewhere.
-
-    Fidelity: variant (what is on its way and what is cached counts); no oracle.
     """
 
-    quantile: float = Field(default=QUANTILE, gt=0, lt=1)
-    """Which quantile counts: of the lengths of like steps, for what a step is expected to generate."""
-    read: float = Field(default=150.0, gt=0)
-    """Prompt tokens that a worker reads in the time that it decodes one token of each sequence."""
-    choices: int = Field(default=0, ge=0)
-    """Look at so many workers only, a different lot each time; 0: at all."""
-    patience: float = Field(default=1.2, ge=1.0)
-    """A step waits for a worker only if any with a free slot is predicted to take this times as long."""
+    fidelity = Fidelity("variant", "what is on its way and what is cached counts", paper="2508.03611")
+
+    quantile: float = Field(
+        default=QUANTILE,
+        gt=0,
+        lt=1,
+        description="Which quantile counts: of the lengths of like steps, for what a step is expected to generate.",
+    )
+    read: float = Field(
+        default=150.0,
+        gt=0,
+        description="Prompt tokens that a worker reads in the time that it decodes one token of each sequence.",
+    )
+    choices: int = Field(
+        default=0, ge=0, description="Look at so many workers only, a different lot each time; 0: at all."
+    )
+    patience: float = Field(
+        default=1.2,
+        ge=1.0,
+        description="A step waits for a worker only if any with a free slot is predicted to take this times as long.",
+    )
 
     def place(self, step: StepView, view: View) -> Place | Hold | None:
         """Return the worker that is predicted to end the step first, or a hold until that one has a slot."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import zlib
 
+from pydantic import Field
+
 from plait.core.interfaces import Place, Policy
 from plait.core.view import StepView, View
 
@@ -13,8 +15,7 @@ __all__ = ["Random"]
 class Random(Policy):
     """What a balancer does that spreads requests blindly. The same step and seed always give the same choice."""
 
-    seed: int = 0
-    """Another seed, another choice."""
+    seed: int = Field(default=0, description="Another seed, another choice.")
 
     def place(self, step: StepView, view: View) -> Place | None:
         """Return the worker that a hash of the step's id gives; as long as that one has no room, draw again."""

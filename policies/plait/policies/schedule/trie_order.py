@@ -9,6 +9,7 @@ import zlib
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Hold, Place, Policy
 from plait.core.ops import Ref, Text
 from plait.core.view import StepView, View, WorkerView
@@ -25,14 +26,17 @@ class TrieOrder(Policy):
     `piece` characters of its own prompt, a hash of all up to there. Steps that share a prefix share the beginning of
     their key, so sorted keys are a depth-first walk. The groups in flight on a worker take
     Σ prefix + Σ (own prompt + most tokens) of its cache; a step that would exceed it waits in our queue.
-
-    Fidelity: variant (depth first over the trie, for engines that hash blocks); no oracle.
     """
 
-    piece: int = Field(default=128, ge=4)
-    """Characters of a prompt that count as one node of the tree."""
-    fill: float = Field(default=1.0, gt=0)
-    """Share of a worker's cache that the groups in flight may take. Workers that do not tell its size have no bound."""
+    fidelity = Fidelity("variant", "depth first over the trie, for engines that hash blocks", paper="2412.03594")
+
+    piece: int = Field(default=128, ge=4, description="Characters of a prompt that count as one node of the tree.")
+    fill: float = Field(
+        default=1.0,
+        gt=0,
+        description="Share of a worker's cache that the groups in flight may take. Workers that do not tell its "
+        "size have no bound.",
+    )
 
     def rank(self, step: StepView, view: View) -> tuple[float, ...]:
         """Return the path of a step, the groups with more to decode first."""

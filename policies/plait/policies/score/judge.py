@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.flow import Context, Line
 from plait.core.ops import StructuredOutput
 from plait.core.prompt import Prompt, Uses, WithPrompts
@@ -32,15 +33,16 @@ class Judge(WithPrompts, Scorer):
     """The share of comparisons with earlier siblings that a node wins, each made in both orders, since judges favour a
     place (ToolLLM's ranking, arXiv 2307.16789). A pair on which the orders disagree is a draw; one that is not decided
     in both does not count. With no sibling to compare: 0.5.
-
-    Fidelity: variant (one comparison with siblings, in both orders); no oracle.
     """
 
-    against: int = Field(default=2, ge=1)
-    """Most siblings to compare with, the latest ones."""
-    judge: Annotated[Prompt, Uses("question", "a", "b")] = Prompt(max_tokens=8, form="choice")
-    """Asks for the better. Its template has `{question}`, `{a}` and `{b}`. `form=choice`: an engine that can allows
-    nothing but A or B."""
+    fidelity = Fidelity("variant", "one comparison with siblings, in both orders", paper="2307.16789")
+
+    against: int = Field(default=2, ge=1, description="Most siblings to compare with, the latest ones.")
+    judge: Annotated[Prompt, Uses("question", "a", "b")] = Field(
+        default=Prompt(max_tokens=8, form="choice"),
+        description="Asks for the better. Its template has `{question}`, `{a}` and `{b}`. `form=choice`: an engine "
+        "that can allows nothing but A or B.",
+    )
 
     async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return (wins + half the draws) / pairs."""

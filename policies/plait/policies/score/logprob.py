@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import ClassVar, Literal
 
+from pydantic import Field
+
 from plait.core.flow import Context
 from plait.core.search import Scorer, SearchNode
 
@@ -17,8 +19,7 @@ class Logprob(Scorer):
 
     logprobs: ClassVar[bool] = True
 
-    over: Literal["step", "path"] = "step"
-    """What is averaged over."""
+    over: Literal["step", "path"] = Field(default="step", description="What is averaged over.")
 
     async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return the mean probability."""

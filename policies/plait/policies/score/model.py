@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from plait.core.fidelity import Fidelity
 from plait.core.flow import Context
 from plait.core.prompt import Prompt, Uses, WithPrompts
 from plait.core.search import Scorer, SearchNode
@@ -26,17 +27,21 @@ class Model(WithPrompts, Scorer):
     The call continues the node's own token for token, so its prefix is computed. The worker has to tell the labels'
     probabilities: the local engine does, and servers do that list the likeliest tokens. As the value prompt of Tree of
     Thoughts (arXiv 2305.10601), which samples three words and adds up values given to them.
-
-    Fidelity: variant (the expected mark of one token); no oracle.
     """
 
-    judge: Annotated[Prompt, Uses()] = Prompt()
-    """The call. Its template is put behind the path's text; the model's next token is the mark. By default the model
-    that writes the steps is asked."""
-    labels: Annotated[tuple[str, ...], Field(min_length=2, max_length=64)] = tuple("0123456789")
-    """The marks, from worst to best. Each must be one token of the model's."""
-    values: tuple[Annotated[float, Field(ge=0.0, le=1.0)], ...] = ()
-    """What each label is worth; by default evenly spaced from 0 to 1."""
+    fidelity = Fidelity("variant", "the expected mark of one token", paper="2305.10601")
+
+    judge: Annotated[Prompt, Uses()] = Field(
+        default=Prompt(),
+        description="The call. Its template is put behind the path's text; the model's next token is the mark. By "
+        "default the model that writes the steps is asked.",
+    )
+    labels: Annotated[tuple[str, ...], Field(min_length=2, max_length=64)] = Field(
+        default=tuple("0123456789"), description="The marks, from worst to best. Each must be one token of the model's."
+    )
+    values: tuple[Annotated[float, Field(ge=0.0, le=1.0)], ...] = Field(
+        default=(), description="What each label is worth; by default evenly spaced from 0 to 1."
+    )
 
     @model_validator(mode="after")
     def _a_value_for_each(self) -> Model:

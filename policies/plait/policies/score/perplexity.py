@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
+from plait.core.fidelity import Fidelity
 from plait.core.flow import Context
 from plait.core.search import SearchNode
 
@@ -14,14 +17,16 @@ class Perplexity(ToolScorer):
     """Calls the tool `perplexity` (`plait.workers.tools.perplexity.prompt_perplexity`) with the step's own text and all
     that stands before it: the mean probability of its tokens in the eyes of the tool's model, 1 divided by the
     perplexity. It is what ATTS (arXiv 2509.15148) scores a drafted segment by.
-
-    Fidelity: variant (1 / perplexity, which puts segments in the same order); no oracle.
     """
 
-    tool: str = "perplexity"
-    """Name of the tool."""
-    question: bool = True
-    """Give it the request as `question`, too. Here it stands before the text; without it the text alone is read."""
+    fidelity = Fidelity("variant", "1 / perplexity, which puts segments in the same order", paper="2509.15148")
+
+    tool: str = Field(default="perplexity", description="Name of the tool.")
+    question: bool = Field(
+        default=True,
+        description="Give it the request as `question`, too. Here it stands before the text; without it the text "
+        "alone is read.",
+    )
 
     async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return the tool's number; `None` for a step without a text."""

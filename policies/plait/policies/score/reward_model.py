@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
+from plait.core.fidelity import Fidelity
 from plait.core.flow import Context
 from plait.core.search import SearchNode
 
@@ -13,17 +16,17 @@ __all__ = ["RewardModel"]
 class RewardModel(ToolScorer):
     """Calls the tool `reward` (`plait.workers.tools.reward.reward_model`) with the request and the path's text. A
     process reward model scores every step so; an outcome reward model is best asked about whole answers alone.
-
-    Fidelity: exact (by `style`, a blank end of the text is left out); held by `prm-qwen-prm`, `prm-math-shepherd`,
-    `prm-rlhflow`, `prm-skywork`.
     """
 
-    tool: str = "reward"
-    """Name of the tool."""
-    question: bool = True
-    """Give it the request as `question`, too."""
-    answers_only: bool = False
-    """Ask about whole answers alone; other nodes are unknown."""
+    fidelity = Fidelity(
+        "exact",
+        "by `style`, a blank end of the text is left out",
+        oracles=("prm-qwen-prm", "prm-math-shepherd", "prm-rlhflow", "prm-skywork"),
+    )
+
+    tool: str = Field(default="reward", description="Name of the tool.")
+    question: bool = Field(default=True, description="Give it the request as `question`, too.")
+    answers_only: bool = Field(default=False, description="Ask about whole answers alone; other nodes are unknown.")
 
     async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return the tool's number."""

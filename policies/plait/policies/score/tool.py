@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from plait.core.flow import Context
 from plait.core.search import Scorer, SearchNode
@@ -14,12 +14,9 @@ class ToolScorer(Scorer):
     """Calls a tool with `text` (the path's text) and what `args` has besides. It returns a number in [0, 1], a boolean,
     or `{"passed": …, "total": …}`."""
 
-    tool: str
-    """Name of the tool."""
-    args: dict[str, JsonValue] = {}
-    """More arguments."""
-    question: bool = False
-    """Give it the request as `question`, too."""
+    tool: str = Field(description="Name of the tool.")
+    args: dict[str, JsonValue] = Field(default={}, description="More arguments.")
+    question: bool = Field(default=False, description="Give it the request as `question`, too.")
 
     async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return the tool's number."""

@@ -6,6 +6,7 @@ from collections import Counter
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
 from ._ranked import Key, RankedFrontier
@@ -21,16 +22,15 @@ class Beam(Search):
     With `barrier` a depth is scored whole before its best go on, as in HF search-and-learn. Without, the best of those
     scored so far goes on as soon as there is room, `keep` at a depth: faster where steps differ in length, but a good
     node that comes late may find the places taken.
-
-    Fidelity: variant (no lookahead, no answer doubled to fill up, its rounds are theirs); held by `sal-beam`.
     """
 
-    keep: int = Field(default=4, ge=1, le=10_000)
-    """Nodes of a depth that go on."""
-    branch: int = Field(default=4, ge=1, le=1_000)
-    """Children of a node."""
-    barrier: bool = True
-    """Wait for the whole depth."""
+    fidelity = Fidelity(
+        "variant", "no lookahead, no answer doubled to fill up, its rounds are theirs", oracles=("sal-beam",)
+    )
+
+    keep: int = Field(default=4, ge=1, le=10_000, description="Nodes of a depth that go on.")
+    branch: int = Field(default=4, ge=1, le=1_000, description="Children of a node.")
+    barrier: bool = Field(default=True, description="Wait for the whole depth.")
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the beams of one run."""

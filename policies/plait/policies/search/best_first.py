@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
 from ._ranked import Key, RankedFrontier
@@ -17,14 +18,14 @@ class BestFirst(Search):
     """Children of the best node first, `branch` of each.
 
     As in HF search-and-learn, without its barrier: a node is offered as soon as it is scored.
-
-    Fidelity: idea; no oracle.
     """
 
-    branch: int = Field(default=3, ge=1, le=1_000)
-    """Children of a node."""
-    along: Literal["last", "min", "mean"] = "last"
-    """A node's worth: its own score, or the least or the mean along its path."""
+    fidelity = Fidelity("idea")
+
+    branch: int = Field(default=3, ge=1, le=1_000, description="Children of a node.")
+    along: Literal["last", "min", "mean"] = Field(
+        default="last", description="A node's worth: its own score, or the least or the mean along its path."
+    )
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return a queue by score."""

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
 from ._ranked import Key, RankedFrontier
@@ -22,21 +23,31 @@ class Dfs(Search):
 
     With several in flight, a node gets its next child once the one before it is written, so that it can be shown that:
     the call is made, and the branch explored, while the next sibling is written. So no sibling is paid for twice.
-
-    Fidelity: variant (several in flight, goes on where the root's child gives up); held by `toolbench-dfs`.
     """
+
+    fidelity = Fidelity(
+        "variant",
+        "several in flight, goes on where the root's child gives up",
+        oracles=("toolbench-dfs",),
+        paper="2307.16789",
+    )
 
     answers: ClassVar[int] = 1
 
-    branch: int = Field(default=2, ge=1, le=1_000)
-    """Children of a node."""
-    parallel: int = Field(default=2, ge=1, le=1_000)
-    """Nodes in flight."""
-    back: int = Field(default=2, ge=1, le=1_000)
-    """Levels to go back where the model gives a way up: with 2 the parent gets no more children. From another dead end,
-    such as the greatest depth, it is one level, as in the authors' code."""
-    diverse: bool = True
-    """Show a node that is expanded again its earlier children. Without, siblings are written at the same time."""
+    branch: int = Field(default=2, ge=1, le=1_000, description="Children of a node.")
+    parallel: int = Field(default=2, ge=1, le=1_000, description="Nodes in flight.")
+    back: int = Field(
+        default=2,
+        ge=1,
+        le=1_000,
+        description="Levels to go back where the model gives a way up: with 2 the parent gets no more children. "
+        "From another dead end, such as the greatest depth, it is one level, as in the authors' code.",
+    )
+    diverse: bool = Field(
+        default=True,
+        description="Show a node that is expanded again its earlier children. Without, siblings are written at the "
+        "same time.",
+    )
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return a queue by depth."""

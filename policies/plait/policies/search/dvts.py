@@ -6,6 +6,7 @@ from collections import deque
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
 __all__ = ["Dvts"]
@@ -14,15 +15,14 @@ __all__ = ["Dvts"]
 class Dvts(Search):
     """Diverse verifier tree search of HF search-and-learn: `subtrees` greedy searches side by side. Of the `branch`
     children of a subtree's node the best goes on. Subtrees do not wait for one another.
-
-    Fidelity: variant (no lookahead, a subtree goes on beside its answers, its rounds are theirs); held by
-    `sal-dvts`.
     """
 
-    subtrees: int = Field(default=4, ge=1, le=1_000)
-    """Independent searches."""
-    branch: int = Field(default=4, ge=1, le=1_000)
-    """Children of a node; the best of them is kept."""
+    fidelity = Fidelity(
+        "variant", "no lookahead, a subtree goes on beside its answers, its rounds are theirs", oracles=("sal-dvts",)
+    )
+
+    subtrees: int = Field(default=4, ge=1, le=1_000, description="Independent searches.")
+    branch: int = Field(default=4, ge=1, le=1_000, description="Children of a node; the best of them is kept.")
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the subtrees of one run."""

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, SearchNode, SearchTree
 
 from ._kept_leaves import by_program, by_tree
@@ -28,21 +29,34 @@ class Ets(Stride):
 
     `variant=paper` is the authors' code: depth by depth, O_i are REBASE's whole shares, nodes cost 1, and those that
     are kept share the whole width again; only its clusters are equal last steps, where theirs embeds them.
-
-    Fidelity: variant (by default, exact with `variant=paper`); held by `ets-paper`.
     """
 
-    variant: Literal["stream", "paper"] = "stream"
-    """`paper`: as the authors have it. Then `per_depth` is the width (16), and the defaults are theirs."""
-    limit: int = Field(default=2048, ge=1, le=10_000)
-    """Tokens of live paths above which it prunes, the prompt's apart. What is worth its tokens stays, even if that is
-    more: `balance` says how much they weigh. Without meaning in `variant=paper`, which prunes each depth."""
-    balance: float | None = Field(default=None, ge=0)
-    """Weight of the cost (lambda_b): 0.25, in `variant=paper` 1."""
-    diversity: float | None = Field(default=None, ge=0)
-    """Weight of clusters, equal last steps being one (lambda_d): 0, in `variant=paper` 1.5, which is for width 16."""
-    cost: Literal["tokens", "nodes"] | None = None
-    """What a node costs: its tokens, in `variant=paper` 1 (`nodes`)."""
+    fidelity = Fidelity("variant", "by default, exact with `variant=paper`", oracles=("ets-paper",), paper="2502.13575")
+
+    variant: Literal["stream", "paper"] = Field(
+        default="stream",
+        description="`paper`: as the authors have it. Then `per_depth` is the width (16), and the defaults are theirs.",
+    )
+    limit: int = Field(
+        default=2048,
+        ge=1,
+        le=10_000,
+        description="Tokens of live paths above which it prunes, the prompt's apart. What is worth its tokens "
+        "stays, even if that is more: `balance` says how much they weigh. Without meaning in `variant=paper`, which "
+        "prunes each depth.",
+    )
+    balance: float | None = Field(
+        default=None, ge=0, description="Weight of the cost (lambda_b): 0.25, in `variant=paper` 1."
+    )
+    diversity: float | None = Field(
+        default=None,
+        ge=0,
+        description="Weight of clusters, equal last steps being one (lambda_d): 0, in `variant=paper` 1.5, which is "
+        "for width 16.",
+    )
+    cost: Literal["tokens", "nodes"] | None = Field(
+        default=None, description="What a node costs: its tokens, in `variant=paper` 1 (`nodes`)."
+    )
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the queue and pruning of one run."""

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from plait.core.awaited import StepFailed
+from plait.core.fidelity import Fidelity
 from plait.core.flow import Context
 from plait.core.prompt import Prompt, Uses, WithPrompts
 from plait.core.search import Frontier, SearchNode, SearchTree
@@ -23,16 +24,15 @@ class Lats(WithPrompts, Mcts):
     sentences what to do otherwise, and later steps are shown it behind the shared prefix.
 
     Differs: the scorer alone says what failed; the authors' code asks the grader. Nodes are kept, and run in parallel.
-
-    Fidelity: variant (the scorer says what failed, not the grader, in parallel); no oracle.
     """
 
-    fail: float = Field(default=0.5, ge=0, le=1)
-    """Score below which an answer counts as failed."""
-    reflections: int = Field(default=3, ge=0)
-    """Most reflections, all different."""
-    summary: Annotated[Prompt, Uses()] = Prompt(max_tokens=128)
-    """A reflection. Its template is put behind the failed attempt."""
+    fidelity = Fidelity("variant", "the scorer says what failed, not the grader, in parallel", paper="2310.04406")
+
+    fail: float = Field(default=0.5, ge=0, le=1, description="Score below which an answer counts as failed.")
+    reflections: int = Field(default=3, ge=0, description="Most reflections, all different.")
+    summary: Annotated[Prompt, Uses()] = Field(
+        default=Prompt(max_tokens=128), description="A reflection. Its template is put behind the failed attempt."
+    )
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the statistics and reflections of one run."""

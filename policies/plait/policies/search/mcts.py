@@ -7,6 +7,7 @@ from collections import deque
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
 __all__ = ["Mcts", "Visits"]
@@ -21,18 +22,14 @@ class Mcts(Search):
 
     Nodes in flight count as visits without a value, as in WU-UCT (arXiv 1810.11755), so that several can be in flight.
     Equal states share their statistics, since they are merged. P is the node's score among its siblings'.
-
-    Fidelity: variant (PUCT with virtual visits, several in flight); no oracle.
     """
 
-    explore: float = Field(default=0.3, ge=0)
-    """Weight of what was visited little (c)."""
-    widen: float = Field(default=2.0, gt=0)
-    """Children at the first visit (k)."""
-    growth: float = Field(default=0.25, ge=0, le=1)
-    """How children grow with visits."""
-    rollout: int = Field(default=0, ge=0)
-    """Further steps that a new node goes on for."""
+    fidelity = Fidelity("variant", "PUCT with virtual visits, several in flight", paper="1810.11755")
+
+    explore: float = Field(default=0.3, ge=0, description="Weight of what was visited little (c).")
+    widen: float = Field(default=2.0, gt=0, description="Children at the first visit (k).")
+    growth: float = Field(default=0.25, ge=0, le=1, description="How children grow with visits.")
+    rollout: int = Field(default=0, ge=0, description="Further steps that a new node goes on for.")
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the statistics of one run."""

@@ -6,6 +6,7 @@ import math
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
 from ._rounds import Rounds
@@ -25,17 +26,20 @@ class Particle(Search):
     it is one of those of which the next is drawn.
 
     Differs from its_hub: draws are systematic, which scatter less than independent ones with the same odds.
-
-    Fidelity: variant (systematic resampling with the same odds; the kept line is weighed as far as the others have
-    come); held by `its-hub-odds`, `its-hub-gibbs`.
     """
 
-    particles: int = Field(default=8, ge=1, le=10_000)
-    """Lines at a time."""
-    iterations: int = Field(default=1, ge=1)
-    """Passes from the root."""
-    reward_temperature: float = Field(default=1.0, gt=0)
-    """Temperature of the scores: small favours the best."""
+    fidelity = Fidelity(
+        "variant",
+        "systematic resampling with the same odds; the kept line is weighed as far as the others have come",
+        oracles=("its-hub-odds", "its-hub-gibbs"),
+        paper="2502.01618",
+    )
+
+    particles: int = Field(default=8, ge=1, le=10_000, description="Lines at a time.")
+    iterations: int = Field(default=1, ge=1, description="Passes from the root.")
+    reward_temperature: float = Field(
+        default=1.0, gt=0, description="Temperature of the scores: small favours the best."
+    )
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the particles of one run."""

@@ -6,6 +6,7 @@ import math
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
 from ._rounds import Rounds
@@ -18,14 +19,16 @@ class Rebase(Search):
     children; both W and the rest shrink in turn (arXiv 2408.00724). A node that has ended in an answer takes 1 off W.
 
     `stride` gives the same shares without waiting for a depth to be whole.
-
-    Fidelity: variant (no share is rounded up beyond the width); held by `rebase-shares`.
     """
 
-    per_depth: int = Field(default=16, ge=1, le=10_000)
-    """Children of a depth: W."""
-    reward_temperature: float = Field(default=0.2, gt=0)
-    """Temperature of the scores: T_R, small favours the best."""
+    fidelity = Fidelity(
+        "variant", "no share is rounded up beyond the width", oracles=("rebase-shares",), paper="2408.00724"
+    )
+
+    per_depth: int = Field(default=16, ge=1, le=10_000, description="Children of a depth: W.")
+    reward_temperature: float = Field(
+        default=0.2, gt=0, description="Temperature of the scores: T_R, small favours the best."
+    )
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the rounds of one run."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
 __all__ = ["Stride", "Strides"]
@@ -29,16 +30,20 @@ class Stride(Search):
     With `per_depth`, a child starts as soon as its rank is within it even if all nodes in flight score 1: what is
     certain does not wait. So the shares are those of `rebase` without its wait for a whole depth. Example: scores .9,
     .8, .5 and .2 with 64 children get 36, 22, 5 and 1.
-
-    Fidelity: variant (the same shares without a barrier); no oracle.
     """
 
-    per_depth: int | None = Field(default=None, ge=1, le=10_000)
-    """Children of a depth: as in `rebase`; by default the planner's number of nodes is the only limit."""
-    reward_temperature: float = Field(default=0.2, gt=0)
-    """Temperature of the scores: T_R, small favours the best."""
-    branch: int | None = Field(default=None, ge=1, le=1_000)
-    """Children of a node: no limit by default."""
+    fidelity = Fidelity("variant", "the same shares without a barrier", paper="2408.00724")
+
+    per_depth: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000,
+        description="Children of a depth: as in `rebase`; by default the planner's number of nodes is the only limit.",
+    )
+    reward_temperature: float = Field(
+        default=0.2, gt=0, description="Temperature of the scores: T_R, small favours the best."
+    )
+    branch: int | None = Field(default=None, ge=1, le=1_000, description="Children of a node: no limit by default.")
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return a queue by stride."""

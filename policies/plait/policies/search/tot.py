@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
 from ._rounds import Rounds
@@ -18,14 +19,13 @@ class Tot(Search):
 
     The planner's `depth` is the number of steps (4 for the Game of 24). Differs: equal states are scored once and
     merged, and the answer is voted for by score, where the authors report any of the last beam's.
-
-    Fidelity: variant (equal states are merged, a vote picks the answer); no oracle.
     """
+
+    fidelity = Fidelity("variant", "equal states are merged, a vote picks the answer", paper="2305.10601")
 
     lists: ClassVar[bool] = True
 
-    keep: int = Field(default=5, ge=1, le=10_000)
-    """Nodes of a depth that go on."""
+    keep: int = Field(default=5, ge=1, le=10_000, description="Nodes of a depth that go on.")
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the rounds of one run."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.sampling_theory import majority_probability
 
 from .._stopping import Poll, StopRule
@@ -18,15 +19,18 @@ class AdaptiveConsistency(StopRule):
     is 2^-(a+b+1) * sum of C(a+b+1, k) over k = 0..a; the vote ends when that reaches `confidence`, and running branches
     are aborted. Branches count in the order in which they end, which favours short ones. The verdict can differ from
     that of the full vote: tokens are saved for that risk.
-
-    Fidelity: exact; held by `adaptive-consistency`.
     """
 
-    confidence: float = Field(default=0.95, gt=0.5, lt=1.0)
-    """Probability at which something counts as sure, and the vote stops; 3 votes against none reach 0.9375, 4 reach
-    0.969."""
-    min_votes: int = Field(default=1, ge=1)
-    """Votes below which not to stop."""
+    fidelity = Fidelity("exact", oracles=("adaptive-consistency",), paper="2305.11860")
+
+    confidence: float = Field(
+        default=0.95,
+        gt=0.5,
+        lt=1.0,
+        description="Probability at which something counts as sure, and the vote stops; 3 votes against none reach "
+        "0.9375, 4 reach 0.969.",
+    )
+    min_votes: int = Field(default=1, ge=1, description="Votes below which not to stop.")
 
     def enough(self, poll: Poll) -> str | None:
         """Return the counts and the probability, once that is high enough."""

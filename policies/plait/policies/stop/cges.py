@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.view import Branch
 
 from .._ballots import Signal
@@ -24,22 +25,29 @@ class CGES(StopRule):
     Differs from the paper, where the posterior also picks the answer: here the vote's merge does, so by default the
     answer must be the first by votes too. With the merge `posterior` and `lead=false` it is the paper's method. Needs
     `logprobs` of the planner.
-
-    Fidelity: variant (the answer must be first by votes too); no oracle.
     """
 
-    confidence: float = Field(default=0.99, gt=0.5, lt=1.0)
-    """Probability at which something counts as sure: the posterior at which to stop."""
-    by: Signal = "logprob"
-    """What decides: a signal, in nats; only one that is never positive is a log-probability."""
-    vote_temperature: float = Field(default=0.33, gt=0.0)
-    """Temperature of the votes' confidence: below 1 it makes them less sure. Mean log-probabilities of tokens are surer
-    than answers are: with 1 and a confidence of 0.95 a vote lost 4.5 points on one of four voters (study
-    `erring-votes`)."""
-    min_votes: int = Field(default=2, ge=1)
-    """Votes below which not to stop."""
-    lead: bool = True
-    """Whether the answer must also be the first by votes."""
+    fidelity = Fidelity("variant", "the answer must be first by votes too", paper="2511.02603")
+
+    confidence: float = Field(
+        default=0.99,
+        gt=0.5,
+        lt=1.0,
+        description="Probability at which something counts as sure: the posterior at which to stop.",
+    )
+    by: Signal = Field(
+        default="logprob",
+        description="What decides: a signal, in nats; only one that is never positive is a log-probability.",
+    )
+    vote_temperature: float = Field(
+        default=0.33,
+        gt=0.0,
+        description="Temperature of the votes' confidence: below 1 it makes them less sure. Mean log-probabilities "
+        "of tokens are surer than answers are: with 1 and a confidence of 0.95 a vote lost 4.5 points on one of four "
+        "voters (study `erring-votes`).",
+    )
+    min_votes: int = Field(default=2, ge=1, description="Votes below which not to stop.")
+    lead: bool = Field(default=True, description="Whether the answer must also be the first by votes.")
 
     def enough(self, poll: Poll) -> str | None:
         """Return the posterior, once it is high enough."""

@@ -8,6 +8,7 @@ from collections import Counter
 from pydantic import Field
 
 from plait.core.errors import PluginError
+from plait.core.fidelity import Fidelity
 from plait.core.view import Branch
 
 from .._ballots import Signal, signal
@@ -25,16 +26,20 @@ class Confident(StopRule):
     temperature and task: choose it on answers that you can check. Use it beside `adaptive-consistency` or
     `first-finish` for votes without a sure branch. Voters without the signal do not end a vote; if none has it the run
     fails.
-
-    Fidelity: variant (a signal of the generation, not a trained statement); no oracle.
     """
 
-    by: Signal = "logprob"
-    """What decides: a signal; of `entropy` low is sure, of all others high."""
-    threshold: float = Field(default=-0.01, allow_inf_nan=False)
-    """The score from which on something counts: the signal of a sure vote (of `entropy` its negative), in nats."""
-    votes: int = Field(default=1, ge=1)
-    """Votes for one answer at which to stop: sure ones."""
+    fidelity = Fidelity("variant", "a signal of the generation, not a trained statement", paper="2503.00031")
+
+    by: Signal = Field(
+        default="logprob", description="What decides: a signal; of `entropy` low is sure, of all others high."
+    )
+    threshold: float = Field(
+        default=-0.01,
+        allow_inf_nan=False,
+        description="The score from which on something counts: the signal of a sure vote (of `entropy` its "
+        "negative), in nats.",
+    )
+    votes: int = Field(default=1, ge=1, description="Votes for one answer at which to stop: sure ones.")
 
     def enough(self, poll: Poll) -> str | None:
         """Return how sure it was, once that is sure enough."""

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.view import Branch
 
 from .._stopping import Poll, StopRule
@@ -23,16 +24,13 @@ class DeepConfConsensus(StopRule):
 
     A vote weighs its trace's confidence (`by`). Where a voter does not say it (no `logprobs` were asked for), all
     weigh the same: the share of the votes then decides.
-
-    Fidelity: exact; no oracle.
     """
 
-    tau: float = Field(default=0.95, gt=0.5, le=1.0)
-    """Share at which to stop."""
-    min_votes: int = Field(default=16, ge=1)
-    """Votes below which not to stop."""
-    by: By = "lowest"
-    """What decides: the statistic that weighs; `votes`: none."""
+    fidelity = Fidelity("exact", paper="2508.15260")
+
+    tau: float = Field(default=0.95, gt=0.5, le=1.0, description="Share at which to stop.")
+    min_votes: int = Field(default=16, ge=1, description="Votes below which not to stop.")
+    by: By = Field(default="lowest", description="What decides: the statistic that weighs; `votes`: none.")
 
     def enough(self, poll: Poll) -> str | None:
         """Return the share, once it is high enough."""

@@ -6,6 +6,7 @@ from collections import Counter
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.view import Branch
 
 from .._stopping import Poll, StopRule
@@ -20,12 +21,11 @@ class ESC(StopRule):
     branches of one window are done with the same answer (entropy 0), the vote over all finished branches ends. A branch
     that failed or has no answer keeps its window from being unanimous. With as many slots as a window the windows run
     one after another, as in the paper.
-
-    Fidelity: exact; held by `esc`.
     """
 
-    window: int = Field(default=5, ge=2)
-    """Branches in a round: the window; the paper uses 5 and 8."""
+    fidelity = Fidelity("exact", oracles=("esc",), paper="2401.10480")
+
+    window: int = Field(default=5, ge=2, description="Branches in a round: the window; the paper uses 5 and 8.")
 
     def enough(self, poll: Poll) -> str | None:
         """Return which window is unanimous, once one is."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
+
 from .._stopping import Poll, StopRule
 
 __all__ = ["FirstFinish"]
@@ -15,12 +17,11 @@ class FirstFinish(StopRule):
     With one vote, the paper's rule, the first branch with an answer decides, so the vote is as good as one branch.
     Short answers win this race; the policy `waves:n=…` beside it makes the race smaller. See `adaptive-consistency`
     for a quorum that grows with the votes for other answers.
-
-    Fidelity: exact; no oracle.
     """
 
-    votes: int = Field(default=1, ge=1)
-    """Votes for one answer at which to stop."""
+    fidelity = Fidelity("exact", paper="2509.04475")
+
+    votes: int = Field(default=1, ge=1, description="Votes for one answer at which to stop.")
 
     def enough(self, poll: Poll) -> str | None:
         """Return the count, once it is reached."""

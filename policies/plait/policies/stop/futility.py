@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.sampling_theory import beta_mean
 from plait.core.view import Branch
 
@@ -20,12 +21,11 @@ class Futility(StopRule):
     in the saturation model (TTSPM, arXiv 2505.20522). The vote ends without an answer when that is at most `chance`;
     0.02 is 48 branches. The rule says nothing once there is a vote, so use another rule beside it. Failed branches do
     not count. Price: a hard question that one branch in a hundred answers is lost.
-
-    Fidelity: idea; no oracle.
     """
 
-    chance: float = Field(default=0.02, gt=0.0, lt=0.5)
-    """Highest chance of an answer at which to give up."""
+    fidelity = Fidelity("idea", paper="2505.20522")
+
+    chance: float = Field(default=0.02, gt=0.0, lt=0.5, description="Highest chance of an answer at which to give up.")
 
     def enough(self, poll: Poll) -> str | None:
         """Return the chance, once it is low enough and there is no vote."""

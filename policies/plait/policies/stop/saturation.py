@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.sampling_theory import beta_mean, branches_needed
 from plait.core.task import Task
 from plait.core.view import Branch
@@ -27,18 +28,20 @@ class Saturation(StopRule):
 
     It predicts how many branches are needed for one to be right. With p below a half a vote can get worse with more
     branches, and with a share for evidence agreement stands in for being right.
-
-    Fidelity: variant (a posterior of the share, not one p for a data set); no oracle.
     """
 
-    epsilon: float = Field(default=0.01, gt=0.0, lt=1.0)
-    """Least gain that one more branch must bring."""
-    ceiling: float = Field(default=1.0, gt=0.0, le=1.0)
-    """F_max: the share of problems that any number of branches would solve."""
-    evidence: Literal["share", "verifier"] = "share"
-    """What counts as a success."""
-    min_votes: int = Field(default=4, ge=1)
-    """Votes below which not to stop: branches with evidence; the paper's probes are 2 to 4."""
+    fidelity = Fidelity("variant", "a posterior of the share, not one p for a data set", paper="2505.20522")
+
+    epsilon: float = Field(default=0.01, gt=0.0, lt=1.0, description="Least gain that one more branch must bring.")
+    ceiling: float = Field(
+        default=1.0, gt=0.0, le=1.0, description="F_max: the share of problems that any number of branches would solve."
+    )
+    evidence: Literal["share", "verifier"] = Field(default="share", description="What counts as a success.")
+    min_votes: int = Field(
+        default=4,
+        ge=1,
+        description="Votes below which not to stop: branches with evidence; the paper's probes are 2 to 4.",
+    )
 
     def enough(self, poll: Poll) -> str | None:
         """Return the estimate and how many it asks for, once so many have ended."""

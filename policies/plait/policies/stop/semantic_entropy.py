@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from plait.core.fidelity import Fidelity
 from plait.core.sampling_theory import semantic_entropy
 from plait.core.view import Branch
 
@@ -34,20 +35,17 @@ class SemanticEntropy(StopRule):
 
     The paper votes in the stopping round and its rounds read one another (`refine` with `stop_entropy` does that); here
     branches are independent and all finished ones vote. Its thresholds are not published: the default is ours.
-
-    Fidelity: variant (answers that are equal, not judged alike); no oracle.
     """
 
-    rule: Literal["threshold", "secretary"] = "threshold"
-    """Which of the two."""
-    entropy: float = Field(default=0.4, ge=0.0)
-    """Most entropy at which to stop, in nats."""
-    min_votes: int = Field(default=4, ge=2)
-    """Votes below which not to stop; without a meaning for `secretary`."""
-    top: int = Field(default=3, ge=1)
-    """Votes that the first answer must have to stop by the threshold."""
-    window: int = Field(default=8, ge=2)
-    """Branches in a round."""
+    fidelity = Fidelity("variant", "answers that are equal, not judged alike", paper="2507.06829")
+
+    rule: Literal["threshold", "secretary"] = Field(default="threshold", description="Which of the two.")
+    entropy: float = Field(default=0.4, ge=0.0, description="Most entropy at which to stop, in nats.")
+    min_votes: int = Field(
+        default=4, ge=2, description="Votes below which not to stop; without a meaning for `secretary`."
+    )
+    top: int = Field(default=3, ge=1, description="Votes that the first answer must have to stop by the threshold.")
+    window: int = Field(default=8, ge=2, description="Branches in a round.")
 
     def enough(self, poll: Poll) -> str | None:
         """Return the entropy, once it is low enough."""

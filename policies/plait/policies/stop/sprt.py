@@ -6,6 +6,8 @@ import math
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from plait.core.fidelity import Fidelity
+
 from .._stopping import Poll, StopRule
 
 __all__ = ["SPRT"]
@@ -21,16 +23,15 @@ class SPRT(StopRule):
     verdict. Branches count in the order in which they end. `share` is ours; with it 6 votes to none end the vote, or 8
     to 1. Their released settings, `share=0.5001,beta=0.949976`, come to a lead of three votes, and so does their
     mixture test (a prior Beta(10^6, 10^6) cut at 1/2).
-
-    Fidelity: variant (that no answer wins is never concluded); no oracle.
     """
 
-    share: float = Field(default=0.9, gt=0.5, lt=1.0)
-    """Share of the first answer, of the two, if it wins."""
-    alpha: float = Field(default=0.05, gt=0.0, lt=0.5)
-    """Chance of seeing a winner where there is none."""
-    beta: float = Field(default=0.05, gt=0.0, lt=1.0)
-    """Chance of missing one; alpha and beta together are less than 1."""
+    fidelity = Fidelity("variant", "that no answer wins is never concluded", paper="2503.17587")
+
+    share: float = Field(default=0.9, gt=0.5, lt=1.0, description="Share of the first answer, of the two, if it wins.")
+    alpha: float = Field(default=0.05, gt=0.0, lt=0.5, description="Chance of seeing a winner where there is none.")
+    beta: float = Field(
+        default=0.05, gt=0.0, lt=1.0, description="Chance of missing one; alpha and beta together are less than 1."
+    )
 
     @field_validator("beta")
     @classmethod

@@ -20,6 +20,7 @@ import pytest
 
 from plait.apps.lab.rollouts.record import Record, WeightsSegment
 from plait.apps.lab.rollouts.store import Store
+from scripts.checkout import python_path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
@@ -31,7 +32,6 @@ PACKAGES = (
     "xxhash", "multiprocess", "pandas", "python-dateutil", "pytz", "tzdata", "pyarrow", "six", "fsspec", "httpx",
     "orjson",
 )  # fmt: skip
-from scripts.checkout import python_path
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

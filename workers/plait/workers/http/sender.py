@@ -219,7 +219,9 @@ class Sender:
             trouble.retryable = False
             return None
         # The jitter comes on top: all who were told the same would else come back at once.
-        return max(asked, options.backoff * 2.0**live.tries) + random.uniform(0.0, options.backoff / 2)
+        wait = max(asked, options.backoff * 2.0**live.tries) + random.uniform(0.0, options.backoff / 2)
+        # Without time for another try this failure is reported now: at the time limit nobody would ask for it.
+        return wait if left is None or wait < left else None
 
     @staticmethod
     def _left(live: LiveJob) -> float | None:

@@ -12,9 +12,10 @@ A step that begins afresh is a sequence of its own; its parent is the sequence o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ....core.graph import context_lines
 from ....core.ops import Think
 from ....core.record import StepRecord
 from ....core.result import TokenDraws
@@ -53,7 +54,8 @@ def records(run: RunRecord, group: str, branch: int = 0, reward: float | None = 
     where: dict[str, tuple[_Sequence, int]] = {}
     """By step: its sequence, and the end of its own tokens there."""
     steps, calls = {step.step: step for step in run.steps}, run.calls
-    heirs = _heirs(calls, steps)
+    line_of = context_lines(run.steps)
+    heirs = _heirs(calls, line_of)
     for attempt in calls:
         result = attempt.result
         if result is None or not result.prompt_ids:
@@ -62,7 +64,7 @@ def records(run: RunRecord, group: str, branch: int = 0, reward: float | None = 
                 "an engine, or a server that returns them"
             )
         prompt, step = list(result.prompt_ids), steps.get(attempt.step)
-        before, common = _continued(step, prompt, steps, where)
+        before, common = _continued(line_of(attempt.step), prompt, where)
         # Of several that continue a context one goes on in its sequence; the others fork from it.
         if before is not None and heirs.get(before[0]) == attempt.step:
             sequence = where[before[0]][0]
@@ -78,7 +80,7 @@ def records(run: RunRecord, group: str, branch: int = 0, reward: float | None = 
     return [_record(sequence, run, group, branch, len(made), reward) for sequence in made if sequence.steps]
 
 
-def _heirs(calls: Sequence[AttemptRecord], steps: Mapping[str, StepRecord]) -> dict[str, str]:
+def _heirs(calls: Sequence[AttemptRecord], line_of: Callable[[str], list[str]]) -> dict[str, str]:
     """Return, for each step whose whole context others begin with, the last of them: it goes on in the sequence."""
     heirs: dict[str, str] = {}
     whole: dict[str, tuple[_Sequence, int]] = {}
@@ -87,7 +89,7 @@ def _heirs(calls: Sequence[AttemptRecord], steps: Mapping[str, StepRecord]) -> d
         if result is None:
             continue
         prompt = list(result.prompt_ids)
-        before, common = _continued(steps.get(attempt.step), prompt, steps, whole)
+        before, common = _continued(line_of(attempt.step), prompt, whole)
         if before is not None and common == before[1]:
             heirs[before[0]] = attempt.step
         context = _Sequence(0, None, 0, [*prompt, *result.token_ids])
@@ -96,16 +98,13 @@ def _heirs(calls: Sequence[AttemptRecord], steps: Mapping[str, StepRecord]) -> d
 
 
 def _continued(
-    step: StepRecord | None,
-    prompt: Sequence[int],
-    steps: Mapping[str, StepRecord],
-    where: Mapping[str, tuple[_Sequence, int]],
+    line: Iterable[str], prompt: Sequence[int], where: Mapping[str, tuple[_Sequence, int]]
 ) -> tuple[tuple[str, int] | None, int]:
-    """Return the step whose context a prompt continues, with the length of that context, and how much of it the prompt
-    has; `None` and 0 for a prompt that begins afresh."""
+    """Return the step of a line whose context a prompt continues, with the length of that context, and how much of it
+    the prompt has; `None` and 0 for a prompt that begins afresh."""
     best: tuple[str, int] | None = None
     most = 0
-    for name in _line(step, steps):
+    for name in line:
         if name not in where:
             continue
         sequence, length = where[name]
@@ -114,19 +113,6 @@ def _continued(
         if common and (common, length) > (most, best[1] if best else 0):
             best, most = (name, length), common
     return best, most
-
-
-def _line(step: StepRecord | None, steps: Mapping[str, StepRecord]) -> list[str]:
-    """Return the steps whose contexts a step may continue, however indirectly."""
-    line: dict[str, None] = {}
-    above = [] if step is None else [step.after]
-    while above:
-        name = above.pop()
-        if name is not None and name not in line:
-            line[name] = None
-            known = steps.get(name)
-            above += [] if known is None else [known.after, known.source]
-    return list(line)
 
 
 def _owner(

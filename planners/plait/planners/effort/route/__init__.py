@@ -8,6 +8,7 @@ from random import Random
 from pydantic import JsonValue, model_validator
 
 from plait.core.features import agreed_in, answer_features, features, word_features
+from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Brief, Reader
 from plait.core.learning import RunOutcome
 from plait.core.plan import Plan, Step
@@ -66,10 +67,13 @@ class Route(RouteOptions):
     fewest runs, and a planner is tried no more once it is worse than the best with probability `confidence`.
 
     Defaults: 4 probes (the fewest that can agree surely), temperature 0.8, 16 samples at most.
-
-    Fidelity: variant (surface features of the text, not EllieSQL's labels and classifiers; the rules are ours); no
-    oracle.
     """
+
+    fidelity = Fidelity(
+        "variant",
+        "surface features of the text, not EllieSQL's labels and classifiers; the rules are ours",
+        paper="2503.22402",
+    )
 
     @model_validator(mode="after")
     def _ways_are_there(self) -> Route:

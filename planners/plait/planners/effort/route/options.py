@@ -35,27 +35,44 @@ class RouteOptions(LearningPlanner):
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("probe", "answer")
 
-    by: Literal["probes", "features", "record"] = "probes"
-    """What decides: `probes` of the request, its `features`, or the `record` of earlier runs."""
-    probe: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=1024, temperature=0.8)
-    """A probe, or one of the samples that follow. At temperature 0 they are all the same."""
-    answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=4096, temperature=0.0)
-    """One deep attempt, where probes speak for it. Its `max_tokens` are also those of the notes that `refine` reads."""
+    by: Literal["probes", "features", "record"] = Field(
+        default="probes",
+        description="What decides: `probes` of the request, its `features`, or the `record` of earlier runs.",
+    )
+    probe: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=1024, temperature=0.8),
+        description="A probe, or one of the samples that follow. At temperature 0 they are all the same.",
+    )
+    answer: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=4096, temperature=0.0),
+        description="One deep attempt, where probes speak for it. Its `max_tokens` are also those of the notes that "
+        "`refine` reads.",
+    )
     n: N = Field(default=4, ge=2, le=16)
     most: Most = Field(default=16, ge=2, le=MOST_STEPS)
     confidence: Confidence = Field(default=0.95, gt=0.5)
-    into: tuple[Tier, ...] = Field(default=(), max_length=MOST_TIERS)
-    """Planners to choose from, by name or with what is known of them: with `by=features` costs and weights, with
-    `by=record` wins and losses. With `by=probes` they are of `decompose`, `refine` and `threads`, with their options:
-    `threads:dialect=NAME` where the model can spawn threads in a dialect that is not that of the task's name,
-    `refine:rounds=4` where it gains from reading its own attempts, as strong reasoning models with long contexts do;
-    what is left out is not chosen. Empty: those three; with `by=features` the answer at once, one line of reasoning and
-    a vote of eight; with `by=record` the last two."""
-    fit: TierFit = TierFit()
-    """With `by=features`: means of the features, which planners were right together, and what a token costs."""
-    trials: float = Field(default=0.02, ge=0.0, le=1.0)
-    """With `by=record` and `learn`: share of the requests that go to the planner with the fewest runs, of those that
-    may still be the best."""
+    into: tuple[Tier, ...] = Field(
+        default=(),
+        max_length=MOST_TIERS,
+        description="Planners to choose from, by name or with what is known of them: with `by=features` costs and "
+        "weights, with `by=record` wins and losses. With `by=probes` they are of `decompose`, `refine` and `threads`, "
+        "with their options: `threads:dialect=NAME` where the model can spawn threads in a dialect that is not that "
+        "of the task's name, `refine:rounds=4` where it gains from reading its own attempts, as strong reasoning "
+        "models with long contexts do; what is left out is not chosen. Empty: those three; with `by=features` the "
+        "answer at once, one line of reasoning and a vote of eight; with `by=record` the last two.",
+    )
+    fit: TierFit = Field(
+        default=TierFit(),
+        description="With `by=features`: means of the features, which planners were right together, and what a "
+        "token costs.",
+    )
+    trials: float = Field(
+        default=0.02,
+        ge=0.0,
+        le=1.0,
+        description="With `by=record` and `learn`: share of the requests that go to the planner with the fewest "
+        "runs, of those that may still be the best.",
+    )
 
     @model_validator(mode="after")
     def _can_be_chosen_from(self) -> RouteOptions:

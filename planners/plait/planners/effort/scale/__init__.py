@@ -12,6 +12,7 @@ from typing import cast
 from pydantic import JsonValue
 
 from plait.core.awaited import JoinHandle, Line, Pieces, Promise, StepFailed, StepHandle
+from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context
 from plait.core.learning import RunOutcome
 from plait.core.ops import Part as Piece, Text
@@ -66,9 +67,14 @@ class Scale(ScaleOptions):
     step of it before any is done, the question in the place of the last step, which always scores .9, and the steps in
     order, thought through above `threshold` (.5 there). Only a reply that cannot be read is asked for three times,
     where theirs asks without end.
-
-    Fidelity: variant (a graph of steps, calibrated difficulty, with `by=score` as theirs); held by `scale-paper`.
     """
+
+    fidelity = Fidelity(
+        "variant",
+        "a graph of steps, calibrated difficulty, with `by=score` as theirs",
+        oracles=("scale-paper",),
+        paper="2512.00466",
+    )
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Pick an outline, do its steps as their needs allow, and answer."""

@@ -19,19 +19,30 @@ class ScaleOptions(LearningPlanner, Flow):
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("hard",)
 
-    outline: Annotated[Prompt, Uses("question", "most")] = Prompt(thinking="off", max_tokens=512, temperature=0.6)
-    """An outline. Its template has `{question}` and `{most}`, the most steps."""
-    probe: Annotated[Prompt, Uses("question", "plans")] = Prompt(thinking="off")
-    """The question which of `{plans}` is best."""
-    judge: Annotated[Prompt, Uses()] = Prompt(thinking="off")
-    """The question how difficult a step is, in one digit, behind the step's own prompt."""
-    part: Annotated[Prompt, Uses("text")] = Prompt(max_tokens=256, temperature=0.6, begin="no-thinking")
-    """An easy step. Its template, behind the results that it builds on, has `{text}`, the step."""
-    hard: Annotated[Prompt, Uses("text")] = Prompt(max_tokens=2048, temperature=0.6)
-    """A hard step, and the answer. Give it a stronger `model`, if there is one."""
-    by: Literal["records", "score"] = "records"
-    """What decides how much effort a step gets: `records` of its difficulty, or the model's `score` as in the authors'
-    code."""
+    outline: Annotated[Prompt, Uses("question", "most")] = Field(
+        default=Prompt(thinking="off", max_tokens=512, temperature=0.6),
+        description="An outline. Its template has `{question}` and `{most}`, the most steps.",
+    )
+    probe: Annotated[Prompt, Uses("question", "plans")] = Field(
+        default=Prompt(thinking="off"), description="The question which of `{plans}` is best."
+    )
+    judge: Annotated[Prompt, Uses()] = Field(
+        default=Prompt(thinking="off"),
+        description="The question how difficult a step is, in one digit, behind the step's own prompt.",
+    )
+    part: Annotated[Prompt, Uses("text")] = Field(
+        default=Prompt(max_tokens=256, temperature=0.6, begin="no-thinking"),
+        description="An easy step. Its template, behind the results that it builds on, has `{text}`, the step.",
+    )
+    hard: Annotated[Prompt, Uses("text")] = Field(
+        default=Prompt(max_tokens=2048, temperature=0.6),
+        description="A hard step, and the answer. Give it a stronger `model`, if there is one.",
+    )
+    by: Literal["records", "score"] = Field(
+        default="records",
+        description="What decides how much effort a step gets: `records` of its difficulty, or the model's `score` "
+        "as in the authors' code.",
+    )
     n: N = Field(default=4, le=9)
     most: Most = Field(default=8, ge=2, le=100)
     records: Records = ()

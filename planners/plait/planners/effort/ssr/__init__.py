@@ -13,6 +13,7 @@ from pydantic import Field, JsonValue
 
 from plait.core.awaited import JoinHandle, Promise, StepFailed
 from plait.core.errors import PlannerError
+from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import Plugin
@@ -54,30 +55,39 @@ class SSR(LearningPlanner, Flow):
     quoted. Defaults: 3 paths of 24 steps, a depth of 4, temperature 0.7.
 
     At each end the paths that are left are looked at anew, and there are 64 at most: calls grow with n^1.3.
-
-    Fidelity: variant (our pool, prompts and threshold: theirs are not public); no oracle.
     """
+
+    fidelity = Fidelity("variant", "our pool, prompts and threshold: theirs are not public", paper="2505.15340")
+    cost_exponent = 1.3
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("draft", "target")
     pieces: ClassVar[bool] = True
 
-    draft: Annotated[Prompt, Uses("question", "strategy")] = Prompt(
-        thinking="off", max_tokens=256, temperature=0.7, stop=("\n\n",)
+    draft: Annotated[Prompt, Uses("question", "strategy")] = Field(
+        default=Prompt(thinking="off", max_tokens=256, temperature=0.7, stop=("\n\n",)),
+        description="A drafted step, by the draft's `model`; by default any. Its template has `{question}`, and may "
+        "say where the text of the path's `{strategy}` stands: else it follows the question. `stop` ends a step.",
     )
-    """A drafted step, by the draft's `model`; by default any. Its template has `{question}`, and may say where the text
-    of the path's `{strategy}` stands: else it follows the question. `stop` ends a step."""
-    target: Annotated[Prompt, Uses("question", "strategy")] = Prompt(thinking="off")
-    """A step that the target's `model` writes; what it leaves open is as `draft` has it."""
-    judge: Annotated[Prompt, Uses("question", "strategy")] = Prompt(thinking="off")
-    """The question how useful a strategy is, in one digit, to the target's model."""
+    target: Annotated[Prompt, Uses("question", "strategy")] = Field(
+        default=Prompt(thinking="off"),
+        description="A step that the target's `model` writes; what it leaves open is as `draft` has it.",
+    )
+    judge: Annotated[Prompt, Uses("question", "strategy")] = Field(
+        default=Prompt(thinking="off"),
+        description="The question how useful a strategy is, in one digit, to the target's model.",
+    )
     n: N = Field(default=3, le=64)
     threshold: Threshold = Field(default=7.0, ge=0.0, le=10.0)
     depth: Depth = Field(default=4, ge=1, le=64)
-    quorum: Quorum = Field(default=None, ge=1)
-    """Branches that are enough; the others are then stopped. So many paths have to have the same answer: 1 takes the
-    first that ends, 2 the first two that agree. By default all."""
-    strategies: tuple[Strategy, ...] = POOL
-    """The pool, with what is known of each; empty: paths differ by their seeds alone."""
+    quorum: Quorum = Field(
+        default=None,
+        ge=1,
+        description="Branches that are enough; the others are then stopped. So many paths have to have the same "
+        "answer: 1 takes the first that ends, 2 the first two that agree. By default all.",
+    )
+    strategies: tuple[Strategy, ...] = Field(
+        default=POOL, description="The pool, with what is known of each; empty: paths differ by their seeds alone."
+    )
     scorer: Scorer = Plugin(name="model")
     rounds: Rounds = Field(default=24, le=1000)
     merge: MergeOption = Plugin(name="majority")
@@ -152,10 +162,9 @@ class SSR(LearningPlanner, Flow):
         ended: list[JoinHandle] = []
         while left:
             await ctx.first(_ended(path) for path in left)
-            for path in [path for path in left if path.ended]:
-                left.remove(path)
-                if path.error is None:
-                    ended += path.outcome()
+            left = [path for path in left if not path.ended]
+            # In the order of the paths, not of their ends: a tie of the vote goes to the first.
+            ended = [step for path in paths if path.ended and path.error is None for step in path.outcome()]
             answers = [task.extract(path.text) for path in ended]
             votes = Counter(task.key(answer) for answer in answers if answer is not None)
             if self.quorum is not None and max(votes.values(), default=0) >= self.quorum:

@@ -12,6 +12,7 @@ from pydantic import Field, JsonValue
 
 from plait.core.awaited import CallHandle
 from plait.core.errors import PlannerError
+from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context, Flow, Line, StepFailed
 from plait.core.planning import LineOptions, derive
 from plait.core.programs import Cell, harness, outputs, returned, traced
@@ -74,34 +75,48 @@ class CodeSearch(Flow):
 
     Needs the task `code` (or `humaneval`) and the tool `run_python` of a sandbox: `tools=Sandbox().tools()`. Defaults:
     8 samples, 1 repair, 8 tests, 3 pairs.
-
-    Fidelity: variant (the model writes a case with what it wants, not an input alone, but with `by=judged`); no oracle.
     """
 
-    answer: Annotated[Prompt, Uses()] = Prompt(max_tokens=1024, temperature=0.8)
-    """Writes a program; it is asked the question."""
-    repair: Annotated[Prompt, Uses("failure")] = Prompt(max_tokens=1024, temperature=0.8)
-    """Corrects a program, in the conversation in which it was written."""
-    test: Annotated[Prompt, Uses("question", "count")] = Prompt(max_tokens=1024, temperature=0.0)
-    """Writes tests without seeing a program."""
-    judge: Annotated[Prompt, Uses("question", "a", "b")] = Prompt(max_tokens=1024, temperature=0.0)
-    """Writes a test on which the programs `{a}` and `{b}` differ."""
-    probe: Annotated[Prompt, Uses("question", "input", "a", "b", "output_a", "output_b")] = Prompt(
-        max_tokens=1024, temperature=0.0
+    fidelity = Fidelity(
+        "variant",
+        "the model writes a case with what it wants, not an input alone, but with `by=judged`",
+        paper="2502.14382",
     )
-    """Says which of two outputs is right, with `by=judged`; there `judge` writes the input."""
+
+    answer: Annotated[Prompt, Uses()] = Field(
+        default=Prompt(max_tokens=1024, temperature=0.8), description="Writes a program; it is asked the question."
+    )
+    repair: Annotated[Prompt, Uses("failure")] = Field(
+        default=Prompt(max_tokens=1024, temperature=0.8),
+        description="Corrects a program, in the conversation in which it was written.",
+    )
+    test: Annotated[Prompt, Uses("question", "count")] = Field(
+        default=Prompt(max_tokens=1024, temperature=0.0), description="Writes tests without seeing a program."
+    )
+    judge: Annotated[Prompt, Uses("question", "a", "b")] = Field(
+        default=Prompt(max_tokens=1024, temperature=0.0),
+        description="Writes a test on which the programs `{a}` and `{b}` differ.",
+    )
+    probe: Annotated[Prompt, Uses("question", "input", "a", "b", "output_a", "output_b")] = Field(
+        default=Prompt(max_tokens=1024, temperature=0.0),
+        description="Says which of two outputs is right, with `by=judged`; there `judge` writes the input.",
+    )
     n: N = 8
     repairs: Repairs = 1
-    tests: int = Field(default=8, ge=0)
-    """Tests that the model writes, in one call."""
-    pairs: int = Field(default=3, ge=0)
-    """Most pairs of behaviours for which a test that tells them apart is asked for."""
-    by: Rule = "votes"
-    """What decides: `votes` of tests, `agreement` (votes times cluster), the `majority` of behaviours, or outputs that
-    the model has `judged`."""
-    trace_guided: bool = False
-    """Show a repair what each line did on the public case that failed, as EG-CFG does (arXiv 2506.10948, its guidance
-    weight being 1). One run of the program more for each repair."""
+    tests: int = Field(default=8, ge=0, description="Tests that the model writes, in one call.")
+    pairs: int = Field(
+        default=3, ge=0, description="Most pairs of behaviours for which a test that tells them apart is asked for."
+    )
+    by: Rule = Field(
+        default="votes",
+        description="What decides: `votes` of tests, `agreement` (votes times cluster), the `majority` of "
+        "behaviours, or outputs that the model has `judged`.",
+    )
+    trace_guided: bool = Field(
+        default=False,
+        description="Show a repair what each line did on the public case that failed, as EG-CFG does (arXiv "
+        "2506.10948, its guidance weight being 1). One run of the program more for each repair.",
+    )
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Write, run, repair, test and choose."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from plait.core.errors import PlannerError
+from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context
 
 from ..._shared.functions import RUN_PYTHON, problem_of
@@ -34,9 +35,9 @@ class Evolve(EvolveOptions):
     ones are the grader's (`plait eval code`). Needs the task `code`, and the tool `run_python` or `evaluate`. All
     islands make a generation, then programs move, so what comes out does not depend on who was quicker (measured times
     apart). Defaults: 4 islands, 8 generations each, 5 timed runs.
-
-    Fidelity: idea; no oracle.
     """
+
+    fidelity = Fidelity("idea", paper="2603.02510")
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Let the islands grow, and return the best program."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context
 
 from .calls import about_tools
@@ -30,9 +31,9 @@ class Tree(TreeOptions):
     waits for another unless the search says so, equal states are merged, and no search sees the grader. The nodes
     that are grown side by side race: which is chosen next depends on what has ended, so with `n` above one a seed does
     not fix the answer. Defaults: best-first by `Task.value`, 16 nodes at a time, 256 in all.
-
-    Fidelity: variant (as its searches say, each for itself); no oracle.
     """
+
+    fidelity = Fidelity("variant", "as its searches say, each for itself", paper="2305.10601")
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Grow the tree and vote."""

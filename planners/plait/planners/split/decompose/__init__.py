@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, JsonValue
 
+from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Flow, StepFailed
 from plait.core.ops import Join, Part, Plugin, StructuredOutput, Text
 from plait.core.plan import Plan, Step
@@ -85,29 +86,37 @@ class Decompose(Flow):
     number must be said there; what is written n times over is varied by a seed and a line in each prompt, not by a seed
     alone (the same answer n times is the known weakness); pieces that depend on one another are not split at all.
     Temperature 0.7 and 1,000 tokens for a piece by default, as there.
-
-    Fidelity: variant (pieces found by rules first, then by one call); no oracle.
     """
+
+    fidelity = Fidelity("variant", "pieces found by rules first, then by one call", paper="2506.18728")
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("part", "answer")
 
-    plan: Annotated[Prompt, Uses("question", "context", "data")] = Prompt(
-        thinking="off", max_tokens=1024, temperature=0.0, form="json"
+    plan: Annotated[Prompt, Uses("question", "context", "data")] = Field(
+        default=Prompt(thinking="off", max_tokens=1024, temperature=0.0, form="json"),
+        description="The question how the request is split. Its template has `{question}`; `{context}` and `{data}` "
+        "stay as they are. `form=json`: an engine that can allows nothing but the JSON that is read; `form=null`: "
+        "anything.",
     )
-    """The question how the request is split. Its template has `{question}`; `{context}` and `{data}` stay as they are.
-    `form=json`: an engine that can allows nothing but the JSON that is read; `form=null`: anything."""
-    part: Annotated[Prompt, Uses("piece")] = Prompt(max_tokens=1000, temperature=0.7)
-    """The answer to a piece. Its template has `{piece}`, the request for this piece."""
-    answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=4000, temperature=0.7)
-    """The one call for a prompt that is not split. Its template has `{question}`."""
-    threshold: Threshold = Field(default=0.5, ge=0.0, le=1.0)
-    """The score from which on something counts: how sure a split must be. A count, a list, two questions or a word for
-    several in the prompt score 1; commas, "for each", a plural before a colon, translation and its like, or three
-    pieces 0.5; any other sound split 0."""
+    part: Annotated[Prompt, Uses("piece")] = Field(
+        default=Prompt(max_tokens=1000, temperature=0.7),
+        description="The answer to a piece. Its template has `{piece}`, the request for this piece.",
+    )
+    answer: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=4000, temperature=0.7),
+        description="The one call for a prompt that is not split. Its template has `{question}`.",
+    )
+    threshold: Threshold = Field(
+        default=0.5,
+        ge=0.0,
+        le=1.0,
+        description="The score from which on something counts: how sure a split must be. A count, a list, two "
+        'questions or a word for several in the prompt score 1; commas, "for each", a plural before a colon, '
+        "translation and its like, or three pieces 0.5; any other sound split 0.",
+    )
     most: Most = Field(default=64, ge=2)
     tolerate: Tolerate = "best-effort"
-    numbered: bool = True
-    """Write the piece's number before its answer."""
+    numbered: bool = Field(default=True, description="Write the piece's number before its answer.")
     separator: Separator = "\n\n"
 
     async def run(self, ctx: Flow.Context, question: str) -> Answerable:

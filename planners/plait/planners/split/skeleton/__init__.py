@@ -9,6 +9,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from plait.core.awaited import JoinHandle
 from plait.core.errors import PluginError
+from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Flow, Line, StepFailed
 from plait.core.ops import Plugin, StructuredOutput, Text
 from plait.core.plan import Step
@@ -36,27 +37,38 @@ class Skeleton(Flow):
     prefix cache reads question and skeleton once. The start of each answer (`1.`, then the point's heading) is written
     for the model, and in a chat also asked for in words, since not every server takes the start of a turn. Defaults:
     temperature 0 and blank lines between points, as there.
-
-    Fidelity: variant (our prompts, theirs as templates); no oracle.
     """
+
+    fidelity = Fidelity("variant", "our prompts, theirs as templates", paper="2307.15337")
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("part", "answer")
 
-    judge: Annotated[Prompt, Uses("question")] = Prompt(thinking="off", max_tokens=16, temperature=0.0, form="choice")
-    """The question whether to split. Its template has `{question}`. `form=choice`: an engine that can allows nothing
-    but A, B or C; `form=null`: anything. Raise `max_tokens` for a model that thinks before it answers."""
-    outline: Annotated[Prompt, Uses("question", "least", "most", "begin")] = Prompt(
-        thinking="off", max_tokens=256, temperature=0.0
+    judge: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(thinking="off", max_tokens=16, temperature=0.0, form="choice"),
+        description="The question whether to split. Its template has `{question}`. `form=choice`: an engine that "
+        "can allows nothing but A, B or C; `form=null`: anything. Raise `max_tokens` for a model that thinks before "
+        "it answers.",
     )
-    """The skeleton. Its template has `{question}`, `{least}`, `{most}`, and `{begin}`, how to begin in words. `begin`
-    is the list's start; give an empty one to a model that thinks before it answers."""
-    part: Annotated[Prompt, Uses("number", "text", "begin")] = Prompt(max_tokens=128, temperature=0.0)
-    """A point. Its template, behind question and skeleton, has `{number}`, `{text}`, the heading, and `{begin}`, how to
-    begin in words. `begin` is the heading; give an empty one to a model that thinks before it answers."""
-    answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=1024, temperature=0.0)
-    """The one call for a request that is not split. Its template has `{question}`."""
-    by: Literal["judge", "all"] = "judge"
-    """What decides whether a request is split: the `judge`, or nothing: `all` are (the original without its router)."""
+    outline: Annotated[Prompt, Uses("question", "least", "most", "begin")] = Field(
+        default=Prompt(thinking="off", max_tokens=256, temperature=0.0),
+        description="The skeleton. Its template has `{question}`, `{least}`, `{most}`, and `{begin}`, how to begin "
+        "in words. `begin` is the list's start; give an empty one to a model that thinks before it answers.",
+    )
+    part: Annotated[Prompt, Uses("number", "text", "begin")] = Field(
+        default=Prompt(max_tokens=128, temperature=0.0),
+        description="A point. Its template, behind question and skeleton, has `{number}`, `{text}`, the heading, "
+        "and `{begin}`, how to begin in words. `begin` is the heading; give an empty one to a model that thinks "
+        "before it answers.",
+    )
+    answer: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=1024, temperature=0.0),
+        description="The one call for a request that is not split. Its template has `{question}`.",
+    )
+    by: Literal["judge", "all"] = Field(
+        default="judge",
+        description="What decides whether a request is split: the `judge`, or nothing: `all` are (the original "
+        "without its router).",
+    )
     least: Least = 3
     most: Most = Field(default=10, le=100)
     separator: Separator = "\n\n"

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, JsonValue, model_validator
 
 from plait.core.errors import PluginError
+from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Brief, Planner, Reader
 from plait.core.ops import Join, Part as Piece, Plugin, Ref, Text
 from plait.core.plan import Plan, Step
@@ -35,31 +36,43 @@ class SkeletonGraph(Planner):
     which leave the scale of the difficulty and the treatment of nonsense open: a sub-problem without a difficulty
     counts as 5; a need that names no earlier sub-problem is dropped and noted on the label of `text`; a sub-problem
     whose need failed fails too. Default: temperature 0.
-
-    Fidelity: variant (our prompts and scale of difficulty); no oracle.
     """
+
+    fidelity = Fidelity("variant", "our prompts and scale of difficulty", paper="2402.12280")
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("part", "hard", "summary", "answer")
 
-    plan: Annotated[Prompt, Uses("question", "least", "most")] = Prompt(
-        thinking="off", max_tokens=512, temperature=0.0, stream=True
+    plan: Annotated[Prompt, Uses("question", "least", "most")] = Field(
+        default=Prompt(thinking="off", max_tokens=512, temperature=0.0, stream=True),
+        description="The list of sub-problems. Its template, such as the authors' own, has `{question}`, `{least}` "
+        "and `{most}`. What it asks for is read as `number. [difficulty D; needs N] text`.",
     )
-    """The list of sub-problems. Its template, such as the authors' own, has `{question}`, `{least}` and `{most}`. What
-    it asks for is read as `number. [difficulty D; needs N] text`."""
-    part: Annotated[Prompt, Uses("text")] = Prompt(max_tokens=256, temperature=0.0)
-    """A sub-problem. Its template, behind the question and the answers that it needs, has `{text}`. It can end in a
-    switch for a hybrid model, such as ` /no_think`, or `model` can be a smaller one."""
-    hard: Annotated[Prompt, Uses("text")] = Prompt(max_tokens=1024, temperature=0.0)
-    """The same of a hard one, which is thought through first."""
-    summary: Annotated[Prompt, Uses("question", "parts")] = Prompt(max_tokens=1024, temperature=0.0)
-    """The answer written from the parts, with `conclude=summary`. Its template has `{question}` and `{parts}`."""
-    answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=1024, temperature=0.0)
-    """The one call for a request that is not split. Its template has `{question}`."""
+    part: Annotated[Prompt, Uses("text")] = Field(
+        default=Prompt(max_tokens=256, temperature=0.0),
+        description="A sub-problem. Its template, behind the question and the answers that it needs, has `{text}`. "
+        "It can end in a switch for a hybrid model, such as ` /no_think`, or `model` can be a smaller one.",
+    )
+    hard: Annotated[Prompt, Uses("text")] = Field(
+        default=Prompt(max_tokens=1024, temperature=0.0),
+        description="The same of a hard one, which is thought through first.",
+    )
+    summary: Annotated[Prompt, Uses("question", "parts")] = Field(
+        default=Prompt(max_tokens=1024, temperature=0.0),
+        description="The answer written from the parts, with `conclude=summary`. Its template has `{question}` and "
+        "`{parts}`.",
+    )
+    answer: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=1024, temperature=0.0),
+        description="The one call for a request that is not split. Its template has `{question}`.",
+    )
     threshold: Threshold = Field(default=0.5, ge=0.0, le=1.0)
     least: Least = 2
     most: Most = Field(default=10, le=100)
-    conclude: Literal["stitch", "summary"] = "stitch"
-    """What the answer is made of. `stitch`: the parts in order. `summary`: what one more call writes from them."""
+    conclude: Literal["stitch", "summary"] = Field(
+        default="stitch",
+        description="What the answer is made of. `stitch`: the parts in order. `summary`: what one more call writes "
+        "from them.",
+    )
     tolerate: Tolerate = "all"
 
     @model_validator(mode="after")

@@ -14,6 +14,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from plait.core.budget import Budget
 from plait.core.errors import PluginError
+from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Brief, Planner, Reader
 from plait.core.ops import Join, Plugin, Ref, Text, Tokens
 from plait.core.plan import Plan, Step
@@ -48,36 +49,66 @@ class Threads(Planner):
     Differs from the originals: one controller for all of them, over an unmodified engine; token ids are never decoded
     and tokenised again; a bad thread harms only itself; every count, depth and length has a bound. Defaults: those of
     the dialect (see its file), the dialect `countdown`, 256 threads a run.
-
-    Fidelity: variant (a thread that fails or is cut off is read as far as it came); held by `apr-traces`,
-    `threadweaver-contexts`, `multiverse-documents`, `tokens-multiverse`, `tokens-npr`, `tokens-threadweaver`.
     """
 
-    answer: Annotated[Prompt, Uses("question", "opening")] = Prompt()
-    """A leg of the parent: its text between two joins. What it leaves open is the dialect's. Its template takes the
-    place of the dialect's, for a model that was trained with an instruction of its own, such as the one in NPR's
-    repository; `{opening}` stands for the dialect's: `Sub Call Budget: 3 {opening}` asks a model of APR for 3
-    threads."""
-    part: Annotated[Prompt, Uses("header")] = Prompt()
-    """A thread (a leg of it, if it spawns). What it leaves open is the dialect's. Its template has `{header}`, the
-    dialect's words."""
-    dialect: str | Dialect = "countdown"
-    """How the model writes what it wants done, by name, or as a table of your own."""
-    n: int | None = Field(default=None, ge=1, le=64)
-    """Branches at once: threads a round; the prompt asks for as many where it can. Default: the dialect's."""
-    most: Most = 256
-    """Most branches in all; those beyond are not run. Threads of threads are counted too: who spawns first has them. A
-    resumed run counts anew."""
-    rounds: int | None = Field(default=None, ge=1)
-    """Most rounds, of which each reads what the one before it came to. Default: the dialect's."""
-    depth: int | None = Field(default=None, ge=0)
-    """Most steps below one another: threads within threads. Default: the dialect's."""
-    budget: Budget | None = None
-    """Limits on each thread of the parent, the threads that it spawns included."""
+    fidelity = Fidelity(
+        "variant",
+        "a thread that fails or is cut off is read as far as it came",
+        oracles=(
+            "apr-traces",
+            "threadweaver-contexts",
+            "multiverse-documents",
+            "tokens-multiverse",
+            "tokens-npr",
+            "tokens-threadweaver",
+        ),
+        paper="2512.07843",
+    )
+
+    answer: Annotated[Prompt, Uses("question", "opening")] = Field(
+        default=Prompt(),
+        description="A leg of the parent: its text between two joins. What it leaves open is the dialect's. Its "
+        "template takes the place of the dialect's, for a model that was trained with an instruction of its own, such "
+        "as the one in NPR's repository; `{opening}` stands for the dialect's: `Sub Call Budget: 3 {opening}` asks a "
+        "model of APR for 3 threads.",
+    )
+    part: Annotated[Prompt, Uses("header")] = Field(
+        default=Prompt(),
+        description="A thread (a leg of it, if it spawns). What it leaves open is the dialect's. Its template has "
+        "`{header}`, the dialect's words.",
+    )
+    dialect: str | Dialect = Field(
+        default="countdown", description="How the model writes what it wants done, by name, or as a table of your own."
+    )
+    n: int | None = Field(
+        default=None,
+        ge=1,
+        le=64,
+        description="Branches at once: threads a round; the prompt asks for as many where it can. Default: the "
+        "dialect's.",
+    )
+    most: Most = Field(
+        default=256,
+        description="Most branches in all; those beyond are not run. Threads of threads are counted too: who spawns "
+        "first has them. A resumed run counts anew.",
+    )
+    rounds: int | None = Field(
+        default=None,
+        ge=1,
+        description="Most rounds, of which each reads what the one before it came to. Default: the dialect's.",
+    )
+    depth: int | None = Field(
+        default=None, ge=0, description="Most steps below one another: threads within threads. Default: the dialect's."
+    )
+    budget: Budget | None = Field(
+        default=None, description="Limits on each thread of the parent, the threads that it spawns included."
+    )
     reads: Reads = None
-    fork: bool | None = None
-    """Whether a thread continues its parent's context or sees only its own header. Default: as the dialect's models
-    were trained."""
+    fork: bool | None = Field(
+        default=None,
+        description="Whether a thread continues its parent's context or sees only its own header. Default: as the "
+        "dialect's models were trained.",
+    )
     early: Early = True
     settle: Settle = True
     deadline: Deadline = None

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pydantic import JsonValue
 
 from plait.core.errors import PlannerError
+from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Brief, Reader
 from plait.core.ops import Call, Join, Text, Think
 from plait.core.plan import Plan, Step
@@ -38,9 +39,14 @@ class LLMCompiler(LLMCompilerOptions):
     and never read as references; a task that fails, or needs one that did, is an observation; lines that cannot be run
     are sent back to the model; a tool that changes the world starts only when the whole plan is written. Temperature 0
     and two plans at most by default (the original's `max_replans=1` allows one).
-
-    Fidelity: variant (reads more ways of writing, a call with one list gets the list); held by `llmcompiler-plans`.
     """
+
+    fidelity = Fidelity(
+        "variant",
+        "reads more ways of writing, a call with one list gets the list",
+        oracles=("llmcompiler-plans",),
+        paper="2312.04511",
+    )
 
     def start(self, brief: Brief) -> Plan:
         """Return the step that writes the first plan. Raises `PlannerError` if there are no tools to plan with."""

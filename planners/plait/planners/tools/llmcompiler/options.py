@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import JsonValue, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from plait.core.errors import PluginError
 from plait.core.interfaces import Brief, Planner
@@ -32,36 +32,48 @@ class LLMCompilerOptions(Planner):
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("joiner",)
 
-    plan: Annotated[Prompt, Uses("instructions", "tools", "join")] = Prompt(
-        thinking="off", max_tokens=1024, temperature=0.0, stream=True, form="calls"
+    plan: Annotated[Prompt, Uses("instructions", "tools", "join")] = Field(
+        default=Prompt(thinking="off", max_tokens=1024, temperature=0.0, stream=True, form="calls"),
+        description="Writes a plan. Its template holds the instructions, such as the authors' own with examples: "
+        "`{instructions}` stands for ours, `{tools}` for the numbered list of tools, `{join}` for the number of the "
+        "join. The question and earlier plans follow. `form=calls`: the engine allows nothing but a plan that calls "
+        "the tools there are, with arguments as they are typed and references to earlier tasks; where it cannot, or "
+        "there are more than 64 tools, the words alone ask for that. `form=none`: it may write anything.",
     )
-    """Writes a plan. Its template holds the instructions, such as the authors' own with examples: `{instructions}`
-    stands for ours, `{tools}` for the numbered list of tools, `{join}` for the number of the join. The question and
-    earlier plans follow. `form=calls`: the engine allows nothing but a plan that calls the tools there are, with
-    arguments as they are typed and references to earlier tasks; where it cannot, or there are more than 64 tools, the
-    words alone ask for that. `form=none`: it may write anything."""
-    joiner: Annotated[Prompt, Uses("instructions", "replan")] = Prompt(thinking="off", max_tokens=512, temperature=0.0)
-    """Reads what the tasks observed, and answers or asks for another plan. In its template `{instructions}` stands for
-    ours, `{replan}` for the words on another plan. The question and the observations follow."""
-    dialect: Literal["lines", "native"] = "lines"
-    """How the model writes what it wants done. `lines`: numbered tasks. `native`: the tools are also offered as
-    functions that the model calls by itself (OpenAI's `tools`), all in one turn, for models trained to call functions
-    that way. The first call is task 1; `"$1"` as an argument stands for its result. A server that takes no functions is
-    asked for lines alone, and says so in the log. `plan.form` is then left out."""
-    shown: Shown = None
-    """How many of what there is a model is shown, the nearest or best, here of the tools: it finds others by a task
-    `more_tools`, for another plan. By default all."""
+    joiner: Annotated[Prompt, Uses("instructions", "replan")] = Field(
+        default=Prompt(thinking="off", max_tokens=512, temperature=0.0),
+        description="Reads what the tasks observed, and answers or asks for another plan. In its template "
+        "`{instructions}` stands for ours, `{replan}` for the words on another plan. The question and the "
+        "observations follow.",
+    )
+    dialect: Literal["lines", "native"] = Field(
+        default="lines",
+        description="How the model writes what it wants done. `lines`: numbered tasks. `native`: the tools are also "
+        "offered as functions that the model calls by itself (OpenAI's `tools`), all in one turn, for models trained "
+        'to call functions that way. The first call is task 1; `"$1"` as an argument stands for its result. A server '
+        "that takes no functions is asked for lines alone, and says so in the log. `plan.form` is then left out.",
+    )
+    shown: Shown = Field(
+        default=None,
+        description="How many of what there is a model is shown, the nearest or best, here of the tools: it finds "
+        "others by a task `more_tools`, for another plan. By default all.",
+    )
     rounds: Rounds = 2
     repairs: Repairs = 1
     most: Most = 10_000
     observation_chars: ObservationChars = None
-    tolerate: Literal["all", "any-end"] = "any-end"
-    """What becomes of branches that fail. `any-end`: the joiner reads what a task failed with. `all`: the first failure
-    ends the run."""
-    conclude: Literal["joiner", "last-task"] = "joiner"
-    """What the answer is made of: what the `joiner` says of the tasks. `last-task`: where all of them were done, it is
-    the last one's result, as it is, which saves a call of the model; the joiner is asked where one failed or could not
-    be run. For models whose plans end in the task that works out the answer; the original always asks the joiner."""
+    tolerate: Literal["all", "any-end"] = Field(
+        default="any-end",
+        description="What becomes of branches that fail. `any-end`: the joiner reads what a task failed with. "
+        "`all`: the first failure ends the run.",
+    )
+    conclude: Literal["joiner", "last-task"] = Field(
+        default="joiner",
+        description="What the answer is made of: what the `joiner` says of the tasks. `last-task`: where all of "
+        "them were done, it is the last one's result, as it is, which saves a call of the model; the joiner is asked "
+        "where one failed or could not be run. For models whose plans end in the task that works out the answer; the "
+        "original always asks the joiner.",
+    )
 
     @model_validator(mode="after")
     def _one_language(self) -> LLMCompilerOptions:

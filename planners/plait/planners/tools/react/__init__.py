@@ -10,6 +10,7 @@ from plait.core.agent import Agent
 from plait.core.awaited import Line, StepFailed
 from plait.core.chat import Message, with_prompt
 from plait.core.errors import PlannerError, PluginError
+from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context
 from plait.core.interfaces import Brief, Merge, Reader
 from plait.core.plan import Step
@@ -40,9 +41,9 @@ class React(ReactOptions):
 
     Differs from the original: several calls a turn; results in the order of the calls; no forced empty finish.
     Defaults: greedy, 12 turns (the original: 7), 8 calls a turn (1), 8,000 characters of a result.
-
-    Fidelity: variant (calls side by side, while the turn is written); no oracle.
     """
+
+    fidelity = Fidelity("variant", "calls side by side, while the turn is written", paper="2210.03629")
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Take turns until one has no call."""

@@ -22,16 +22,22 @@ class ReactOptions(ToolTurns):
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("turn",)
 
-    turn: Prompt = Prompt(max_tokens=1024, stream=True)
-    """One turn of the conversation. Its template is what the model is told first, before its tools. With `stream` calls
-    start while the turn is still being written, else when it is whole."""
+    turn: Prompt = Field(
+        default=Prompt(max_tokens=1024, stream=True),
+        description="One turn of the conversation. Its template is what the model is told first, before its tools. "
+        "With `stream` calls start while the turn is still being written, else when it is whole.",
+    )
 
     shown: Shown = None
-    agents: tuple[Agent, ...] = ()
-    """Agents that the model may call as tools. They begin like other calls: while the turn is still being written, or,
-    if they may call a tool with side effects, when it is whole."""
-    handoffs: tuple[Agent, ...] = ()
-    """Agents to which the model may hand the conversation over, by a call of `transfer_to_NAME`."""
+    agents: tuple[Agent, ...] = Field(
+        default=(),
+        description="Agents that the model may call as tools. They begin like other calls: while the turn is still "
+        "being written, or, if they may call a tool with side effects, when it is whole.",
+    )
+    handoffs: tuple[Agent, ...] = Field(
+        default=(),
+        description="Agents to which the model may hand the conversation over, by a call of `transfer_to_NAME`.",
+    )
     n: N = Field(default=1, le=1000)
     merge: MergeOption = Plugin(name="tool-majority")
 

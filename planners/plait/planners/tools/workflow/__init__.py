@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from plait.core.awaited import Line, StepFailed, StepHandle
 from plait.core.errors import PlannerError
+from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.prompt import Prompt, Uses
 from plait.core.tools.more import MORE_TOOLS, SHOWN, found_in
@@ -42,22 +43,27 @@ class Workflow(Flow):
 
     Differs from the originals: nothing is trained; plans are data, not code; every fault is told at once.
     Defaults: 12 tools shown, 2 repairs, greedy.
-
-    Fidelity: idea; no oracle.
     """
 
-    plan: Annotated[Prompt, Uses("question", "tools", "more", "examples")] = Prompt(
-        thinking="off", max_tokens=2048, temperature=0.0
+    fidelity = Fidelity("idea", paper="2411.05451")
+
+    plan: Annotated[Prompt, Uses("question", "tools", "more", "examples")] = Field(
+        default=Prompt(thinking="off", max_tokens=2048, temperature=0.0),
+        description="Writes the plan, also after it has asked for `more` tools.",
     )
-    """Writes the plan, also after it has asked for `more` tools."""
-    repair: Annotated[Prompt, Uses()] = Prompt(thinking="off", max_tokens=2048, temperature=0.0)
-    """Rewrites the steps of a plan that have faults."""
-    answer: Annotated[Prompt, Uses("results")] = Prompt(max_tokens=2048)
-    """Words the answer, of a plan that has none."""
+    repair: Annotated[Prompt, Uses()] = Field(
+        default=Prompt(thinking="off", max_tokens=2048, temperature=0.0),
+        description="Rewrites the steps of a plan that have faults.",
+    )
+    answer: Annotated[Prompt, Uses("results")] = Field(
+        default=Prompt(max_tokens=2048), description="Words the answer, of a plan that has none."
+    )
     shown: Shown = SHOWN
-    rounds: Rounds = 3
-    """Most rounds, of which each reads what the one before it came to: in all but the last the model may ask for more
-    tools in place of a plan."""
+    rounds: Rounds = Field(
+        default=3,
+        description="Most rounds, of which each reads what the one before it came to: in all but the last the model "
+        "may ask for more tools in place of a plan.",
+    )
     repairs: Repairs = 2
     observation_chars: ObservationChars = 8000
 

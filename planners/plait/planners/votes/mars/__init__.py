@@ -9,6 +9,7 @@ from typing import Annotated, Literal, cast
 
 from pydantic import Field, JsonValue, field_validator
 
+from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context, Flow, Line
 from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import Plugin
@@ -60,30 +61,43 @@ class Mars(LearningPlanner, Flow):
     the regression is not rescaled after its fit (Platt), which on the same few samples is nearly the identity. A look
     costs the tokens of `probe` and its prefill, which pays where samples are much longer than a part. Defaults: 32
     samples, 16 of them warm-up as in the paper, 500 tokens between looks.
-
-    Fidelity: variant (the warm-up votes, and what has ended cannot switch); held by `mars-stop`, `mars-gamma`,
-    `mars-switch`, `parallel-probe`.
-
-    Evidence: loses wherever it was tried (erring_votes).
     """
 
-    draft: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=500)
-    """A part of a sample, between two looks; what it leaves open is as `answer` has it."""
-    answer: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=4096, temperature=1.0)
-    """The samples; `max_tokens` are those of a whole one. Their template has `{question}`."""
-    probe: Annotated[Prompt, Uses()] = Prompt(thinking="off", max_tokens=8, temperature=0.0, logprobs=1)
-    """The question for a sample's answer so far, after what it has written. By default, where a text's thoughts are not
-    over, it ends them and opens a box, as the authors' does."""
+    fidelity = Fidelity(
+        "variant",
+        "the warm-up votes, and what has ended cannot switch",
+        oracles=("mars-stop", "mars-gamma", "mars-switch", "parallel-probe"),
+        paper="2606.12935",
+    )
+    lost_in = ("erring_votes",)
+
+    draft: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=500),
+        description="A part of a sample, between two looks; what it leaves open is as `answer` has it.",
+    )
+    answer: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=4096, temperature=1.0),
+        description="The samples; `max_tokens` are those of a whole one. Their template has `{question}`.",
+    )
+    probe: Annotated[Prompt, Uses()] = Field(
+        default=Prompt(thinking="off", max_tokens=8, temperature=0.0, logprobs=1),
+        description="The question for a sample's answer so far, after what it has written. By default, where a "
+        "text's thoughts are not over, it ends them and opens a box, as the authors' does.",
+    )
     n: N = 32
     warmup: Warmup = Field(default=16, ge=2)
-    by: Literal["safe", "steady"] = "safe"
-    """What decides when samples end. `safe`: the rule above. `steady`: that of Parallel-Probe, with which MARS' authors
-    compare: all samples go on side by side, without a warm-up, those that disagree with the first answer for long are
-    given up, and all end when it stays first."""
+    by: Literal["safe", "steady"] = Field(
+        default="safe",
+        description="What decides when samples end. `safe`: the rule above. `steady`: that of Parallel-Probe, with "
+        "which MARS' authors compare: all samples go on side by side, without a warm-up, those that disagree with the "
+        "first answer for long are given up, and all end when it stays first.",
+    )
     merge: MergeOption = Plugin(name="majority")
-    records: Records = ()
-    """What is recorded of earlier runs, by which thresholds are set. Looks of lines that ended: five features and
-    whether the line switched. They teach beside the warm-up, which may then be short (`warmup=4`)."""
+    records: Records = Field(
+        default=(),
+        description="What is recorded of earlier runs, by which thresholds are set. Looks of lines that ended: five "
+        "features and whether the line switched. They teach beside the warm-up, which may then be short (`warmup=4`).",
+    )
 
     @field_validator("records")
     @classmethod

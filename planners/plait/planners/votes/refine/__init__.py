@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, JsonValue, field_validator
 from pydantic_core import from_json
 
 from plait.core.errors import PlannerError
+from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Brief, Planner, Reader
 from plait.core.ops import Join, Part, Plugin, Ref
 from plait.core.plan import Plan, Step
@@ -50,45 +51,62 @@ class Refine(Planner):
     a minority; failed drafts are left out, and the best drafts replace a distiller that fails. The paper leaves open
     how the top k are found; here by verifier, votes and log-probability,
     or by a call of the model (`by=model`). Default: rounds (8, 4, 1), temperature 1, a summary of 1,024 tokens.
-
-    Fidelity: variant (the count of answers stands in the workspace); no oracle.
     """
+
+    fidelity = Fidelity("variant", "the count of answers stands in the workspace", paper="2510.01123")
 
     answer_prompts: ClassVar[tuple[str, ...]] = ("draft",)
 
-    draft: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=1024, temperature=1.0)
-    """A draft of the first round. Its template has `{question}`. At temperature 0 those of a round are all the same;
-    with `logprobs` drafts with equally frequent answers are ranked by them."""
-    turn: Annotated[Prompt, Uses("question", "histogram", "workspace")] = Prompt()
-    """A draft that reads `{workspace}` and `{histogram}`, the count of the answers before; what it leaves open is as
-    `draft` has it."""
-    summary: Annotated[Prompt, Uses("question", "count", "drafts", "histogram", "tokens")] = Prompt(max_tokens=1024)
-    """The notes on a round's `{drafts}`. `max_tokens` are those of any workspace (the paper's kappa), without the line
-    that counts answers."""
-    judge: Annotated[Prompt, Uses("question", "count", "drafts", "histogram", "k")] = Prompt(
-        thinking="off", max_tokens=64
+    draft: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=1024, temperature=1.0),
+        description="A draft of the first round. Its template has `{question}`. At temperature 0 those of a round "
+        "are all the same; with `logprobs` drafts with equally frequent answers are ranked by them.",
     )
-    """The choice of the k best drafts, with `by="model"`."""
-    rounds: Annotated[tuple[int, ...], BeforeValidator(_as_rounds)] = (8, 4, 1)
-    """Most rounds, of which each reads what the one before it came to: the drafts of each, as `[8,4,1]` or `8x4x1`. A
-    single number is so many rounds of one draft: sequential refinement."""
-    distiller: Literal["summary", "shared-top-k", "per-sample-top-k", "random-k"] = "summary"
-    """Content of the workspace. `summary`: a model's notes on all drafts. `shared-top-k`: the k best drafts.
-    `per-sample-top-k`: for the i-th draft of the next round the i-th best draft and the k - 1 best others; with
-    `by="model"` the k drafts of a choice of its own. `random-k`: k random drafts for each."""
-    shown: int = Field(default=3, ge=1)
-    """How many of what there is a model is shown, the nearest or best: the k of the distillers that take drafts as they
-    are."""
-    by: Literal["votes", "model"] = "votes"
-    """What decides which are the top k: verifier, frequency of the answer and log-probability, or a call of the
-    model."""
+    turn: Annotated[Prompt, Uses("question", "histogram", "workspace")] = Field(
+        default=Prompt(),
+        description="A draft that reads `{workspace}` and `{histogram}`, the count of the answers before; what it "
+        "leaves open is as `draft` has it.",
+    )
+    summary: Annotated[Prompt, Uses("question", "count", "drafts", "histogram", "tokens")] = Field(
+        default=Prompt(max_tokens=1024),
+        description="The notes on a round's `{drafts}`. `max_tokens` are those of any workspace (the paper's "
+        "kappa), without the line that counts answers.",
+    )
+    judge: Annotated[Prompt, Uses("question", "count", "drafts", "histogram", "k")] = Field(
+        default=Prompt(thinking="off", max_tokens=64), description='The choice of the k best drafts, with `by="model"`.'
+    )
+    rounds: Annotated[tuple[int, ...], BeforeValidator(_as_rounds)] = Field(
+        default=(8, 4, 1),
+        description="Most rounds, of which each reads what the one before it came to: the drafts of each, as "
+        "`[8,4,1]` or `8x4x1`. A single number is so many rounds of one draft: sequential refinement.",
+    )
+    distiller: Literal["summary", "shared-top-k", "per-sample-top-k", "random-k"] = Field(
+        default="summary",
+        description="Content of the workspace. `summary`: a model's notes on all drafts. `shared-top-k`: the k best "
+        "drafts. `per-sample-top-k`: for the i-th draft of the next round the i-th best draft and the k - 1 best "
+        'others; with `by="model"` the k drafts of a choice of its own. `random-k`: k random drafts for each.',
+    )
+    shown: int = Field(
+        default=3,
+        ge=1,
+        description="How many of what there is a model is shown, the nearest or best: the k of the distillers that "
+        "take drafts as they are.",
+    )
+    by: Literal["votes", "model"] = Field(
+        default="votes",
+        description="What decides which are the top k: verifier, frequency of the answer and log-probability, or a "
+        "call of the model.",
+    )
     reads: Reads = 8192
     merge: MergeOption = Plugin(name="majority")
     deadline: Deadline = None
-    threshold: float | None = Field(default=None, ge=0.0)
-    """The score from which on something counts: a round whose answers have at most this semantic entropy, in nats, is
-    the last, and its vote the answer. With `rounds=8x8x8`, `distiller=shared-top-k` and `shown=8` these are the rounds
-    of SEAT (arXiv 2507.06829), which read one another."""
+    threshold: float | None = Field(
+        default=None,
+        ge=0.0,
+        description="The score from which on something counts: a round whose answers have at most this semantic "
+        "entropy, in nats, is the last, and its vote the answer. With `rounds=8x8x8`, `distiller=shared-top-k` and "
+        "`shown=8` these are the rounds of SEAT (arXiv 2507.06829), which read one another.",
+    )
     settle: Settle = True
 
     @field_validator("rounds")

@@ -7,10 +7,11 @@ import json
 from collections.abc import Sequence
 from typing import Any, cast
 
-from pydantic import JsonValue, PrivateAttr
+from pydantic import Field, JsonValue, PrivateAttr
 
 from plait.core.environment import Environment
 from plait.core.errors import ToolError
+from plait.core.fidelity import Fidelity
 from plait.core.tools.tool import Tool, tool
 
 from ..sandbox import Program, Sandbox, SandboxLimits, shared
@@ -157,13 +158,19 @@ class BashSqlEnvironment(Environment):
     - `files` `{"name": "text"}`, `tables` `{"table": [["cell", …], …]}`, `links` `{"name": "target"}`: all that there
       are; a task that names none of the three wants them as they were
     - `folders` `["name"]`: all that there are; `modes` `{"name": "755"}`: of these
-
-    Fidelity: variant (SQLite in the place of MySQL; their rewards are exact); held by `intercode-sql`,
-    `intercode-bash`.
     """
 
-    sandbox: str = "auto"
-    """Backend: `bubblewrap`, `container`, or `process` (limits only, no security boundary)."""
+    fidelity = Fidelity(
+        "variant",
+        "SQLite in the place of MySQL; their rewards are exact",
+        oracles=("intercode-sql", "intercode-bash"),
+        paper="2306.14898",
+    )
+
+    sandbox: str = Field(
+        default="auto",
+        description="Backend: `bubblewrap`, `container`, or `process` (limits only, no security boundary).",
+    )
 
     _tar: str = PrivateAttr(default="")
     """The folder between two commands."""

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, cast
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from plait.core.environment import Environment
 from plait.core.errors import ToolError
@@ -27,8 +27,10 @@ class CodeEnvironment(Environment):
     is run in a sandbox, after the run.
     """
 
-    sandbox: str = "auto"
-    """Backend: `bubblewrap`, `container`, or `process` (limits only, no security boundary)."""
+    sandbox: str = Field(
+        default="auto",
+        description="Backend: `bubblewrap`, `container`, or `process` (limits only, no security boundary).",
+    )
 
     def tools(self) -> Sequence[Tool[..., Any]]:
         """Return the tools of the sandbox."""

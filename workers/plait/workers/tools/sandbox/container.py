@@ -12,23 +12,27 @@ from typing import Any
 
 from plait.core.errors import ConfigError
 
-from .local import NOBODY, Local, Warm
+from .local import NOBODY, SOURCE, Local, Warm
 from .program import SandboxLimits
 
 __all__ = ["Container"]
 
 PATIENCE = 5.0
 """Seconds that docker's daemon has to answer."""
+MEMORY = 2048
+"""MiB that all processes of a container may use together, unless one alone may use more; its files come on top."""
 
 
 class Container(Local):
     """`podman` or `docker`: one container a program, without network, capabilities or a writable root. `image` has
     Python. `runtime` is the OCI runtime, if not the program's own: `runsc` is gVisor, a kernel of its own. A container
-    has at most 64 processes, whatever `SandboxLimits.processes` says."""
+    has at most 64 processes, whatever `SandboxLimits.processes` says. Its `/work`, `/tmp` and `/dev/shm` are in memory,
+    each of at most `SandboxLimits.disk`; the memory of all its processes and files together is limited, too."""
 
     name = "container"
     isolates = True
     apart = False
+    source = SOURCE
 
     def __init__(
         self,
@@ -40,22 +44,28 @@ class Container(Local):
         self.program, self.image, self.runtime = program or _found(), image, runtime
         super().__init__(warm)
 
-    def command(self, folder: Path, network: bool) -> list[str]:
+    def command(self, folder: Path, limits: SandboxLimits) -> list[str]:
         """Return the command that runs a container which removes itself. Its name is the folder's."""
         podman = Path(self.program).name == "podman"
         runtime = ["--runtime", self.runtime] if self.runtime else []
         user = f"{NOBODY}:{NOBODY}" if os.getuid() == 0 else f"{os.getuid()}:{os.getgid()}"
         mapped = ["--userns", "keep-id"] if podman and os.getuid() else []
+        # podman's read-only containers have a /run, /tmp and /var/tmp without a size
+        unsized = ["--read-only-tmpfs=false"] if podman else []
+        size, memory = f"size={limits.disk}m", f"{max(MEMORY, limits.memory) + 3 * limits.disk}m"
         return [
             self.program, *(runtime if podman else []), "run", *([] if podman else runtime),
-            "--name", folder.name, "--rm", "--interactive", "--init", "--network", "bridge" if network else "none",
-            "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--read-only", "--tmpfs", "/tmp",
-            "--pids-limit", "64", "--memory", "2g", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096",
-            "--user", user, *mapped, "--volume", f"{folder}:/work", "--workdir", "/work", self.image, "python",
+            "--name", folder.name, "--rm", "--interactive", "--init",
+            "--network", "bridge" if limits.network else "none",
+            "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--read-only", *unsized,
+            "--tmpfs", f"/tmp:{size},mode=1777", "--tmpfs", f"/work:{size},mode=1777,exec",
+            "--shm-size", f"{limits.disk}m", "--memory", memory, "--memory-swap", memory, "--pids-limit", "64",
+            "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096",
+            "--user", user, *mapped, "--volume", f"{folder}:{SOURCE}:ro", "--workdir", "/work", self.image, "python",
         ]  # fmt: skip
 
     def inside(self, folder: Path) -> str:
-        """Return the folder as it is mounted."""
+        """Return the folder that the launcher fills."""
         return "/work"
 
     def started_as(self) -> dict[str, Any]:

@@ -94,12 +94,7 @@ def _private(libc: Any, job: dict[str, Any]) -> bool:
         return False
     if libc.mount(b"none", b"/", None, RECURSIVE | PRIVATE, None):
         return False
-    files = {}
-    for place, _, names in os.walk(folder):
-        for name in names:
-            path = f"{place}/{name}"
-            with open(path, "rb") as file:
-                files[path] = file.read()
+    files = _files(folder)
     size = f"size={job['disk']}m,mode=1777,nr_inodes=20000".encode()
     if libc.mount(b"tmpfs", shared.encode(), b"tmpfs", NO_SUID | NO_DEVICES, size):
         return False
@@ -107,19 +102,38 @@ def _private(libc: Any, job: dict[str, Any]) -> bool:
         os.mkdir(f"{shared}/folder")
         if libc.mount(f"{shared}/folder".encode(), folder.encode(), None, BIND, None):
             return False
-    for path, text in files.items():
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb") as file:
-            file.write(text)
-    os.makedirs(folder, exist_ok=True)
+    _write(folder, files)
     for other in (b"/var/tmp", b"/dev/shm"):
         libc.mount(shared.encode(), other, None, BIND, None)
     libc.mount(b"none", b"/", None, BIND | REMOUNT | READ_ONLY | NO_SUID, None)
     return libc.mount(b"proc", b"/proc", b"proc", NO_SUID | NO_DEVICES, None) == 0
 
 
+def _files(folder: str) -> dict[str, bytes]:
+    """Return all files in a folder, by their paths in it."""
+    files = {}
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = f"{place}/{name}"
+            with open(path, "rb") as file:
+                files[os.path.relpath(path, folder)] = file.read()
+    return files
+
+
+def _write(folder: str, files: dict[str, bytes]) -> None:
+    """Write files into a folder."""
+    os.makedirs(folder, exist_ok=True)
+    for name, text in files.items():
+        path = f"{folder}/{name}"
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(text)
+
+
 def _run(job: dict[str, Any]) -> None:
     """Take the limits, and become the program. Does not return."""
+    if job["source"]:
+        _write(job["folder"], _files(job["source"]))
     os.dup2(os.open(job["stdin"], os.O_RDONLY | os.O_CLOEXEC), 0)
     os.chdir(job["folder"])
     os.environ.clear()

@@ -23,11 +23,13 @@ from plait.core.errors import ConfigError
 from .launcher import BEGUN, SHARED
 from .program import Program, ProgramOutcome, SandboxLimits
 
-__all__ = ["NOBODY", "Bubblewrap", "Local", "Process", "Warm"]
+__all__ = ["NOBODY", "SOURCE", "Bubblewrap", "Local", "Process", "Warm"]
 
 log = logging.getLogger("plait.sandbox")
 _LAUNCHER = Path(__file__).with_name("launcher.py").read_text(encoding="utf-8")
 NOBODY = 65534
+SOURCE = "/plait-in"
+"""Where backends with a file system of their own see the program's files, before they are copied."""
 _ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent", "LANG": "C.UTF-8"}
 
 
@@ -37,6 +39,8 @@ class Warm:
 
     folder: Path
     process: asyncio.subprocess.Process
+    limits: SandboxLimits
+    """Those that it was started with; what stands in its command line, disk and network, cannot be changed any more."""
 
 
 class Local:
@@ -50,13 +54,15 @@ class Local:
     isolates: ClassVar[bool]
     apart: ClassVar[bool]
     """Whether the launcher has to leave the namespaces itself."""
+    source: ClassVar[str] = ""
+    """Where the program sees the folder of this machine, read-only, that the launcher copies into the program's own."""
 
     def __init__(self, warm: int = 0) -> None:
         self._most = warm
         self._warm: deque[Warm] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def command(self, folder: Path, network: bool) -> list[str]:
+    def command(self, folder: Path, limits: SandboxLimits) -> list[str]:
         """Return the command line in front of the interpreter's options."""
         raise NotImplementedError
 
@@ -88,10 +94,10 @@ class Local:
             self._loop = loop
         started = time.monotonic()
         limits = program.limits
-        warm = self._warm.popleft() if self._warm and not limits.network else await self._start(limits.network)
+        warm = self._warm_for(limits) or await self._start(limits)
         ahead = None
         if len(self._warm) < self._most:
-            ahead = loop.create_task(self._ahead())
+            ahead = loop.create_task(self._ahead(limits.model_copy(update={"network": False})))
         try:
             self._fill(warm.folder, program)
             outcome = await self._follow(warm, program)
@@ -106,15 +112,23 @@ class Local:
         while self._warm:
             await self._end(self._warm.popleft())
 
-    async def _ahead(self) -> None:
-        self._warm.append(await self._start(False))
+    def _warm_for(self, limits: SandboxLimits) -> Warm | None:
+        """Take a warm sandbox whose disk and network are those of the limits, if there is one."""
+        for warm in self._warm:
+            if (warm.limits.disk, warm.limits.network) == (limits.disk, limits.network):
+                self._warm.remove(warm)
+                return warm
+        return None
 
-    async def _start(self, network: bool) -> Warm:
+    async def _ahead(self, limits: SandboxLimits) -> None:
+        self._warm.append(await self._start(limits))
+
+    async def _start(self, limits: SandboxLimits) -> Warm:
         folder = Path(tempfile.mkdtemp(prefix="plait-sandbox-"))
         if os.getuid() == 0:
             os.chown(folder, NOBODY, NOBODY)
         process = await asyncio.create_subprocess_exec(
-            *self.command(folder, network),
+            *self.command(folder, limits),
             "-I",
             "-S",
             "-c",
@@ -126,7 +140,7 @@ class Local:
             start_new_session=True,
             **self.started_as(),
         )
-        return Warm(folder, process)
+        return Warm(folder, process, limits)
 
     def _fill(self, folder: Path, program: Program) -> None:
         """Write the program and its files; nothing outside the folder."""
@@ -149,6 +163,7 @@ class Local:
             "parent": os.getpid(),
             "network": limits.network,
             "folder": inside,
+            "source": self.source,
             "stdin": f"{inside}/.stdin",
             "env": _ENV,
             "argv": [] if program.language == "python" else ["sh", "main.sh"],
@@ -214,39 +229,46 @@ class Process(Local):
     isolates = False
     apart = True
 
-    def command(self, folder: Path, network: bool) -> list[str]:
+    def command(self, folder: Path, limits: SandboxLimits) -> list[str]:
         """Return the interpreter."""
         return [interpreter()]
 
 
 class Bubblewrap(Local):
     """`bwrap`: namespaces of users, processes, network and files. The program sees the system's libraries, read-only,
-    and its own folder."""
+    and a `/work`, a `/tmp` and a `/dev/shm` of its own, in memory, each of at most `SandboxLimits.disk`. Needs bwrap
+    0.5 or later."""
 
     name = "bubblewrap"
     isolates = True
     apart = False
+    source = SOURCE
 
     def __init__(self, warm: int = 0) -> None:
-        if shutil.which("bwrap") is None:
+        program = shutil.which("bwrap")
+        if program is None:
             raise ConfigError("the sandbox 'bubblewrap' needs the program bwrap: install the package bubblewrap")
+        self._program = program  # whole: it is started with another PATH
         super().__init__(warm)
 
-    def command(self, folder: Path, network: bool) -> list[str]:
+    def command(self, folder: Path, limits: SandboxLimits) -> list[str]:
         """Return bwrap with what the program may see."""
         seen = ["/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc/ld.so.cache", "/etc/alternatives"]
         if not Path(interpreter()).is_relative_to("/usr"):
             seen.append(str(Path(interpreter()).parent.parent))
         binds = [word for path in dict.fromkeys(seen) for word in ("--ro-bind-try", path, path)]
-        share = ["--share-net"] if network else []
+        share = ["--share-net"] if limits.network else []
+        size = ["--size", str(limits.disk << 20), "--tmpfs"]
         return [
-            "bwrap", "--unshare-all", *share, "--die-with-parent", "--new-session", "--clearenv",
-            "--hostname", "sandbox", *binds, "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",
-            "--bind", str(folder), "/work", "--chdir", "/work", interpreter(),
+            self._program, "--unshare-all", *share, "--die-with-parent", "--new-session", "--clearenv",
+            "--hostname", "sandbox", *binds, "--proc", "/proc", "--dev", "/dev", *size, "/dev/shm", *size, "/tmp",
+            *size, "/work", "--ro-bind", str(folder), SOURCE,
+            # bwrap's own root and /dev are in memory, too, writable, and without a size
+            "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/work", interpreter(),
         ]  # fmt: skip
 
     def inside(self, folder: Path) -> str:
-        """Return the folder as it is bound."""
+        """Return the folder that the launcher fills."""
         return "/work"
 
 

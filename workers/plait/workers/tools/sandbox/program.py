@@ -23,7 +23,8 @@ class SandboxLimits(Frozen):
     file: int = Field(default=16, ge=0)
     """MiB that one file may have."""
     disk: int = Field(default=64, ge=1)
-    """MiB that all its files may have, of the sandbox `process` where the kernel gives it a `/tmp` of its own."""
+    """MiB that its files may have: in the sandbox `process` together, where the kernel gives it a `/tmp` of its own; in
+    `bubblewrap` and `container` in each of `/work`, `/tmp` and `/dev/shm`."""
     processes: int = Field(default=32, ge=1)
     """Processes and threads at a time."""
     output: int = Field(default=65_536, ge=0)
