@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from types import FunctionType
@@ -42,7 +43,11 @@ class Form(Frozen):
             try:
                 adapter = TypeAdapter[object](cast("type[object]", kind))
                 schema = cast("dict[str, JsonValue]", adapter.json_schema())
-            except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema, PydanticUserError):
+            except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema, PydanticUserError) as error:
+                if error.code == "typed-dict-version":
+                    raise FieldError(
+                        f"output={kind!r:.80}: before Python 3.12 a TypedDict has to be typing_extensions.TypedDict"
+                    ) from None
                 raise FieldError(
                     f"output={kind!r:.80} has no JSON schema: give a BaseModel, a dataclass, a TypedDict, a "
                     "list[…] or dict[…] of such types, or the schema itself as a dictionary"
@@ -66,8 +71,8 @@ class Form(Frozen):
     def read(self, text: str, check: Callable[[JsonValue], str]) -> tuple[JsonValue, str]:
         """Return the value that a text holds, and why there is none (empty if there is one). `check` says what is wrong
         with a value as the schema sees it."""
-        data = json_in(text)
-        if data is None:
+        data, is_there = find_json(text)
+        if not is_there:
             return None, "there is no JSON object in it"
         if wrong := check(data):
             wrapping: JsonValue = {"value": data}
@@ -88,17 +93,22 @@ class Form(Frozen):
 
 
 def json_in(text: str) -> JsonValue:
-    """Return the JSON value in a text: the whole of it, of its last block of code, or the longest object or list that
-    stands in it; `None` if there is none. A block of reasoning before it does not count."""
+    """Return the JSON value in a text (`find_json`); `None` if there is none."""
+    return find_json(text)[0]
+
+
+def find_json(text: str) -> tuple[JsonValue, bool]:
+    """Return the JSON value in a text, and whether there is one: the whole of it, of its last block of code, or the
+    longest object or list that stands in it. A block of reasoning before it does not count."""
     text = split_reasoning(text)[1].strip()
     blocks = [part.partition("\n")[2] for part in text.split("```")[1::2]]
     # Models think aloud in earlier blocks; the last is what they settled on.
     for block in (text, *reversed(blocks)):
         try:
-            return json_value(json.loads(block, parse_constant=_refuse))
+            return json_value(json.loads(block, parse_constant=_refuse, parse_float=_finite)), True
         except (ValueError, RecursionError):
             pass
-    decoder = json.JSONDecoder(parse_constant=_refuse)
+    decoder = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
     longest: JsonValue = None
     most = end = 0
     for _, start in zip(range(_STARTS), _START.finditer(text), strict=False):
@@ -112,11 +122,17 @@ def json_in(text: str) -> JsonValue:
         if stop - start.start() > most:
             longest, most = value, stop - start.start()
         end = stop
-    return longest
+    return longest, most > 0
 
 
 def _refuse(name: str) -> JsonValue:
     raise ValueError(f"{name} is no JSON")
+
+
+def _finite(number: str) -> float:
+    if not math.isfinite(value := float(number)):
+        raise ValueError(f"{number} is too large for a float")
+    return value
 
 
 def _schema_of(kind: dict[object, object]) -> JsonValue:

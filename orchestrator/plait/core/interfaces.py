@@ -107,7 +107,10 @@ class Planner(WithPrompts):
 
     def reader(self, step: Step, brief: Brief) -> Reader:
         """Return a fresh reader for a step that expands."""
-        raise PlannerError(f"{type(self).__name__} planned {step.name!r} to expand but has no reader for it")
+        raise PlannerError(
+            f"{type(self).__name__} planned {step.name!r} (role {step.role!r}) to expand but has no reader for it. A "
+            "run that another version of plait began may have no roles: submit it again"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,8 @@ class CallOptions(TypedDict, total=False):
     priority: int
     expands: bool
     """The planner's `reader` reads the text while it is written; the value is then that of what it expanded into."""
+    role: str
+    """What the step is to that reader."""
     state: JsonValue
     """What that reader needs to know."""
 
@@ -108,7 +110,7 @@ class LineOptions(CallOptions, total=False):
 
 _CALL: Callable[..., Think] = Think
 _STEP: Callable[..., Step] = Step
-_OF_STEP = ("label", "budget", "priority", "expands", "state")
+_OF_STEP = ("label", "budget", "priority", "expands", "role", "state")
 _OF_SAMPLING = frozenset(Sampling.model_fields)
 NO_THINKING = "<think>\nOkay, I think I have finished thinking.\n</think>\n\n"
 """The start of the model's turn in NoThinking (arXiv 2504.09858): its thoughts are over before they begin."""
@@ -189,12 +191,14 @@ def _as_options(prompt: Prompt | None) -> dict[str, object]:
     return {name: value for name, value in fields if value is not None and value != () and value != {}}
 
 
-def pass_through(name: str, branch: str, note: str = "", *, expands: bool = False, tolerate: bool = False) -> Step:
+def pass_through(
+    name: str, branch: str, note: str = "", *, expands: bool = False, tolerate: bool = False, role: str = ""
+) -> Step:
     """Return a join that passes one step's value on. With `tolerate` it also ends, in `null`, when that step fails, so
     that its reader can plan something else."""
     merge = Plugin(name="stitch", options={"note": note} if note else {})
     op = Join(merge=merge, tolerate="any-end" if tolerate else "all")
-    return Step(name=name, op=op, needs=(branch,), expands=expands, label=note or name)
+    return Step(name=name, op=op, needs=(branch,), expands=expands, label=note or name, role=role)
 
 
 @dataclass(frozen=True, slots=True)

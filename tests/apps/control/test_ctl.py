@@ -25,9 +25,9 @@ from plait.apps.control.top import _shown
 from plait.core.errors import UsageError
 from plait.runtime.control.socket import Peer, opened, peers
 from plait.runtime.control.verbs import Control
+from plait.runtime.journal.directory import match_run
 from plait.runtime.journal.journal import Journal
 from plait.runtime.journal.replay import replay
-from plait.runtime.journal.run_ids import match_run
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
 from scripts.checkout import python_path

@@ -13,9 +13,8 @@ from pydantic import JsonValue
 from ...core.errors import UsageError
 from ...core.tools.context import Answerer, Question
 from ...runtime.control.verbs import VERBS
-from ...runtime.journal.directory import RunEntry
+from ...runtime.journal.directory import RunEntry, match_run
 from ...runtime.journal.inbox import leave, pending
-from ...runtime.journal.run_ids import match_run
 from ..common.journals import Place, place_of
 from ..common.options import Json
 from ..common.output import Output, opened

@@ -15,8 +15,8 @@ from ...core.errors import UsageError
 from ...runtime.client.config import Config
 from ...runtime.control.socket import Peer, peers
 from ...runtime.control.verbs import VERBS, Verb, VerbArgument, limit_of
+from ...runtime.journal.directory import match_run
 from ...runtime.journal.location import Database
-from ...runtime.journal.run_ids import match_run
 from ..common.options import Json
 from ..common.output import Output, opened
 from ..common.terminal import safe

@@ -14,7 +14,7 @@ from ..chat import call_id, spoken
 from ..values import split_reasoning
 from .calls import CLOSE, OPEN, calls_in, loads
 
-__all__ = ["CallRequest", "Dialect", "HasParameters", "ends_a_call", "unread", "wanted"]
+__all__ = ["CallOutcome", "CallRequest", "Dialect", "HasParameters", "ends_a_call", "unread", "wanted"]
 
 Dialect = Literal["native", "action"]
 _ACTION = re.compile(
@@ -58,6 +58,20 @@ class CallRequest:
     def step(self) -> str:
         """Name of its step."""
         return self.id
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutcome:
+    """What became of a call: its result, or why it failed."""
+
+    ok: bool
+    text: str
+    """The result as text, or the error's message."""
+
+    @property
+    def shown(self) -> str:
+        """What the model reads. It does not tell a failure from a result that begins with these words; `ok` does."""
+        return self.text if self.ok else f"error: {self.text}"
 
 
 def wanted(text: str, dialect: Dialect, first: int, tools: Sequence[HasParameters]) -> list[CallRequest]:

@@ -116,6 +116,14 @@ class Answer(Frozen):
     made_of: Callable[[], Provenance] | None = Field(default=None, exclude=True, repr=False)
     """Makes its provenance, when somebody asks for it."""
 
+    def __eq__(self, other: object) -> bool:
+        """Compare all but `made_of`: a pickle of an answer is equal to it, and functions are not."""
+        if not isinstance(other, Answer):
+            return NotImplemented
+        return Frozen.__eq__(*(one.model_copy(update={"made_of": None}) for one in (self, other)))
+
+    __hash__ = Frozen.__hash__
+
     @property
     def provenance(self) -> Provenance | None:
         """What it depends on beside the question: models, tools, planner and options, seed, version. `None` where it

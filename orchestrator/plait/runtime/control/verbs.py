@@ -27,7 +27,7 @@ from ...core.tools.context import OPERATOR, Answerer, Question
 from ..client.answer import News
 from ..client.config import Config
 from ..client.handle import Handle
-from ..journal.run_ids import match_run
+from ..journal.directory import match_run
 
 __all__ = ["VERBS", "Control", "Steerable", "Verb", "VerbArgument", "limit_of", "news_row", "step_row", "steps_named"]
 

@@ -59,7 +59,7 @@ class Asker:
 def or_direct(branch: str) -> Step:
     """Return the join `answer`, which passes a step's value on and expands even if that step failed: its reader
     (`instead`) then plans the one call."""
-    return through(ANSWER, branch, expands=True, tolerate=True)
+    return through(ANSWER, branch, expands=True, tolerate=True, role=ANSWER)
 
 
 def instead(asker: Asker, prompt: Prompt) -> OnResult:

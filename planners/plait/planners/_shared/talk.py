@@ -18,15 +18,13 @@ from plait.core.ops import Function
 from plait.core.planning import LineOptions
 from plait.core.prompt import Prompt
 from plait.core.tools.canonical import canonical_text
-from plait.core.tools.turns import CallRequest, Dialect, wanted
+from plait.core.tools.turns import CallOutcome, CallRequest, Dialect, wanted
 from plait.core.values import as_text
 from plait.core.vocabulary import Most, ObservationChars, Rounds
 
 from .told import LAST, REPAIR, functions, instructions
 
 __all__ = ["Talk", "ToolTurns", "Turn"]
-
-_ERROR = "error: "
 
 
 class ToolTurns(Flow):
@@ -184,11 +182,10 @@ class Talk:
 
     def _result(self, call: CallRequest, text: str | None, run: Sequence[CallRequest]) -> str:
         if not call.id:
-            return f"{_ERROR}{call.wrong}\n{REPAIR[self.options.dialect]}"
+            return CallOutcome(False, f"{call.wrong}\n{REPAIR[self.options.dialect]}").shown
         if call.name in self.hidden:
-            return (
-                f"{_ERROR}{call.name} cannot be called here, since it changes the world: say in the answer to call it"
-            )
+            why = f"{call.name} cannot be called here, since it changes the world: say in the answer to call it"
+            return CallOutcome(False, why).shown
         if call not in run or text is None:
             return f"not run: a turn may make {self.options.most} calls; make it again if it is needed"
         most = self.options.observation_chars
@@ -263,4 +260,5 @@ def _said(call: CallHandle) -> str:
     if call.done:
         return as_text(call.value)
     error = call.error
-    return f"{_ERROR}{error.failure.message if isinstance(error, StepFailed) else 'the call was given up'}"
+    message = error.failure.message if isinstance(error, StepFailed) else "the call was given up"
+    return CallOutcome(False, message).shown

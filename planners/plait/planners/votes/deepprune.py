@@ -90,16 +90,18 @@ class DeepPrune(Planner):
         needs = tuple(step.name for step in steps)
         if probed:
             join = Join(merge=Plugin(name="distinct", options={"beginnings": pairs}), tolerate="best-effort")
-            steps.append(Step(name="clusters", op=join, needs=needs, expands=True, label="which go on"))
+            steps.append(Step(name="clusters", op=join, needs=needs, expands=True, label="which go on", role="onward"))
             return Plan(steps=tuple(steps), output="clusters")
         join = Join(merge=self.groups, tolerate="best-effort")
         steps.append(Step(name="clusters", op=join, needs=needs, label="which are alike"))
-        steps.append(Step(name="onward", op=Join(), needs=("clusters",), expands=True, label="which go on"))
+        steps.append(
+            Step(name="onward", op=Join(), needs=("clusters",), expands=True, label="which go on", role="onward")
+        )
         return Plan(steps=tuple(steps), output="onward")
 
     def reader(self, step: Step, brief: Brief) -> Reader:
-        """Return the reader of `clusters`, or of `onward`."""
-        if step.name not in ("clusters", "onward"):
+        """Return the reader of the join that decides which beginnings go on."""
+        if step.role != "onward":
             return super().reader(step, brief)
         return _Clusters(self, brief)
 

@@ -133,7 +133,8 @@ class ThinkSummarize(Flow):
         options: CallOptions = {"label": f"{'summary' if self._tagged else 'synthesis'} of {len(drafts)} paths"}
         if self._tagged:
             pieces = (Text(text=asker.question),)
-            numbers = [draft.name.rpartition("-")[2] for draft in drafts]
+            by_name = {f"path-{number}": number for number in range(1, self.n + 1)}
+            numbers = [by_name[draft.name] for draft in drafts]
             texts = zip(numbers, shown(drafts, self.reads), strict=True)
             begin = "".join(f"<think{i}>{text}</think{i}>\n" for i, text in texts) + "<summary>"
             options["begin"], options["stop"] = begin, ("</summary>",)

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from pydantic import Field, JsonValue
+from pydantic import Field
 
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
@@ -39,9 +39,6 @@ class FinishMarker(Merge):
     replan: bool = Field(
         default=False,
         description="Whether another plan may be asked for. Off: what the model wrote in its place is the answer.",
-    )
-    state: dict[str, JsonValue] = Field(
-        default={}, description="What a planner notes for its reader of the join; not read here."
     )
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:

@@ -21,6 +21,10 @@ from .sample import RecordedSample, estimated
 
 __all__ = ["SOURCES", "recorded_samples", "wanted_answers"]
 
+MAX_MEMBER_BYTES = 32 << 20
+"""Largest sample of a packed log of Inspect."""
+MAX_LOG_BYTES = 1 << 30
+"""Largest packed log of Inspect, unpacked."""
 _NOT_LETTERS = re.compile(r"[^a-z]")
 _BOXED = Plugin(name="plain", options={"where": "boxed", "equal": "expression"})
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
@@ -180,24 +184,45 @@ def _inspect(path: Path, _: Mapping[str, str]) -> Iterator[RecordedSample]:
     """A log of Inspect, `.eval` or `.json`. The first scorer's value is the verdict: `C` or 1 is right."""
     if path.suffix == ".eval":
         with zipfile.ZipFile(path) as file:
+            _check_unpacked(file, path)
             model = json.loads(file.read("header.json"))["eval"]["model"]
             names = sorted(name for name in file.namelist() if name.startswith("samples/"))
-            rows = [json.loads(file.read(name)) for name in names]
-    else:
-        whole = _object(path)
-        model, rows = whole["eval"]["model"], whole.get("samples") or []
-    for row in rows:
-        scores: Any = next(iter((row.get("scores") or {}).values()), {})
-        value = scores.get("value")
-        usage: Any = row["output"].get("usage") or {}
-        asked = row["input"]
-        yield RecordedSample(
-            question=asked if isinstance(asked, str) else json.dumps(asked, ensure_ascii=False), model=model,
-            answer=None if scores.get("answer") is None else str(scores["answer"]),
-            right=None if value is None else value in ("C", 1, 1.0, True), tokens=usage.get("output_tokens"),
-            counted="output_tokens" in usage, text=row["output"].get("completion"),
-            reward=float(value) if isinstance(value, int | float) else None,
-        )  # fmt: skip
+            for name in names:  # one at a time: transcripts are large
+                yield _inspected(json.loads(file.read(name)), model)
+        return
+    whole = _object(path)
+    for row in whole.get("samples") or []:
+        yield _inspected(row, whole["eval"]["model"])
+
+
+def _inspected(row: Any, model: str) -> RecordedSample:
+    """Return one sample of a log of Inspect."""
+    scores: Any = next(iter((row.get("scores") or {}).values()), {})
+    value = scores.get("value")
+    usage: Any = row["output"].get("usage") or {}
+    asked = row["input"]
+    return RecordedSample(
+        question=asked if isinstance(asked, str) else json.dumps(asked, ensure_ascii=False), model=model,
+        answer=None if scores.get("answer") is None else str(scores["answer"]),
+        right=None if value is None else value in ("C", 1, 1.0, True), tokens=usage.get("output_tokens"),
+        counted="output_tokens" in usage, text=row["output"].get("completion"),
+        reward=float(value) if isinstance(value, int | float) else None,
+    )  # fmt: skip
+
+
+def _check_unpacked(file: zipfile.ZipFile, path: Path) -> None:
+    """Raise `ConfigError` for an archive that unpacks to more than the limits. Sizes are those of its directory, beyond
+    which `zipfile` unpacks nothing."""
+    sizes = [member.file_size for member in file.infolist()]
+    for size, limit, what in (
+        (max(sizes, default=0), MAX_MEMBER_BYTES, "one sample"),
+        (sum(sizes), MAX_LOG_BYTES, "it"),
+    ):
+        if size > limit:
+            raise ConfigError(
+                f"{path}: {what} unpacks to {size:,} bytes, and the limit is {limit:,}. Split "
+                "the log, or give it as .json"
+            )
 
 
 SOURCES: Mapping[str, Callable[[Path, Mapping[str, str]], Iterator[RecordedSample]]] = {

@@ -44,13 +44,13 @@ class Probes:
         """Return the extraction for a prompt with signs of several pieces, else the probes."""
         if PIECES in self._into and self._brief.task.chat() and signals(self._brief.request.text):
             extract = self._decompose().extraction(self._asker, expands=True)
-            end = through("answer", "extract", expands=True, tolerate=True)
+            end = through("answer", "extract", expands=True, tolerate=True, role="answer")
             return Plan(steps=(extract, end), output="answer")
         return self._probe()
 
     def reader(self, step: Step) -> Reader | None:
         """Return a reader of the extraction or of the probes; `None` for other steps."""
-        match step.name:
+        match step.role:
             case "extract":
                 return OnResult(self._extracted)
             case "answer":  # the extraction or one of its pieces failed
@@ -64,14 +64,14 @@ class Probes:
         pieces = self._decompose().split(self._asker, result)
         if isinstance(pieces, str):
             return self._probe()
-        items = sum(step.name.startswith("item-") for step in pieces.steps)
+        items = sum(step.role == "item" for step in pieces.steps)
         return _said(pieces, f"decomposition: {items} pieces that do not depend on one another, a critical path of 1")
 
     def _probe(self) -> Plan:
         names = tuple(f"probe-{i}" for i in range(1, self._options.n + 1))
         merge = Plugin(name="synthesis-drafts", options={"settle": True})
         op = Join(merge=merge, tolerate="best-effort", early=True)
-        join = Step(name="probes", op=op, needs=names, expands=True, label=f"{len(names)} probes")
+        join = Step(name="probes", op=op, needs=names, expands=True, label=f"{len(names)} probes", role="probes")
         return Plan(steps=(*map(self._sample, names), join), output="probes")
 
     def decided(self, result: Result) -> Plan:

@@ -139,7 +139,9 @@ class Decompose(Flow):
         """Return the call that asks how the prompt is split; with `expands` a reader reads it."""
         form = _FORM if self.plan.form == "json" else self.plan.form
         pieces = self.plan.parts(_EXTRACT, question=asker.question)
-        return asker.step("extract", pieces, self.plan, form=form, expands=expands, label="several pieces?")
+        return asker.step(
+            "extract", pieces, self.plan, form=form, expands=expands, label="several pieces?", role="extract"
+        )
 
     def split(self, asker: Asker, result: Result) -> Plan | str:
         """Return the pieces and their join that an extraction asks for, or why it asks for none."""
@@ -168,7 +170,7 @@ class Decompose(Flow):
             if self.part.template is not None:  # else in two texts: an engine reads what all pieces share once
                 pieces = self.part.parts("", piece=pieces)
             label = shortened(data) if data is not None else f"{i} of {split.size}"
-            steps.append(step := asker.step(f"item-{i}", pieces, self.part, label=label))
+            steps.append(step := asker.step(f"item-{i}", pieces, self.part, label=label, role="item"))
             head = f"{i}. " if self.numbered else ""
             missing = f"{head}(no answer: {{reason}})"
             entries.append({"branch": step.name, "head": head, "missing": missing})

@@ -91,6 +91,7 @@ class SkeletonGraph(Planner):
             self.plan,
             stop=self.plan.stop or (f"\n{self.most + 1}.",),
             expands=True,
+            role="graph",
             label="sub-problems",
         )
         return Plan(steps=(step, or_direct("graph")), output="answer")
@@ -98,7 +99,7 @@ class SkeletonGraph(Planner):
     def reader(self, step: Step, brief: Brief) -> Reader:
         """Return a reader of the list while it is written, or of how it all ended."""
         asker = Asker("skeleton_graph", brief)
-        match step.name:
+        match step.role:
             case "graph":
                 return _GraphReader(self, asker)
             case "answer":

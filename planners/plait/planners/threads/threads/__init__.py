@@ -152,11 +152,13 @@ class Threads(Planner):
 
     def reader(self, step: Step, brief: Brief) -> Reader:
         """Return a reader that waits for the end of a leg or join."""
-        memo = Memo.of(step.state) or Memo()
-        joined = LegPlace.of_join(step.name)
-        if joined is not None and isinstance(step.op, Join):
-            return _JoinReader(self, joined, step, memo, brief)
-        return _LegReader(self, LegPlace.of(step.name), memo, brief)
+        if step.role not in ("leg", "join"):
+            return super().reader(step, brief)
+        memo = Memo.model_validate(step.state or {})
+        place = LegPlace(memo.path, memo.round)
+        if step.role == "join":
+            return _JoinReader(self, place, step, memo, brief)
+        return _LegReader(self, place, memo, brief)
 
     def patch(self, place: LegPlace, memo: Memo, result: Result, brief: Brief) -> Plan | None:
         """Return the threads, the join and the next leg for the spawn list that a leg ends in; `None` without one."""
@@ -224,7 +226,8 @@ class Threads(Planner):
             needs=tuple(child.name for child in children),
             expands=read,
             label=f"join of {len(children)}",
-            state=memo.model_dump(mode="json") if read else None,
+            role="join" if read else "",
+            state=memo.at(place) if read else None,
         )
         if read:
             return Plan(steps=(*children, join), output=join.name)
@@ -271,7 +274,6 @@ class Threads(Planner):
         stop = table.child_stop if place.path else table.stop
         if may_spawn or not (place.path or table.inline):
             stop = (table.fork, *([table.wrong] if table.wrong else []), *stop)
-        told = memo.model_dump(mode="json", exclude_defaults=True) if reads else None
         return call_model(
             brief,
             "threads",
@@ -287,7 +289,8 @@ class Threads(Planner):
             keep_stop=bool(stop),
             expands=reads,
             label=label or f"round {place.round}",
-            state=told,
+            role="leg" if reads else "",
+            state=memo.at(place) if reads else None,
         )
 
     def _own(self, prompt: Prompt, path: tuple[int, ...]) -> Prompt:

@@ -5,18 +5,12 @@ Planners keep nothing between two calls: all that a later leg needs of an earlie
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import ClassVar
 
-from pydantic import ConfigDict, JsonValue
+from pydantic import JsonValue
 
-from plait.core.errors import PlannerError
 from plait.core.ops import Ref, Text, Tokens
 from plait.core.values import Frozen
-
-_NAME = re.compile(r"(?:child-(\d+(?:\.\d+)*)(?:-round-(\d+))?|round-(\d+))")
-_JOIN = re.compile(r"join-((?:\d+\.)*)(\d+)")
 
 Piece = JsonValue
 """Text, or `{"ids": […], "text": …}`: what a model wrote, as the engine gave it."""
@@ -28,21 +22,6 @@ class LegPlace:
 
     path: tuple[int, ...]
     round: int
-
-    @classmethod
-    def of(cls, name: str) -> LegPlace:
-        """Read a place from a step's name. Raises `PlannerError` for another step."""
-        parts = _NAME.fullmatch(name)
-        if parts is None:
-            raise PlannerError(f"the planner `threads` did not plan a step named {name!r} to expand")
-        path = tuple(map(int, parts[1].split("."))) if parts[1] else ()
-        return cls(path, int(parts[2] or parts[3] or 1))
-
-    @classmethod
-    def of_join(cls, name: str) -> LegPlace | None:
-        """Return the place of the leg before a join, or `None` if the name is not a join's."""
-        parts = _JOIN.fullmatch(name)
-        return cls(tuple(map(int, parts[1].split(".")[:-1])), int(parts[2])) if parts else None
 
     @property
     def spawn(self) -> str:
@@ -65,8 +44,9 @@ class LegPlace:
 class Memo(Frozen):
     """State that a leg or join carries for its reader."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore")  # journals of older versions say more
-
+    path: tuple[int, ...] = ()
+    """The leg's place; a join's is that of the leg before it."""
+    round: int = 1
     open: int = 0
     """Blocks of paths that the line has begun in its own words and not ended: not a thread's end but theirs follows."""
     notes: str = ""
@@ -76,12 +56,10 @@ class Memo(Frozen):
     before: str = ""
     """Text before which that context ends (`Think.before`)."""
 
-    @classmethod
-    def of(cls, state: JsonValue) -> Memo | None:
-        """Read a step's state, which is a text in journals of older versions; `None` if it has none."""
-        if isinstance(state, str):
-            return cls.model_validate_json(state)
-        return None if state is None else cls.model_validate(state)
+    def at(self, place: LegPlace) -> JsonValue:
+        """Return it as the state of a step at a place."""
+        placed = self.model_copy(update={"path": place.path, "round": place.round})
+        return placed.model_dump(mode="json", exclude_defaults=True)
 
 
 def block_pieces(value: JsonValue) -> tuple[Piece, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,19 +10,18 @@ from pydantic import JsonValue
 from plait.core.errors import PlannerError
 from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Brief, Reader
-from plait.core.ops import Call, Join, Text, Think
+from plait.core.ops import Call, Text
 from plait.core.plan import Plan, Step
 from plait.core.tools.more import MORE_TOOLS, more_tools
 from plait.core.tools.tool import ToolSpec
 
 from ..._shared.steps import OnResult, through
 from . import prompts
-from .options import DONE, LLMCompilerOptions
+from .options import LLMCompilerOptions
 from .reader import AnswerReader, PlanReader, done_reader
 
 __all__ = ["LLMCompiler"]
 
-_NAME = re.compile(r"plan-([0-9]{1,6})(?:-repair-([0-9]{1,6}))?")
 _TOOLS, _PLANNED = "tools", "planned"
 
 
@@ -60,12 +58,12 @@ class LLMCompiler(LLMCompilerOptions):
         if self.shown is None or len(brief.tools) <= self.shown:
             return self._first(brief)
         search = Call(tool=MORE_TOOLS, args={"query": {"$literal": brief.task.render()}, "k": self.shown})
-        steps = (Step(name=_TOOLS, op=search, label="tools"), through(_PLANNED, _TOOLS, expands=True))
+        steps = (Step(name=_TOOLS, op=search, label="tools"), through(_PLANNED, _TOOLS, expands=True, role="tools"))
         return Plan(steps=steps, output=_PLANNED)
 
     def _first(self, brief: Brief) -> Plan:
         prompt = prompts.plan(self.plan, brief, native=self.calls(brief))
-        step = self.plan_step(brief, "plan-1", (Text(text=f"{prompt}\n"),), "plan")
+        step = self.plan_step(brief, 1, 0, (Text(text=f"{prompt}\n"),), "plan")
         return Plan(steps=(step,), output=step.name)
 
     def _narrowed(self, brief: Brief, told: JsonValue) -> Brief:
@@ -77,22 +75,23 @@ class LLMCompiler(LLMCompilerOptions):
 
     def reader(self, step: Step, brief: Brief) -> Reader:
         """Return a reader of a plan while it is written, or of the joiner's decision."""
-        if isinstance(step.op, Join) and step.name == _PLANNED:
-            names = [spec.name for spec in brief.tools]
-            return OnResult(lambda result: self._first(self._narrowed(brief, _names(result.value, names))))
-        if isinstance(step.op, Join) and step.name.startswith(DONE):
-            told = step.state.get("told") if isinstance(step.state, dict) else None
-            return done_reader(self, self._narrowed(brief, told), step.state)
-        if isinstance(step.op, Join) and step.name.startswith("answer-") and step.expands:
-            state = step.op.merge.options.get("state")
-            told = state.get("told") if isinstance(state, dict) else None
-            return AnswerReader(self, state, self._narrowed(brief, told))
-        place = _NAME.fullmatch(step.name)
-        if place is None or not isinstance(step.op, Think):
-            return super().reader(step, brief)
-        reader = PlanReader(self, self._narrowed(brief, step.state), int(place[1]), int(place[2] or 0), step.op)
-        reader.tools = {**reader.tools, **{spec.name: spec for spec in brief.tools}}
-        return reader
+        told = step.state.get("told") if isinstance(step.state, dict) else None
+        narrowed = self._narrowed(brief, told)
+        match step.role, step.state:
+            case "tools", _:
+                names = [spec.name for spec in brief.tools]
+                return OnResult(lambda result: self._first(self._narrowed(brief, _names(result.value, names))))
+            case "done", _:
+                return done_reader(self, narrowed, step.state)
+            case "answer", _:
+                return AnswerReader(self, step.state, narrowed)
+            case "plan", {"round": int(round), "repair": int(repair), "numbers": list(numbers)}:
+                known = [number for number in numbers if isinstance(number, int)]
+                reader = PlanReader(self, narrowed, round, repair, step.op, known)
+                reader.tools = {**reader.tools, **{spec.name: spec for spec in brief.tools}}
+                return reader
+            case _:
+                return super().reader(step, brief)
 
     def parse(self, text: str, tools: Sequence[ToolSpec] = ()) -> dict[str, JsonValue]:
         """Return a written plan as JSON: `steps` (`name`, `tool`, `args`, `needs`), `repairs`, `errors`, `output`, and

@@ -20,10 +20,8 @@ from ..._shared.told import functions
 from . import prompts
 from .grammar import MOST_TOOLS, grammar
 
-__all__ = ["DONE", "NUMBERS", "LLMCompilerOptions"]
+__all__ = ["LLMCompilerOptions"]
 
-NUMBERS = "Results that can be referred to: "
-DONE = "done-"
 """Of a round's step that looks whether all tasks were done: the beginning of its name."""
 
 
@@ -82,9 +80,16 @@ class LLMCompilerOptions(Planner):
         return self
 
     def plan_step(
-        self, brief: Brief, name: str, pieces: tuple[Part, ...], label: str, known: Sequence[int] = ()
+        self,
+        brief: Brief,
+        round: int,
+        repair: int,
+        pieces: tuple[Part, ...],
+        label: str,
+        known: Sequence[int] = (),
     ) -> Step:
-        """Return the call that writes a plan. `known` are the numbers of earlier plans' results."""
+        """Return the call that writes the plan of a round, or its `repair`. `known` are the numbers of earlier plans'
+        results."""
         form = self.plan.form
         if form == "calls":
             held = not self.calls(brief) and len(brief.tools) <= MOST_TOOLS
@@ -93,13 +98,14 @@ class LLMCompilerOptions(Planner):
         return call_model(
             brief,
             "llmcompiler",
-            name,
+            f"plan-{round}" + (f"-repair-{repair}" if repair else ""),
             pieces,
             self.plan,
             expands=True,
+            role="plan",
             form=form,
             label=label,
-            state=_told(brief),
+            state={"round": round, "repair": repair, "numbers": list(known)} | _told(brief),
             stop=self.plan.stop or prompts.STOP_PLAN,
             tools=functions(brief.tools) if self.calls(brief) else (),
         )
@@ -111,22 +117,22 @@ class LLMCompilerOptions(Planner):
     def plan_again(
         self,
         brief: Brief,
-        name: str,
+        round: int,
         numbers: Sequence[int],
         scratchpad: str | None,
         thought: str,
         errors: Sequence[str] = (),
+        repair: int = 0,
     ) -> Plan:
-        """Return the step that writes another plan, or more of one. Its last part but one says which results there
-        are: its reader reads that as the model does."""
+        """Return the step that writes another plan, or more of one."""
         after = max(numbers, default=0) + 1
         head = prompts.plan(self.plan, brief, after, replan=True, native=self.calls(brief))
         parts: list[Part] = [Text(text=f"{head}\nPrevious Plan:\n\n")]
         parts.append(Ref(step=scratchpad) if scratchpad else Text(text="(no task was run)\n"))
         parts.append(Text(text=prompts.replan_end(thought, errors)))
         listed = ", ".join(f"${number}" for number in numbers) or "none"
-        parts += [Text(text=f"\n{NUMBERS}{listed}\n"), Text(text="\nCurrent Plan:\n\n")]
-        step = self.plan_step(brief, name, tuple(parts), "repair" if errors else "another plan", numbers)
+        parts += [Text(text=f"\nResults that can be referred to: {listed}\n"), Text(text="\nCurrent Plan:\n\n")]
+        step = self.plan_step(brief, round, repair, tuple(parts), "repair" if errors else "another plan", numbers)
         return Plan(steps=(step,), output=step.name)
 
     def unless_done(
@@ -134,12 +140,15 @@ class LLMCompilerOptions(Planner):
     ) -> Step:
         """Return the join that ends a plan by its last task where all were done; its reader asks the joiner if not. It
         needs the scratchpad too, which the joiner would read."""
-        state: dict[str, JsonValue] = {"round": round, "numbers": list(numbers), "scratchpad": scratchpad}
-        told = _told(brief)
-        state |= {} if told is None else {"told": told}
         op = Join(merge=Plugin(name="collect"), tolerate=self.tolerate)
         return Step(
-            name=f"{DONE}{round}", op=op, needs=(scratchpad, *tasks), expands=True, label="all done?", state=state
+            name=f"done-{round}",
+            op=op,
+            needs=(scratchpad, *tasks),
+            expands=True,
+            label="all done?",
+            role="done",
+            state={"round": round, "numbers": list(numbers), "scratchpad": scratchpad} | _told(brief),
         )
 
     def conclusion(
@@ -154,16 +163,21 @@ class LLMCompilerOptions(Planner):
         stop = self.joiner.stop or prompts.STOP_JOINER
         joiner = call_model(brief, "llmcompiler", f"joiner-{round}", pieces, self.joiner, stop=stop, label="joiner")
         state: dict[str, JsonValue] = {"round": round, "numbers": list(numbers), "scratchpad": scratchpad}
-        told = _told(brief)
-        state |= {} if told is None else {"told": told}
-        options: dict[str, JsonValue] = {"replan": True, "state": state} if again else {}
-        merge = Join(merge=Plugin(name="finish", options=options))
-        answer = Step(name=f"answer-{round}", op=merge, needs=(joiner.name,), expands=again, label="answer")
+        merge = Join(merge=Plugin(name="finish", options={"replan": True} if again else {}))
+        answer = Step(
+            name=f"answer-{round}",
+            op=merge,
+            needs=(joiner.name,),
+            expands=again,
+            label="answer",
+            role="answer" if again else "",
+            state=state | _told(brief) if again else None,
+        )
         return joiner, answer
 
 
-def _told(brief: Brief) -> list[JsonValue] | None:
-    """Return the names of the tools that a narrowed brief has, or `None` if it has all."""
+def _told(brief: Brief) -> dict[str, JsonValue]:
+    """Return the part of a step's state with the names of the tools that a narrowed brief has; empty for all tools."""
     if not any(spec.name == MORE_TOOLS for spec in brief.tools):
-        return None
-    return [spec.name for spec in brief.tools]
+        return {}
+    return {"told": [spec.name for spec in brief.tools]}

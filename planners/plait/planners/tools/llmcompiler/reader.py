@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
@@ -10,7 +9,7 @@ from pydantic import JsonValue
 from plait.core.errors import PlannerError
 from plait.core.interfaces import Brief
 from plait.core.messages import did_you_mean
-from plait.core.ops import Call, Join, Plugin, Ref, Text, Think
+from plait.core.ops import Call, Join, Op, Plugin, Ref, Think
 from plait.core.plan import Plan, Step
 from plait.core.planning import OnBranches
 from plait.core.result import Result
@@ -20,7 +19,7 @@ from plait.core.view import Branch
 
 from ..._shared.steps import shortened, through
 from .binding import bind
-from .options import DONE, NUMBERS, LLMCompilerOptions
+from .options import LLMCompilerOptions
 from .parser import PlanTask, PlanText
 from .tool_calls import NativeCalls
 
@@ -34,7 +33,13 @@ class PlanReader:
     """Makes a patch of every task of a plan the moment it is complete, and the end of the round when the plan is."""
 
     def __init__(
-        self, planner: LLMCompilerOptions, brief: Brief | None, round: int, repair: int, op: Think | None
+        self,
+        planner: LLMCompilerOptions,
+        brief: Brief | None,
+        round: int,
+        repair: int,
+        op: Op | None,
+        numbers: Sequence[int] = (),
     ) -> None:
         self.planner, self.brief, self.round, self.repair = planner, brief, round, repair
         self.text = PlanText()
@@ -49,8 +54,7 @@ class PlanReader:
         self._entries: list[dict[str, JsonValue]] = []
         self._earlier: str | None = None
         """The scratchpad before this plan."""
-        numbers = _numbers(op)
-        if op is not None:
+        if isinstance(op, Think):
             self._earlier = next((part.step for part in op.prompt if isinstance(part, Ref)), None)
         self._known = {number: str(number) for number in numbers}
         self._taken = set(self._known.values())
@@ -240,9 +244,8 @@ class PlanReader:
                 entry["branch"], entry["error"] = None, _NOT_RUN
         branches = [step for step in self.steps if step.name not in self.held]
         scratchpad = self._scratchpad(branches)
-        name = f"plan-{self.round}-repair-{self.repair + 1}"
-        at = scratchpad.name if scratchpad else None
-        plan = self.planner.plan_again(brief, name, self._results(branches), at, "", self.errors)
+        at, known = scratchpad.name if scratchpad else None, self._results(branches)
+        plan = self.planner.plan_again(brief, self.round, known, at, "", self.errors, self.repair + 1)
         return Plan(steps=(*steps, *([scratchpad] if scratchpad else []), *plan.steps), output=plan.output)
 
     def _results(self, branches: Sequence[Step]) -> list[int]:
@@ -275,7 +278,7 @@ def done_reader(planner: LLMCompilerOptions, brief: Brief, state: JsonValue) -> 
             case {"round": int(round), "numbers": list(numbers), "scratchpad": scratchpad}:
                 pass
             case _:
-                raise PlannerError(f"the state of the step {DONE}N is none: {state!r}")
+                raise PlannerError(f"the step that asks whether all is done has the state {state!r}")
         tasks = [branch for branch in branches if branch.name != scratchpad]
         if tasks and all(branch.done for branch in tasks):
             answer = through(f"answer-{round}", tasks[-1].name, "the last task's result")
@@ -306,17 +309,9 @@ class AnswerReader:
                 words = " ".join(part for part in (thought, missing) if part)
                 known = [number for number in numbers if isinstance(number, int)]
                 name = scratchpad if isinstance(scratchpad, str) else None
-                return self.planner.plan_again(self.brief, f"plan-{round + 1}", known, name, words)
+                return self.planner.plan_again(self.brief, round + 1, known, name, words)
             case _:
                 return None
-
-
-def _numbers(op: Think | None) -> list[int]:
-    """Return the numbers of the tasks that an earlier plan has left results of, as the prompt says them."""
-    part = op.prompt[-2] if op is not None and len(op.prompt) > 1 else None
-    if not isinstance(part, Text) or not part.text.lstrip().startswith(NUMBERS):
-        return []
-    return [int(number) for number in re.findall(r"\$([0-9]{1,6})", part.text)]
 
 
 def _counted(number: int, what: str) -> str:

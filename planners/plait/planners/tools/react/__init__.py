@@ -16,10 +16,10 @@ from plait.core.interfaces import Brief, Merge, Reader
 from plait.core.plan import Step
 from plait.core.tools.more import MORE_TOOLS, found_in
 from plait.core.tools.tool import ToolSpec
-from plait.core.tools.turns import CallRequest
+from plait.core.tools.turns import CallOutcome, CallRequest
 
 from ..._shared.told import LAST, REPAIR, instructions
-from .ledger import ERROR, Ledger, answered
+from .ledger import Ledger, answered
 from .options import ReactOptions, transfer
 from .reader import TurnReader
 
@@ -90,15 +90,15 @@ class React(ReactOptions):
             results[call.step] = {"value": result.value} if result.done else {"error": what}
         return {"text": turn.text, "results": results}
 
-    async def _agents(self, ctx: Context, calls: Sequence[tuple[CallRequest, str]]) -> dict[str, str]:
-        """Let the agents that a voted turn calls work, side by side, and return what each said, by the id of the call.
+    async def _agents(self, ctx: Context, calls: Sequence[tuple[CallRequest, str]]) -> dict[str, CallOutcome]:
+        """Let the agents that a voted turn calls work, side by side, and return their outcomes by the id of the call.
         Those of other turns are steps of the turn's own."""
 
-        async def one(agent: Agent, question: str) -> str:
+        async def one(agent: Agent, question: str) -> CallOutcome:
             try:
-                return answered(await agent.work(ctx, question))
+                return CallOutcome(True, answered(await agent.work(ctx, question)))
             except (StepFailed, PlannerError, PluginError) as error:
-                return f"{ERROR}the agent {agent.name}, asked {question[:80]!r}: {error}"
+                return CallOutcome(False, f"the agent {agent.name}, asked {question[:80]!r}: {error}")
 
         asked = [(call, work) for call, fate in calls if fate == "ours" and (work := self.asks(call)) is not None]
         lines = await ctx.gather(*(one(*work) for _, work in asked))

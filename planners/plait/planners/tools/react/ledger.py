@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
 
@@ -15,16 +15,15 @@ from plait.core.ops import Function
 from plait.core.tools.calls import loads
 from plait.core.tools.more import MORE_TOOLS, found_in, more_tools
 from plait.core.tools.tool import ToolSpec
-from plait.core.tools.turns import CallRequest
+from plait.core.tools.turns import CallOutcome, CallRequest
 from plait.core.values import as_text, split_reasoning
 
 from . import prompts
 from .fates import MORE, turn_calls
 from .options import ReactOptions, transfer
 
-__all__ = ["ERROR", "Ledger", "answered"]
+__all__ = ["Ledger", "answered"]
 
-ERROR = "error: "
 _TIRING = 3
 """How often the same call is answered; after that the model has to answer itself."""
 
@@ -116,14 +115,14 @@ class Ledger:
         return turn_calls(self.planner, self.brief, _text(value), self.next, self.results)
 
     def observe(
-        self, value: JsonValue, calls: Sequence[tuple[CallRequest, str]], agents: Mapping[str, str]
+        self, value: JsonValue, calls: Sequence[tuple[CallRequest, str]], agents: Mapping[str, CallOutcome]
     ) -> list[Message]:
-        """Take the results of a turn's calls, and return them as messages, in the order of the calls. `agents`: what
-        the agents said that were called."""
+        """Take the results of a turn's calls, and return them as messages, in the order of the calls. `agents`:
+        outcomes of agents that were called, by the id of the call."""
         self.talk.append(spoken(_text(value), self.next))
         most = self.planner.observation_chars or sys.maxsize
         answers: list[tuple[CallRequest, str]] = []
-        now: dict[str, str] = {}
+        now: dict[str, CallOutcome] = {}
         changed = False
         for call, fate in calls:
             # What cannot be read has no name and no number; the model is told of it as text.
@@ -139,29 +138,28 @@ class Ledger:
             asked = self.planner.asks(call) if fate == "ours" else None
             if fate == "ours" and asked is None:
                 if any(call.name == agent.name for agent in self.planner.agents):
-                    answers.append((call, f"{ERROR}give the `question` as a text"))
+                    answers.append((call, CallOutcome(False, "give the `question` as a text").shown))
                     continue
                 moved = any(call.name == transfer(agent) for agent in self.planner.handoffs)
                 answers.append((call, "The conversation is handed over." if moved else self._more(call, most)))
                 continue
-            result = (
-                now.get(call.key) or self.results[call.key][1]
-                if fate == "same"
-                else agents.get(call.id) or _result(value, call)
-            )
+            if fate == "same":
+                outcome = now.get(call.key) or CallOutcome(True, self.results[call.key][1])
+            else:
+                outcome = agents.get(call.id) or _outcome(value, call)
             # Several agents may be asked in one turn: the model has to see who failed.
             if asked is not None and call.id not in agents:
                 who = f"the agent {call.name}, asked {asked[1][:80]!r}: "
-                failed = result.startswith(ERROR)
-                result = f"{ERROR}{who}{result.removeprefix(ERROR)}" if failed else answered(result)
-            if call.name == MORE_TOOLS and fate == "run" and not result.startswith(ERROR):
-                result = self._found(result)
+                outcome = replace(outcome, text=answered(outcome.text) if outcome.ok else who + outcome.text)
+            if call.name == MORE_TOOLS and fate == "run" and outcome.ok:
+                outcome = replace(outcome, text=self._found(outcome.text))
             changes = self._may_change(call, asked)
             changed = changed or changes
-            self.by_id[call.id] = now[call.key] = result
-            if fate == "run" and not changes and not result.startswith(ERROR):  # what failed may be tried again
-                self.results[call.key] = self.results.get(call.key, (len(self.results),))[0], result
-            shown = prompts.cut(result, most, call.id)
+            now[call.key] = outcome
+            self.by_id[call.id] = outcome.shown
+            if fate == "run" and not changes and outcome.ok:  # a failed call may be tried again
+                self.results[call.key] = self.results.get(call.key, (len(self.results),))[0], outcome.text
+            shown = prompts.cut(outcome.shown, most, call.id)
             if fate == "same" and count >= _TIRING:
                 self.tired = self.tired or count > _TIRING
                 shown = f"{prompts.TIRED.format(count=count)}\n{shown}"
@@ -206,12 +204,12 @@ def _text(value: JsonValue) -> str:
             return as_text(value)
 
 
-def _result(value: JsonValue, call: CallRequest) -> str:
+def _outcome(value: JsonValue, call: CallRequest) -> CallOutcome:
     results = value.get("results") if isinstance(value, dict) else None
     match results.get(call.step) if isinstance(results, dict) else None:
         case {"value": inner}:
-            return as_text(inner)
+            return CallOutcome(True, as_text(inner))
         case {"error": str() as error}:
-            return f"{ERROR}{error}"
+            return CallOutcome(False, error)
         case _:
-            return f"{ERROR}the call was not made"
+            return CallOutcome(False, "the call was not made")

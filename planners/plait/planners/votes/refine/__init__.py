@@ -8,7 +8,6 @@ from random import Random
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, field_validator
-from pydantic_core import from_json
 
 from plait.core.errors import PlannerError
 from plait.core.fidelity import Fidelity
@@ -130,22 +129,22 @@ class Refine(Planner):
     def reader(self, step: Step, brief: Brief) -> Reader:
         """Return a reader of a round's drafts, or of what a model chose of them."""
         asker = Asker("refine", brief)
-        what, _, number = step.name.partition("-")
-        if not number.isdecimal() or not isinstance(step.op, Join):
-            return super().reader(step, brief)
-        if what == "round":
-            return OnResult(lambda result: self._gathered(asker, int(number), result, step))
-        if what == "chosen":
-            return OnResult(lambda result: self._chosen(asker, int(number), result, step))
-        return super().reader(step, brief)
+        match step.role, step.state:
+            case "round", {"round": int(round), "names": list(names)}:
+                return OnResult(lambda result: self._gathered(asker, round, result, tuple(map(str, names))))
+            case "chosen", {"round": int(round), "names": list(names)}:
+                return OnResult(lambda result: self._chosen(asker, round, result, tuple(map(str, names))))
+            case _:
+                return super().reader(step, brief)
 
-    def _gathered(self, asker: Asker, round: int, result: Result, step: Step) -> Plan:
-        """Return what follows from a round's drafts: the answer, a judge, or the next round."""
+    def _gathered(self, asker: Asker, round: int, result: Result, before: tuple[str, ...]) -> Plan:
+        """Return what follows from a round's drafts: the answer, a judge, or the next round. `before`: the drafts of
+        the round before."""
         drafts = drafts_of(result)
         if not drafts:  # all of this round failed: the round before has the last word
             op = Join(merge=self.merge, tolerate="best-effort")
             label = f"round {round} failed: {result.why}"
-            answer = Step(name="answer", op=op, needs=names_in(step.state), label=label)
+            answer = Step(name="answer", op=op, needs=before, label=label)
             return Plan(steps=(answer,), output="answer")
         right = verified(drafts) if self.settle else None
         if right is not None:
@@ -186,13 +185,13 @@ class Refine(Planner):
             op=Join(merge=merge, tolerate="any-end"),
             needs=needs,
             expands=True,
-            state=[*names],
+            role="chosen",
+            state={"round": round, "names": [*names]},
             label=f"the {self.shown} best",
         )
         return Plan(steps=(*steps, chosen), output=chosen.name)
 
-    def _chosen(self, asker: Asker, round: int, result: Result, step: Step) -> Plan:
-        judges = names_in(step.state)
+    def _chosen(self, asker: Asker, round: int, result: Result, judges: tuple[str, ...]) -> Plan:
         texts = {draft.name: draft.text for draft in drafts_of(result)}
         drafts = [draft for draft in drafts_of(result) if draft.name not in judges]
         if not drafts:
@@ -293,9 +292,15 @@ class Refine(Planner):
             merge = Plugin(name="synthesis-drafts", options=options)
             tolerate = "best-effort" if round == 1 else "any-end"
             op = Join(merge=merge, tolerate=tolerate, early=self.settle, deadline=self.deadline)
-            state: JsonValue = [draft.name for draft in before]
-            label = f"{len(names)} drafts"
-            join = Step(name=f"round-{round}", op=op, needs=names, expands=True, state=state, label=label)
+            join = Step(
+                name=f"round-{round}",
+                op=op,
+                needs=names,
+                expands=True,
+                label=f"{len(names)} drafts",
+                role="round",
+                state={"round": round, "names": [draft.name for draft in before]},
+            )
         elif len(names) > 1:
             op = Join(merge=self.merge, tolerate="best-effort", deadline=self.deadline)
             join = Step(name="answer", op=op, needs=names, label=f"{self.merge.name} of {len(names)}")
@@ -305,9 +310,3 @@ class Refine(Planner):
             op = Join(merge=merge, tolerate="best-effort", early=True)
             join = Step(name="answer", op=op, needs=needs, label=f"round {round}")
         return Plan(steps=(*made_of, *steps, join), output=join.name)
-
-
-def names_in(state: JsonValue) -> tuple[str, ...]:
-    """Return the names that a step's state is; in journals of older versions it is their JSON."""
-    saved = from_json(state) if isinstance(state, str) else state
-    return tuple(map(str, saved)) if isinstance(saved, list) else ()
