@@ -67,6 +67,12 @@ def shipped() -> set[str]:
     return {name.partition("/")[2] for name in names if not name.endswith((".pyi", "FORMAT.md"))}
 
 
+def test_each_root_holds_a_part_of_plait_and_one_of_them_its_init() -> None:
+    assert all({path.name for path in (ROOT / root).iterdir()} - {"__pycache__"} == {"plait"} for root in FOLDERS)
+    assert [root for root in FOLDERS if (ROOT / root / "plait" / "__init__.py").exists()] == ["orchestrator"]
+    assert {Path(part).resolve() for part in plait.__path__} >= {ROOT / root / "plait" for root in FOLDERS}
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the wheel from a copy of the checkout, since a build writes into its source."""
