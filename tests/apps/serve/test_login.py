@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -43,7 +44,7 @@ async def test_a_long_body_is_refused_before_it_is_read(serve: Any) -> None:
             given = await http.post(f"{served.url}/login", content=content, headers=JSON)
             assert given.status_code == 413 and str(LOGIN_BYTES) in given.json()["error"]["message"]
 
-        async def pieces() -> Any:
+        async def pieces() -> AsyncIterator[bytes]:
             for _ in range(3):
                 yield b" " * 2000
 
