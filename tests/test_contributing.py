@@ -14,6 +14,7 @@ import pytest
 import plait
 from plait import core, planners, policies, tasks, workers
 from plait.apps.new.command import new
+from scripts.checkout import python_path
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
@@ -74,9 +75,7 @@ def split(text: str, kind: str, module: str, name: str) -> tuple[str, str]:
 
 
 def run(tree: Path, *words: str) -> None:
-    roots = [ROOT, *(path for path in map(Path, sys.path) if path.is_relative_to(ROOT))]
-    there = [str(tree / root.relative_to(ROOT)) for root in roots]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(there)}
+    environment = {**os.environ, "PYTHONPATH": python_path(tree)}
     done = subprocess.run(
         [sys.executable, *words], cwd=tree, env=environment, capture_output=True, text=True, timeout=600, check=False
     )

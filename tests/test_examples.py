@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.checkout import python_path
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -39,7 +41,7 @@ def output(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
         done = subprocess.run(
             [sys.executable, root / "examples" / name],
             cwd=tmp_path_factory.mktemp("example"),
-            env={**env, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"},
+            env={**env, "PYTHONPATH": python_path(root)},
             capture_output=True,
             text=True,
             timeout=500,
@@ -75,7 +77,7 @@ def test_the_readmes_ten_lines(root: Path, tmp_path: Path):
     code = (root / "README.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
     script = tmp_path / "ten_lines.py"
     script.write_text(code, encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
+    environment = {**os.environ, "PYTHONPATH": python_path(root)}
     done = subprocess.run(
         [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500
     )

@@ -19,16 +19,16 @@ PROSE = ("reason", "why", "message")
 """Fields that hold sentences for people."""
 LOOKS_IN = ("startswith", "endswith", "find", "rfind", "index", "count", "partition", "rpartition", "removeprefix")
 EXEMPT = {
-    "orchestrator/apps/job.py": "Ray's Jobs API raises RuntimeError for everything",
-    "orchestrator/runtime/client/answer.py": "our own: `explain` shows no sentence twice",
-    "orchestrator/core/tools/tool.py": "pydantic names the type that it cannot read in the message alone",
-    "orchestrator/runtime/driver/flows.py": "Python raises RuntimeError for an await outside its own loop",
-    "workers/engine/process.py": "vLLM raises whatever its parts raise",
-    "workers/http/probe.py": "servers name a field that they refuse in the message alone",
-    "workers/http/sender.py": "servers name a missing chat template in the message alone",
-    "workers/http/tools.py": "servers name a field about functions that they refuse in the message alone",
-    "workers/ray/cluster.py": "Ray's errors about tokens have no class of their own",
-    "workers/tools/jsonable.py": "json raises ValueError for everything",
+    "orchestrator/plait/apps/job.py": "Ray's Jobs API raises RuntimeError for everything",
+    "orchestrator/plait/runtime/client/answer.py": "our own: `explain` shows no sentence twice",
+    "orchestrator/plait/core/tools/tool.py": "pydantic names the type that it cannot read in the message alone",
+    "orchestrator/plait/runtime/driver/flows.py": "Python raises RuntimeError for an await outside its own loop",
+    "workers/plait/workers/engine/process.py": "vLLM raises whatever its parts raise",
+    "workers/plait/workers/http/probe.py": "servers name a field that they refuse in the message alone",
+    "workers/plait/workers/http/sender.py": "servers name a missing chat template in the message alone",
+    "workers/plait/workers/http/tools.py": "servers name a field about functions that they refuse in the message alone",
+    "workers/plait/workers/ray/cluster.py": "Ray's errors about tokens have no class of their own",
+    "workers/plait/workers/tools/jsonable.py": "json raises ValueError for everything",
 }
 """Files that look into messages, nearly all of other people's code, and why there is nothing else to look at."""
 
@@ -121,11 +121,11 @@ def test_the_page_of_errors_has_the_status_that_the_server_gives_and_every_cause
 
 
 READS_DOCSTRINGS = {
-    "orchestrator/apps/control/command.py": "sets the help of a command",
-    "orchestrator/apps/lab/learn/effort.py": "sets the help of a command",
-    "orchestrator/core/tools/docstring.py": "a tool's description is its function's docstring",
-    "orchestrator/runtime/plugins/inline.py": "a class made of a function gets the function's docstring",
-    "orchestrator/runtime/plugins/loader.py": "the listing shows a plugin's first sentence",
+    "orchestrator/plait/apps/control/command.py": "sets the help of a command",
+    "orchestrator/plait/apps/lab/learn/effort.py": "sets the help of a command",
+    "orchestrator/plait/core/tools/docstring.py": "a tool's description is its function's docstring",
+    "orchestrator/plait/runtime/plugins/inline.py": "a class made of a function gets the function's docstring",
+    "orchestrator/plait/runtime/plugins/loader.py": "the listing shows a plugin's first sentence",
 }
 """Files that read or set docstrings, each only for people to read (or for a model, of a tool)."""
 

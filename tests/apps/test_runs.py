@@ -18,6 +18,7 @@ import pytest
 
 from plait.runtime.journal import directory
 from plait.runtime.journal.journal import Journal
+from scripts.checkout import python_path
 
 TOOLS = '''
 import os, time
@@ -237,7 +238,7 @@ def test_a_tool_that_asks_on_a_terminal(root, tools, tmp_path):
         stderr=theirs,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}", "TERM": "dumb"},
+        env={**os.environ, "PYTHONPATH": python_path(root), "TERM": "dumb"},
     )
     os.close(theirs)
     seen = b""

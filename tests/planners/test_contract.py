@@ -1,4 +1,4 @@
-"""What every planner promises, held against each file in `planners/`: pure, printable, documented, and readers that do
+"""What every planner promises, held against each file in `planners`: pure, printable, documented, and readers that do
 not care how a text is cut."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.plugin_names import module_names
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = module_names("planners")
-DIALECTS = module_names("planners/threads/threads/dialects")
+DIALECTS = module_names("planners/plait/planners/threads/threads/dialects")
 PROMPT = "Translate these words into German: water, light, air."
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -191,7 +191,9 @@ def test_a_published_planner_says_where_it_is_from_its_defaults_and_what_differs
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_a_dialect_says_where_it_is_from_its_defaults_and_what_differs(name: str) -> None:
-    doc = " ".join((ROOT / "planners/threads/threads/dialects" / f"{name}.py").read_text().split('"""')[1].split())
+    doc = " ".join(
+        (ROOT / "planners/plait/planners/threads/threads/dialects" / f"{name}.py").read_text().split('"""')[1].split()
+    )
     assert name == "countdown" or re.search(r"arXiv \d{4}\.\d{5}", doc)
     assert name == "countdown" or re.search(r"\bdefaults\b", doc, re.IGNORECASE)
     assert name == "countdown" or re.search(r"\bdiffer", doc, re.IGNORECASE)

@@ -30,6 +30,7 @@ from plait.runtime.journal.journal import Journal
 from plait.runtime.journal.replay import replay
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
+from scripts.checkout import python_path
 
 SLOW = Reply(text="word " * 500, tokens_per_second=50)
 
@@ -297,7 +298,7 @@ def test_a_full_id_counts_however_short_it_is_and_several_are_listed():
 def test_a_detached_run_is_found_steered_and_ends(plait, script, tmp_path, root):
     path = script({"text": "word " * 500, "tokens_per_second": 20})
     words = ["run", "x", "--script", str(path), "--journal", "off", "--json"]
-    env = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
+    env = {**os.environ, "PYTHONPATH": python_path(root)}
     made = subprocess.run(
         [sys.executable, "-m", "plait", *words, "--detach"], capture_output=True, env=env, timeout=500
     )

@@ -1,7 +1,7 @@
 """Finds plugins by name and checks their options. A plugin's module is imported when it is first asked for.
 
 A name means, in this order: a file or package of ours in one of the folders of its kind (`critical-path` is
-`policies/schedule/critical_path.py`; planners' folders are families for readers, no part of the name), an
+`plait/policies/schedule/critical_path.py`; planners' folders are families for readers, no part of the name), an
 entry point of an installed distribution (`entry_points.py`), or with a colon a class anywhere (`their_pkg.mod:Class`).
 """
 

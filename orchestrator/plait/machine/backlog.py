@@ -40,7 +40,7 @@ class Backlog(Generic[R]):
 
     __slots__ = ("heaps",)
 
-    def __init__(self) -> None:  # written out: mypyc makes no dataclass that is generic
+    def __init__(self) -> None:
         self.heaps: dict[str, list[Queued[R]]] = {}
 
     def put(self, key: str, node: R) -> None:

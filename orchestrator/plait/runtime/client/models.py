@@ -17,18 +17,15 @@ __all__ = ["BUNDLED", "CATALOG", "CHAT", "INSTALL", "NAMES", "Entry", "cache", "
 
 NAMES = ("arithmetic", "countdown", "countdown-large", "outline", "tables", "tables-draft", "tables-tiny")
 """The models of plait-models."""
-INSTALL = "pip install plait-models (in a checkout: pip install ./distributions/plait-models)"
+INSTALL = "pip install plait-models (in a checkout: pip install ./packages/plait-models)"
 """What brings them."""
 
 
 def _bundled() -> Path:
-    """Return the folder of these models: of a checkout, else of the distribution; where they would be if neither is
-    there."""
-    package = Path(__file__).parents[2]
-    if (package / "models").is_dir():
-        return package / "models"
+    """Return the folder of these models, or where it would be if plait-models is not installed."""
     spec = importlib.util.find_spec("plait_models")
-    home = Path(spec.origin).parent if spec is not None and spec.origin else package.parent / "plait_models"
+    site = Path(__file__).parents[3]
+    home = Path(spec.origin).parent if spec is not None and spec.origin else site / "plait_models"
     return home / "models"
 
 

@@ -6,9 +6,8 @@ Names are loaded when first used, so that importing a plugin's one dependency, `
 from __future__ import annotations
 
 import importlib
+from pkgutil import extend_path
 from typing import TYPE_CHECKING
-
-from .compiled import choose
 
 if TYPE_CHECKING:
     from .core.agent import Agent
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from .runtime.client.config import Config
     from .runtime.client.sync import Orchestrator
 
-choose()  # before anything of the machine is imported
+__path__ = extend_path(__path__, __name__)  # a checkout holds the package in four roots, an install in one folder
 
 __all__ = [
     "Agent",
