@@ -1,7 +1,7 @@
 """The field's words: forms that make a reader stop are counted, in documents and in the prose of the code.
 
 The table of forms is `styles/Plait/Dialect.yml`, which Vale reads as well. Areas that were rewritten have none left. The
-limits of the others may fall and never rise: lower a limit when an area has fewer.
+limits of the other areas only fall: lower a limit when an area has fewer.
 """
 
 from __future__ import annotations
@@ -25,11 +25,33 @@ FENCE = re.compile(r"^(```|~~~).*?^\1|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 LIMITS = {
     "README.md": 0,
+    "CONTRIBUTING.md": 13,
+    "SECURITY.md": 4,
     "docs/quickstart.md": 0,
     "docs/concepts.md": 0,
+    "docs/architecture.md": 6,
+    "docs/evidence.md": 6,
+    "docs/adr": 59,
+    "docs/howto": 133,
+    "docs": 81,
+    "orchestrator/plait/core": 286,
+    "orchestrator/plait/machine": 153,
+    "orchestrator/plait/runtime": 414,
+    "orchestrator/plait/apps/serve": 196,
+    "orchestrator/plait/apps": 403,
+    "orchestrator/plait/tasks": 39,
+    "planners": 252,
+    "policies": 88,
+    "workers/plait/workers/http": 90,
+    "workers": 230,
+    "experiments": 444,
+    "training": 54,
+    "examples": 21,
+    "scripts": 17,
 }
 """Most forms per area: a file, or a folder without the areas inside it that are named themselves."""
-NAMES_LIMIT = 0
+GENERATED = ROOT / "docs/reference"
+NAMES_LIMIT = 160
 """Most functions whose name is a participle or a verb of speech alone."""
 LONE_WORDS = frozenset(
     "told said heard held kept made given taken left gone begun found asked shown read_through elsewhere".split()
@@ -61,7 +83,7 @@ def counted() -> dict[str, Counter[str]]:
     for top in sorted({each.split("/")[0] for each in LIMITS}):
         paths = [ROOT / top] if (ROOT / top).is_file() else sorted((ROOT / top).rglob("*"))
         for path in paths:
-            if path.suffix in (".md", ".py") and (name := area(path)) is not None:
+            if path.suffix in (".md", ".py") and not path.is_relative_to(GENERATED) and (name := area(path)):
                 found[name].update(hit.group().lower() for text in prose(path) for hit in FORMS.finditer(text))
     return found
 
