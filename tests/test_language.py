@@ -1,6 +1,6 @@
 """The field's words: forms that make a reader stop are counted, in documents and in the prose of the code.
 
-The table of forms is `styles/Plait/Dialect.yml`, which Vale reads as well. Areas that were rewritten have none left. The
+The table of forms is `styles/Plait/Dialect.yml`, which Vale reads as well. Rewritten areas have none left. The
 limits of the other areas only fall: lower a limit when an area has fewer.
 """
 
