@@ -37,8 +37,10 @@ def version() -> str:
 
 
 def build() -> None:
-    """Build every sdist, and each wheel from its sdist, so that a release and a rebuild of it are equal byte for byte."""
-    commit_time = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=True)
+    """Build every sdist, and each wheel from its sdist. A rebuild of the same commit gives the same bytes."""
+    commit_time = subprocess.run(
+        ["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     environment = {**os.environ, "SOURCE_DATE_EPOCH": commit_time.stdout.strip()}
     for folder in distributions():
         subprocess.run([sys.executable, "-m", "build", "--outdir", DIST, folder], env=environment, check=True)
@@ -63,7 +65,7 @@ def smoke() -> None:
 
 def release_notes(changelog: str, wanted: str) -> str:
     """Return the section of a version. Raises `SystemExit` if there is none, or if it has no date yet."""
-    found = re.search(rf"^## {re.escape(wanted)} \((.+)\)\n(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
+    found = re.search(rf"^## {re.escape(wanted)} \(([^)]+)\)\n(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
     if found is None:
         raise SystemExit(f"CHANGELOG.md has no section for {wanted}. Run: towncrier build --version {wanted}")
     if not re.fullmatch(r"\d{4}-\d\d-\d\d", found[1]):

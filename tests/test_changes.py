@@ -25,7 +25,9 @@ MAX_FIRST_RELEASE_LINES = 60
 
 @pytest.mark.parametrize("path", FRAGMENTS, ids=lambda path: path.name)
 def test_a_fragment_is_a_sentence_or_two_of_a_kind_that_the_changelog_has(path):
-    assert re.fullmatch(rf"[a-z0-9]+(-[a-z0-9]+)*\.({'|'.join(KINDS)})\.md", path.name), f"name it SLUG.{'|'.join(KINDS)}.md"
+    assert re.fullmatch(rf"[a-z0-9]+(-[a-z0-9]+)*\.({'|'.join(KINDS)})\.md", path.name), (
+        f"name it SLUG.{'|'.join(KINDS)}.md"
+    )
     text = path.read_text()
     assert 0 < len(text.strip()) <= MAX_FRAGMENT_CHARS, "one or two sentences: the outcome first, then what to do"
     assert not text.lstrip().startswith(("-", "*", "#")), "plain sentences: the changelog adds the bullet"
@@ -33,7 +35,9 @@ def test_a_fragment_is_a_sentence_or_two_of_a_kind_that_the_changelog_has(path):
 
 
 def test_the_section_of_this_version_is_short_enough_to_be_read():
-    (section,) = re.findall(rf"^## {re.escape(plait.__version__)} \(.*?(?=^## |\Z)", CHANGELOG, re.MULTILINE | re.DOTALL)
+    (section,) = re.findall(
+        rf"^## {re.escape(plait.__version__)} \(.*?(?=^## |\Z)", CHANGELOG, re.MULTILINE | re.DOTALL
+    )
     assert "[Unreleased]" not in CHANGELOG
     if plait.__version__ == "0.1.0":
         assert len(section.splitlines()) <= MAX_FIRST_RELEASE_LINES
@@ -51,7 +55,17 @@ def test_towncrier_puts_fragments_under_the_new_version(tmp_path):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "changes", tmp_path / "changes")
     (tmp_path / "changes" / "quick-thing.added.md").write_text("`plait quick` answers at once.\n")
-    command = [sys.executable, "-m", "towncrier", "build", "--yes", "--keep", "--version", "9.9.9", "--date", "2030-01-02"]
+    command = [
+        sys.executable,
+        "-m",
+        "towncrier",
+        "build",
+        "--yes",
+        "--version",
+        "9.9.9",
+        "--date",
+        "2030-01-02",
+    ]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     written = (tmp_path / "CHANGELOG.md").read_text()
     assert written.startswith(CHANGELOG.partition("\n## ")[0])
@@ -73,7 +87,10 @@ def test_a_release_needs_a_section_with_a_date():
 
 def test_a_release_builds_each_distribution_of_this_version():
     assert release.version() == plait.__version__
-    assert release.distributions() == [ROOT, *sorted(path.parent for path in (ROOT / "packages").glob("*/pyproject.toml"))]
+    assert release.distributions() == [
+        ROOT,
+        *sorted(path.parent for path in (ROOT / "packages").glob("*/pyproject.toml")),
+    ]
 
 
 def test_every_dependency_and_extra_has_a_lower_bound(monkeypatch, tmp_path):

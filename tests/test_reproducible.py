@@ -19,7 +19,7 @@ EPOCH_S = "1700000000"
 
 
 def built(source: Path, place: Path, touched: float) -> dict[str, str]:
-    """Copy a distribution's sources, give all files one time, build sdist and wheel, and return their hashes by name."""
+    """Copy sources, give all files one time, build sdist and wheel, and return their hashes by name."""
     copy = place / "source"
     names = [*ROOTS, "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "SECURITY.md"]
     if source != ROOT:

