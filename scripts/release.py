@@ -64,7 +64,7 @@ def smoke() -> None:
 
 
 def release_notes(changelog: str, wanted: str) -> str:
-    """Return the section of a version. Raises `SystemExit` if there is none, or if it has no date yet."""
+    """Return the section of a version. Raises `SystemExit` if it is missing or has no date yet."""
     found = re.search(rf"^## {re.escape(wanted)} \(([^)]+)\)\n(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
     if found is None:
         raise SystemExit(f"CHANGELOG.md has no section for {wanted}. Run: towncrier build --version {wanted}")
