@@ -2,7 +2,8 @@
 it (`plait.core.access`).
 
 One place for all doors (the server, MCP, rows of a batch). What nobody declared is refused, so a new field is closed
-until somebody decides about it. What the steps ask for at last, `plait.core.rights` holds once more when they are planned.
+until somebody decides about it. What the steps ask for at last, `plait.core.rights` holds once more when they are
+planned.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from ...core.agent import Agent
 from ...core.chat import FunctionCall, ImagePart, ImageUrl, Message, TextPart, ToolCall, ValuePart
 from ...core.errors import NotAllowed, UsageError
 from ...core.form import Form
+from ...core.interfaces import Policy
 from ...core.ops import Call, Function, Join, Plugin, Ref, Sampling, StructuredOutput, Text, Think, Tokens
 from ...core.plan import Plan, Step
 from ...core.prompt import Generation, Prompt
 from ...core.request import Request
 from ...core.rights import Rights
 from ...core.routing import Odds, Tier
+from ...core.task import Task
 from ...runtime.client.widths import AUTO
 from ...runtime.plugins.loader import Plugins
 
@@ -80,7 +83,7 @@ _TABLE: dict[type[BaseModel], dict[Check, str]] = {
     FunctionCall: {"free": "name arguments"},
     Function: {"free": "name description parameters strict"},
     Plan: {"free": "output budget group", "inside": "steps"},
-    Step: {"free": "name needs expands budget priority side_effects label state", "inside": "op"},
+    Step: {"free": "name needs expands budget priority side_effects label role state", "inside": "op"},
     Think: {
         "free": "kind after before chat begin stream tool_choice parallel_tool_calls thinking thinking_tokens "
         "reasoning_effort",
@@ -158,7 +161,7 @@ class _Walk:
         for name, info in kind.model_fields.items():
             if name not in fields:
                 continue
-            how = rows.get(name) if rows is not None else option_check(info)
+            how = rows.get(name) if rows is not None else option_check(kind, info)
             if how != "free":
                 self._look(how, getattr(value, name), f"{path}.{name}" if path else name)
 
@@ -243,7 +246,9 @@ class _Walk:
             cls = self._plugins.class_of("task", spec.name)
             for name, value in options.items():
                 info = cls.model_fields.get(name)
-                if info is not None and (how := option_check(info)) != "free":  # else it is refused where it is made
+                if (
+                    info is not None and (how := option_check(cls, info)) != "free"
+                ):  # else it is refused where it is made
                     self._look(how, value, f"{path}.{name}")
             return
         if self._request is not None and path == "planner":  # options that depend on one another, as they will be
@@ -255,20 +260,22 @@ class _Walk:
             self.model(made, path)
 
 
-def option_check(info: FieldInfo) -> Check | None:
+def option_check(kind: type[BaseModel], info: FieldInfo) -> Check | None:
     """Return how an option of a plugin is looked at, as its type declares; `None` if it does not."""
     found = next((mark for mark in info.metadata if isinstance(mark, Access)), None)
-    checks = {found.check} if found is not None else {_leaf_check(leaf) for leaf in leaves(info.annotation)} - {"free"}
+    # Policies and tasks plan nothing, so no number of theirs costs anything.
+    plain = (*_PLAIN, int) if issubclass(kind, Policy | Task) else _PLAIN
+    checks = {found.check} if found else {_leaf_check(leaf, plain) for leaf in leaves(info.annotation)} - {"free"}
     # Of two that differ (a file or a model) one would go unseen.
     return cast("Check | None", checks.pop() if len(checks) == 1 else None if checks else "free")
 
 
-def _leaf_check(leaf: object) -> str | None:
+def _leaf_check(leaf: object, plain: Collection[object]) -> str | None:
     if isinstance(leaf, Access):
         return leaf.check
     if isinstance(leaf, type) and issubclass(leaf, BaseModel) and leaf is not Plugin:
         return "inside"
-    return "free" if leaf in _PLAIN else None
+    return "free" if leaf in plain else None
 
 
 def _total(value: Any) -> int:
