@@ -143,7 +143,8 @@ def build(service: Service) -> Starlette:
     ):
         routes.append(Route(path, _Endpoint(service, handler, "runs", browser=True), methods=[method]))
     routes.append(Route("/", _Endpoint(service, runs.index, "page", keys=False), methods=["GET"]))
-    routes.append(Route("/login", _Endpoint(service, runs.login, "login", keys=False), methods=["POST"]))
+    for path, handler in (("/login", runs.login), ("/logout", runs.logout)):
+        routes.append(Route(path, _Endpoint(service, handler, "login", keys=False), methods=["POST"]))
     app = Starlette(routes=routes, lifespan=lifespan)
     app.add_exception_handler(404, _no_route)
     app.add_exception_handler(405, _no_method)
@@ -206,13 +207,14 @@ class DoorHandler:
         asked = await apart(body.long, self._door.requests, body, service.strategy(body.model, user))
         # Without a seed of the client's the choices differ too: else all would be the same.
         first, many = body.seed if body.seed is not None else 1, len(asked) > 1
-        share = f"choices-{secrets.token_hex(8)}"  # all of a request have slots and turns as one run has
+        # All of a request have slots and turns as one run has; those of a tenant have them in the tenant's share.
+        share = f"choices-{secrets.token_hex(8)}" if many else ""
         try:
             for place, request in enumerate(asked):
                 await service.counted(user)
-                own = request.model_copy(update={"seed": first + place, "share": share}) if many else request
+                own = request.model_copy(update={"seed": first + place}) if many else request
                 began = thread_time()
-                lives.append(await service.submit(own, body, user, watch=bool(body.stream)))
+                lives.append(await service.submit(own, body, user, watch=bool(body.stream), share=share))
                 if many:  # others have the loop for as long as this took
                     await asyncio.sleep(thread_time() - began)
         except BaseException:

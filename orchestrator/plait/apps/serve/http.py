@@ -24,7 +24,7 @@ from .bodies import LARGE, Body
 from .errors import ApiError, invalid, of_error
 from .settings import LOOPBACK, Settings
 
-__all__ = ["EventStream", "HostGuard", "apart", "gone", "read", "same_page", "sse", "unless_gone"]
+__all__ = ["EventStream", "HostGuard", "apart", "gone", "json_only", "read", "same_page", "sse", "unless_gone"]
 
 B = TypeVar("B", bound=BaseModel)
 T = TypeVar("T")
@@ -59,9 +59,8 @@ class HostGuard:
                 code="host_not_allowed",
             )  # fmt: skip
         same_page(request)
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if request.method == "POST" and request.url.path != "/login" and kind not in ("", "application/json"):
-            raise ApiError(415, "send JSON, with `Content-Type: application/json`", code="not_json")
+        if request.method == "POST" and request.headers.get("content-type"):
+            json_only(request)
 
 
 def same_page(request: Request) -> None:
@@ -73,6 +72,13 @@ def same_page(request: Request) -> None:
         raise ApiError(403, f"pages of {origin[:200]!r} may not ask this server", code="origin_not_allowed")
 
 
+def json_only(request: Request) -> None:
+    """Raise `ApiError` for a body that is not declared as JSON, which a foreign page cannot do without asking first."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(415, "send JSON, with `Content-Type: application/json`", code="not_json")
+
+
 def _name(address: str) -> str:
     """Return the host of an address without its port; empty for what is none."""
     try:
@@ -81,10 +87,10 @@ def _name(address: str) -> str:
         return ""
 
 
-async def read(request: Request, model: type[B], settings: Settings) -> B:
-    """Return the body of a request. Raises `ApiError` for one that is too long, too slow, has too many values, or is no
-    such thing."""
-    pieces = await _pieces(request, settings)
+async def read(request: Request, model: type[B], settings: Settings, max_bytes: int | None = None) -> B:
+    """Return the body of a request, of `max_bytes` at most (by default those of the settings). Raises `ApiError` for
+    one that is too long, too slow, has too many values, or does not fit the model."""
+    pieces = await _pieces(request, settings, settings.body_bytes if max_bytes is None else max_bytes)
     size = sum(map(len, pieces))
     body = await apart(size >= LARGE, parse, pieces, model, settings.body_values)
     if isinstance(body, Body):
@@ -134,11 +140,10 @@ def _too_long(most: int) -> ApiError:
     return ApiError(413, message, code="body_too_long", headers={"connection": "close"})
 
 
-async def _pieces(request: Request, settings: Settings) -> list[bytes]:
-    most = settings.body_bytes
+async def _pieces(request: Request, settings: Settings, most: int) -> list[bytes]:
     length = request.headers.get("content-length", "0")
     if not length.isdigit() or int(length) > most:
-        await _discard(request, settings)
+        await _discard(request, most)
         raise _too_long(most)
     pieces: list[bytes] = []
     size = 0
@@ -148,7 +153,7 @@ async def _pieces(request: Request, settings: Settings) -> list[bytes]:
                 pieces.append(piece)
                 size += len(piece)
                 if size > most:
-                    await _discard(request, settings)
+                    await _discard(request, most)
                     raise _too_long(most)
     except TimeoutError:
         raise ApiError(408, f"the body did not arrive within {settings.body_seconds:g} s", code="body_too_slow",
@@ -156,9 +161,9 @@ async def _pieces(request: Request, settings: Settings) -> list[bytes]:
     return pieces
 
 
-async def _discard(request: Request, settings: Settings) -> None:
+async def _discard(request: Request, most: int) -> None:
     """Read on for a while without keeping anything: a client that is cut off while it sends does not see the answer."""
-    left = _DISCARDED * settings.body_bytes
+    left = _DISCARDED * most
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_LINGER):
             async for piece in request.stream():

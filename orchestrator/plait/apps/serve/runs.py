@@ -25,7 +25,7 @@ from ..trace.projection import UNFINISHED
 from ..trace.read import read_trace
 from ..viewer.page import data_of, live_page, page_headers, runs_page
 from .errors import ApiError, not_found, of_error
-from .http import EventStream, read, sse
+from .http import EventStream, json_only, read, same_page, sse
 from .listing import JournalRuns, ListQuery, Row, index_row, listed
 from .service import Service
 from .tenants import User
@@ -33,7 +33,8 @@ from .tenants import User
 __all__ = ["COOKIE", "RunsApi"]
 
 COOKIE = "plait-session"
-
+LOGIN_BYTES = 4096
+"""Longest body of `/login`, which is read before any key is known: many half bodies of usual length fill the memory."""
 
 _STEERING = {name: verb for name, verb in VERBS.items() if verb.of_run and verb.right == "steer"}
 """Verbs that a user of the server may use. Limits are the operator's: they bound what a tenant may use."""
@@ -93,11 +94,22 @@ class RunsApi:
 
     async def login(self, request: Request, user: User) -> Response:
         """Answer `POST /login`: a cookie for the browser, in the place of the key."""
-        body = await read(request, Login, self._service.settings)
+        # Else a foreign page could log the browser in as another tenant, which then reads what the visitor asks.
+        same_page(request)
+        json_only(request)
+        body = await read(request, Login, self._service.settings, LOGIN_BYTES)
         answer = JSONResponse({"ok": True})
         token = self._service.tenants.login(body.key)
         secure = request.url.scheme == "https"
         answer.set_cookie(COOKIE, token, httponly=True, samesite="strict", secure=secure)
+        return answer
+
+    async def logout(self, request: Request, user: User) -> Response:
+        """Answer `POST /logout`: forget the browser's cookie."""
+        same_page(request)
+        self._service.tenants.logout(request.cookies.get(COOKIE, ""))
+        answer = JSONResponse({"ok": True})
+        answer.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=request.url.scheme == "https")
         return answer
 
     async def list(self, request: Request, user: User) -> Response:
@@ -129,6 +141,7 @@ class RunsApi:
                 "total": total,
                 "counts": {"now": len(now), "past": len(past)},
                 "more": more,
+                "session": user is not self._service.tenants.everybody and COOKIE in request.cookies,
                 "questions": [question for row in now for question in row["questions"]],
                 "workers": control.process()["workers"],
             }

@@ -18,6 +18,7 @@ from ...runtime.client.config import Config
 from ...runtime.driver.collector import settle
 from ..models.standing import joined
 from .app import build
+from .connections import LISTEN_BACKLOG, Connections, raise_descriptor_limit
 from .service import Service
 from .settings import Settings, workers_of
 
@@ -39,6 +40,7 @@ async def run(config: Config, settings: Settings) -> None:
     if workers is None:
         config, _ = joined(config)
     service = Service(AsyncOrchestrator(config=config, workers=workers, control=True), settings, workers)
+    raise_descriptor_limit()
     server = Server(service, whole_process=True)
     sys.setswitchinterval(_SWITCH)
     loop = asyncio.get_running_loop()
@@ -73,7 +75,8 @@ class Server:
                 ssl_certfile=settings.tls_cert,
                 ssl_keyfile=settings.tls_key,
                 h11_max_incomplete_event_size=HEAD_BYTES,
-            )
+            ),
+            settings,
         )
         self.socket = _listening(settings)
 
@@ -142,7 +145,31 @@ class Server:
 
 
 class _Quiet(uvicorn.Server):
-    """Leaves signals to the caller."""
+    """Leaves signals to the caller, and accepts connections within the limits of the settings."""
+
+    def __init__(self, config: uvicorn.Config, settings: Settings) -> None:
+        super().__init__(config)
+        self._settings = settings
+        self._accepted: Connections | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application, and accept connections of the one socket."""
+        await super().startup(sockets=[])
+        assert sockets is not None
+        config, state = self.config, self.lifespan.state
+        protocol: Any = config.http_protocol_class
+
+        def make() -> Any:
+            return protocol(config=config, server_state=self.server_state, app_state=state)
+
+        self._accepted = Connections(sockets[0], make, self._settings, config.ssl)
+        self._accepted.start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, then let requests end."""
+        if self._accepted is not None:
+            self._accepted.stop()
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -154,10 +181,12 @@ def _listening(settings: Settings) -> socket.socket:
     made = None
     try:
         info = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        made = socket.socket(info[0], info[1])
+        # Its protocol too: asyncio sets TCP_NODELAY only on connections that name it, and without that the body of an
+        # answer waits 40 ms for the client's acknowledgement of the head.
+        made = socket.socket(*info[:3])
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(info[4])
-        made.listen(2048)
+        made.listen(LISTEN_BACKLOG)
         made.setblocking(False)
     except OSError as error:
         if made is not None:

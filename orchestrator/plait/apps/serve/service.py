@@ -197,8 +197,10 @@ class Service:
         most = self.settings.value_bytes_per_run
         return user.own(request.model_copy(update={"planner": planner, "budget": budget, "value_bytes": most}))
 
-    async def submit(self, request: Request, body: Body, user: User, *, watch: bool) -> ServedRun:
-        """Start a run. Raises `ApiError`, and what the orchestrator raises for a request that makes no sense."""
+    async def submit(self, request: Request, body: Body, user: User, *, watch: bool, share: str = "") -> ServedRun:
+        """Start a run; `share`: its share of slots where it is nobody's. A tenant's runs are in the tenant's share
+        always: in one of their own each request would weigh as much as the tenant. Raises `ApiError`, and what the
+        orchestrator raises for a request that makes no sense."""
         if self.closing:
             raise ApiError(503, "the server is being stopped: send the request again, to another", retry=True)
         if len(self.live) >= self.settings.runs:
@@ -206,6 +208,8 @@ class Service:
         takes = (getattr(worker, "extra_body", None) for worker in self.workers if "think" in offer(worker).serves)
         request, unheard = held(request, body.passed, user.rights(request.model), takes)
         request = await apart(body.long, self.allowed, request, body.plait.plan, user)
+        if share and not request.share:  # after the check, which refuses a share that comes from outside
+            request = request.model_copy(update={"share": share})
         with user.admitted():
             # Clients send a temperature with everything: they are told that it is ignored.
             live = Live(lenient=True, outside=True)

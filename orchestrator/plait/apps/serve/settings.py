@@ -149,6 +149,13 @@ class Settings(Frozen):
     """Most branches, rounds and the like that a request may ask a planner for."""
     runs: int = Field(default=4096, ge=1)
     """Runs at the same time; further requests are turned away (429)."""
+    connections: int = Field(default=16_384, ge=1)
+    """Connections at the same time; further ones wait until one ends. Never more than three quarters of the open files
+    that the process may have: `plait serve` raises its limit as far as it may."""
+    connections_per_address: int | None = Field(default=None, ge=1)
+    """Connections of one address (of IPv6, one /64); further ones are closed. By default half of all, so that one
+    machine cannot take every place and yet a proxy, which is one address for all its clients, has thousands. Where all
+    clients come through proxies, set it to as many as `connections`."""
     body_bytes: int = Field(default=8 << 20, ge=1024)
     """Longest body of a request."""
     body_values: int = Field(default=50_000, ge=100)

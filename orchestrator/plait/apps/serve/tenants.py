@@ -29,8 +29,9 @@ from .settings import Settings, Tenant
 __all__ = ["Reservation", "ServedRun", "Tenants", "User", "hashed", "new_key", "used_by"]
 
 _DAY = 86_400.0
-_SESSIONS = 1000
-"""Browsers that are logged in at once."""
+MAX_SESSIONS_PER_TENANT = 1000
+"""Browsers of one tenant that are logged in at the same time; the oldest are logged out first."""
+SESSION_LIFETIME_S = 7 * _DAY
 _LATER = "raise the limit in [serve], or wait"
 
 
@@ -291,7 +292,9 @@ class Tenants:
         self.everybody: User | None = User(Tenant(name="anybody", admin=True), settings, clock) if open_to_all else None
         self.users: dict[str, User] = {tenant.name: User(tenant, settings, clock) for tenant in settings.tenants}
         self._by_key = {key: self.users[tenant.name] for tenant in settings.tenants for key in tenant.keys}
-        self._sessions: dict[str, User] = {}
+        self._clock = clock
+        self._sessions: dict[str, dict[str, float]] = {name: {} for name in self.users}
+        """By tenant, hash of the token: when the session ends."""
         if len(self.users) < len(settings.tenants) or len(self._by_key) < sum(len(t.keys) for t in settings.tenants):
             raise invalid("two tenants have the same name, or the same key")
 
@@ -299,14 +302,25 @@ class Tenants:
         """Return a token for a browser in the place of a key. Raises `ApiError` for one that is not known."""
         user = self.find(f"Bearer {key}")
         token = secrets.token_urlsafe(32)
-        self._sessions[hashed(token)] = user
-        while len(self._sessions) > _SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
+        if user is not self.everybody:
+            sessions = self._sessions[user.name]
+            sessions[hashed(token)] = self._clock() + SESSION_LIFETIME_S
+            while len(sessions) > MAX_SESSIONS_PER_TENANT:
+                del sessions[next(iter(sessions))]
         return token
 
+    def logout(self, token: str) -> None:
+        """End the session of a browser, if it has one."""
+        for sessions in self._sessions.values():
+            sessions.pop(hashed(token), None)
+
     def of_session(self, token: str) -> User | None:
-        """Return whose browser it is."""
-        return self._sessions.get(hashed(token)) if token else None
+        """Return whose browser it is; `None` where its session has ended."""
+        digest, now = hashed(token), self._clock()
+        for name, sessions in self._sessions.items() if token else ():
+            if (end := sessions.get(digest)) is not None:
+                return self.users[name] if now < end else None
+        return None
 
     def find(self, authorization: str) -> User:
         """Return whose key it is, of a header `authorization`. Raises `ApiError`."""

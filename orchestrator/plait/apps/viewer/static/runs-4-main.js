@@ -66,6 +66,7 @@ async function look() {
     seen = data;
     if (state.after >= seen.total && state.after) { state.after = PAGE * Math.floor(Math.max(0, seen.total - 1) / PAGE); return look(); }
     byId("first").hidden = false;
+    byId("logout").hidden = !data.session;
     if (menu === null) await fillMenu();
     draw();
   } else if (!strange) setText(byId("notice"), await wrong(answer));
@@ -85,5 +86,9 @@ byId("login").addEventListener("submit", async (e) => {
   setText(byId("refused"), answer !== null && answer.ok ? "" : "this key is not known here");
   menu = null; // what may be asked for is another's
   await look();
+});
+byId("logout").addEventListener("click", async () => {
+  await ask("/logout", {});
+  location.reload();
 });
 looking();
