@@ -1,6 +1,6 @@
 """What an option of a plugin may cost or touch, declared beside its type.
 
-    chunks: Annotated[int, Branches()] = 4
+    chunks: Annotated[int, BranchCount()] = 4
     separator: Annotated[str, Free()] = ", "
 
 A server reads it (`plait.apps.common.outside`) before it makes a plugin for a request from outside. The words of
@@ -15,14 +15,14 @@ from typing import ClassVar
 
 __all__ = [
     "Access",
-    "Branches",
-    "Code",
+    "BranchCount",
+    "CodeAddress",
     "Free",
     "ModelName",
     "PlanSpec",
     "PluginOf",
     "ServerFile",
-    "Tokens",
+    "TokenCount",
     "ToolName",
 ]
 
@@ -34,13 +34,13 @@ class Access:
     check: ClassVar[str]
 
 
-class Branches(Access):
+class BranchCount(Access):
     """A count of branches, rounds, calls or steps, of a list the sum: the server's `width` is the most."""
 
     check = "branches"
 
 
-class Tokens(Access):
+class TokenCount(Access):
     """A count of tokens or characters: the budget of the run limits it."""
 
     check = "free"
@@ -53,10 +53,10 @@ class Free(Access):
     check = "free"
 
 
-class Code(Access):
-    """The address of a Python function, `module:name`: only one that the operator allowed."""
+class CodeAddress(Access):
+    """The address of a Python function: `plait.core.addresses` imports only what the operator allowed."""
 
-    check = "code"
+    check = "free"
 
 
 class ServerFile(Access):

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, NamedTuple, Protocol, cast, runtime_chec
 
 from pydantic import Field, JsonValue, SkipValidation
 
-from .access import Branches, Tokens
+from .access import BranchCount, TokenCount
 from .errors import PlannerError, PluginError
 from .events import CacheNews, Event, Job
 from .fidelity import PluginModel
@@ -279,10 +279,10 @@ class Allocator(Merge):
     """A merge of a few probes whose value is an `Allocation`, as JSON: the reader of a join that expands makes the
     branches of it. Pure, like any merge."""
 
-    most: Annotated[int, Branches()] = Field(
+    most: Annotated[int, BranchCount()] = Field(
         default=32, ge=1, le=MOST_STEPS, description="Most branches in all, the probes included."
     )
-    most_tokens: Annotated[int | None, Tokens()] = Field(
+    most_tokens: Annotated[int | None, TokenCount()] = Field(
         default=None,
         ge=0,
         description="Most tokens of all branches together: those of the probes count; a branch is reckoned to cost "

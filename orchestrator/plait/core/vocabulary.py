@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from .access import Branches, Free, ModelName, PluginOf, ServerFile, Tokens
+from .access import BranchCount, Free, ModelName, PluginOf, ServerFile, TokenCount
 from .ops import Plugin
 
 __all__ = [
@@ -63,38 +63,40 @@ OnePlugin = Annotated[Plugin, BeforeValidator(_as_plugin)]
 
 N = Annotated[
     int,
-    Branches(),
+    BranchCount(),
     Field(gt=0, description="Branches at once: samples, paths, threads, agents. `n=` of a run sets it."),
 ]
-Most = Annotated[int, Branches(), Field(gt=0, description="Most branches in all; those beyond are not run.")]
+Most = Annotated[int, BranchCount(), Field(gt=0, description="Most branches in all; those beyond are not run.")]
 Least = Annotated[
-    int, Branches(), Field(gt=0, description="Fewest branches that are worth it: with fewer it is one call.")
+    int, BranchCount(), Field(gt=0, description="Fewest branches that are worth it: with fewer it is one call.")
 ]
 Rounds = Annotated[
-    int, Branches(), Field(gt=0, description="Most rounds, of which each reads what the one before it came to.")
+    int, BranchCount(), Field(gt=0, description="Most rounds, of which each reads what the one before it came to.")
 ]
 Depth = Annotated[
     int,
-    Branches(),
+    BranchCount(),
     Field(gt=-1, description="Most steps below one another: of a path, or ahead of the last that stands."),
 ]
 Width = Annotated[
-    int, Branches(), Field(gt=0, description="Branches of one line of reasoning: as many are asked of the model.")
+    int, BranchCount(), Field(gt=0, description="Branches of one line of reasoning: as many are asked of the model.")
 ]
 Shown = Annotated[
     int | None,
-    Branches(),
+    BranchCount(),
     Field(gt=-1, description="How many of what there is a model is shown, the nearest or best. By default all."),
 ]
-Repairs = Annotated[int, Branches(), Field(gt=-1, description="How often a model is asked to mend what cannot be run.")]
+Repairs = Annotated[
+    int, BranchCount(), Field(gt=-1, description="How often a model is asked to mend what cannot be run.")
+]
 ObservationChars = Annotated[
     int | None,
-    Tokens(),
+    TokenCount(),
     Field(gt=0, description="Most characters of one result that a model is shown; of a longer one head and tail."),
 ]
 Quorum = Annotated[
     int | None,
-    Branches(),
+    BranchCount(),
     Field(gt=-1, description="Branches that are enough; the others are then stopped. By default all."),
 ]
 MergeOption = Annotated[
@@ -140,7 +142,7 @@ Deadline = Annotated[
 ]
 Reads = Annotated[
     int | None,
-    Tokens(),
+    TokenCount(),
     Field(
         gt=0,
         description="Most tokens of the branches' texts that one call reads, shared evenly; longer texts are cut.",
@@ -153,7 +155,7 @@ Records = Annotated[
 ]
 Warmup = Annotated[
     int,
-    Branches(),
+    BranchCount(),
     Field(gt=0, description="Branches that run to their ends first; what they show decides about the others."),
 ]
 Confidence = Annotated[float, Field(ge=0.0, le=1.0, description="Probability at which something counts as sure.")]

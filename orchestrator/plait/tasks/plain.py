@@ -11,7 +11,7 @@ from typing import Annotated, Literal, cast
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
-from ..core.access import Code, Free
+from ..core.access import CodeAddress, Free
 from ..core.addresses import resolve
 from ..core.errors import PluginError, TaskError
 from ..core.form import json_in
@@ -79,7 +79,7 @@ class Plain(Task):
         description="For `regex`: its group `answer`, else its first group, else the whole match. In the syntax of "
         "RE2, which has no lookaround and no back-references.",
     )
-    function: Annotated[str | None, Code()] = Field(
+    function: Annotated[str | None, CodeAddress()] = Field(
         default=None,
         pattern=r"^[\w.]+:\w+$",
         description="A function, `pkg.mod:fn`, for `where=function`: of a text, returning any JSON value or `None` "

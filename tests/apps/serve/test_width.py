@@ -15,7 +15,7 @@ from plait.apps.serve.app import build
 from plait.apps.serve.errors import of_error
 from plait.apps.serve.service import Service
 from plait.apps.serve.settings import Settings
-from plait.core.access import Branches, PluginOf
+from plait.core.access import BranchCount, PluginOf
 from plait.core.errors import NotAllowed, PlaitError
 from plait.core.interfaces import Merge, Planner, Policy
 from plait.core.ops import Join, Plugin, Text, Think
@@ -149,7 +149,7 @@ def test_a_number_beside_the_planner_is_held_to_the_width() -> None:
 def test_an_option_that_declares_nothing_is_refused_with_what_to_declare(option: str) -> None:
     for whole in nested(Plugin.of(f"undeclared:{option}").model_dump()):
         with pytest.raises(
-            NotAllowed, match=rf"\.{option.partition('=')[0]} .*Annotated.*Branches.*plait\.core\.access"
+            NotAllowed, match=rf"\.{option.partition('=')[0]} .*Annotated.*BranchCount.*plait\.core\.access"
         ):
             check(whole)
 
@@ -160,7 +160,7 @@ def test_policies_plan_nothing_so_their_numbers_cost_nothing() -> None:
 
     assert outside.option_check(Patient, Patient.model_fields["patience"]) == "free"
     assert counts(Patient) == []
-    assert any(isinstance(mark, Branches) for mark in Undeclared.model_fields["n"].metadata)
+    assert any(isinstance(mark, BranchCount) for mark in Undeclared.model_fields["n"].metadata)
 
 
 async def test_the_server_answers_400() -> None:

@@ -18,7 +18,6 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from ...core.access import Access
-from ...core.addresses import check as check_address, found_in
 from ...core.agent import Agent
 from ...core.chat import FunctionCall, ImagePart, ImageUrl, Message, TextPart, ToolCall, ValuePart
 from ...core.errors import NotAllowed, UsageError
@@ -38,7 +37,7 @@ __all__ = ["ROWS", "Check", "check", "leaves", "option_check"]
 
 Check = Literal[
     "free", "inside", "branches", "task", "policy", "merge", "planner", "search", "scorer", "plan", "model", "tool",
-    "url", "extra-body", "template-values", "server", "machine", "file", "code"
+    "url", "extra-body", "template-values", "server", "machine", "file"
 ]  # fmt: skip
 """How a field is looked at:
 
@@ -49,7 +48,6 @@ Check = Literal[
 - `model`, `tool`, `url`, `extra-body`, `template-values`: what `Rights` have a word about
 - `server`: the server's to say; from a tenant it is refused
 - `machine`, `file`: refused from outside: the machine sets it, or it names a file of the server
-- `code`: names a Python function, which the operator has to allow
 """
 
 _GENERATION: dict[Check, str] = {
@@ -170,7 +168,7 @@ class _Walk:
         if how is None:
             raise NotAllowed(
                 f"{path} is nothing that a request may say: it does not declare what it may cost or touch; its author "
-                "adds that to its type (`Annotated[…, Branches()]`, `Free()`: plait.core.access)",
+                "adds that to its type (`Annotated[…, BranchCount()]`, `Free()`: plait.core.access)",
                 path,
             )
         if value is None:
@@ -202,9 +200,6 @@ class _Walk:
                 raise NotAllowed(f"{path} is set by the server: leave it out", path)
             case "machine" if value:
                 raise NotAllowed(f"{path} is set by the machine alone: leave it out", path)
-            case "code":
-                for address in found_in(value):
-                    check_address(address, path)
             case "file":
                 raise NotAllowed(f"{path} names a file of the server, which a request may not", path)
             case _:
@@ -246,9 +241,8 @@ class _Walk:
             cls = self._plugins.class_of("task", spec.name)
             for name, value in options.items():
                 info = cls.model_fields.get(name)
-                if (
-                    info is not None and (how := option_check(cls, info)) != "free"
-                ):  # else it is refused where it is made
+                # A name that the task lacks is refused where it is made.
+                if info is not None and (how := option_check(cls, info)) != "free":
                     self._look(how, value, f"{path}.{name}")
             return
         if self._request is not None and path == "planner":  # options that depend on one another, as they will be
@@ -262,10 +256,10 @@ class _Walk:
 
 def option_check(kind: type[BaseModel], info: FieldInfo) -> Check | None:
     """Return how an option of a plugin is looked at, as its type declares; `None` if it does not."""
-    found = next((mark for mark in info.metadata if isinstance(mark, Access)), None)
+    declared = next((mark for mark in info.metadata if isinstance(mark, Access)), None)
     # Policies and tasks plan nothing, so no number of theirs costs anything.
     plain = (*_PLAIN, int) if issubclass(kind, Policy | Task) else _PLAIN
-    checks = {found.check} if found else {_leaf_check(leaf, plain) for leaf in leaves(info.annotation)} - {"free"}
+    checks = {declared.check} if declared else {_leaf_check(leaf, plain) for leaf in leaves(info.annotation)} - {"free"}
     # Of two that differ (a file or a model) one would go unseen.
     return cast("Check | None", checks.pop() if len(checks) == 1 else None if checks else "free")
 

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
-from plait.core.access import Branches, Free, ToolName
+from plait.core.access import BranchCount, Free, ToolName
 from plait.core.interfaces import Verdict
 from plait.core.ops import Call, Join, Plugin
 from plait.core.plan import Plan, Step
@@ -62,7 +62,7 @@ class Equivalent(Grouping):
         min_length=1,
         description="Name of the tool: `math_equal` (of `ask=tool`) or `embed` (of `ask=embedding`) if left out.",
     )
-    shown: Annotated[int, Branches()] = Field(
+    shown: Annotated[int, BranchCount()] = Field(
         default=16,
         ge=2,
         description="How many of what there is a model is shown, the nearest or best: answers, those with most "

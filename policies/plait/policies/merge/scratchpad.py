@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.access import Free, Tokens
+from plait.core.access import Free, TokenCount
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.values import Frozen
@@ -42,7 +42,7 @@ class Scratchpad(Merge):
     earlier: Annotated[str | None, Free()] = Field(
         default=None, description="Branch whose text comes first, as it is: an earlier scratchpad."
     )
-    observation_chars: Annotated[int | None, Tokens()] = Field(
+    observation_chars: Annotated[int | None, TokenCount()] = Field(
         default=None,
         ge=1,
         description="Most characters of one result that a model is shown: an observation; the rest is left out.",

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue, field_validator
 
-from plait.core.access import Free, Tokens
+from plait.core.access import Free, TokenCount
 from plait.core.interfaces import Merge, Verdict
 from plait.core.ops import Text
 from plait.core.regex import expression
@@ -88,7 +88,7 @@ class Splice(Merge):
         '[…], "text": …}`), which the parent then reads exactly as they were generated. Not with `words` or '
         "`{answer}`.",
     )
-    most_tokens: Annotated[int | None, Tokens()] = Field(
+    most_tokens: Annotated[int | None, TokenCount()] = Field(
         default=None,
         description="Most tokens of all branches together: with `carry` the longest ones lose their ends. Without "
         "token ids a word counts as a token.",

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, cast
 
 from pydantic import Field, field_validator
 
-from plait.core.access import Code
+from plait.core.access import CodeAddress
 from plait.core.addresses import resolve
 from plait.core.errors import PluginError
 from plait.core.events import Event, Progressed, Succeeded
@@ -57,7 +57,7 @@ class Redundant(Policy):
         le=1.0,
         description="The score from which on something counts: the similarity at which a branch is given up.",
     )
-    by: Annotated[str, Code()] = Field(
+    by: Annotated[str, CodeAddress()] = Field(
         default="steps",
         pattern=r"^(steps|ngrams|[\w.]+:\w+)$",
         description="What decides. `steps`: the Jaccard similarity of the sets of steps. `ngrams`: the cosine of "

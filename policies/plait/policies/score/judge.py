@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from plait.core.access import Branches
+from plait.core.access import BranchCount
 from plait.core.fidelity import Fidelity
 from plait.core.flow import Context, Line
 from plait.core.ops import StructuredOutput
@@ -38,7 +38,7 @@ class Judge(WithPrompts, Scorer):
 
     fidelity = Fidelity("variant", "one comparison with siblings, in both orders", paper="2307.16789")
 
-    against: Annotated[int, Branches()] = Field(
+    against: Annotated[int, BranchCount()] = Field(
         default=2, ge=1, description="Most siblings to compare with, the latest ones."
     )
     judge: Annotated[Prompt, Uses("question", "a", "b")] = Field(

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from plait.core.access import Branches
+from plait.core.access import BranchCount
 from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
@@ -35,9 +35,9 @@ class Dfs(Search):
 
     answers: ClassVar[int] = 1
 
-    branch: Annotated[int, Branches()] = Field(default=2, ge=1, le=1_000, description="Children of a node.")
-    parallel: Annotated[int, Branches()] = Field(default=2, ge=1, le=1_000, description="Nodes in flight.")
-    back: Annotated[int, Branches()] = Field(
+    branch: Annotated[int, BranchCount()] = Field(default=2, ge=1, le=1_000, description="Children of a node.")
+    parallel: Annotated[int, BranchCount()] = Field(default=2, ge=1, le=1_000, description="Nodes in flight.")
+    back: Annotated[int, BranchCount()] = Field(
         default=2,
         ge=1,
         le=1_000,

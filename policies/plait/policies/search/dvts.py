@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.access import Branches
+from plait.core.access import BranchCount
 from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
@@ -23,8 +23,8 @@ class Dvts(Search):
         "variant", "no lookahead, a subtree goes on beside its answers, its rounds are theirs", oracles=("sal-dvts",)
     )
 
-    subtrees: Annotated[int, Branches()] = Field(default=4, ge=1, le=1_000, description="Independent searches.")
-    branch: Annotated[int, Branches()] = Field(
+    subtrees: Annotated[int, BranchCount()] = Field(default=4, ge=1, le=1_000, description="Independent searches.")
+    branch: Annotated[int, BranchCount()] = Field(
         default=4, ge=1, le=1_000, description="Children of a node; the best of them is kept."
     )
 

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from plait.core.access import Branches, Free
+from plait.core.access import BranchCount, Free
 from plait.core.flow import Flow
 from plait.core.ops import Plugin
 from plait.core.prompt import Prompt, Uses
@@ -40,7 +40,7 @@ class TreeOptions(Flow):
     n: N = 16
     most: Most = 256
     depth: Depth = Field(default=16, ge=1)
-    width: Annotated[int | None, Branches()] = Field(
+    width: Annotated[int | None, BranchCount()] = Field(
         default=None,
         ge=1,
         le=1_000,
@@ -56,7 +56,7 @@ class TreeOptions(Flow):
         description="A step that has this text in it (case apart) is a dead end: the model's word for it, where it "
         "was told one.",
     )
-    quorum: Annotated[int | None, Branches()] = Field(
+    quorum: Annotated[int | None, BranchCount()] = Field(
         default=None,
         ge=0,
         description="Branches that are enough; the others are then stopped: answers that score at least "

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue, model_validator
 
-from plait.core.access import Branches, Free
+from plait.core.access import BranchCount, Free
 from plait.core.budget import Budget
 from plait.core.errors import PluginError
 from plait.core.fidelity import Fidelity
@@ -81,7 +81,7 @@ class Threads(Planner):
     dialect: Annotated[str, Free()] | Dialect = Field(
         default="countdown", description="How the model writes what it wants done, by name, or as a table of your own."
     )
-    n: Annotated[int | None, Branches()] = Field(
+    n: Annotated[int | None, BranchCount()] = Field(
         default=None,
         ge=1,
         le=64,
@@ -93,12 +93,12 @@ class Threads(Planner):
         description="Most branches in all; those beyond are not run. Threads of threads are counted too: who spawns "
         "first has them. A resumed run counts anew.",
     )
-    rounds: Annotated[int | None, Branches()] = Field(
+    rounds: Annotated[int | None, BranchCount()] = Field(
         default=None,
         ge=1,
         description="Most rounds, of which each reads what the one before it came to. Default: the dialect's.",
     )
-    depth: Annotated[int | None, Branches()] = Field(
+    depth: Annotated[int | None, BranchCount()] = Field(
         default=None, ge=0, description="Most steps below one another: threads within threads. Default: the dialect's."
     )
     budget: Annotated[Budget | None, Free()] = Field(

@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from plait.core.access import Branches, Free, Tokens
+from plait.core.access import BranchCount, Free, TokenCount
 from plait.core.errors import PluginError
 from plait.core.messages import did_you_mean
 from plait.core.regex import ExpressionMatch, expression
@@ -111,15 +111,15 @@ class Dialect(Frozen):
     """The form in which the parent reads its threads' results."""
     answer: bool = False
     """The answer is read from the parent's last words by the join's `goal` and claim, like a thread's."""
-    width: Annotated[int, Branches()] = Field(default=8, ge=1)
+    width: Annotated[int, BranchCount()] = Field(default=8, ge=1)
     """Most threads a round."""
-    rounds: Annotated[int, Branches()] = Field(default=32, ge=1)
+    rounds: Annotated[int, BranchCount()] = Field(default=32, ge=1)
     """Most rounds of threads one line of reasoning may spawn."""
-    nesting: Annotated[int, Branches()] = Field(default=0, ge=0)
+    nesting: Annotated[int, BranchCount()] = Field(default=0, ge=0)
     """How deep threads may spawn threads of their own."""
-    parent_tokens: Annotated[int, Tokens()] = Field(default=8192, ge=1)
+    parent_tokens: Annotated[int, TokenCount()] = Field(default=8192, ge=1)
     """Most tokens between two joins of the parent."""
-    child_tokens: Annotated[int, Tokens()] = Field(default=8192, ge=1)
+    child_tokens: Annotated[int, TokenCount()] = Field(default=8192, ge=1)
     """Most tokens of a thread."""
     temperature: float = Field(default=0.0, ge=0.0)
     """Of the parent."""
