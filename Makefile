@@ -87,7 +87,7 @@ imports: $(READY)
 
 architecture: $(READY)
 	@echo "── architecture tests"
-	@$(BIN)/python -m pytest tests/test_architecture.py
+	@$(BIN)/python -m pytest tests/test_architecture.py tests/test_language.py
 
 site: $(READY) ## Build the documentation as a site, into build/site
 	@echo "── site"

@@ -269,7 +269,7 @@ def test_every_field_has_a_row_or_declares_its_access():
 def test_the_table_of_the_docs_names_what_is_not_for_who_asks(root):
     """Fields that the server or the machine sets, and what a tenant's settings say of a request."""
     page = (root / "docs" / "howto" / "serve.md").read_text()
-    table = page[page.index("### What a request may ask") : page.index("Who asks for a call does not allow it")]
+    table = page[page.index("### What a request may ask") : page.index("A requester cannot approve its own calls")]
     theirs = {name for rows in outside.ROWS.values() for name, how in rows.items() if how in ("server", "machine")}
     own = {"name", "keys", "weight", "salted", "admin", "tokens_per_run"}  # of the tenant; how it is served
     assert not sorted(name for name in (theirs | Tenant.model_fields.keys()) - own if f"`{name}`" not in table)
