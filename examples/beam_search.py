@@ -60,3 +60,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "42 by 4 of 4 votes"
+# prints "18 steps; "

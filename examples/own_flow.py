@@ -45,3 +45,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "42\n"
+# prints "2.think-1        done"
+# prints "3.think-1        cancelled"

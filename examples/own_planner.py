@@ -78,3 +78,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "['They drink.', 'It carries.', 'They eat light.']"
+# prints "before the outline was: True"

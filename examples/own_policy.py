@@ -43,3 +43,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "it is 42"
+# prints "sample-2  done"
+# prints "sample-1  cancelled sample-2 will do"

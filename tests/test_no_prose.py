@@ -118,3 +118,35 @@ def test_the_page_of_errors_has_the_status_that_the_server_gives_and_every_cause
             assert of_error(error("x")).status == int(status[1]), error.code
     causes = page.partition("## Causes")[2]
     assert set(re.findall(r"`([a-z-]+)`", causes.partition("|---|---|")[2])) == set(typing.get_args(Cause))
+
+
+READS_DOCSTRINGS = {
+    "orchestrator/plait/apps/control/command.py": "sets the help of a command",
+    "orchestrator/plait/apps/lab/learn/effort.py": "sets the help of a command",
+    "orchestrator/plait/core/tools/docstring.py": "a tool's description is its function's docstring",
+    "orchestrator/plait/runtime/plugins/inline.py": "a class made of a function gets the function's docstring",
+    "orchestrator/plait/runtime/plugins/loader.py": "the listing shows a plugin's first sentence",
+}
+"""Files that read or set docstrings, each only for people to read (or for a model, of a tool)."""
+
+
+@over(sources(*SHIPPED))
+def test_docstrings_are_shown_and_decide_nothing(path: str) -> None:
+    nodes = list(ast.walk(tree(path)))
+    names = {getattr(node, "attr", getattr(node, "id", getattr(node, "value", None))) for node in nodes
+             if isinstance(node, ast.Attribute | ast.Name | ast.Constant)}  # fmt: skip
+    reads = bool(names & {"__doc__", "getdoc", "getsource"})
+    assert reads == (path in READS_DOCSTRINGS), f"{path}: declare it as a field, a type or a class variable"
+
+
+@over(sources("planners"))
+def test_a_planner_does_not_parse_names_and_labels_of_steps(path: str) -> None:
+    for node in ast.walk(tree(path)):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Attribute(value=ast.Name(id="step"), attr=read), attr=verb)):
+                parses = read in ("name", "label") and verb in (*LOOKS_IN, "split")
+            case ast.Call(func=ast.Attribute(attr=verb), args=[*_, ast.Attribute(attr="name" | "label")]):
+                parses = verb in ("match", "fullmatch", "search")
+            case _:
+                parses = False
+        assert not parses, f"{path}: {ast.unparse(node)}: go by `Step.role` or `Step.state`"
