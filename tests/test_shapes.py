@@ -94,7 +94,7 @@ LARGER: dict[str, int] = {
     "plait.apps.commands.run.show": 18,
     "plait.apps.commands.try_file.try_file": 19,
     "plait.apps.common.columns.guess_columns": 21,
-    "plait.apps.common.outside._Walk._look": 20,
+    "plait.apps.common.outside._Walk._look": 21,
     "plait.apps.lab.rollouts.command.rollouts": 16,
     "plait.apps.lab.rollouts.record.Record._consistent": 16,
     "plait.apps.lab.route.fit._report": 16,
