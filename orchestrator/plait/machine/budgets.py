@@ -16,9 +16,9 @@ after 20 tokens, 60 again.
 The size of a prompt is counted by a worker, or estimated. What is known stays known: that workers counted or reported
 it, by prompt, so 32 branches of one prompt are one question to a worker. An estimate is a token for every four bytes,
 or more where a worker of the run has reported that a prompt came to more. By how much it may be too low is reserved
-beside it, until the attempt has ended: half as much (`SAFE`) and room for the template of a chat, or with
-`Budget.strict` a token for every byte. What the worker reports takes the place of both; where nobody ever does, both
-stay charged.
+beside it, until the attempt has ended: half as much (`PROMPT_MARGIN_RATIO`) and room for the template of a chat, or
+with `Budget.strict` a token for every byte. What the worker reports takes the place of both; where nobody ever does,
+both stay charged.
 """
 
 from __future__ import annotations
@@ -156,47 +156,75 @@ def admit(account: Account | None, ask: Ask, now: float, *, decided: bool = Fals
     granted, short, thoughts = ask.tokens, "", ask.thoughts
     hold: Account | None = None
     for payer in account.chain():
-        limit = payer.budget
-        if payer.deadline is not None and now >= payer.deadline:
-            return Refusal(f"{payer.owner}: all {limit.seconds:g} seconds are used up; raise `seconds`")
-        if limit.attempts is not None and payer.attempts >= limit.attempts:
-            return Refusal(f"{payer.owner}: all {limit.attempts} attempts are used up; raise `attempts`")
-        if limit.cost is not None and payer.cost >= limit.cost:
-            return Refusal(f"{payer.owner}: {payer.cost:g} of a cost of {limit.cost:g} is spent; raise `cost`")
-        if limit.width is not None and payer.running >= limit.width:
+        if message := _exhausted(payer, now):
+            return Refusal(message)
+        if payer.budget.width is not None and payer.running >= payer.budget.width:
             hold = hold or payer
         if not ask.tokens:
             continue
-        if thoughts and limit.thinking_tokens is not None:
-            spare = limit.thinking_tokens - payer.thoughts - payer.held_back.thoughts
+        if thoughts and payer.budget.thinking_tokens is not None:
+            spare = payer.budget.thinking_tokens - payer.thoughts - payer.held_back.thoughts
             if spare < thoughts and payer.held_back.thoughts and not decided:
                 hold = hold or payer
             thoughts = min(thoughts, max(0, spare))
-        full = limit.strict or not ask.counted
-        for one in _limits(payer, ask.price):
-            left = one.most - one.used - (one.reserved if full else 0)
-            room = left if full else left - one.reserved
-            prompt = one.each_prompt * (ask.prompt + ask.margin)
-            wanted = prompt + one.each_token * (ask.tokens if full else ask.likely)
-            if room < wanted and _may_give_back(payer, one, full, ask.counted) and not (decided and not full):
-                hold = hold or payer
-            elif left - prompt < one.each_token or left < prompt:
-                return Refusal(_used_up(payer, one, ask, left))
-            elif one.each_token and (fits := int((left - prompt) / one.each_token)) < granted:
-                granted, short = (
-                    fits,
-                    f"{payer.owner}: `{one.name}` left {fits} tokens to generate; {_more(payer, one.name)}",
-                )
+        fit = _fit(payer, ask, granted, short, decided)
+        if isinstance(fit, Refusal):
+            return fit
+        granted, short = fit.granted, fit.short
+        if fit.waits:
+            hold = hold or payer
     if hold:
-        return Wait(hold)
+        return Wait(hold)  # only now: a limit further out may be used up for good, and then waiting is in vain
     if thoughts is None:
         return Grant(granted, short, ask)
     words = min(granted, ask.tokens - (ask.thoughts or 0))  # what is short is taken from the thoughts
     return Grant(words, short, ask, min(thoughts, granted - words))
 
 
-FAR = 16
-"""How many times over an attempt has to fit into a limit that is far off."""
+def _exhausted(payer: Account, now: float) -> str:
+    """Return a message if a limit of an account is used up whatever an attempt would generate, or an empty text."""
+    limit = payer.budget
+    if payer.deadline is not None and now >= payer.deadline:
+        return f"{payer.owner}: all {limit.seconds:g} seconds are used up; raise `seconds`"
+    if limit.attempts is not None and payer.attempts >= limit.attempts:
+        return f"{payer.owner}: all {limit.attempts} attempts are used up; raise `attempts`"
+    if limit.cost is not None and payer.cost >= limit.cost:
+        return f"{payer.owner}: {payer.cost:g} of a cost of {limit.cost:g} is spent; raise `cost`"
+    return ""
+
+
+class _Fit(NamedTuple):
+    """How an attempt fits into the limits of tokens and cost of one account."""
+
+    granted: int
+    short: str
+    """The limit by which that is less than it asks for."""
+    waits: bool
+    """Some of what live attempts hold may come back, so that it should wait."""
+
+
+def _fit(payer: Account, ask: Ask, granted: int, short: str, decided: bool) -> _Fit | Refusal:
+    """Fit an attempt that was granted so much so far into the limits of one more account."""
+    # What cannot be cut in time has to fit as a whole; the rest is cut where the limit is reached.
+    full = payer.budget.strict or not ask.counted
+    waits = False
+    for one in _limits(payer, ask.price):
+        left = one.most - one.used - (one.reserved if full else 0)
+        room = left if full else left - one.reserved
+        prompt = one.each_prompt * (ask.prompt + ask.margin)
+        wanted = prompt + one.each_token * (ask.tokens if full else ask.likely)
+        if room < wanted and _may_give_back(payer, one, full, ask.counted) and not (decided and not full):
+            waits = True
+        elif left - prompt < one.each_token or left < prompt:
+            return Refusal(_used_up(payer, one, ask, left))
+        elif one.each_token and (fits := int((left - prompt) / one.each_token)) < granted:
+            granted = fits
+            short = f"{payer.owner}: `{one.name}` left {fits} tokens to generate; {_more(payer, one.name)}"
+    return _Fit(granted, short, waits)
+
+
+FAR_OFF_ATTEMPTS = 16
+"""How many such attempts have to fit into what is left of a limit that is far off."""
 
 
 def far_off(account: Account, tokens: int, price: Price | None) -> bool:
@@ -208,7 +236,7 @@ def far_off(account: Account, tokens: int, price: Price | None) -> bool:
             return False
         for one in _limits(payer, price):
             needs, left = one.each_token * tokens, one.most - one.used
-            if FAR * needs > left or one.reserved + needs > left / 2:
+            if FAR_OFF_ATTEMPTS * needs > left or one.reserved + needs > left / 2:
                 return False
     return True
 
@@ -297,7 +325,7 @@ def take_in(account: Account, attempt: Attempt) -> None:
     account.running += 1
 
 
-def told(account: Account, attempt: Attempt, tokens: int, now: float) -> Account | None:
+def charge_report(account: Account, attempt: Attempt, tokens: int, now: float) -> Account | None:
     """Charge tokens that a counted attempt reports; return the account of which a limit is reached by that."""
     price, before = attempt.charge.price, attempt.charge.cost
     if price is not None:
@@ -471,13 +499,13 @@ def seconds_left(account: Account | None, now: float) -> float | None:
     return None if nearest is None else max(0.0, nearest - now)
 
 
-SAFE = 0.5
+PROMPT_MARGIN_RATIO = 0.5
 """By how much of an estimate of a prompt it may be too low, as it is reserved."""
-_SHORTEST = 40
+_MIN_SAMPLE_BYTES = 40
 """Bytes of a prompt that say something about others."""
-_MESSAGE = 16
+_TEMPLATE_TOKENS = 16
 """Tokens that a chat template may put around a message, and around all of them: half of them are usual."""
-_LEAST_RATE = 0.25
+_MIN_TOKENS_PER_BYTE = 0.25
 """Tokens for each byte of a prompt that are expected at least: a short one says little about a long one."""
 
 
@@ -509,7 +537,7 @@ def prompt_size(node: Node, worker: WorkerState, known: int, *, ask: bool) -> Pr
     if strict:
         margin = max(0, sum(_length(part, 1) for part in parts) + tools - tokens) + _around(op)
     else:
-        margin = math.ceil(SAFE * tokens) + _around(op) // 2
+        margin = math.ceil(PROMPT_MARGIN_RATIO * tokens) + _around(op) // 2
     return PromptSize(tokens + known, margin, True)
 
 
@@ -529,8 +557,8 @@ def prompt_reported(attempt: Attempt, usage: Usage) -> None:
     node.run.prompt_sizes.known[_key(op)] = usage.prompt - known
     parts = _parts(op)
     size = sum(_bytes(part.text) for part in parts if part.kind == "text") + _size_of_tools(op)
-    if size >= _SHORTEST and all(part.kind == "text" for part in parts):
-        node.run.prompt_sizes.tokens_per_byte = max(_LEAST_RATE, (usage.prompt - known - _around(op)) / size)
+    if size >= _MIN_SAMPLE_BYTES and all(part.kind == "text" for part in parts):
+        node.run.prompt_sizes.tokens_per_byte = max(_MIN_TOKENS_PER_BYTE, (usage.prompt - known - _around(op)) / size)
 
 
 def _key(op: Think) -> Hashable:
@@ -561,4 +589,4 @@ def _size_of_tools(op: Think) -> int:
 
 def _around(op: Think) -> int:
     """Return the most tokens that a template puts around a prompt."""
-    return _MESSAGE * (len(op.messages) + 2) if op.chat else 1
+    return _TEMPLATE_TOKENS * (len(op.messages) + 2) if op.chat else 1

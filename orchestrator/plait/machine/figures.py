@@ -352,7 +352,7 @@ class ServiceCounter:
         self.due += expected
         return expected
 
-    def heard(self, tokens: int, due: int) -> int:
+    def count_tokens(self, tokens: int, due: int) -> int:
         """Count tokens that an attempt generated; return what is then left of the units that it was expected to
         take."""
         units = GENERATED * tokens
@@ -361,11 +361,11 @@ class ServiceCounter:
         self.due -= used
         return due - used
 
-    def end(self, usage: Usage, told: int, due: int) -> None:
-        """Record an ended attempt. `told`: tokens already charged. `due`: units still reserved for it."""
+    def end(self, usage: Usage, charged: int, due: int) -> None:
+        """Record an ended attempt. `charged`: tokens already charged. `due`: units still reserved for it."""
         self.due -= due
-        self.served += GENERATED * max(0, usage.completion - told) + max(0, usage.prompt - usage.cached)
-        self.units += GENERATED * max(told, usage.completion) + max(0, usage.prompt - usage.cached)
+        self.served += GENERATED * max(0, usage.completion - charged) + max(0, usage.prompt - usage.cached)
+        self.units += GENERATED * max(charged, usage.completion) + max(0, usage.prompt - usage.cached)
         self.ended += 1
 
 

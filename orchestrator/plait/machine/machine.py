@@ -98,7 +98,7 @@ from .views import MachineView, NodeView
 from .waiting import Timer, Timers
 from .weighing import read_after
 
-_REMEMBERED = 4_096
+_REMEMBERED_RUNS = 4_096
 """Runs that are known to have finished; a driver may live for years, and each takes some 150 bytes."""
 
 
@@ -347,10 +347,10 @@ class Machine:
             self._slots.stirred[node.run.id] = node.run
         reached: Account | None = None
         if attempt.charge.counted and tokens and node.account is not None:
-            reached = budgets.told(node.account, attempt, tokens, self._records.now)
+            reached = budgets.charge_report(node.account, attempt, tokens, self._records.now)
         else:
             attempt.tokens += tokens
-        self.queue.heard(attempt, tokens)
+        self.queue.count_tokens(attempt, tokens)
         attempt.largest = max(attempt.largest, event.largest or tokens)
         used = min(attempt.left, tokens)
         attempt.left -= used
@@ -596,5 +596,5 @@ class Machine:
 
     def _remember(self, run: str) -> None:
         self._finished[run] = None
-        if len(self._finished) > _REMEMBERED:
+        if len(self._finished) > _REMEMBERED_RUNS:
             del self._finished[next(iter(self._finished))]

@@ -136,8 +136,8 @@ class Slots:
         if usage is None:
             usage = self._unknown(attempt)
         if attempt.tokens and usage.completion < attempt.tokens:
-            told = usage.sources + _AT_LEAST  # as many as it had reported
-            usage = usage.model_copy(update={"completion": attempt.tokens, "sources": told})
+            sources = usage.sources + _AT_LEAST  # as many as it had reported
+            usage = usage.model_copy(update={"completion": attempt.tokens, "sources": sources})
         attempt.state = "gone"
         del self._records.attempts[attempt.id]
         if node.attempts.live is attempt:  # with two, the other one takes its place
@@ -200,8 +200,8 @@ class Slots:
         reused = attempt.reused(result) if attempt.resumed_from is not None else 0
         if reused:
             node.run.meter.reuse(reused)
-            told = result.usage.sources + _BY_IDS
-            usage = result.usage.model_copy(update={"completion": result.usage.completion + reused, "sources": told})
+            sources = result.usage.sources + _BY_IDS
+            usage = result.usage.model_copy(update={"completion": result.usage.completion + reused, "sources": sources})
             result = result.model_copy(update={"usage": usage})
         if node.place.prefix_group is not None:
             ended = AttemptEnd(self._records.now - attempt.started, result.usage.completion, attempt.worker.name)
