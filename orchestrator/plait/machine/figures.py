@@ -121,6 +121,22 @@ class Figures:
         """Tokens of its text so far, those that it went on from included."""
         return self.tokens + len(self.resumed_from.ids) if self.resumed_from is not None else self.tokens
 
+    def add_text(self, text: str) -> None:
+        """Add a piece of text."""
+        if isinstance(self.text, list):
+            self.text.append(text)
+        else:
+            self.text = [text]
+
+    def settle_resumption(self, has_ids: bool) -> str:
+        """Note by the first report whether the worker resumed from the checkpoint; return the text that it resumed."""
+        assert self.resumed_from is not None
+        self.continues = has_ids
+        if has_ids:
+            return self.resumed_from.text
+        self.resumed_from = None  # a worker that reports no ids takes none either: it began again
+        return ""
+
     def reused(self, result: Result) -> int:
         """Return how many tokens of its result it went on from rather than generated."""
         if self.resumed_from is None:
