@@ -48,7 +48,7 @@ from .elastic import Elastic
 from .expander import Expander
 from .hints import Hinter
 from .jobs import JobTable, sound_cache
-from .pump import IDLE, Adoption, Pump, Wait
+from .pump import IDLE, Adoption, Pump, WaitForThread
 from .watchers import Watcher, Watchers
 
 log = logging.getLogger("plait.driver")
@@ -304,7 +304,7 @@ class Driver:
         if stopped is IDLE:
             self._idle = True
             self._awake()  # writing may have ended runs whose journal is lost, and their cancellations wait
-        elif isinstance(stopped, Wait):
+        elif isinstance(stopped, WaitForThread):
             stopped.handled.add_done_callback(self._pump_events)
         else:
             self._loop.call_soon(self._pump_events)

@@ -63,7 +63,7 @@ class Yield:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class WaitForThread:
     """An event is being handled on a thread; nothing may be handled before it has ended."""
 
     handled: asyncio.Future[list[Action]]
@@ -107,7 +107,7 @@ class Pump:
         self._actions: Iterator[Action] = iter(())
         """Actions of the event in hand that are left to perform."""
 
-    def step(self) -> Idle | Yield | Wait:
+    def step(self) -> Idle | Yield | WaitForThread:
         """Handle events until there are none, the slice is used up, or one is on a thread."""
         inbox, audience = self.inbox, self._audience
         watched = audience.general or audience.of  # nobody begins to watch while this runs
@@ -125,7 +125,7 @@ class Pump:
                     self._write()  # callers of runs that have ended get their results before this, which takes long
                     self._event = event
                     self._thread = self._loop.run_in_executor(None, self._handle_large, event)
-                    return Wait(self._thread)
+                    return WaitForThread(self._thread)
                 handled = self._handle(event)
             elif self._thread is not None:
                 handled, self._thread = self._thread.result(), None
