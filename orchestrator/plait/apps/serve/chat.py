@@ -38,7 +38,7 @@ class ChatCompletions:
     path, name, body = "/v1/chat/completions", "chat", ChatBody
 
     def requests(self, body: ChatBody, strategy: ServedStrategy) -> list[Request]:
-        """Return what is asked, once for each choice."""
+        """Return the requests of a body, one per choice."""
         return [body.request(strategy)] * (body.n or 1)
 
     def whole(self, lives: Sequence[ServedRun], answers: Sequence[Answer], body: ChatBody) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def unsupported(param: str, message: str) -> ApiError:
 
 
 def not_found(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """Return the refusal of what is not there, or not this tenant's."""
+    """Return the error (404) for an object that does not exist or belongs to another tenant."""
     return ApiError(404, message, param=param, code=code)
 
 

@@ -27,7 +27,7 @@ class StructuredOutputs(BaseModel):
 
 
 class FormFields(BaseModel):
-    """The fields, of which one may be given."""
+    """The fields for a structured output; a request may set one."""
 
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, JsonValue] | str | None = None

@@ -98,7 +98,7 @@ class StoredCompletions:
 
 
 def _asked(request: Request) -> tuple[StoredQuery, dict[str, str]]:
-    """Return what a list is asked for, and the notes that it wants. Raises `ApiError`."""
+    """Parse the query of a list, and the metadata that it filters by. Raises `ApiError`."""
     given = dict(request.query_params)
     notes = {note[1]: value for name, value in given.items() if (note := _NOTE.fullmatch(name))}
     try:
