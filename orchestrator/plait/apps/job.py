@@ -106,7 +106,7 @@ def _client(address: str) -> Any:
 
 
 def _submitted(client: Any, options: dict[str, Any]) -> str:
-    """Submit a job and return its id. A cluster that has only just started has nobody yet to run it on."""
+    """Submit a job and return its id. A cluster that has just started has no agent yet that could run it."""
     end = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -116,7 +116,7 @@ def _submitted(client: Any, options: dict[str, Any]) -> str:
                 raise WorkerError(f"the cluster refused the job: {error}") from None
             if time.monotonic() > end:
                 raise WorkerError(
-                    "No available agent: the cluster has nobody to run a job on, for its dashboard agent did not "
+                    "No available agent: the cluster cannot run a job, for its dashboard agent did not "
                     "start. Perhaps another Ray on that machine has its port: `ray start "
                     "--dashboard-agent-listen-port=PORT` gives it another"
                 ) from None
@@ -124,7 +124,7 @@ def _submitted(client: Any, options: dict[str, Any]) -> str:
 
 
 def _follow(client: Any, job: str, output: Output) -> int:
-    """Write the log as it grows, and return the exit code that the job's end stands for."""
+    """Write the log as it grows, and return the exit code for the job's end."""
 
     async def tail() -> None:
         async for text in client.tail_job_logs(job):
@@ -170,7 +170,7 @@ def manifest(
             raise UsageError(f"--{option} {value!r} is no name: small letters, digits and dashes, at most 47")
     for option, value in (("cpus", cpus), ("memory", memory)):
         if not re.fullmatch(_QUANTITY, value):
-            raise UsageError(f"--{option} {value!r} is no quantity of Kubernetes: write 4, 500m or 16Gi")
+            raise UsageError(f"--{option} {value!r} is not a Kubernetes quantity: write 4, 500m or 16Gi")
 
     def pod(container: str, extra: dict[str, Any]) -> dict[str, Any]:
         room = {"cpu": cpus, "memory": memory}

@@ -33,7 +33,7 @@ class Estimate:
     """With every step as long as it may be, and none tried again."""
     likely: Usage
     recorded: int
-    """Recorded steps that `likely` stands on."""
+    """Number of recorded steps behind `likely`."""
     open: int
     """Steps that may expand into others, which are in neither figure."""
     priced: bool
@@ -59,7 +59,7 @@ class Estimate:
         return {"prompt_tokens": usage.prompt, "tokens": usage.completion, **cost}
 
     def lines(self) -> list[str]:
-        """Return it in words."""
+        """Return the estimate as lines of text."""
         stands = (
             f"by {self.recorded} recorded steps" if self.recorded else f"{SHARE:.0%} of what each step may generate"
         )
@@ -77,7 +77,7 @@ class Estimate:
 
 
 def estimate(plan: Plan, brief: Brief, config: Config) -> Estimate:
-    """Return what a plan would take under its request's budget. Prompts are a token for four characters."""
+    """Estimate the usage of a plan under its request's budget. Prompts count one token per four characters."""
     request = brief.request
     price = rates(config).get("")
     recorded = past(config, request.planner.name)

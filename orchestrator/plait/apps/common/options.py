@@ -55,7 +55,7 @@ def all_code(given: list[str] | None) -> list[str]:
 
 
 def _names(kind: PluginKind) -> Callable[[str], list[str]]:
-    """Return what completes the name of a plugin in a shell."""
+    """Return the shell completion for the names of a kind of plugin."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in Plugins.listed(kind) if name.startswith(incomplete)]
@@ -240,11 +240,11 @@ class Common:
     ] = None  # fmt: skip
     allow: Allow = None
     journal: Annotated[
-        str | None,  # not a path: the word `off` is none
+        str | None,  # not a path: the word `off` is not one
         typer.Option(metavar="PATH", help="Where runs are written: a file, a folder, `off`.", rich_help_panel=_WHERE),
     ] = None
     cache: Annotated[
-        str | None,  # not a path: the word `on` is none
+        str | None,  # not a path: the word `on` is not one
         typer.Option(metavar="on|FILE", help="Keep results of the model, and use them again.", rich_help_panel=_WHERE),
     ] = None
     telemetry: Annotated[

@@ -48,7 +48,7 @@ class Way:
 
 
 def ways() -> list[Way]:
-    """Return what is compared."""
+    """Return the compared strategies."""
     vote = {"n": 8, "merge": {"name": "best-of"}, "early": True, "answer": {"stream": True}}
     return [
         Way("single", "one line of reasoning", "single"),

@@ -1,4 +1,4 @@
-"""One call a turn, which `llmcompiler` is compared with: the model writes a call, reads what it gave, and goes on."""
+"""The baseline for `llmcompiler`, one call per turn: the model writes a call, reads its result, and continues."""
 
 from __future__ import annotations
 
