@@ -35,12 +35,12 @@ _RIGHTS = Rights(image_hosts=(ANY_HOST,))
 
 
 class Jobs:
-    """The runs of one server, by id. What clients name is data: it imports nothing that nobody has allowed.
+    """The runs of one server, by id. Names from clients are data: they import only plugins that the operator allowed.
 
     Args:
         orchestrator: runs them. Its questions wait (`on_ask="later"`).
-        tokens: most tokens that a run may generate, whatever a client asks for; `None`: the orchestrator's own limit.
-        local: clients are programs of this machine, so what their user says to a question is the operator's word.
+        tokens: token limit per run, which a client cannot raise; `None`: the orchestrator's own limit.
+        local: clients are programs of this machine, so the answer of their user counts as the operator's answer.
     """
 
     def __init__(self, orchestrator: AsyncOrchestrator, tokens: int | None = None, local: bool = True) -> None:
@@ -56,7 +56,7 @@ class Jobs:
         return await self._submit(question, planner=planner or None, n=n or None, tokens=self._least(max_tokens))
 
     async def run_plan(self, plan: dict[str, Any], question: str = "", max_tokens: int = 0) -> Handle:
-        """Start a run of a finished plan. Raises `PlaitError` for one that is none."""
+        """Start a run of a finished plan. Raises `PlaitError` for an invalid plan."""
         return await self._submit(question, plan=Plan(**plan), tokens=self._least(max_tokens))
 
     async def vote(self, samples: list[str], merge: str = "majority", task: str = "") -> Handle:
@@ -96,7 +96,7 @@ class Jobs:
 
     def _least(self, tokens: int) -> int | None:
         if tokens < 0:
-            raise UsageError(f"max_tokens={tokens} is no number of tokens: give 1 or more")
+            raise UsageError(f"max_tokens must be at least 1, got {tokens}")
         return min((limit for limit in (tokens or None, self._tokens) if limit is not None), default=None)
 
 

@@ -1,7 +1,7 @@
-"""The tools of `plait mcp`, and how a client hears of questions.
+"""The tools of `plait mcp`, and how a client receives questions.
 
 A run may ask a person. A client of protocol 2026-07-28 gets an `input_required` result and calls again with the answer;
-an older one that can elicit is asked in between; any other is told to use `start`, `status` and `reply`.
+an older one that can elicit is asked in between; any other gets the advice to use `start`, `status` and `reply`.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class _ToolErrors:
 
 
 async def _answered(jobs: Jobs, ctx: Context, begin: Any) -> dict[str, Any] | InputRequiredResult:
-    """Return what a run ends in, or what it asks. Who goes away gives the run up."""
+    """Return the result of a run, or its question. The run is cancelled if the client disconnects."""
     with _ToolErrors():
         again = ctx.request_state
         handle: Handle = await begin() if again is None else jobs.handle(again)
@@ -138,11 +138,11 @@ def _progress(ctx: Context) -> Progress:
 
 
 async def _elicited(ctx: Context, question: Question) -> JsonValue:
-    """Return what a client's user answers. Raises `ToolError` where the client can ask nobody."""
+    """Return the answer of a client's user. Raises `ToolError` if the client cannot ask its user."""
     capabilities = ctx.client_capabilities
     if capabilities is None or capabilities.elicitation is None:
         raise ToolError(
-            f"the run asks: {question.text} This client can ask nobody: use `start`, then `status` and `reply`."
+            f"the run asks: {question.text} This client cannot ask its user: use `start`, then `status` and `reply`."
         )
     request = request_of(question).params
     assert isinstance(request, ElicitRequestFormParams)

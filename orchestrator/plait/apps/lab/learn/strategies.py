@@ -40,7 +40,7 @@ class Table:
 
     rows: dict[tuple[str, str], StrategyCounts] = field(default_factory=dict[tuple[str, str], StrategyCounts])
     unjudged: int = 0
-    """Runs of which the task cannot tell whether they are right."""
+    """Number of runs that the task cannot grade."""
 
     def add(self, run: ExportedRun, price: float) -> None:
         """Count a run that is known to be right or wrong."""
@@ -84,8 +84,8 @@ def count(runs: Iterable[ExportedRun], price: float = 0.0, arms: Sequence[str] =
 
 
 def drawing(table: Table, task: str, most: float = math.inf) -> Plugin:
-    """Return the planner `route` with what is known of a task's strategies. With `most` the counts of one are
-    scaled down to so many runs, so that what was learned long ago can be learned anew."""
+    """Return the planner `route` with the learned state of a task's strategies. With `most`, the counts of a strategy
+    are scaled down to at most `most` runs, so that new runs can change old results."""
     tiers: list[dict[str, Any]] = []
     for (name, _), row in sorted(table.rows.items()):
         if name == task:

@@ -48,7 +48,7 @@ class ExportedRun:
     run: RunRecord
     task: Task
     answer: Any
-    """`None` where there is none, which `export` yields only if asked to."""
+    """`None` if the run has no answer; `export` yields such runs only on request."""
     right: bool | None
     """Whether the task can tell that the answer is right."""
     tokens: int
@@ -116,8 +116,8 @@ class TrainingRun:
 
 
 class Selection:
-    """Runs to train on, those of a question together, the cheapest first. They are kept on the disk, and read from it
-    one after another. Used in a `with`, at whose end they are gone."""
+    """Runs to train on, grouped by question, the cheapest first. They are kept on disk and read one at a time. Use it
+    in a `with` block, whose end deletes them."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `__exit__`)
@@ -135,7 +135,7 @@ class Selection:
     def __iter__(self) -> Iterator[TrainingRun]:
         for group, at in self._lines:
             self._file.seek(at)
-            run, right = pickle.load(self._file)  # noqa: S301  (nobody else can write to it)
+            run, right = pickle.load(self._file)  # noqa: S301  (only this process can write to it)
             yield TrainingRun(run, group, right)
 
     def put(self, run: ExportedRun) -> int:
@@ -164,7 +164,7 @@ def select(
         runs: all there are.
         left: counts the others.
         verified: only answers that the task finds right.
-        most: of each question so many of the cheapest.
+        most: maximum number of runs per question; the cheapest are taken.
         distinct: of a question's answers that mean the same (`Task.key`) only the cheapest.
         by: cheap in generated tokens of all of it, or along its critical path.
     """
@@ -199,8 +199,8 @@ def _digest(text: str) -> bytes:
 
 
 def write_records(runs: Selection, out: Path, left: ExclusionCounts, tokenizer: Tokenizer | None = None) -> int:
-    """Write runs as token-exact records, which `Reader(supervised=True)` reads; return how many sequences. A run whose
-    worker told no token ids, or of which a record does not re-tokenise to itself, is left out."""
+    """Write runs as token-exact records for `Reader(supervised=True)`, and return the number of sequences. Runs without
+    token ids, and runs with a record that does not re-tokenise to itself, are left out."""
     check = None if tokenizer is None else retokenised(tokenizer)
     count = 0
     branches: dict[int, int] = defaultdict(int)
