@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all fidelity conformance check lint types imports architecture site format docs pictures \
-	bench evidence clean
+	bench evidence lower-bounds lock news clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
@@ -21,7 +21,7 @@ help: ## Say what can be made
 $(READY): pyproject.toml scripts/setup.sh
 	@VENV="$(VENV)" scripts/setup.sh && touch "$@"
 
-setup: $(READY) ## Make the virtual environment (PYTHON=…, EXTRA=cpu|gpu to choose)
+setup: $(READY) ## Make the virtual environment (PYTHON=…, EXTRA=cpu|gpu|none to choose)
 
 demo: $(READY) ## Solve a few puzzles serially, by a vote and by reasoning threads, on a real engine
 	@$(BIN)/plait demo $(ARGS)
@@ -110,6 +110,18 @@ bench: $(READY) ## List the experiments, or run one: make bench ARGS=overhead
 
 evidence: $(READY) ## Remake the quick pages of experiments and compare them with what is committed (ARGS=NAME for one)
 	@$(BIN)/python -m scripts.evidence $(ARGS)
+
+lower-bounds: $(READY) ## Run the tests without engines on the lowest versions that pyproject.toml allows
+	@$(BIN)/python scripts/lower_bounds.py $(ARGS)
+
+# A version for each package and Python; no index is named in it, so it works with any.
+lock: $(READY) ## Write requirements-dev.lock anew: the newest versions that the developer's tools and the tests take
+	@$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --no-annotate --no-header --upgrade --extra dev \
+		--output-file requirements-dev.lock pyproject.toml
+	@sed -i '1i # Made by `make lock`. Install with: pip install -r requirements-dev.lock && pip install --no-deps -e .' requirements-dev.lock
+
+news: $(READY) ## Show what the fragments in changes/ add to the changelog
+	@$(BIN)/towncrier build --draft --version next
 
 clean: ## Remove the virtual environment and everything made
 	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .import_linter_cache

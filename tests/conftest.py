@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from .missing_engines import pytest_make_collect_report  # noqa: F401  (a hook)
 from .one_engine import (  # noqa: F401  (hooks)
     pytest_collection_finish,
     pytest_collection_modifyitems as own_engines_first,

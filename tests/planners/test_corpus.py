@@ -149,10 +149,10 @@ class Watch:
 
 # Loaded beforehand: the annotations of classes are executed when these are made.
 importlib.import_module("json_repair")
-for _path in sorted((*(ROOT / "planners").rglob("*.py"), *(ROOT / "policies").rglob("*.py"))):
-    importlib.import_module(
-        ("plait." + ".".join(_path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
-    )
+for _root in ("planners", "policies"):
+    for _path in sorted((ROOT / _root).rglob("*.py")):
+        _name = ".".join(_path.relative_to(ROOT / _root).with_suffix("").parts)
+        importlib.import_module(_name.removesuffix(".__init__"))
 
 _watch: Watch | None = None
 _EXECUTES = ("exec", "compile", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.remove", "os.rename",

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Annotated, ClassVar, NamedTuple, Protocol, cast, runtime_checkable
 
 from pydantic import Field, JsonValue, SkipValidation
 
+from .access import BranchCount, TokenCount
 from .errors import PlannerError, PluginError
 from .events import CacheNews, Event, Job
 from .fidelity import PluginModel
@@ -278,8 +279,10 @@ class Allocator(Merge):
     """A merge of a few probes whose value is an `Allocation`, as JSON: the reader of a join that expands makes the
     branches of it. Pure, like any merge."""
 
-    most: int = Field(default=32, ge=1, le=MOST_STEPS, description="Most branches in all, the probes included.")
-    most_tokens: int | None = Field(
+    most: Annotated[int, BranchCount()] = Field(
+        default=32, ge=1, le=MOST_STEPS, description="Most branches in all, the probes included."
+    )
+    most_tokens: Annotated[int | None, TokenCount()] = Field(
         default=None,
         ge=0,
         description="Most tokens of all branches together: those of the probes count; a branch is reckoned to cost "

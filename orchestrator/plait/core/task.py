@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
+from .access import Free
 from .fidelity import PluginModel
 from .tools.tool import Tool
 
@@ -16,7 +17,7 @@ Style = Literal["serial", "direct", "threads"]
 class Task(PluginModel):
     """What a request means. An instance is bound to one request's text; everything is pure."""
 
-    text: str = Field(
+    text: Annotated[str, Free()] = Field(
         description="The request's text. A subclass validates it and raises `TaskError` with an example of what it "
         "takes."
     )

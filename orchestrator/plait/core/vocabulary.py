@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field
 
+from .access import BranchCount, Free, ModelName, PluginOf, ServerFile, TokenCount
 from .ops import Plugin
 
 __all__ = [
@@ -60,45 +61,73 @@ def _as_plugin(value: object) -> object:
 OnePlugin = Annotated[Plugin, BeforeValidator(_as_plugin)]
 """An option that names a plugin: `alike:ask=model`, `{"name": …, "options": {…}}`, or an instance of its class."""
 
-N = Annotated[int, Field(gt=0, description="Branches at once: samples, paths, threads, agents. `n=` of a run sets it.")]
-Most = Annotated[int, Field(gt=0, description="Most branches in all; those beyond are not run.")]
-Least = Annotated[int, Field(gt=0, description="Fewest branches that are worth it: with fewer it is one call.")]
-Rounds = Annotated[int, Field(gt=0, description="Most rounds, of which each reads what the one before it came to.")]
-Depth = Annotated[
-    int, Field(gt=-1, description="Most steps below one another: of a path, or ahead of the last that stands.")
+N = Annotated[
+    int,
+    BranchCount(),
+    Field(gt=0, description="Branches at once: samples, paths, threads, agents. `n=` of a run sets it."),
 ]
-Width = Annotated[int, Field(gt=0, description="Branches of one line of reasoning: as many are asked of the model.")]
+Most = Annotated[int, BranchCount(), Field(gt=0, description="Most branches in all; those beyond are not run.")]
+Least = Annotated[
+    int, BranchCount(), Field(gt=0, description="Fewest branches that are worth it: with fewer it is one call.")
+]
+Rounds = Annotated[
+    int, BranchCount(), Field(gt=0, description="Most rounds, of which each reads what the one before it came to.")
+]
+Depth = Annotated[
+    int,
+    BranchCount(),
+    Field(gt=-1, description="Most steps below one another: of a path, or ahead of the last that stands."),
+]
+Width = Annotated[
+    int, BranchCount(), Field(gt=0, description="Branches of one line of reasoning: as many are asked of the model.")
+]
 Shown = Annotated[
     int | None,
+    BranchCount(),
     Field(gt=-1, description="How many of what there is a model is shown, the nearest or best. By default all."),
 ]
-Repairs = Annotated[int, Field(gt=-1, description="How often a model is asked to mend what cannot be run.")]
+Repairs = Annotated[
+    int, BranchCount(), Field(gt=-1, description="How often a model is asked to mend what cannot be run.")
+]
 ObservationChars = Annotated[
     int | None,
+    TokenCount(),
     Field(gt=0, description="Most characters of one result that a model is shown; of a longer one head and tail."),
 ]
 Quorum = Annotated[
-    int | None, Field(gt=-1, description="Branches that are enough; the others are then stopped. By default all.")
+    int | None,
+    BranchCount(),
+    Field(gt=-1, description="Branches that are enough; the others are then stopped. By default all."),
 ]
 MergeOption = Annotated[
-    OnePlugin, Field(description='The merge of the branches, by name or as `{"name": …, "options": {…}}`.')
+    OnePlugin,
+    PluginOf("merge"),
+    Field(description='The merge of the branches, by name or as `{"name": …, "options": {…}}`.'),
 ]
 Allocate = Annotated[
-    OnePlugin, Field(description='The allocation, by name or as `{"name": …, "options": {…}}`: how many branches more.')
+    OnePlugin,
+    PluginOf("merge"),
+    Field(description='The allocation, by name or as `{"name": …, "options": {…}}`: how many branches more.'),
 ]
 Scorer = Annotated[
-    OnePlugin, Field(description='What scores steps in [0, 1], by name or as `{"name": …, "options": {…}}`.')
+    OnePlugin,
+    PluginOf("scorer"),
+    Field(description='What scores steps in [0, 1], by name or as `{"name": …, "options": {…}}`.'),
 ]
 SearchOption = Annotated[
-    OnePlugin, Field(description='The search: which node grows next, by name or as `{"name": …, "options": {…}}`.')
+    OnePlugin,
+    PluginOf("search"),
+    Field(description='The search: which node grows next, by name or as `{"name": …, "options": {…}}`.'),
 ]
 Models = Annotated[
-    tuple[str, ...], Field(description="Names of the models of the branches, in turn; by default that of the prompt.")
+    tuple[str, ...],
+    ModelName(),
+    Field(description="Names of the models of the branches, in turn; by default that of the prompt."),
 ]
-By = Annotated[str, Field(description="What decides.")]
-Conclude = Annotated[str, Field(description="What the answer is made of.")]
-DialectName = Annotated[str, Field(description="How the model writes what it wants done.")]
-Path = Annotated[str | None, Field(description="A file to read.")]
+By = Annotated[str, Free(), Field(description="What decides.")]
+Conclude = Annotated[str, Free(), Field(description="What the answer is made of.")]
+DialectName = Annotated[str, Free(), Field(description="How the model writes what it wants done.")]
+Path = Annotated[str | None, ServerFile(), Field(description="A file to read.")]
 Early = Annotated[
     bool, Field(description="Go on as soon as what is outstanding cannot change the outcome, and stop the rest.")
 ]
@@ -113,6 +142,7 @@ Deadline = Annotated[
 ]
 Reads = Annotated[
     int | None,
+    TokenCount(),
     Field(
         gt=0,
         description="Most tokens of the branches' texts that one call reads, shared evenly; longer texts are cut.",
@@ -120,13 +150,16 @@ Reads = Annotated[
 ]
 Threshold = Annotated[float, Field(description="The score from which on something counts.")]
 Records = Annotated[
-    tuple[tuple[float, ...], ...], Field(description="What is recorded of earlier runs, by which thresholds are set.")
+    tuple[tuple[float, ...], ...],
+    Field(description="What is recorded of earlier runs, by which thresholds are set."),
 ]
 Warmup = Annotated[
-    int, Field(gt=0, description="Branches that run to their ends first; what they show decides about the others.")
+    int,
+    BranchCount(),
+    Field(gt=0, description="Branches that run to their ends first; what they show decides about the others."),
 ]
 Confidence = Annotated[float, Field(ge=0.0, le=1.0, description="Probability at which something counts as sure.")]
-Separator = Annotated[str, Field(description="Between the branches' texts in the answer.")]
+Separator = Annotated[str, Free(), Field(description="Between the branches' texts in the answer.")]
 Tolerate = Annotated[
     Literal["all", "best-effort"],
     Field(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field, JsonValue, PrivateAttr, ValidationError
 
+from ..core.access import Free
 from ..core.chat import spoken
 from ..core.errors import TaskError
 from ..core.extras import extra
@@ -52,7 +54,7 @@ class Bfcl(Task):
         plait eval bfcl:multi_turn_base --planner react
     """
 
-    set: str = Field(
+    set: Annotated[str, Free()] = Field(
         default="simple_python",
         description="The set that questions are drawn from: a category, `simple_python`, `multiple`, `parallel`, "
         "`parallel_multiple`, `irrelevance`, `simple_java`, `simple_javascript`, `live_simple` and its like, "

@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from typing import Literal, cast
+from typing import Annotated, Literal, cast
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
+from ..core.access import CodeAddress, Free
 from ..core.addresses import resolve
 from ..core.errors import PluginError, TaskError
 from ..core.form import json_in
@@ -69,16 +70,16 @@ class Plain(Task):
         "rounded to a multiple of `tolerance` or to `digits`. `expression`: as mathematical expressions (`2(x+1)`, "
         "`2x+2`); any other text is normalised.",
     )
-    field: str = Field(
+    field: Annotated[str, Free()] = Field(
         default="answer",
         description="For `json`: the field; `result.value` is one inside another. Empty: the whole JSON value.",
     )
-    pattern: str | None = Field(
+    pattern: Annotated[str | None, Free()] = Field(
         default=None,
         description="For `regex`: its group `answer`, else its first group, else the whole match. In the syntax of "
         "RE2, which has no lookaround and no back-references.",
     )
-    function: str | None = Field(
+    function: Annotated[str | None, CodeAddress()] = Field(
         default=None,
         pattern=r"^[\w.]+:\w+$",
         description="A function, `pkg.mod:fn`, for `where=function`: of a text, returning any JSON value or `None` "

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Annotated
 
 from pydantic import Field, JsonValue, PrivateAttr, ValidationError
 
+from ..core.access import Free
 from ..core.errors import TaskError
 from ..core.extras import extra
 from ..core.messages import did_you_mean
@@ -35,7 +37,9 @@ class ReasoningGym(Task):
         plait eval reasoning-gym:gsm_symbolic --model smollm2 --planner sample:n=8
     """
 
-    set: str = Field(default="gsm_symbolic", description="The set that questions are drawn from: a family.")
+    set: Annotated[str, Free()] = Field(
+        default="gsm_symbolic", description="The set that questions are drawn from: a family."
+    )
     _problem: GymProblem = PrivateAttr()
 
     def model_post_init(self, context: object, /) -> None:

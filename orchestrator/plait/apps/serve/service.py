@@ -8,7 +8,7 @@ import json
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -185,10 +185,10 @@ class Service:
             user.may_plan(planner)
         elif len(plan.steps) > self.settings.steps_per_plan:
             raise invalid(f"the plan has {len(plan.steps)} steps, and {self.settings.steps_per_plan} are the most here")
-        outside.check(request, plan, user.rights(request.model), self.orchestrator.plugins, self._ours)
+        rights, width = user.rights(request.model), self.settings.width
+        outside.check(request, plan, rights, self.orchestrator.plugins, self._ours, width)
         if request.output is not None:
             check_schema(request.output)
-        self._bounded({"n": request.n, **planner.options})
         mine, theirs = request.budget.limits, self.limits(user).limits
         if plan is not None and (tokens := cost_of(plan, request.retries, 0).tokens) is not None:
             theirs["tokens"] = min(theirs["tokens"], max(1, tokens))  # it cannot use more, so it need not reserve more
@@ -196,13 +196,6 @@ class Service:
         budget = Budget.model_validate({**least, "strict": request.budget.strict})
         most = self.settings.value_bytes_per_run
         return user.own(request.model_copy(update={"planner": planner, "budget": budget, "value_bytes": most}))
-
-    def _bounded(self, options: Mapping[str, JsonValue]) -> None:
-        """Raise `ApiError` for an option that asks a planner for too many of something: planners make all at once."""
-        for name, value in options.items():
-            many = isinstance(value, int | float) and value > self.settings.width
-            if many and not any(word in name for word in ("token", "chars")):
-                raise invalid(f"{name}={value} is more than the {self.settings.width} allowed here", "model")
 
     async def submit(self, request: Request, body: Body, user: User, *, watch: bool, share: str = "") -> ServedRun:
         """Start a run; `share`: its fairness group if it has no tenant. A tenant's runs are always in the tenant's

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 from random import Random
+from typing import Annotated
 
 from pydantic import Field, JsonValue, PrivateAttr, ValidationError
 
+from ...core.access import Free
 from ...core.errors import TaskError
 from ...core.task import Style, Task
 from ...core.values import Frozen
@@ -43,7 +45,7 @@ class BashSql(Task):
         plait eval bash-sql:set=intercode/data/nl2bash/nl2bash_fs_1.json
     """
 
-    set: str = Field(
+    set: Annotated[str, Free()] = Field(
         default="",
         description="The set that questions are drawn from: a file of InterCode's problems; by default generated ones.",
     )

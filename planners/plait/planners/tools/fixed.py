@@ -7,9 +7,11 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field, JsonValue, ValidationError
 
+from plait.core.access import PlanSpec, ServerFile
 from plait.core.errors import PlanError
 from plait.core.interfaces import Brief, Planner
 from plait.core.messages import near
@@ -29,11 +31,11 @@ class Fixed(Planner):
     the defaults are those of `Step` and `Sampling`.
     """
 
-    path: str | None = Field(
+    path: Annotated[str | None, ServerFile()] = Field(
         default=None,
         description="A file to read, JSON or TOML (told apart by its ending, `.json` or `.toml`), that holds a plan.",
     )
-    graph: dict[str, JsonValue] | None = Field(
+    graph: Annotated[dict[str, JsonValue] | None, PlanSpec()] = Field(
         default=None, description='The plan itself: `{"steps": […], "output": …}`.'
     )
 

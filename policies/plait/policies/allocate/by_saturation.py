@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from plait.core.access import Free, ModelName
 from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Allocation, Allocator, BranchSpec
 from plait.core.sampling_theory import beta_mean, branches_needed, votes_needed
@@ -61,10 +62,10 @@ class BySaturation(Allocator):
     temperatures: tuple[float, ...] = Field(
         default=(), description="Of the further branches, in turn; the planner's own by default."
     )
-    wordings: tuple[str, ...] = Field(
+    wordings: Annotated[tuple[str, ...], Free()] = Field(
         default=(), description="Words for the prompts of the further branches, in turn; none by default."
     )
-    models: tuple[str, ...] = Field(
+    models: Annotated[tuple[str, ...], ModelName()] = Field(
         default=(),
         description="Names of the models of the branches, in turn: of the further ones, from the one for easy "
         "questions to the one for hard ones.",

@@ -6,9 +6,11 @@ A merge cannot call a model. It returns more plan (`Verdict.patch`), and the out
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Annotated
 
 from pydantic import Field
 
+from plait.core.access import TokenCount
 from plait.core.interfaces import Merge
 from plait.core.prompt import WithPrompts
 from plait.core.view import Branch
@@ -19,7 +21,7 @@ from .._ballots import names as named
 class Asking(WithPrompts, Merge):
     """Base of the merges that ask a model."""
 
-    observation_chars: int = Field(
+    observation_chars: Annotated[int, TokenCount()] = Field(
         default=8000,
         ge=1,
         description="Most characters of one result that a model is shown: the last ones of a branch's text, where "

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
+from plait.core.access import Free
 from plait.core.ops import StructuredOutput
 from plait.core.plan import Step
 from plait.core.planning import ask_model
@@ -78,7 +79,9 @@ class Grouping(Asking):
         '`{b}`. `form=choice`: an engine that can allows nothing but "yes" or "no". With `logprobs` the probability '
         "of the word counts, in place of the word alone: of a model that answers with one token.",
     )
-    grouped: Groups | None = Field(default=None, description="The groups so far; set by the merge itself.")
+    grouped: Annotated[Groups | None, Free()] = Field(
+        default=None, description="The groups so far; set by the merge itself."
+    )
 
     def comparisons(self, groups: Groups, shown: Mapping[str, str], template: str, task: Task) -> list[Step]:
         """Return the calls of the next round. `shown` has the text of each; `template` is ours."""

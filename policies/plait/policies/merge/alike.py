@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
+from plait.core.access import Free, ToolName
 from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Verdict
 from plait.core.ops import Call, Join, Plugin
@@ -53,12 +54,14 @@ class Alike(Grouping):
     fidelity = Fidelity("variant", "the answer so far, not their trained judge", paper="2510.08483")
 
     ask: Literal["embedding", "model"] = Field(default="model", description="What judges: an embedding or a model.")
-    tool: str = Field(
+    tool: Annotated[str, ToolName()] = Field(
         default="embed",
         min_length=1,
         description="Name of the tool: it embeds `texts` and returns one list of numbers a text.",
     )
-    called: str | None = Field(default=None, description="Step that judged; set by the merge itself.")
+    called: Annotated[str | None, Free()] = Field(
+        default=None, description="Step that judged; set by the merge itself."
+    )
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the representatives, or the calls as more plan; `why` says how many clusters there are."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Annotated, cast
 
 from pydantic import Field
 
+from plait.core.access import CodeAddress
 from plait.core.addresses import resolve
 from plait.core.errors import PluginError
 from plait.core.interfaces import Merge, Verdict
@@ -34,7 +35,7 @@ class BestScored(Merge):
         default="logprob",
         description="What decides: a signal; of `entropy` the lowest is best, of all others the highest.",
     )
-    function: str | None = Field(
+    function: Annotated[str | None, CodeAddress()] = Field(
         default=None, pattern=r"^[\w.]+:\w+$", description="A function, `pkg.mod:fn`, to use in its place."
     )
 

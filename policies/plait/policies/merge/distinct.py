@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import Field, JsonValue
 
+from plait.core.access import Free
 from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
@@ -50,7 +52,7 @@ class Distinct(Merge):
 
     fidelity = Fidelity("variant", "as `redundant`", paper="2510.08483")
 
-    beginnings: tuple[Pair, ...] = Field(default=(), description="The beginnings, in order.")
+    beginnings: Annotated[tuple[Pair, ...], Free()] = Field(default=(), description="The beginnings, in order.")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the representatives; `why` says how many clusters there are."""

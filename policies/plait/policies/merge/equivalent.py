@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
+from plait.core.access import BranchCount, Free, ToolName
 from plait.core.interfaces import Verdict
 from plait.core.ops import Call, Join, Plugin
 from plait.core.plan import Plan, Step
@@ -56,18 +57,20 @@ class Equivalent(Grouping):
     votes: ClassVar[bool] = True
 
     ask: Literal["tool", "embedding", "model"] = Field(default="tool", description="What judges.")
-    tool: str | None = Field(
+    tool: Annotated[str | None, ToolName()] = Field(
         default=None,
         min_length=1,
         description="Name of the tool: `math_equal` (of `ask=tool`) or `embed` (of `ask=embedding`) if left out.",
     )
-    shown: int = Field(
+    shown: Annotated[int, BranchCount()] = Field(
         default=16,
         ge=2,
         description="How many of what there is a model is shown, the nearest or best: answers, those with most "
         "votes. The others keep to themselves.",
     )
-    called: str | None = Field(default=None, description="Step that judged; set by the merge itself.")
+    called: Annotated[str | None, Free()] = Field(
+        default=None, description="Step that judged; set by the merge itself."
+    )
 
     def tally(self, task: Task) -> OpenTally:
         """Return an empty tally for the rules that stop votes."""

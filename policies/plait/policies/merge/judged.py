@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, JsonValue
 
+from plait.core.access import Free
 from plait.core.interfaces import Verdict
 from plait.core.ops import Join, Plugin
 from plait.core.plan import Plan, Step
@@ -55,13 +56,17 @@ class Judged(Asking):
 
     votes: ClassVar[bool] = True
 
-    best: int = Field(default=10, ge=1, description="The highest mark.")
+    best: Annotated[int, Free()] = Field(default=10, ge=1, description="The highest mark.")
     judge: Annotated[Prompt, Uses("question", "answer", "best")] = Field(
         default=Prompt(max_tokens=512, temperature=0.0),
         description="Marks an answer. Its template has `{question}`, `{answer}`, and `{best}`, the highest mark.",
     )
-    marks: tuple[CandidateMark, ...] = Field(default=(), description="What has been marked; set by the merge itself.")
-    left_out: tuple[str, ...] = Field(default=(), description="Who did not vote, and why; set by the merge itself.")
+    marks: Annotated[tuple[CandidateMark, ...], Free()] = Field(
+        default=(), description="What has been marked; set by the merge itself."
+    )
+    left_out: Annotated[tuple[str, ...], Free()] = Field(
+        default=(), description="Who did not vote, and why; set by the merge itself."
+    )
 
     def tally(self, task: Task) -> OpenTally:
         """Return an empty tally for the rules that stop votes."""

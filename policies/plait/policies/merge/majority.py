@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from plait.core.access import Free
 from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
@@ -30,7 +31,7 @@ class Majority(Merge):
 
     votes: ClassVar[bool] = True
 
-    weights: dict[str, Annotated[int, Field(ge=1)]] = Field(
+    weights: Annotated[dict[str, Annotated[int, Field(ge=1)]], Free()] = Field(
         default={},
         description="For how many a branch votes, by its name, where it stands for more than itself: clusters of a "
         "planner's.",

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
+from plait.core.access import Free
 from plait.core.interfaces import Verdict
 from plait.core.ops import Join, Plugin
 from plait.core.plan import Plan, Step
@@ -37,12 +38,12 @@ class MapReduce(Asking):
     out of the next level; the join fails if all of a level do. One text is its own reduction, and none gives `null`.
     """
 
-    fan_in: int = Field(default=4, ge=2, description="Texts that one call reads.")
+    fan_in: Annotated[int, Free()] = Field(default=4, ge=2, description="Texts that one call reads.")
     summary: Annotated[Prompt, Uses("question", "parts")] = Field(
         default=Prompt(max_tokens=512, temperature=0.0),
         description="Makes one text of several. Its template has `{question}` and `{parts}`.",
     )
-    level: int = Field(default=0, ge=0, description="Levels done so far; set by the merge itself.")
+    level: Annotated[int, Free()] = Field(default=0, ge=0, description="Levels done so far; set by the merge itself.")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the last text, or the next level as more plan; `why` says how many texts there were."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import Field, JsonValue
 
+from plait.core.access import Free
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
@@ -17,7 +19,7 @@ class Observations(Merge):
     """Return {"text": …, "results": {step: {"value": …} or {"error": …}}}, in the order of the branches, whatever the
     order in which they ended. A call that failed is an observation; use it in a join that tolerates failures."""
 
-    written: str = Field(default="", description="What the model wrote.")
+    written: Annotated[str, Free()] = Field(default="", description="What the model wrote.")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the record."""

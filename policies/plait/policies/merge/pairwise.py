@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, JsonValue
 
+from plait.core.access import Free
 from plait.core.interfaces import Verdict
 from plait.core.ops import Join, Plugin, StructuredOutput
 from plait.core.plan import Plan, Step
@@ -64,11 +65,11 @@ class Pairwise(Asking):
         description="Compares two answers. Its template has `{question}`, `{a}` and `{b}`. `form=choice`: an engine "
         "that can allows nothing but A or B; `form=null`: anything.",
     )
-    matches: tuple[Match, ...] = Field(
+    matches: Annotated[tuple[Match, ...], Free()] = Field(
         default=(), description="The round that has been played; set by the merge itself."
     )
-    played: int = Field(default=0, description="Rounds so far; set by the merge itself.")
-    counts: str = Field(
+    played: Annotated[int, Free()] = Field(default=0, description="Rounds so far; set by the merge itself.")
+    counts: Annotated[str, Free()] = Field(
         default="", description="How many votes and answers there were, and who did not vote; set by the merge itself."
     )
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import Field
 
+from plait.core.access import Free, TokenCount
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.values import Frozen
@@ -34,13 +36,13 @@ class Scratchpad(Merge):
     error, that of a task that was not run the reason. Use it in a join that tolerates failures.
     """
 
-    actions: tuple[ScratchpadAction, ...] = Field(
+    actions: Annotated[tuple[ScratchpadAction, ...], Free()] = Field(
         default=(), description="The actions. Empty: one for each branch, in the join's order, under its name."
     )
-    earlier: str | None = Field(
+    earlier: Annotated[str | None, Free()] = Field(
         default=None, description="Branch whose text comes first, as it is: an earlier scratchpad."
     )
-    observation_chars: int | None = Field(
+    observation_chars: Annotated[int | None, TokenCount()] = Field(
         default=None,
         ge=1,
         description="Most characters of one result that a model is shown: an observation; the rest is left out.",

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import Field, JsonValue, field_validator
 
+from plait.core.access import Free, TokenCount
 from plait.core.interfaces import Merge, Verdict
 from plait.core.ops import Text
 from plait.core.regex import expression
@@ -44,18 +46,18 @@ class Splice(Merge):
     from `hit` if its thread reached the goal, else from `none`.
     """
 
-    places: tuple[SplicePlace, ...] = Field(
+    places: Annotated[tuple[SplicePlace, ...], Free()] = Field(
         default=(), description="The places in order. Empty: one for each branch, in the join's order."
     )
-    head: str = Field(default="", description="Text before the first part.")
-    hit: str = Field(default="{text}", description="Entry of a thread that reached the goal.")
-    none: str = Field(
+    head: Annotated[str, Free()] = Field(default="", description="Text before the first part.")
+    hit: Annotated[str, Free()] = Field(default="{text}", description="Entry of a thread that reached the goal.")
+    none: Annotated[str, Free()] = Field(
         default="",
         description="Entry of any other thread: it found nothing, failed, was stopped, or its claim proved wrong.",
     )
-    separator: str = Field(default="", description="Between the branches' texts in the answer.")
-    tail: str = Field(default="", description="Text after the last part.")
-    goal: str | None = Field(
+    separator: Annotated[str, Free()] = Field(default="", description="Between the branches' texts in the answer.")
+    tail: Annotated[str, Free()] = Field(default="", description="Text after the last part.")
+    goal: Annotated[str | None, Free()] = Field(
         default=None,
         description="Regular expression that matches in the text of a thread that reached the goal; its group "
         "`answer` is the result. Without it every thread that ends in a value counts as successful, and all are "
@@ -70,36 +72,38 @@ class Splice(Merge):
         default=False,
         description="The text is words with single spaces between them, as a word-level tokenizer reads it.",
     )
-    end: str = Field(default="", description="The end of a thread's text if the thread ended by itself.")
+    end: Annotated[str, Free()] = Field(
+        default="", description="The end of a thread's text if the thread ended by itself."
+    )
     pick: bool = Field(
         default=False,
         description="The value is the first `hit` entry alone, as the answer. Without any it is empty, or, with "
         "`otherwise`, the text of the first thread that is done.",
     )
     otherwise: bool = Field(default=False, description="See `pick`.")
-    close: str = Field(default="", description="Added to a thread's text that does not end so.")
+    close: Annotated[str, Free()] = Field(default="", description="Added to a thread's text that does not end so.")
     carry: bool = Field(
         default=False,
         description='The value is a list of pieces: text, and the threads\' outputs with their token ids (`{"ids": '
         '[…], "text": …}`), which the parent then reads exactly as they were generated. Not with `words` or '
         "`{answer}`.",
     )
-    most_tokens: int | None = Field(
+    most_tokens: Annotated[int | None, TokenCount()] = Field(
         default=None,
         description="Most tokens of all branches together: with `carry` the longest ones lose their ends. Without "
         "token ids a word counts as a token.",
     )
-    claim_from: str = Field(
+    claim_from: Annotated[str, Free()] = Field(
         default="",
         description="With `claim_item`: only the part of a thread's `answer` after the last occurrence of this text "
         "counts.",
     )
-    claim_item: str = Field(
+    claim_item: Annotated[str, Free()] = Field(
         default="",
         description="Regular expression of one step of a thread's claim; the task reads the steps joined by "
         "`claim_separator`. Empty: the task reads the `hit` entry.",
     )
-    claim_separator: str = Field(default=" ; ", description="See `claim_item`.")
+    claim_separator: Annotated[str, Free()] = Field(default=" ; ", description="See `claim_item`.")
 
     @field_validator("goal", "claim_item")
     @classmethod

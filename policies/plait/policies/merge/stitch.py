@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import Field, JsonValue
 
+from plait.core.access import Free
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.values import Frozen
@@ -46,14 +48,14 @@ class Stitch(Merge):
     to be put around it keeps its value as it is. When no part is left the value is `null`.
     """
 
-    parts: tuple[StitchPart, ...] = Field(
+    parts: Annotated[tuple[StitchPart, ...], Free()] = Field(
         default=(), description="The parts in order. Empty: one for each branch, in the join's order."
     )
-    head: str = Field(default="", description="Text before the first part.")
-    separator: str = Field(default="\n\n", description="Between the branches' texts in the answer.")
-    tail: str = Field(default="", description="Text after the last part.")
-    note: str = Field(default="", description="Start of `why`: a planner's words for people.")
-    data: JsonValue = Field(default=None, description="What a planner tells programs.")
+    head: Annotated[str, Free()] = Field(default="", description="Text before the first part.")
+    separator: Annotated[str, Free()] = Field(default="\n\n", description="Between the branches' texts in the answer.")
+    tail: Annotated[str, Free()] = Field(default="", description="Text after the last part.")
+    note: Annotated[str, Free()] = Field(default="", description="Start of `why`: a planner's words for people.")
+    data: Annotated[JsonValue, Free()] = Field(default=None, description="What a planner tells programs.")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the text; `why` has the note, how many parts there are, and who is missing."""

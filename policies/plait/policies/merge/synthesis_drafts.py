@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import Field, JsonValue
 
+from plait.core.access import Free
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
@@ -25,7 +27,7 @@ class SynthesisDrafts(Merge):
     Use it in a join that is `early` for `enough` and `settle` to have an effect.
     """
 
-    enough: int | None = Field(
+    enough: Annotated[int | None, Free()] = Field(
         default=None,
         ge=1,
         description="Branches that need to be done: with 1 the first that ends settles it (First-Finish, "

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
+from plait.core.access import Free
 from plait.core.errors import PluginError
 from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Merge, Verdict
@@ -57,7 +58,7 @@ class ToolMajority(Merge):
         "these and their arguments. `hierarchical`: first a vote over the names, then over the arguments among those "
         "who won. `multiset`: names and arguments, in any order.",
     )
-    exclude: tuple[str, ...] = Field(
+    exclude: Annotated[tuple[str, ...], Free()] = Field(
         default=(),
         description="Arguments that do not count, of all tools (`comment`) or of one (`search.reason`): those of "
         "the first voter are taken.",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from plait.core.access import Free
 from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Merge, Verdict
 from plait.core.result import Result
@@ -49,7 +50,7 @@ class Weighted(Merge):
     eta: float = Field(
         default=100.0, gt=0.0, le=100.0, description="Per cent of the branches to keep; the paper uses 10 and 90."
     )
-    warmup: int = Field(
+    warmup: Annotated[int, Free()] = Field(
         default=0,
         ge=0,
         description="Branches that run to their ends first: their lowest-group scores set the threshold; 0: all "

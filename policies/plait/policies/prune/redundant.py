@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import ClassVar, cast
+from typing import Annotated, ClassVar, cast
 
 from pydantic import Field, field_validator
 
+from plait.core.access import CodeAddress
 from plait.core.addresses import resolve
 from plait.core.errors import PluginError
 from plait.core.events import Event, Progressed, Succeeded
@@ -56,7 +57,7 @@ class Redundant(Policy):
         le=1.0,
         description="The score from which on something counts: the similarity at which a branch is given up.",
     )
-    by: str = Field(
+    by: Annotated[str, CodeAddress()] = Field(
         default="steps",
         pattern=r"^(steps|ngrams|[\w.]+:\w+)$",
         description="What decides. `steps`: the Jaccard similarity of the sets of steps. `ngrams`: the cosine of "

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from plait.core.access import Free
 from plait.core.fidelity import Fidelity
 from plait.core.flow import Context
 from plait.core.prompt import Prompt, Uses, WithPrompts
@@ -36,7 +37,7 @@ class Model(WithPrompts, Scorer):
         description="The call. Its template is put behind the path's text; the model's next token is the mark. By "
         "default the model that writes the steps is asked.",
     )
-    labels: Annotated[tuple[str, ...], Field(min_length=2, max_length=64)] = Field(
+    labels: Annotated[tuple[str, ...], Field(min_length=2, max_length=64), Free()] = Field(
         default=tuple("0123456789"), description="The marks, from worst to best. Each must be one token of the model's."
     )
     values: tuple[Annotated[float, Field(ge=0.0, le=1.0)], ...] = Field(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
+from plait.core.access import ToolName
 from plait.core.fidelity import Fidelity
 from plait.core.flow import Context
 from plait.core.search import SearchNode
@@ -21,7 +24,7 @@ class Perplexity(ToolScorer):
 
     fidelity = Fidelity("variant", "1 / perplexity, which puts segments in the same order", paper="2509.15148")
 
-    tool: str = Field(default="perplexity", description="Name of the tool.")
+    tool: Annotated[str, ToolName()] = Field(default="perplexity", description="Name of the tool.")
     question: bool = Field(
         default=True,
         description="Give it the request as `question`, too. Here it stands before the text; without it the text "

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
+from plait.core.access import ToolName
 from plait.core.fidelity import Fidelity
 from plait.core.flow import Context
 from plait.core.search import SearchNode
@@ -24,7 +27,7 @@ class RewardModel(ToolScorer):
         oracles=("prm-qwen-prm", "prm-math-shepherd", "prm-rlhflow", "prm-skywork"),
     )
 
-    tool: str = Field(default="reward", description="Name of the tool.")
+    tool: Annotated[str, ToolName()] = Field(default="reward", description="Name of the tool.")
     question: bool = Field(default=True, description="Give it the request as `question`, too.")
     answers_only: bool = Field(default=False, description="Ask about whole answers alone; other nodes are unknown.")
 

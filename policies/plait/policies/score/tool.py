@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field, JsonValue
 
+from plait.core.access import Free, ToolName
 from plait.core.flow import Context
 from plait.core.search import Scorer, SearchNode
 
@@ -14,8 +17,8 @@ class ToolScorer(Scorer):
     """Calls a tool with `text` (the path's text) and what `args` has besides. It returns a number in [0, 1], a boolean,
     or `{"passed": …, "total": …}`."""
 
-    tool: str = Field(description="Name of the tool.")
-    args: dict[str, JsonValue] = Field(default={}, description="More arguments.")
+    tool: Annotated[str, ToolName()] = Field(description="Name of the tool.")
+    args: Annotated[dict[str, JsonValue], Free()] = Field(default={}, description="More arguments.")
     question: bool = Field(default=False, description="Give it the request as `question`, too.")
 
     async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:

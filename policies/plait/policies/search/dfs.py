@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from plait.core.access import BranchCount
 from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
@@ -34,9 +35,9 @@ class Dfs(Search):
 
     answers: ClassVar[int] = 1
 
-    branch: int = Field(default=2, ge=1, le=1_000, description="Children of a node.")
-    parallel: int = Field(default=2, ge=1, le=1_000, description="Nodes in flight.")
-    back: int = Field(
+    branch: Annotated[int, BranchCount()] = Field(default=2, ge=1, le=1_000, description="Children of a node.")
+    parallel: Annotated[int, BranchCount()] = Field(default=2, ge=1, le=1_000, description="Nodes in flight.")
+    back: Annotated[int, BranchCount()] = Field(
         default=2,
         ge=1,
         le=1_000,

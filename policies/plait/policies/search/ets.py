@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from plait.core.access import Free
 from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, SearchNode, SearchTree
 
@@ -37,7 +38,7 @@ class Ets(Stride):
         default="stream",
         description="`paper`: as the authors have it. Then `per_depth` is the width (16), and the defaults are theirs.",
     )
-    limit: int = Field(
+    limit: Annotated[int, Free()] = Field(
         default=2048,
         ge=1,
         le=10_000,

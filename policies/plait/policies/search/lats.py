@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from plait.core.access import BranchCount
 from plait.core.awaited import StepFailed
 from plait.core.fidelity import Fidelity
 from plait.core.flow import Context
@@ -29,7 +30,7 @@ class Lats(WithPrompts, Mcts):
     fidelity = Fidelity("variant", "the scorer says what failed, not the grader, in parallel", paper="2310.04406")
 
     fail: float = Field(default=0.5, ge=0, le=1, description="Score below which an answer counts as failed.")
-    reflections: int = Field(default=3, ge=0, description="Most reflections, all different.")
+    reflections: Annotated[int, BranchCount()] = Field(default=3, ge=0, description="Most reflections, all different.")
     summary: Annotated[Prompt, Uses()] = Field(
         default=Prompt(max_tokens=128), description="A reflection. Its template is put behind the failed attempt."
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 from pydantic import Field
 
+from plait.core.access import BranchCount
 from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 
@@ -35,8 +37,8 @@ class Particle(Search):
         paper="2502.01618",
     )
 
-    particles: int = Field(default=8, ge=1, le=10_000, description="Lines at a time.")
-    iterations: int = Field(default=1, ge=1, description="Passes from the root.")
+    particles: Annotated[int, BranchCount()] = Field(default=8, ge=1, le=10_000, description="Lines at a time.")
+    iterations: Annotated[int, BranchCount()] = Field(default=1, ge=1, description="Passes from the root.")
     reward_temperature: float = Field(
         default=1.0, gt=0, description="Temperature of the scores: small favours the best."
     )

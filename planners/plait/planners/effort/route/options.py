@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from plait.core.access import Free
 from plait.core.errors import PluginError
 from plait.core.interfaces import MOST_STEPS
 from plait.core.learning import LearningPlanner
@@ -61,7 +62,7 @@ class RouteOptions(LearningPlanner):
         "models with long contexts do; what is left out is not chosen. Empty: those three; with `by=features` the "
         "answer at once, one line of reasoning and a vote of eight; with `by=record` the last two.",
     )
-    fit: TierFit = Field(
+    fit: Annotated[TierFit, Free()] = Field(
         default=TierFit(),
         description="With `by=features`: means of the features, which planners were right together, and what a "
         "token costs.",

@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, cast
 
 from pydantic import Field, JsonValue
 
+from plait.core.access import Free
 from plait.core.awaited import JoinHandle, Promise, StepFailed
 from plait.core.errors import PlannerError
 from plait.core.fidelity import Fidelity
@@ -85,7 +86,7 @@ class SSR(LearningPlanner, Flow):
         description="Branches that are enough; the others are then stopped. So many paths have to have the same "
         "answer: 1 takes the first that ends, 2 the first two that agree. By default all.",
     )
-    strategies: tuple[Strategy, ...] = Field(
+    strategies: Annotated[tuple[Strategy, ...], Free()] = Field(
         default=POOL, description="The pool, with what is known of each; empty: paths differ by their seeds alone."
     )
     scorer: Scorer = Plugin(name="model")

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
+from plait.core.access import BranchCount
 from plait.core.awaited import CallHandle
 from plait.core.errors import PlannerError
 from plait.core.fidelity import Fidelity
@@ -103,8 +104,10 @@ class CodeSearch(Flow):
     )
     n: N = 8
     repairs: Repairs = 1
-    tests: int = Field(default=8, ge=0, description="Tests that the model writes, in one call.")
-    pairs: int = Field(
+    tests: Annotated[int, BranchCount()] = Field(
+        default=8, ge=0, description="Tests that the model writes, in one call."
+    )
+    pairs: Annotated[int, BranchCount()] = Field(
         default=3, ge=0, description="Most pairs of behaviours for which a test that tells them apart is asked for."
     )
     by: Rule = Field(

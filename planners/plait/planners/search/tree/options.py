@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from plait.core.access import BranchCount, Free
 from plait.core.flow import Flow
 from plait.core.ops import Plugin
 from plait.core.prompt import Prompt, Uses
@@ -39,23 +40,23 @@ class TreeOptions(Flow):
     n: N = 16
     most: Most = 256
     depth: Depth = Field(default=16, ge=1)
-    width: int | None = Field(
+    width: Annotated[int | None, BranchCount()] = Field(
         default=None,
         ge=1,
         le=1_000,
         description="Branches of one line of reasoning: as many are asked of the model in one call (`plan`). By "
         "default a call writes one child (`step`), or five with a search that has lists.",
     )
-    until: str = Field(
+    until: Annotated[str, Free()] = Field(
         default="",
         description="A step that has this text in it (case apart) ends its path, besides the model's own end.",
     )
-    give_up: str = Field(
+    give_up: Annotated[str, Free()] = Field(
         default="",
         description="A step that has this text in it (case apart) is a dead end: the model's word for it, where it "
         "was told one.",
     )
-    quorum: int | None = Field(
+    quorum: Annotated[int | None, BranchCount()] = Field(
         default=None,
         ge=0,
         description="Branches that are enough; the others are then stopped: answers that score at least "

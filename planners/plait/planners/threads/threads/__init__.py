@@ -12,6 +12,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue, model_validator
 
+from plait.core.access import BranchCount, Free
 from plait.core.budget import Budget
 from plait.core.errors import PluginError
 from plait.core.fidelity import Fidelity
@@ -77,10 +78,10 @@ class Threads(Planner):
         description="A thread (a leg of it, if it spawns). What it leaves open is the dialect's. Its template has "
         "`{header}`, the dialect's words.",
     )
-    dialect: str | Dialect = Field(
+    dialect: Annotated[str, Free()] | Dialect = Field(
         default="countdown", description="How the model writes what it wants done, by name, or as a table of your own."
     )
-    n: int | None = Field(
+    n: Annotated[int | None, BranchCount()] = Field(
         default=None,
         ge=1,
         le=64,
@@ -92,15 +93,15 @@ class Threads(Planner):
         description="Most branches in all; those beyond are not run. Threads of threads are counted too: who spawns "
         "first has them. A resumed run counts anew.",
     )
-    rounds: int | None = Field(
+    rounds: Annotated[int | None, BranchCount()] = Field(
         default=None,
         ge=1,
         description="Most rounds, of which each reads what the one before it came to. Default: the dialect's.",
     )
-    depth: int | None = Field(
+    depth: Annotated[int | None, BranchCount()] = Field(
         default=None, ge=0, description="Most steps below one another: threads within threads. Default: the dialect's."
     )
-    budget: Budget | None = Field(
+    budget: Annotated[Budget | None, Free()] = Field(
         default=None, description="Limits on each thread of the parent, the threads that it spawns included."
     )
     reads: Reads = None

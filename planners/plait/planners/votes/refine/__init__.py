@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, field_validator
 
+from plait.core.access import BranchCount
 from plait.core.errors import PlannerError
 from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Brief, Planner, Reader
@@ -74,7 +75,7 @@ class Refine(Planner):
     judge: Annotated[Prompt, Uses("question", "count", "drafts", "histogram", "k")] = Field(
         default=Prompt(thinking="off", max_tokens=64), description='The choice of the k best drafts, with `by="model"`.'
     )
-    rounds: Annotated[tuple[int, ...], BeforeValidator(_as_rounds)] = Field(
+    rounds: Annotated[tuple[int, ...], BeforeValidator(_as_rounds), BranchCount()] = Field(
         default=(8, 4, 1),
         description="Most rounds, of which each reads what the one before it came to: the drafts of each, as "
         "`[8,4,1]` or `8x4x1`. A single number is so many rounds of one draft: sequential refinement.",
@@ -85,7 +86,7 @@ class Refine(Planner):
         "drafts. `per-sample-top-k`: for the i-th draft of the next round the i-th best draft and the k - 1 best "
         'others; with `by="model"` the k drafts of a choice of its own. `random-k`: k random drafts for each.',
     )
-    shown: int = Field(
+    shown: Annotated[int, BranchCount()] = Field(
         default=3,
         ge=1,
         description="How many of what there is a model is shown, the nearest or best: the k of the distillers that "

@@ -12,14 +12,18 @@ import itertools
 import pkgutil
 import re
 from dataclasses import dataclass
+from typing import Annotated
 
 from pydantic import Field, field_validator
 
+from plait.core.access import BranchCount, Free, TokenCount
 from plait.core.errors import PluginError
 from plait.core.messages import did_you_mean
 from plait.core.regex import ExpressionMatch, expression
 from plait.core.values import Frozen
 
+FreeText = Annotated[str, Free()]
+FreeTexts = Annotated[tuple[str, ...], Free()]
 _FIELD = re.compile(r"\{(\w+)\}")
 _MAX_ENTRIES = 256
 _MAX_MATCHES = 4096  # of which repeats are left out
@@ -61,21 +65,21 @@ class Dialect(Frozen):
     """The table. In templates, `{name}` stands for the named group of the item's regular expression, `{number}` for the
     item's place in the list, from 1, and `{index}` for the same from 0."""
 
-    fork: str = Field(min_length=1)
+    fork: FreeText = Field(min_length=1)
     """The text that ends a spawn list; generation stops there and the text stays in the context."""
-    stop: tuple[str, ...] = ()
+    stop: FreeTexts = ()
     """Other texts at which the parent has ended."""
-    tags: tuple[str, ...] = ()
+    tags: FreeTexts = ()
     """The control words that are single tokens in the tokenizer of a model trained on the dialect."""
-    ask: str = "{prompt}"
+    ask: FreeText = "{prompt}"
     """Template of the prompt: `{prompt}` is the task's, `{text}` the request's text."""
     chat: bool = True
     """Whether a user's message goes through the model's chat template."""
-    open: str = ""
+    open: FreeText = ""
     """The text before a spawn list; the last one in the text counts. Empty: the list is the whole text."""
-    separator: str = ""
+    separator: FreeText = ""
     """Between items. Empty: items are found wherever the regular expression matches."""
-    item: str | None = None
+    item: FreeText | None = None
     """Regular expression of an item. `None`: there is no list; `width` equal threads are spawned."""
     words: bool = False
     """The text is words; the amount of white space between them means nothing."""
@@ -86,36 +90,36 @@ class Dialect(Frozen):
     """The model writes on after a spawn list that cannot be read or has no more threads left. Off: its line ends."""
     replaces: bool = False
     """The join replaces the spawn list: the parent goes on from before the last `open`."""
-    wrong: str = ""
+    wrong: FreeText = ""
     """Text that the parent must not write; `right` then replaces it, and the parent goes on."""
-    right: str = ""
-    echo: str = "{number}"
+    right: FreeText = ""
+    echo: FreeText = "{number}"
     """Template of an item's name."""
-    label: str = ""
+    label: FreeText = ""
     """Template of its name for people. Empty: `echo`."""
     repeats: bool = False
     """Items of one round with the same echo each get a thread; else only the first does."""
-    header: str = ""
+    header: FreeText = ""
     """Template of a thread's beginning. It is appended to the parent's context (forked) or stands alone (fresh)."""
     forked: bool = True
     """Whether a thread may continue its parent's context."""
     fresh: bool = False
     """Whether a thread may begin with its header alone, without the parent's context."""
-    child_stop: tuple[str, ...] = ()
+    child_stop: FreeTexts = ()
     """Texts at which a thread has ended."""
-    join: Block = Block()
+    join: Annotated[Block, Free()] = Block()
     """The form in which the parent reads its threads' results."""
     answer: bool = False
     """The answer is read from the parent's last words by the join's `goal` and claim, like a thread's."""
-    width: int = Field(default=8, ge=1)
+    width: Annotated[int, BranchCount()] = Field(default=8, ge=1)
     """Most threads a round."""
-    rounds: int = Field(default=32, ge=1)
+    rounds: Annotated[int, BranchCount()] = Field(default=32, ge=1)
     """Most rounds of threads one line of reasoning may spawn."""
-    nesting: int = Field(default=0, ge=0)
+    nesting: Annotated[int, BranchCount()] = Field(default=0, ge=0)
     """How deep threads may spawn threads of their own."""
-    parent_tokens: int = Field(default=8192, ge=1)
+    parent_tokens: Annotated[int, TokenCount()] = Field(default=8192, ge=1)
     """Most tokens between two joins of the parent."""
-    child_tokens: int = Field(default=8192, ge=1)
+    child_tokens: Annotated[int, TokenCount()] = Field(default=8192, ge=1)
     """Most tokens of a thread."""
     temperature: float = Field(default=0.0, ge=0.0)
     """Of the parent."""
