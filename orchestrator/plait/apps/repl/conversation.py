@@ -1,4 +1,4 @@
-"""One conversation of the REPL: what a line of input is (a question, a command, a cell), and what is said of its end.
+"""One conversation of the REPL: the kind of each input line (a question, a command, a cell), and the report of its end.
 
 Lines come from `terminal.py`, which reads a terminal, or from `plain.py`, which reads a pipe.
 """
@@ -70,7 +70,7 @@ class Repl:
     # -- lines --------------------------------------------------------------------------------------------------------
 
     async def take(self, line: str) -> None:
-        """Take one line (or several that belong together). What goes wrong is said, never raised."""
+        """Take one line (or several that belong together). Errors are printed, never raised."""
         try:
             if line.startswith("/"):
                 await self._command(line)
@@ -153,7 +153,7 @@ class Repl:
     # -- what was said ------------------------------------------------------------------------------------------------
 
     def turn_of(self, which: str) -> ReplTurn:
-        """Return what is under way or was last, or the turn with that number or run id. Raises `UsageError`."""
+        """Return the running or last turn, or the turn with that number or run id. Raises `UsageError`."""
         turn = self.session.turn(which)
         if turn is None:
             raise UsageError(

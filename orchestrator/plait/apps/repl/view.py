@@ -1,6 +1,6 @@
-"""How a REPL session looks: the consoles it is printed on, the live tree, the table of branches, one step's story.
+"""Display of a REPL session: the consoles it is printed on, the live tree, the table of branches, and a step's report.
 
-Nothing is wider than the screen. All text goes through `terminal.CleanOutput`, whoever said it.
+Nothing is wider than the screen. All text goes through `terminal.CleanOutput`, whatever its source.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _cells(step: StepRecord, depth: int) -> tuple[str, ...]:
 
 
 def _said(step: StepRecord, room: int) -> str:
-    """Return what one line can say of a step: why it ended badly, a join's verdict, or what it said."""
+    """Return the one-line summary of a step: its failure, a join's verdict, or its text."""
     if step.state in ("failed", "cancelled"):
         return cut(step.reason, room)
     if step.kind == "join":
@@ -172,8 +172,8 @@ def _nested(steps: Iterable[StepRecord]) -> list[tuple[StepRecord, int]]:
 
 
 def story(step: StepRecord, full: bool = False) -> RenderableType:
-    """Return what is known of one step: what it is, its moves, its verdict or failure, and what it said; of a long text
-    the beginning and the end, unless `full`."""
+    """Return the report of one step: its kind, its moves, its verdict or failure, and its text. A long text keeps only
+    its beginning and end, unless `full`."""
     lines: list[Text] = []
     kind = {"think": "a call of the model", "call": "a call of a tool", "join": "a join"}.get(step.kind, step.kind)
     head = Text.assemble((safe(step.path), "bold"), f"  {kind}, ", (step.state, _STYLES.get(step.state, "")))

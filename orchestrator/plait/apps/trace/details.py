@@ -115,7 +115,7 @@ def _short(value: object) -> str:
 
 
 def limits(budget: Budget | None) -> str:
-    """Return a budget's limits in words."""
+    """Return a budget's limits as a text."""
     if budget is None:
         return ""
     return ", ".join(f"{key} {value:g}" for key, value in budget.limits.items())

@@ -61,7 +61,7 @@ def lesson(run: RunRecord, feedback: str) -> str:
 
 
 def groups_of(lessons: Sequence[str], seed: int, groups: int | None = None, told: int = TOLD) -> list[list[str]]:
-    """Return the groups: each lesson `told` times, shuffled, never twice in one group where there are groups enough."""
+    """Return the groups: each lesson repeated, shuffled, and never twice in one group if there are enough groups."""
     count = groups or max(1, math.isqrt(len(lessons)))
     rng = random.Random(seed)
     places: list[list[int]] = [[] for _ in range(count)]
@@ -93,9 +93,9 @@ def reflection(
     head = _variables(learnables, values)
     steps: list[Step] = []
     for number, group in enumerate(groups_of(lessons, seed, groups), 1):
-        told = "\n\n".join(f"## Run {place}\n{run_lesson}" for place, run_lesson in enumerate(group, 1))
+        reports = "\n\n".join(f"## Run {place}\n{run_lesson}" for place, run_lesson in enumerate(group, 1))
         text = f"# Instruction\nThese runs failed. Propose changes of the variables that would have helped.\n\n{head}"
-        text += f"\n\n# Failed runs\n{told}\n\n# Output\n{_REPLY}\n"
+        text += f"\n\n# Failed runs\n{reports}\n\n# Output\n{_REPLY}\n"
         steps.append(
             Step(
                 name=f"reflect-{number}",

@@ -175,8 +175,8 @@ class LearningLoop:
         """Return rollouts of the store, with their advantages, in the order of their names. Raises `ConfigError`."""
         left = set(wanted)
         kept = {made[0].rollout: made for made in read_rollouts(self._store.path) if made[0].rollout in left}
-        if gone := [name for name in wanted if name not in kept]:
-            raise ConfigError(f"{self._store.path} lacks the rollout {gone[0]}, which a step was trained on")
+        if missing := [name for name in wanted if name not in kept]:
+            raise ConfigError(f"{self._store.path} lacks the rollout {missing[0]}, which a step was trained on")
         return weighed([kept[name] for name in wanted], self._credit)
 
 

@@ -72,7 +72,7 @@ def todo(questions: Sequence[DatasetQuestion], branches: int) -> Iterator[Todo]:
 
 
 def sampled(workers: Sequence[Worker]) -> tuple[list[Worker], list[Sampler]]:
-    """Return the workers, the model workers among them wrapped as samplers that report draws, and the samplers alone."""
+    """Return the workers, with model workers wrapped as samplers that report draws, and the samplers alone."""
     samplers: dict[int, Sampler] = {id(worker): Sampler(worker) for worker in workers if "think" in worker.serves}
     return [samplers.get(id(worker), worker) for worker in workers], list(samplers.values())
 
