@@ -67,7 +67,7 @@ def submit(
     with opened(as_json) as output:
         client = _client(address)
         job = _submitted(client, options)
-        output.progress.print(f"submitted {job}: `ray job logs --follow {job}` shows what it says", markup=False)
+        output.progress.print(f"submitted {job}: `ray job logs --follow {job}` shows its log", markup=False)
         code = _follow(client, job, output) if follow else 0
         if as_json:
             output.result({"job": job, "command": shlex.join(["plait", *words])})
@@ -154,7 +154,7 @@ def manifest(
         str | None, typer.Option(metavar="NAME", help="A Secret whose keys become variables: keys of servers.")
     ] = None,
     retries: Annotated[int, typer.Option(min=0, help="How often a job that failed is begun again.")] = 0,
-    seconds: Annotated[int | None, typer.Option(min=1, help="Most seconds for all of it.")] = None,
+    seconds: Annotated[int | None, typer.Option(min=1, help="Time limit of the job in seconds.")] = None,
 ) -> None:
     """Write a command as a RayJob of KubeRay, which starts a Ray cluster for it and removes that afterwards.
 
@@ -211,7 +211,7 @@ def manifest(
 
 
 def _ray_version() -> dict[str, str]:
-    """Return the field that says which Ray the image has, which is taken to be the one that is installed here."""
+    """Return the field with the image's Ray version, which is assumed to be the installed one."""
     try:
         return {"rayVersion": version("ray")}
     except PackageNotFoundError:

@@ -102,7 +102,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "learn import": (".lab.samples.command", "import_samples", "Read other people's recordings as samples."),
     },
 }
-"""By group: the words of a command, its module, the function there, and what `plait --help` says of it.
+"""By group: the words of a command, its module, the function there, and its description in `plait --help`.
 
 A word that is a command by itself and also begins others (`eval`, `simulate`) is the others' default."""
 FAMILIES = {
@@ -111,7 +111,7 @@ FAMILIES = {
     "learn": "Learn from runs: strategies, routes, numbers, prompt texts; write rollouts for training.",
     "job": "Run plait commands as jobs on a Ray cluster; `ray job logs|status|stop` do the rest.",
 }
-"""First words that are no command by themselves, and what `plait --help` says of them."""
+"""First words that are not a command themselves, and their descriptions in `plait --help`."""
 MOVED = {
     "ctl list": "runs top --once", "ctl events": "runs watch --json", "ctl set": "runs limit` or `plait runs set",
     "ctl": "runs", "top": "runs top", "questions": "runs questions` and `plait runs answer", "view": "runs view",
@@ -156,7 +156,7 @@ class _Command(TyperCommand):
     """A command whose `--help` has the options that most people want, and `--help-all` the rest."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, `--help-all` among them if it says more."""
+        """Return the parameters, with `--help-all` if that shows more."""
         params = super().get_params(ctx)
         if any(map(_is_rare, params)):
             params.append(_help_all())

@@ -37,7 +37,7 @@ class PlaitHarnessConfig(HarnessConfig):
     policies: list[str] = []
     task: str = "plain"
     tokens: int | None = None
-    """Most tokens that the rollout may generate, over all branches."""
+    """Token limit of the rollout, over all branches."""
 
 
 class PlaitHarness(Harness[PlaitHarnessConfig]):

@@ -51,7 +51,7 @@ def batch(
         Literal["here", "ray-data"],
         typer.Option(help="`ray-data` spreads the rows over actors of a Ray cluster, an orchestrator in each."),
     ] = "here",
-    actors: Annotated[int, typer.Option(min=1, help="Most actors, with ray-data; a CPU each.")] = 1,
+    actors: Annotated[int, typer.Option(min=1, help="Maximum number of actors with ray-data; one CPU each.")] = 1,
     order: Annotated[
         Order,
         typer.Option(help="`prefix` runs rows with the same beginning one after another; the output keeps its order."),
@@ -66,7 +66,7 @@ def batch(
 ) -> None:
     """Run every row of a file; resumes after a crash."""
     if out.suffix not in (".jsonl", ".parquet"):
-        raise ConfigError(f"--out {out} has to end in .jsonl or .parquet: that says which of them is written")
+        raise ConfigError(f"--out {out} has to end in .jsonl or .parquet: the ending selects the format")
     if out.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise ConfigError("Parquet needs pyarrow: pip install 'plait[batch]', or write .jsonl")
     config = common.load()

@@ -130,7 +130,7 @@ def count_rows(path: Path, named: InputFields = AS_HERE) -> tuple[int, str]:
 
 
 def read_rows(path: Path, named: InputFields = AS_HERE) -> Iterator[BatchRow]:
-    """Yield the rows of a file as they are asked for; a row that makes no sense says why.
+    """Yield the rows of a file lazily; an invalid row has the error.
 
     Raises `ConfigError` for a CSV file without the column of the texts.
     """
@@ -229,7 +229,7 @@ class Log:
         self._file.flush()
 
     def has(self, number: int) -> bool:
-        """Whether a row has its outcome."""
+        """Return whether a row has an outcome."""
         return self._places[number] >= 0
 
     def add(self, outcome: dict[str, Any]) -> None:

@@ -123,7 +123,7 @@ def _lengths(path: Location, runs: set[str]) -> list[Lengths]:
 
 
 def forecast(plan: Plan, brief: Brief, config: Config, known: Past) -> Forecast:
-    """Return how long a plan will take. Each of some simulations draws its lengths from one recorded run, since the
+    """Forecast the duration of a plan. Each of some simulations draws its lengths from one recorded run, since the
     branches of a run are more like one another than those of several; the pace is that of the model's profile, or is
     fitted to these runs where the model is not calibrated."""
     profile, paced = _profile(config, known)

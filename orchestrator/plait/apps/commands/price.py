@@ -92,7 +92,7 @@ def estimate(plan: Plan, brief: Brief, config: Config) -> Estimate:
             return Result(value=text, usage=Usage(completion=tokens))
 
         host = Host("host", slots=max(64, len(plan.steps)), price=price)
-        whole = None if plan.output is None else plan  # a flow's first steps: it says the others as it goes
+        whole = None if plan.output is None else plan  # a flow's first steps: it adds the others while it runs
         return simulate(request, plan=whole, hosts=[host], outcome=outcome, tools=brief.tools, plugins=Plugins()).usage
 
     def likely(job: Job, op: Think) -> int:

@@ -94,7 +94,7 @@ def model_warnings(config: Config, request: Request) -> tuple[str, ...] | None:
 
 
 def _spawning(answer: Answer, warnings: tuple[str, ...] | None) -> dict[str, Any]:
-    """Return how much ran side by side, for a planner that leaves that to the model."""
+    """Return the degree of parallelism of a run, for a planner that leaves it to the model."""
     if warnings is None:
         return {}
     return {"parallelism": parallelism(answer.report).summary(), "warnings": list(warnings)}
@@ -157,7 +157,7 @@ def show(answer: Answer, text: str, task: str | Plugin, output: Output, steps: b
 
 
 def name_why(answer: Answer, output: Output) -> None:
-    """Name the command that says more of a failure, of a run that is written down."""
+    """Return the command that explains a failure, for a run in a journal."""
     if answer.run and answer.status != "cancelled" and answer.failure is not None:
         output.progress.print(Text(f"more: plait why {answer.run}", style="dim"), soft_wrap=True)
 

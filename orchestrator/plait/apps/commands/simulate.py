@@ -195,12 +195,12 @@ def _times(
     """Return when runs arrive; `None` if only one is simulated."""
     if trace is not None:
         if rate is not None or burstiness != 1.0:
-            raise UsageError("the file of `--arrivals` says when runs arrive: leave `--rate` and `--burstiness` out")
+            raise UsageError("the file of `--arrivals` has the arrival times: leave `--rate` and `--burstiness` out")
         return read_arrivals(trace, runs)
     if runs is None:
         if rate is not None:
             raise UsageError(
-                "`--rate` says how many runs arrive a second, so give `--runs` too; "
+                "`--rate` is the number of runs per second, so give `--runs` too; "
                 "tokens a second of an engine are `--decode-rate`"
             )
         return None

@@ -122,7 +122,7 @@ def why(
 
 
 def _replayed(entry: RunEntry) -> tuple[str, list[Reason]]:
-    """Return how a run ended and what of, from its replay. Raises `PlaitError` for one that cannot be replayed."""
+    """Return a run's status and the causes of its end, by a replay. Raises `PlaitError` if it cannot be replayed."""
     refuse_names(entry.path, entry.run)
     rebuilt = rebuild(entry.path, entry.run, Plugins())
     causes = reasons(rebuilt.record.steps)
@@ -192,7 +192,7 @@ def _show(run: str, status: str, causes: Sequence[Reason], checks: Sequence[Chec
     lines += [note] * bool(note)
     if checks:
         well = ", ".join(check.name for check in checks if check.grade == "ok")
-        lines.append("`plait doctor` looks at the usual causes; now it says:")
+        lines.append("`plait doctor` checks the usual causes; its result now:")
         lines += [f"  {check.grade} {check.name}: {check.found} → {check.remedy}" for check in checks
                   if check.grade != "ok"]  # fmt: skip
         lines += [f"  ok {well}"] * bool(well)

@@ -31,7 +31,10 @@ def worded_error(error: Exception) -> tuple[str, int]:
             details = first_of_each(error)
             return "; ".join(explain(json_path(detail["loc"]) or error.title, detail) for detail in details), 2
         case MemoryError():
-            return "out of memory: close something, or give the engine less (`plait doctor` says how much there is)", 1
+            return (
+                "out of memory: close something, or give the engine less (`plait doctor` shows the available memory)",
+                1,
+            )
         case OSError():
             where = f"{error.filename}: " if error.filename else ""
             return f"{where}{error.strerror or error}{_near_file(error)}", 1

@@ -125,8 +125,8 @@ Allow = Annotated[
     ),
 ]
 Count = Annotated[int | None, typer.Option("--n", min=1, help="Samples or threads.", rich_help_panel=_WHAT)]
-Tokens = Annotated[int | None, typer.Option(min=1, help="Most tokens a run may generate.", rich_help_panel=_WHAT)]
-Seconds = Annotated[float | None, typer.Option(min=0.001, help="Most seconds a run may take.", rich_help_panel=_WHAT)]
+Tokens = Annotated[int | None, typer.Option(min=1, help="Token limit per run.", rich_help_panel=_WHAT)]
+Seconds = Annotated[float | None, typer.Option(min=0.001, help="Time limit per run.", rich_help_panel=_WHAT)]
 Limits = Annotated[
     str | None,
     typer.Option(
@@ -137,7 +137,8 @@ Limits = Annotated[
     ),
 ]
 MaxTokens = Annotated[
-    int | None, typer.Option(min=1, help="Most tokens of the call that answers, thoughts apart.", rich_help_panel=_WHAT)
+    int | None,
+    typer.Option(min=1, help="Token limit of the call that answers, without thoughts.", rich_help_panel=_WHAT),
 ]
 Temperature = Annotated[float | None, typer.Option(min=0.0, help="Of that call; 0 is greedy.", rich_help_panel=_WHAT)]
 TopP = Annotated[
@@ -249,7 +250,7 @@ class Common:
     ] = None
     telemetry: Annotated[
         bool | None,
-        typer.Option("--otel/--no-otel", help="Send OpenTelemetry spans (OTEL_… says where).", rich_help_panel=_WHERE),
+        typer.Option("--otel/--no-otel", help="Send OpenTelemetry spans (to OTEL_…).", rich_help_panel=_WHERE),
     ] = None
     seed: Annotated[int | None, typer.Option(help="Of all sampling.", rich_help_panel=_WHERE)] = None
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings, TOML.", rich_help_panel=_WHERE)] = None

@@ -39,7 +39,7 @@ def is_csv(path: Path) -> bool:
 
 
 def raw_rows(path: Path, column: str = "") -> Iterator[RawRow]:
-    """Yield the rows of a file; empty lines are none.
+    """Yield the rows of a file, without empty lines.
 
     Raises `ConfigError` for a CSV or Parquet file without this column and for Parquet without pyarrow, `OSError` for a
     file that cannot be read.

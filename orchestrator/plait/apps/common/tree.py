@@ -241,7 +241,7 @@ def _drawn(guide: str, line: TreeLine, names: int, facts: int, labels: int, widt
     row.append(label[:labels].ljust(labels), "cyan")
     room = width - row.cell_len - 2
     if text and room > 6:
-        if len(text) > room:  # of what was generated the end says most, of all else the beginning
+        if len(text) > room:  # generated text keeps its end, all other text its beginning
             tail = not gone and record.kind != "join"
             text = "…" + text[-(room - 1) :] if tail else text[: room - 1] + "…"
         row.append("  ").append(text, "dim" if record.ended else "")

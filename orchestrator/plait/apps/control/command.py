@@ -158,9 +158,7 @@ def _follow(run: str | None) -> Iterator[dict[str, Any]]:
     try:
         yield from where.ask("watch", None, run=name)
     except OSError:
-        raise UsageError(
-            f"the process of run {name} ended: `plait runs show {name[:8]}` says how far it came"
-        ) from None
+        raise UsageError(f"the process of run {name} ended: `plait runs show {name[:8]}` shows its progress") from None
 
 
 def set_(

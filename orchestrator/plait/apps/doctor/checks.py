@@ -163,7 +163,7 @@ def model_folder(model: str) -> Check:
 
 
 def _is_whole(weights: Path) -> bool:
-    """Whether a safetensors file is as long as its head says."""
+    """Return whether a safetensors file has the length that its header states."""
     try:
         with weights.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")

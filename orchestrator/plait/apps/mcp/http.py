@@ -39,7 +39,7 @@ class McpAccess(Frozen):
     allowed_hosts: tuple[str, ...] = ()
     """Host names (header `Host`, without ports) that the server accepts in addition to those of this machine."""
     open: bool = False
-    """Whether a server without keys may listen where other machines reach it."""
+    """Whether a server without keys may listen on an address that other machines reach."""
 
 
 def load_access(address: tuple[str, int], file: str | Path | None = None, is_open: bool = False) -> Settings:

@@ -25,13 +25,13 @@ __all__ = ["MODEL", "Jobs", "Progress", "until_asked"]
 Progress = Callable[[int, int, str], Awaitable[None]]
 """Takes how many steps have ended, how many there are, and which ended last."""
 KEPT = 1000
-"""Most runs that are remembered after their end."""
+"""Maximum number of ended runs in memory."""
 SAMPLES = 1000
-"""Most texts of a vote."""
+"""Maximum number of texts of a vote."""
 MODEL = Answerer(name="MCP client", approves=False)
 """Who calls the tool `reply`: mostly a model, which may have asked for the call itself."""
 _RIGHTS = Rights(image_hosts=(ANY_HOST,))
-"""What clients may ask for: all that this program may, but no images of this machine or its network."""
+"""The rights of clients: those of this program, without images of this machine or its network."""
 
 
 class Jobs:
@@ -80,7 +80,7 @@ class Jobs:
         """Return a run of this server, running or ended. Raises `UsageError` for another's."""
         handle = self._handles.get(run)
         if handle is None:
-            raise UsageError(f"there is no run {run[:80]!r} here: `start` says the ids")
+            raise UsageError(f"there is no run {run[:80]!r} here: `start` returns the ids")
         return handle
 
     async def _submit(self, question: str, plan: Plan | None = None, tools: Any = None, **fields: Any) -> Handle:

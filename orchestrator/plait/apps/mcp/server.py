@@ -49,8 +49,8 @@ def build(jobs: Jobs) -> MCPServer:
     async def solve(
         question: str, ctx: Context, planner: str = "", n: int = 0, max_tokens: int = 0
     ) -> dict[str, Any] | InputRequiredResult:
-        """Answer a question by parallel reasoning. `planner` says how, such as sample:n=8; `n` how many branches;
-        `max_tokens` the most that may be generated in all."""
+        """Answer a question by parallel reasoning. `planner` selects the strategy, such as sample:n=8; `n` is the number
+        of branches; `max_tokens` is the token limit of the run."""
         return await _answered(jobs, ctx, lambda: jobs.solve(question, planner, n, max_tokens))
 
     @server.tool()
@@ -64,24 +64,24 @@ def build(jobs: Jobs) -> MCPServer:
     async def vote(
         samples: list[str], ctx: Context, merge: str = "majority", task: str = ""
     ) -> dict[str, Any] | InputRequiredResult:
-        """Return the answer on which most of the samples agree. `task` says how an answer is read out of a text."""
+        """Return the answer on which most of the samples agree. `task` selects how an answer is read from a text."""
         return await _answered(jobs, ctx, lambda: jobs.vote(samples, merge, task))
 
     @server.tool()
     async def start(question: str, planner: str = "", n: int = 0, max_tokens: int = 0) -> dict[str, Any]:
-        """Start what `solve` does and return at once, with the id of the run."""
+        """Start the run of `solve`, and return its id at once."""
         with _ToolErrors():
             return _state(await jobs.solve(question, planner, n, max_tokens))
 
     @server.tool(annotations=_READS)
     async def status(run: str) -> dict[str, Any]:
-        """Say where a run stands: its steps, its questions, and its answer once it has ended."""
+        """Return the state of a run: its steps, its questions, and its answer once it has ended."""
         with _ToolErrors():
             return _state(jobs.handle(run))
 
     @server.tool()
     async def reply(run: str, question: str, value: Any) -> dict[str, Any]:
-        """Answer a question of a run, by the ids that `status` says; a person says whether calls are allowed."""
+        """Answer a question of a run, by the ids from `status`. A person decides whether calls are allowed."""
         with _ToolErrors():
             handle = jobs.handle(run)
             VERBS["answer"].do(handle, question=question, value=value, by=MODEL)

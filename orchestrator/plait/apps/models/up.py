@@ -42,7 +42,7 @@ def up(
     ] = None,
     slots: Annotated[int | None, typer.Option(min=1, help="Requests that it decodes together.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads on a CPU.")] = None,
-    max_model_len: Annotated[int | None, typer.Option(min=1, help="Most tokens of prompt and output together.")] = None,
+    max_model_len: Annotated[int | None, typer.Option(min=1, help="Token limit of prompt and output together.")] = None,
     kv_cache_mib: Annotated[int | None, typer.Option(min=1, help="Memory for keys and values, in MiB.")] = None,
     wait: Annotated[float, typer.Option(min=1, help="Seconds that it has to be ready.")] = 600,
     as_json: Json = False,

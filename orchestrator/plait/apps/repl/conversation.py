@@ -28,11 +28,11 @@ from .view import Screen
 __all__ = ["Repl", "ended", "started"]
 
 _TREE_ROWS = 12
-"""Most lines of a finished run's tree that stay on the screen; /branches has them all."""
+"""Maximum number of lines of a finished run's tree that stay on the screen; /branches shows all of them."""
 
 
 class Repl:
-    """One conversation: takes lines, and says on its screen what became of them."""
+    """One conversation: takes lines, and prints their results on its screen."""
 
     def __init__(self, session: ReplSession, screen: Screen) -> None:
         self.session = session

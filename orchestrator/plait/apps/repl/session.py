@@ -117,7 +117,7 @@ class ReplSession:
 
     @property
     def started(self) -> bool:
-        """Whether workers are there, or on their way."""
+        """Whether workers have started or are starting."""
         return self._starting is not None
 
     @property

@@ -50,7 +50,7 @@ class Manner:
         self.request = self.request.updated({name: value})
 
     def given(self, name: str) -> Any:
-        """Return a field that the request says; `None` for one that is left to the configuration."""
+        """Return a field of the request, or `None` if the configuration decides it."""
         return getattr(self.request, name) if name in self.request.model_fields_set else None
 
     def written(self) -> dict[str, JsonValue]:
@@ -198,7 +198,7 @@ def load(path: Path) -> tuple[list[ReplTurn], Manner, ReplTurn | None]:
     except ValueError as error:
         raise UsageError(f"{path} is not JSON ({error}): {remedy}") from None
     if not isinstance(written, dict) or written.get("plait-conversation") != FORMAT:
-        raise UsageError(f"{path} holds no conversation of this version of plait: {remedy}")
+        raise UsageError(f"{path} is not a conversation of this version of plait: {remedy}")
     try:
         turns: list[ReplTurn] = []
         for row in written["turns"]:

@@ -147,12 +147,12 @@ def _said(step: StepRecord, room: int) -> str:
         return cut(step.reason, room)
     if step.kind == "join":
         return cut(step.reason or step.label, room)
-    # A label that only says the name in other words (`sample 1 of 6`) says nothing here.
+    # A label that only repeats the name (`sample 1 of 6`) is not useful here.
     stem = step.name.rstrip("0123456789").rstrip("-.")
     label = "" if stem and step.label.startswith(stem) else cut(step.label, room)
     text = " ".join(safe((as_text(step.value) if step.value is not None else step.text)[-2000:]).split())
     left = room - (len(label) + 2 if label else 0)
-    if len(text) > left:  # of what was generated the end says most
+    if len(text) > left:  # the end of generated text is the most informative part
         text = "…" + text[len(text) - left + 1 :] if left > 6 else ""
     return "  ".join(filter(None, (label, text)))
 

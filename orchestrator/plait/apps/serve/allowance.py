@@ -20,7 +20,7 @@ from ...runtime.client.handle import Handle
 __all__ = ["Allowance", "Holding"]
 
 _TURNS = 1000
-"""Most turns of the loop to wait for a limit to be in force."""
+"""Maximum number of turns of the loop to wait until a limit is in force."""
 
 
 @dataclass(eq=False, slots=True)

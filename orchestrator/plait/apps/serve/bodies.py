@@ -34,7 +34,8 @@ MESSAGES = 2_000
 TOOLS = 1_000
 BIASES = 4_000
 STOPS = 64
-"""Most of each in a body. Far beyond what clients send, and few enough that a request is made in milliseconds."""
+"""Maximum number of each in a body: far more than clients send, and few enough that a request is made in milliseconds.
+"""
 LARGE = 8 << 10
 """Bytes of a body from which on a request is made of it on a thread."""
 _SHORT = frozenset(
@@ -108,7 +109,7 @@ class Body(FormFields):
 
     @property
     def long(self) -> bool:
-        """Whether it may take long to make a request of it."""
+        """Whether making a request from it may take long."""
         return self._size >= LARGE or not self.model_fields_set <= _SHORT
 
     def tell_size(self, size: int) -> None:
@@ -342,7 +343,7 @@ class TextConfig(BaseModel):
 
 
 LOGPROBS = "message.output_text.logprobs"
-"""What `include` says for them."""
+"""The value of `include` for them."""
 
 
 class ResponseBody(Body):

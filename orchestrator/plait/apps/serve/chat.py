@@ -102,7 +102,7 @@ class ChatCompletions:
 
 
 def _finish(answer: Answer) -> str:
-    """Return why the text ended, as OpenAI says it."""
+    """Return OpenAI's finish reason of the text."""
     return "length" if answer.cut else "tool_calls" if answer.message.tool_calls else "stop"
 
 

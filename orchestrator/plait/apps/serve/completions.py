@@ -21,7 +21,7 @@ from .tenants import ServedRun
 __all__ = ["Completions"]
 
 _CHOICES = 128
-"""Most choices of one request, over all its prompts."""
+"""Maximum number of choices of one request, over all its prompts."""
 _TOKENS = 16
 """Default of `max_tokens`, the same as OpenAI's."""
 

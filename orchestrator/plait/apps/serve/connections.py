@@ -1,4 +1,4 @@
-"""Accept connections, no more than the process has descriptors for, and no more of one address than its part.
+"""Accept connections, limited by the file descriptors of the process, and by a share of them per address.
 
 asyncio's own listener takes what comes until descriptors run out, and then logs a traceback for each try. Clients that
 send nothing, and so need no key, could stop the server and fill its disk.

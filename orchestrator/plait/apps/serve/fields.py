@@ -269,7 +269,7 @@ def held(
     """Return a request as its sender's rights and the workers have it, and the names of the fields that go unheard.
 
     Args:
-        request: as the body says it.
+        request: the request of the body.
         passed: fields of the body for the upstream.
         rights: of who asks. The body's fields that they do not allow are left out, as their senders often do not know
             them; what a plan or an option asks for beside is refused.

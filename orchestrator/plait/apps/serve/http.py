@@ -283,7 +283,7 @@ class BodyShape:
     def __init__(self) -> None:
         self.values = self.strings = 0
         self._within = self._escaped = False
-        """Whether the last piece ended within a string, and there behind a backslash."""
+        """Whether the last piece ended within a string, and whether it ended after a backslash there."""
 
     def feed(self, piece: bytes) -> None:
         """Count those of one more piece."""

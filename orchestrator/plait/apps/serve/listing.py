@@ -50,7 +50,7 @@ class ListQuery(Frozen):
     """Only rows that have this text in their id, status, planner, question or answer."""
     sort: Literal["created", "seconds", "steps", "tokens", "status", "planner", "text"] = "created"
     up: bool = False
-    """Whether the least comes first."""
+    """Whether the order is ascending."""
     after: int = Field(default=0, ge=0)
     """Rows that are left out at the beginning."""
     limit: int = Field(default=200, ge=1, le=1000)

@@ -33,7 +33,7 @@ __all__ = [
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
 _ARGUMENT = "input"
 _GRAMMAR = 100_000
-"""Most characters of a grammar."""
+"""Maximum number of characters of a grammar."""
 
 
 class FunctionTool(BaseModel):
@@ -164,7 +164,7 @@ class ClientTools:
                 yield function.model_dump(include={"name", "description", "parameters", "strict"})
 
     def check(self, choice: str | dict[str, JsonValue] | None) -> None:
-        """Raise `ApiError` for a choice that names no tool of these, or makes no sense."""
+        """Raise `ApiError` for a choice that names an unknown tool or is invalid."""
         if isinstance(choice, str) and choice not in ("none", "auto", "required"):
             raise invalid(f"tool_choice {choice[:80]!r} is not none, auto, required or a function", "tool_choice")
         if choice not in (None, "none", "auto") and not self.tools:
@@ -238,7 +238,7 @@ def choice_of(choice: str | Mapping[str, JsonValue] | None) -> tuple[str | None,
     """
     if choice is None or isinstance(choice, str):
         return choice, None
-    if choice.get("type") in ("auto", "any", "none"):  # as Anthropic says it
+    if choice.get("type") in ("auto", "any", "none"):  # Anthropic's form
         return {"any": "required"}.get(str(choice["type"]), str(choice["type"])), None
     if choice.get("type") != "allowed_tools":
         return _name(choice), None

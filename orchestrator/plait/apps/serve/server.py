@@ -31,7 +31,7 @@ _SWITCH = 0.001
 """Seconds for which a thread that makes a request of a large body may keep the loop waiting at a time."""
 HEAD_BYTES = 64 << 10
 HEADERS = 200
-"""Most bytes, and most lines, of the head of a request."""
+"""Maximum number of bytes, and of lines, of the head of a request."""
 
 
 async def run(config: Config, settings: Settings) -> None:
@@ -104,7 +104,7 @@ class Server:
 
     @property
     def listening(self) -> bool:
-        """Whether connections are taken."""
+        """Whether the server accepts connections."""
         return self._uvicorn.started
 
     def stop(self) -> None:

@@ -110,7 +110,7 @@ class Service:
         self.ready = False
         self.closing = False
         self._priced = False
-        """Whether a run can be held to a cost."""
+        """Whether the cost of a run can be limited."""
 
     async def start(self) -> None:
         """Start the workers."""
@@ -148,7 +148,7 @@ class Service:
 
     @property
     def any_name(self) -> bool:
-        """Whether a worker takes any name of a model."""
+        """Whether a worker accepts any model name."""
         return any(not offer(worker).models and "think" in offer(worker).serves for worker in self.workers)
 
     def strategy(self, model: str, user: User) -> ServedStrategy:

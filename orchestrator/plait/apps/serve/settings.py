@@ -1,4 +1,4 @@
-"""The settings of the server: the table `[serve]` of `plait.toml`, and what the command line says over it."""
+"""The settings of the server: the table `[serve]` of `plait.toml`, and its overrides by the command line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Upstream(Frozen):
     engines: int | None = Field(default=None, ge=1)
 
     def config(self, base: Config) -> Config:
-        """Return the configuration of this upstream: what it says over what holds for all. Raises `ConfigError`."""
+        """Return the configuration of this upstream: its values override the common ones. Raises `ConfigError`."""
         own = {key: value for key, value in self.model_dump(exclude={"name"}).items() if value is not None}
         if self.base_url is not None and self.worker is None:
             own["worker"] = "http"
@@ -143,12 +143,12 @@ class Settings(Frozen):
     """A file to which one JSON line is added for each request: who, what, how it ended, what it took; no texts, no
     keys."""
     log_json: bool = False
-    """Whether what is logged is JSON, one line each, with the ids of run and step where there are any."""
+    """Whether the log is JSON, one object per line, with the ids of run and step if there are any."""
     tokens_per_run: int = Field(default=1_000_000, ge=1)
-    """Most tokens that one run may generate."""
+    """Maximum number of tokens that one run may generate."""
     seconds_per_run: float = Field(default=3600.0, gt=0, allow_inf_nan=False)
     width: int = Field(default=256, ge=1)
-    """Most branches, rounds and the like that a request may ask a planner for."""
+    """Maximum number of branches, rounds and the like that a request may ask a planner for."""
     runs: int = Field(default=4096, ge=1)
     """Runs at the same time; further requests are turned away (429)."""
     connections: int = Field(default=16_384, ge=1)
@@ -161,17 +161,17 @@ class Settings(Frozen):
     body_bytes: int = Field(default=8 << 20, ge=1024)
     """Longest body of a request."""
     body_values: int = Field(default=50_000, ge=100)
-    """Most values in the JSON of a body, those within others too: what a body takes to be read goes by these."""
+    """Maximum number of values in the JSON of a body, nested ones included. They determine the time to read a body."""
     steps_per_plan: int = Field(default=1_000, ge=1)
-    """Most steps of a plan that a request brings along."""
+    """Maximum number of steps of a plan in a request."""
     value_bytes_per_run: int = Field(default=16 << 20, ge=1024)
-    """Most bytes of values that one run may put together, in joins, prompts and arguments."""
+    """Maximum size in bytes of the values that one run may assemble in joins, prompts and arguments."""
     body_seconds: float = Field(default=30.0, gt=0)
-    """Most seconds for a body to arrive."""
+    """Maximum time in seconds for a body to arrive."""
     header_seconds: float = Field(default=10.0, gt=0)
-    """Most seconds for the head of a request to arrive."""
+    """Maximum time in seconds for the head of a request to arrive."""
     stalled_seconds: float = Field(default=30.0, gt=0)
-    """Most seconds for which a client may read nothing of what was sent to it."""
+    """Maximum time in seconds for which a client may leave sent data unread."""
     keep_responses: int = Field(default=1000, ge=0)
     """Responses that are kept in memory for `previous_response_id` and `GET /v1/responses/ID`; the oldest of the tenant
     that has most go first."""

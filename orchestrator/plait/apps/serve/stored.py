@@ -22,7 +22,7 @@ __all__ = ["StoredCompletions"]
 
 _AT_ONCE = 100
 _LOOKED = 2_000
-"""Most completions that one list looks through."""
+"""Maximum number of completions that one list request reads."""
 _NOTE = re.compile(r"metadata\[(.{1,64})\]")
 
 

@@ -284,7 +284,7 @@ def tokens_of(answer: Answer) -> list[dict[str, Any]]:
 
 
 def _spell(tokens: Sequence[Token], text: str) -> bool:
-    """Whether a text is that of these tokens. A stop text may have cut it within the last of them."""
+    """Return whether a text is that of these tokens. A stop text may have cut it within the last token."""
     spelled = "".join(token.text for token in tokens)
     if not tokens or "\ufffd" in spelled:  # half a character is no text
         return bool(tokens)

@@ -91,7 +91,7 @@ class User:
 
     @property
     def limited(self) -> bool:
-        """Whether what it uses is counted over all processes of a store, where there is one."""
+        """Whether its usage is counted over all processes of a store, if one exists."""
         tenant = self.tenant
         return any(
             limit is not None for limit in (tenant.requests_per_minute, tenant.tokens_per_day, tenant.cost_per_day)
@@ -114,7 +114,7 @@ class User:
             raise self._later(f"more than {most} requests in a minute: {_LATER}", wait)
 
     def sees(self, other: User) -> bool:
-        """Whether another's runs are shown to it."""
+        """Whether it sees another tenant's runs."""
         return self is other or self.tenant.admin
 
     @property
@@ -357,7 +357,7 @@ class ServedRun:
 
     @property
     def must_call(self) -> bool:
-        """Whether the answer has to call a function of the client's."""
+        """Whether the answer has to call a function of the client."""
         return self.handle.request.tool_choice not in ("auto", "none")
 
     @property

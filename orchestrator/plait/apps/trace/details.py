@@ -1,4 +1,4 @@
-"""A step in all detail, for JSON and the page: its record, and what its plan says with the references resolved."""
+"""A step in all detail, for JSON and the page: its record, and its entry in the plan with the references resolved."""
 
 from __future__ import annotations
 

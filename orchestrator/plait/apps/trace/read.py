@@ -53,7 +53,7 @@ def read_trace(path: Location | str, plugins: PluginRegistry, run: str | None = 
             if moment.differs and not notes:
                 notes.append(
                     f"from event {moment.seq} of the journal on this version of plait decides otherwise than the one "
-                    "that wrote it; what is shown is this version's view (`plait runs replay` says how they differ)"
+                    "that wrote it; what is shown is this version's view (`plait runs replay` shows the differences)"
                 )
             if end := _end_of(run, moment.actions):
                 if moment.differs and isinstance(moment.event, Submitted) and end.failure is not None:

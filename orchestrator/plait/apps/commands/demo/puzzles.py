@@ -39,7 +39,7 @@ class Way:
     planner: str
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     keep_tree: bool = False
-    """Whether the tree of the first puzzle that it solves stays on the screen."""
+    """Whether the tree of its first solved puzzle stays on the screen."""
     tally: EvalCounts = field(default_factory=EvalCounts)
 
     def plugin(self) -> Plugin:

@@ -89,7 +89,7 @@ class DemoFigures:
 
 
 def calls_of(answer: Answer) -> int:
-    """Return how often the model was called."""
+    """Return the number of model calls."""
     return sum(step.kind == "think" for step in answer.trace)
 
 

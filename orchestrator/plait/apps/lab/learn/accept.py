@@ -1,4 +1,4 @@
-"""Whether a change is taken: by a paired test on problems that it was not made from."""
+"""Accept or reject a change by a paired test on problems that it was not made from."""
 
 from __future__ import annotations
 

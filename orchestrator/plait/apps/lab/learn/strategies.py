@@ -57,7 +57,7 @@ def count(runs: Iterable[ExportedRun], price: float = 0.0, arms: Sequence[str] =
     """Count runs; with `arms` (`sample:n=8`, …) only those of these strategies, which are there even with no run.
 
     A run without an answer is a loss, or a strategy that often fails would look better than it is. Where the task could
-    judge no answer at all, it says nothing.
+    grade no answer at all, it is empty.
     """
     table = Table()
     wanted = {_key(arm): arm for arm in map(Plugin.of, arms)}

@@ -63,7 +63,9 @@ def rollouts(
     concurrency: Annotated[int, typer.Option(min=1, help="Rollouts at the same time.")] = 64,
     ahead: Annotated[
         int | None,
-        typer.Option(min=1, help="Most rollouts that no trainer has taken yet (OUT.jsonl.taken says how many are)."),
+        typer.Option(
+            min=1, help="Maximum number of rollouts not yet taken by a trainer (OUT.jsonl.taken has the count)."
+        ),
     ] = None,
     weights: Annotated[
         Path | None,
@@ -83,7 +85,7 @@ def rollouts(
     the weights, the sequence that it was forked off, the reward and the group. An OUT.arrow is made when all are there.
     """
     if out.suffix not in (".jsonl", ".arrow"):
-        raise UsageError(f"--out {out} has to end in .jsonl or .arrow: that says which of them is written")
+        raise UsageError(f"--out {out} has to end in .jsonl or .arrow: the ending selects the format")
     if out.suffix == ".arrow":
         demand_arrow()
     config = common.load()

@@ -129,7 +129,7 @@ class Sampler(WorkerProxy):
                 self._idle.set()
 
     def _goes_on(self, ended: Result, live: _Live) -> bool:
-        """Whether a job was stopped for new weights alone."""
+        """Return whether a job was stopped only for new weights."""
         return ended.finish == "cancelled" and not live.cancelled and not self._open.is_set()
 
 

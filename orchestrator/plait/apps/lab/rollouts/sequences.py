@@ -177,7 +177,7 @@ def _write(sequence: _Sequence, prompt: list[int], attempt: AttemptRecord) -> No
 
 
 def _how(attempt: AttemptRecord, drawn: TokenDraws | None) -> WeightsSegment:
-    """Return a segment that says how a call drew its tokens: as the worker says, else as it was asked to."""
+    """Return a segment with the sampling of a call's tokens: the worker's report, else the request's options."""
     assert isinstance(attempt.op, Think)
     asked, extra = attempt.op.sampling, tuple(attempt.op.extra_body)
     step = attempt.step.partition(":")[2]
@@ -194,7 +194,7 @@ def _how(attempt: AttemptRecord, drawn: TokenDraws | None) -> WeightsSegment:
 
 
 def _plain(how: WeightsSegment) -> bool:
-    """Whether tokens were drawn from the model's own distribution, whose log-probabilities every worker tells."""
+    """Return whether tokens were drawn from the model's own distribution; all workers report its log-probabilities."""
     return how.temperature == 1.0 and how.top_p == 1.0 and not (how.form or how.others)
 
 

@@ -162,7 +162,7 @@ class RecordedRuns:
         return sorted(tiers, key=lambda tier: tier.cost)
 
     def _together(self, rows: Iterable[int], tiers: Sequence[Tier]) -> tuple[Pattern, ...]:
-        """Return which tiers were right together, over the requests that all were run on."""
+        """Return the combinations of tiers that were right together, over the requests that all tiers were run on."""
         keys = [key_of(tier.planner) for tier in tiers]
         patterns: dict[tuple[int, ...], list[list[float]]] = {}
         for row in rows:
