@@ -49,8 +49,8 @@ def build(jobs: Jobs) -> MCPServer:
     async def solve(
         question: str, ctx: Context, planner: str = "", n: int = 0, max_tokens: int = 0
     ) -> dict[str, Any] | InputRequiredResult:
-        """Answer a question by parallel reasoning. `planner` selects the strategy, such as sample:n=8; `n` is the number
-        of branches; `max_tokens` is the token limit of the run."""
+        """Answer a question by parallel reasoning. `planner` selects the strategy, such as sample:n=8; `n`: number of
+        branches; `max_tokens`: token limit of the run."""
         return await _answered(jobs, ctx, lambda: jobs.solve(question, planner, n, max_tokens))
 
     @server.tool()
