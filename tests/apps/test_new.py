@@ -124,7 +124,7 @@ def test_a_row_names_no_file(plait: Plait, script: Any) -> None:
         (["run", "q", "--script", "my_ok.py"], "has no REPLIES"),
         (["run", "q", "--script", "my_broken.py"], "cannot be run: ZeroDivisionError"),
         (["new", "planner", "json"], "is the name of a module"),
-        (["new", "planner", "a b!"], "is no name of a Python module"),
+        (["new", "planner", "a b!"], "is not a module name"),
         (["new", "planner", "my-ok"], "my_ok.py is there already"),
         (["new", "painter", "x"], "'painter'"),
     ],

@@ -226,7 +226,7 @@ def test_a_tool_that_asks_where_there_is_no_terminal(plait, tools, tmp_path):
     plan = write(tmp_path / "plan.json", call("a", "ask"))
     done = plait("run", "--plan", plan, "--tools", tools, "--json")
     assert done.code == 1
-    assert "this is no terminal" in done.json["error"]
+    assert "this is not a terminal" in done.json["error"]
 
 
 def test_a_tool_that_asks_on_a_terminal(root, tools, tmp_path):

@@ -86,7 +86,7 @@ def test_columns_are_told_by_name_or_by_content(rows: Any, text: str, want: str)
         ([{"a": 1}], {}, "no column holds texts"),
         ([{"q": "long question", "x": "1", "y": "2"}], {}, "--want"),
         ([{"q": "long question", "x": "1"}], {"text": "nope"}, "there is no column 'nope'"),
-        ([{"q": "one question", "x": "1"}, {"q": "another question"}], {}, "cannot be told"),
+        ([{"q": "one question", "x": "1"}, {"q": "another question"}], {}, "cannot be determined"),
     ],
 )
 def test_what_cannot_be_told_is_asked_by_the_option(rows: Any, options: dict[str, str], says: str) -> None:

@@ -67,7 +67,7 @@ def submit(
     with opened(as_json) as output:
         client = _client(address)
         job = _submitted(client, options)
-        output.progress.print(f"submitted {job}: `ray job logs --follow {job}` shows what it says", markup=False)
+        output.progress.print(f"submitted {job}: `ray job logs --follow {job}` shows its log", markup=False)
         code = _follow(client, job, output) if follow else 0
         if as_json:
             output.result({"job": job, "command": shlex.join(["plait", *words])})
@@ -106,7 +106,7 @@ def _client(address: str) -> Any:
 
 
 def _submitted(client: Any, options: dict[str, Any]) -> str:
-    """Submit a job and return its id. A cluster that has only just started has nobody yet to run it on."""
+    """Submit a job and return its id. A cluster that has just started has no agent yet that could run it."""
     end = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -116,7 +116,7 @@ def _submitted(client: Any, options: dict[str, Any]) -> str:
                 raise WorkerError(f"the cluster refused the job: {error}") from None
             if time.monotonic() > end:
                 raise WorkerError(
-                    "No available agent: the cluster has nobody to run a job on, for its dashboard agent did not "
+                    "No available agent: the cluster cannot run a job, for its dashboard agent did not "
                     "start. Perhaps another Ray on that machine has its port: `ray start "
                     "--dashboard-agent-listen-port=PORT` gives it another"
                 ) from None
@@ -124,7 +124,7 @@ def _submitted(client: Any, options: dict[str, Any]) -> str:
 
 
 def _follow(client: Any, job: str, output: Output) -> int:
-    """Write the log as it grows, and return the exit code that the job's end stands for."""
+    """Write the log as it grows, and return the exit code for the job's end."""
 
     async def tail() -> None:
         async for text in client.tail_job_logs(job):
@@ -154,7 +154,7 @@ def manifest(
         str | None, typer.Option(metavar="NAME", help="A Secret whose keys become variables: keys of servers.")
     ] = None,
     retries: Annotated[int, typer.Option(min=0, help="How often a job that failed is begun again.")] = 0,
-    seconds: Annotated[int | None, typer.Option(min=1, help="Most seconds for all of it.")] = None,
+    seconds: Annotated[int | None, typer.Option(min=1, help="Time limit of the job in seconds.")] = None,
 ) -> None:
     """Write a command as a RayJob of KubeRay, which starts a Ray cluster for it and removes that afterwards.
 
@@ -170,7 +170,7 @@ def manifest(
             raise UsageError(f"--{option} {value!r} is no name: small letters, digits and dashes, at most 47")
     for option, value in (("cpus", cpus), ("memory", memory)):
         if not re.fullmatch(_QUANTITY, value):
-            raise UsageError(f"--{option} {value!r} is no quantity of Kubernetes: write 4, 500m or 16Gi")
+            raise UsageError(f"--{option} {value!r} is not a Kubernetes quantity: write 4, 500m or 16Gi")
 
     def pod(container: str, extra: dict[str, Any]) -> dict[str, Any]:
         room = {"cpu": cpus, "memory": memory}
@@ -211,7 +211,7 @@ def manifest(
 
 
 def _ray_version() -> dict[str, str]:
-    """Return the field that says which Ray the image has, which is taken to be the one that is installed here."""
+    """Return the field with the image's Ray version, which is assumed to be the installed one."""
     try:
         return {"rayVersion": version("ray")}
     except PackageNotFoundError:

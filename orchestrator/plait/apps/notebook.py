@@ -24,8 +24,8 @@ _PAUSE = 0.2
 
 
 async def watched(news: AsyncIterator[News]) -> Answer:
-    """Show the steps of a run while it goes on, and return its answer, which a cell's last line shows. Outside a
-    notebook it shows nothing."""
+    """Show the steps of a run while it runs, and return its answer, which a cell's last line shows. Outside a notebook
+    it shows nothing."""
     shown = _Display()
     records: dict[str, StepRecord] = {}
     drawn = 0.0
@@ -59,7 +59,7 @@ def comparison(answers: Mapping[str, Iterable[tuple[Answer, bool]]]) -> Comparis
 
 
 class _Display:
-    """One output of a cell, drawn anew; nothing where there is no notebook."""
+    """One output of a cell that is redrawn; without a notebook it shows nothing."""
 
     def __init__(self) -> None:
         self._handle: Any = None

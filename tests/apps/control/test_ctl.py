@@ -238,7 +238,7 @@ def test_the_commands_say_what_is_there_and_what_is_not(plait, tmp_path):
         done = plait("runs", *words)
         assert done.code == 2 and "plait runs top" in done.err
     done = plait("runs", "resume")
-    assert done.code == 2 and "no run is under way: name one that `plait runs list` shows" in done.err
+    assert done.code == 2 and "no run is running: name one that `plait runs list` shows" in done.err
     done = plait("runs", "show", "--from", tmp_path)
     assert done.code == 2 and "there is no run in" in done.err
     assert "none is open" in plait("runs", "answer", "abcd:x?1", "yes").err

@@ -171,7 +171,7 @@ def test_settings_are_shown_and_changed(talk):
         ("/policy -fifo", "'fifo' is not in use"),
         ("/task nothing", "nothing"),
         ("/merge nothing", "nothing"),
-        ("/n many", "'many' is no number of branches"),
+        ("/n many", "'many' is not a number of branches"),
         ("/budget tokns=3", "did you mean 'tokens'"),
         ("/budget tokens=-3", "tokens"),
         ("/model no_such=3", "no setting 'no_such'"),

@@ -85,7 +85,7 @@ def test_a_question_is_edited_as_a_fork_and_both_branches_stay(talk: Any):
     assert [line[:4] for line in rows[:4]] == ["  1*", "  2 ", "  3*", "  4*"]
     assert "after 1  And in summer?" in rows[2]
     assert [line[:4] for line in rows[4:]] == ["  1*", "  2 ", "  3 ", "  4 ", "  5*"]
-    assert "the next question goes on after 1: in autumn?" in done.out
+    assert "the next question continues after 1: in autumn?" in done.out
 
 
 def test_an_edit_of_the_first_question_begins_anew_and_a_new_conversation_knows_nothing(talk: Any):

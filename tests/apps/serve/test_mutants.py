@@ -111,7 +111,7 @@ async def served(tmp_path: Path, numbers: range) -> tuple[Counter[str], list[flo
 
         found = await beside(server.pid, url, numbers, send, chats)
         assert server.returncode is None
-        mistakes = [line for line in told if "mistake of ours" in line or "Traceback" in line or "broke down" in line]
+        mistakes = [line for line in told if "internal error" in line or "Traceback" in line or "broke down" in line]
         assert not mistakes, told[-40:]
     return found
 

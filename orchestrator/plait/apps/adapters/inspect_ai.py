@@ -25,7 +25,7 @@ def plait_solver(planner: str = "", orchestrator: AsyncOrchestrator | None = Non
 
     Args:
         planner: as in `--planner`; by default the configuration's.
-        orchestrator: runs the samples; started and closed by whoever made it. By default one is made of `options`, the
+        orchestrator: runs the samples; the caller starts and closes it. By default one is made from `options`, the
             fields of a configuration, for the life of the process.
     """
     made: list[AsyncOrchestrator] = [] if orchestrator is None else [orchestrator]

@@ -37,13 +37,13 @@ class PlaitHarnessConfig(HarnessConfig):
     policies: list[str] = []
     task: str = "plain"
     tokens: int | None = None
-    """Most tokens that the rollout may generate, over all branches."""
+    """Token limit of the rollout, over all branches."""
 
 
 class PlaitHarness(Harness[PlaitHarnessConfig]):
     """Runs a plan in this process. Every call of the model goes through the interception server, so the trace has each
     branch, with tokens and logprobs where the client records them. The answer is the trace's `root_reply`, and the
-    run's summary stands in `info["plait"]`. A task's own tool servers are not taken."""
+    run's summary is in `info["plait"]`. A task's own tool servers are not used."""
 
     APPENDS_SYSTEM_PROMPT = True
     SUPPORTS_RESUME = True

@@ -51,12 +51,14 @@ def batch(
         Literal["here", "ray-data"],
         typer.Option(help="`ray-data` spreads the rows over actors of a Ray cluster, an orchestrator in each."),
     ] = "here",
-    actors: Annotated[int, typer.Option(min=1, help="Most actors, with ray-data; a CPU each.")] = 1,
+    actors: Annotated[int, typer.Option(min=1, help="Maximum number of actors with ray-data; one CPU each.")] = 1,
     order: Annotated[
         Order,
         typer.Option(help="`prefix` runs rows with the same beginning one after another; the output keeps its order."),
     ] = "file",
-    fresh: Annotated[bool, typer.Option("--fresh", help="Throw away what an earlier try left and begin anew.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Discard the results of an earlier try and start again.")
+    ] = False,
     as_json: Json = False,
     *,
     request: Request,
@@ -64,7 +66,7 @@ def batch(
 ) -> None:
     """Run every row of a file; resumes after a crash."""
     if out.suffix not in (".jsonl", ".parquet"):
-        raise ConfigError(f"--out {out} has to end in .jsonl or .parquet: that says which of them is written")
+        raise ConfigError(f"--out {out} has to end in .jsonl or .parquet: the ending selects the format")
     if out.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise ConfigError("Parquet needs pyarrow: pip install 'plait[batch]', or write .jsonl")
     config = common.load()
@@ -90,7 +92,7 @@ def batch(
         log = Log(out.with_name(f"{out.name}.progress"), header, count, fresh)
         if log.is_new and out.exists() and not fresh and has_answers(out):
             log.remove()
-            raise ConfigError(f"{out} is there already: give --fresh to write it anew, or another --out")
+            raise ConfigError(f"{out} is there already: give --fresh to replace it, or another --out")
         already = log.done
         try:
             stopped = already < count and (
@@ -152,7 +154,7 @@ async def _run(
     try:
         async with opened_session(config, output, stopper) as session:
             text = next((row.fields["text"] for row in read_rows(path, named) if not row.fault), "")
-            with contextlib.suppress(TaskError):  # no task of the first row's: its row says so
+            with contextlib.suppress(TaskError):  # the first row's task is invalid: its row reports it
                 log.claim(await session.orchestrator.provenance(request, text=text))
             with _progress(output, count, log) as advance:
 
@@ -224,4 +226,4 @@ def _show(summary: dict[str, Any], output: Output) -> None:
     if summary["out"]:
         console.print(f"{summary['out']} ({summary['seconds']:.1f} s)", markup=False, soft_wrap=True)
     else:
-        console.print("run the same command again to go on", markup=False)
+        console.print("run the same command again to continue", markup=False)

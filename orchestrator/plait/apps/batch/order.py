@@ -39,6 +39,6 @@ def in_order(
 
 
 def _key(row: BatchRow) -> tuple[str, str, int]:
-    """Return what rows are sorted by: those that ask the same model in the same way together, then by text."""
+    """Return the sort key of a row: rows with the same model and options together, then by text."""
     fields = sorted((name, str(value)) for name, value in row.fields.items() if name not in ("id", "text", "seed"))
     return str(fields), str(row.fields.get("text", "")), row.number

@@ -1,4 +1,4 @@
-"""One row of a batch: run, and told as a row of the output."""
+"""Run one row of a batch, and return its outcome as a row of the output."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from .rows import BatchRow
 __all__ = ["check", "spread"]
 
 _BLOCKS = 4
-"""Rows of a block, for each row that an actor runs at once. A block's outcomes are told when all of them are there."""
+"""Rows of a block, per row that an actor runs at once. A block's outcomes are reported when all of them are ready."""
 _CALLS = 2
 """Blocks that an actor has at once: while the last rows of one run, those of the next begin."""
 
@@ -51,7 +51,7 @@ def spread(
         rows: read while blocks are made; their texts then lie in Ray's object store, which spills to disk.
         config: of each actor's orchestrator; `check` made it.
         request: the command's, for what a row leaves out.
-        actors: at most so many, as far as the cluster has room: a CPU each, and for an engine its GPUs.
+        actors: maximum number of actors, as far as the cluster has room: a CPU each, and for an engine its GPUs.
         concurrency: rows at the same time in each actor.
         want: the column with the right answer.
 
@@ -158,7 +158,7 @@ def _join(ray: Any) -> None:
 
 
 def _cause(error: BaseException) -> str:
-    """Return what went wrong in the actor, in one line."""
+    """Return the error of the actor, in one line."""
     while error.__cause__ is not None and not isinstance(error, PlaitError):
         error = error.__cause__
     return next((line for line in reversed(str(error).strip().splitlines()) if line.strip()), type(error).__name__)

@@ -1,8 +1,8 @@
 """The rows of a batch: requests read one at a time from JSON lines or CSV, outcomes as they come, and the final file.
 
-Outcomes go to a log beside the output, one line a row, each flushed, so a batch that was killed goes on where it was;
-when all rows are there they are written in the order of the input and the log is removed. Memory does not grow with the
-texts: of a finished row only its number and its place in the log are held.
+Outcomes go to a log beside the output, one line a row, each flushed, so a batch that was killed continues where it was;
+when all rows are done they are written in the order of the input and the log is removed. Memory does not grow with the
+texts: only the number of a finished row and its position in the log are kept.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class BatchRow:
 
 
 def count_rows(path: Path, named: InputFields = AS_HERE) -> tuple[int, str]:
-    """Return how many rows a file has (empty lines are none), and a digest that tells it from another file.
+    """Return the number of rows of a file (without empty lines), and a digest that identifies it.
 
     Raises `ConfigError` for a file that cannot be read or has no rows.
     """
@@ -130,7 +130,7 @@ def count_rows(path: Path, named: InputFields = AS_HERE) -> tuple[int, str]:
 
 
 def read_rows(path: Path, named: InputFields = AS_HERE) -> Iterator[BatchRow]:
-    """Yield the rows of a file as they are asked for; a row that makes no sense says why.
+    """Yield the rows of a file lazily; an invalid row has the error.
 
     Raises `ConfigError` for a CSV file without the column of the texts.
     """
@@ -182,7 +182,7 @@ def _checked(number: int, fields: object, named: InputFields) -> BatchRow:
 
 
 def slips(others: Sequence[str]) -> list[str]:
-    """Return what carried columns may have been meant for, where their names are nearly those of options."""
+    """Return hints for carried columns whose names are similar to those of options."""
     near = [(name, did_you_mean(name, FIELDS)) for name in others if name not in COLUMNS]  # an `answer` is no `planner`
     return [f"{name!r}{hint}" for name, hint in near if hint]
 
@@ -229,7 +229,7 @@ class Log:
         self._file.flush()
 
     def has(self, number: int) -> bool:
-        """Whether a row has its outcome."""
+        """Return whether a row has an outcome."""
         return self._places[number] >= 0
 
     def add(self, outcome: dict[str, Any]) -> None:
@@ -273,7 +273,7 @@ class Log:
             same = False
         if not same:
             raise ConfigError(
-                f"{self._path} is what another batch left (other rows or options): give --fresh to begin anew, or "
+                f"{self._path} belongs to another batch (other rows or options): give --fresh to start again, or "
                 "another --out"
             )
         while line := self._file.readline():

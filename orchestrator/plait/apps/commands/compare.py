@@ -50,7 +50,7 @@ class PlannerComparison:
 
 
 class Comparison(tuple[PlannerComparison, ...]):
-    """Planners on the same problems, the first of which the others are compared with; a notebook shows it."""
+    """Planners on the same problems, each compared with the first one. A notebook shows it as a table."""
 
     __slots__ = ()
 
@@ -108,7 +108,7 @@ def _mean(records: Sequence[Mapping[str, Any]], name: str) -> float:
 
 
 def _by_problem(records: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Return the records by their problem; equal problems are told apart by their order."""
+    """Return the records by problem. The order distinguishes equal problems."""
     times: Counter[str] = Counter()
     records_by: dict[str, Mapping[str, Any]] = {}
     for record in records:

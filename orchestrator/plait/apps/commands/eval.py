@@ -160,7 +160,7 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="FILE.jsonl|csv",
-            help='Lines {"numbers": [3,5,7,11], "target": 24} for countdown (left out, drawn anew); '
+            help='Lines {"numbers": [3,5,7,11], "target": 24} for countdown (default: drawn at random); '
             '{"text": …, "want": …} for any other task.',
         ),
     ] = None,
@@ -169,7 +169,7 @@ def evaluate(
         str, typer.Option(metavar="FIELD", help="The field with the right answer; needless where the task can verify.")
     ] = "want",
     count: Annotated[int, typer.Option(min=1, help="Without --problems: how many held-out ones to draw.")] = 100,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many problems.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N problems.")] = None,
     answers: Annotated[
         Path | None, typer.Option(metavar="OUT.jsonl", help="Write what was claimed for each problem.")
     ] = None,
@@ -383,8 +383,7 @@ async def solve_all(
 async def _turns(
     orchestrator: AsyncOrchestrator, request: Request, there: Environment | None, stopper: Stopper
 ) -> list[Answer]:
-    """Run a problem turn by turn, and return the answers, until the user says nothing more or a run brings no text to
-    go on from."""
+    """Run a problem turn by turn until the user ends it or a run gives no text to continue. Return the answers."""
     answers: list[Answer] = []
     while True:
         handle = await orchestrator.submit(request, tools=() if there is None else there.tools())
@@ -397,9 +396,7 @@ async def _turns(
         messages = () if ended or there is None else there.goes_on(answers[-1].text)
         if not messages:
             return answers
-        request = request.updated(
-            {"messages": messages, "task": "plain"}
-        )  # what stands in the first turn was the task's
+        request = request.updated({"messages": messages, "task": "plain"})  # the task has set the first turn
 
 
 def _show(summary: dict[str, Any], output: Output) -> None:

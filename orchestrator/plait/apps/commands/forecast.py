@@ -61,14 +61,14 @@ class Forecast:
     """How long a plan takes on one engine with nothing else to do."""
 
     why: str
-    """What it stands on; without seconds, why there are none."""
+    """The basis of the forecast; without seconds, the reason why they are missing."""
     seconds: Times | None = None
     """Until the end."""
     first: Times | None = None
     """Until the first model step ends, where several run at once."""
 
     def lines(self) -> list[str]:
-        """Return it in words."""
+        """Return the forecast as lines of text."""
         if self.seconds is None:
             return [f"how long it takes is not known: {self.why}"]
         low, middle, high = self.seconds
@@ -123,7 +123,7 @@ def _lengths(path: Location, runs: set[str]) -> list[Lengths]:
 
 
 def forecast(plan: Plan, brief: Brief, config: Config, known: Past) -> Forecast:
-    """Return how long a plan will take. Each of some simulations draws its lengths from one recorded run, since the
+    """Forecast the duration of a plan. Each of some simulations draws its lengths from one recorded run, since the
     branches of a run are more like one another than those of several; the pace is that of the model's profile, or is
     fitted to these runs where the model is not calibrated."""
     profile, paced = _profile(config, known)

@@ -28,7 +28,7 @@ _PLURALS = {kind: f"{kind}s" for kind in _KINDS} | {"policy": "policies", "searc
 
 
 def version(as_json: Json = False) -> None:
-    """Print the versions of plait and of what it stands on."""
+    """Print the versions of plait and of its dependencies."""
     with opened(as_json) as output:
         numbers = {"plait": __version__, **versions()}
         if as_json:

@@ -87,8 +87,7 @@ def plan(
 
 
 def _show_written(config: Config, planner: Plugin, path: Path, mermaid: bool, dot: bool, as_json: bool) -> None:
-    """Show a plan that a model has written, as its planner reads it. Tools that are not there may be called, unless
-    there are `--tools`."""
+    """Show a plan that a model has written, as its planner reads it. Without `--tools`, it may call unknown tools."""
     made = _read_written(config, planner, path)
     with opened(as_json) as output:
         if as_json:
@@ -104,8 +103,8 @@ def _show_written(config: Config, planner: Plugin, path: Path, mermaid: bool, do
 
 
 def _read_written(config: Config, planner: Plugin, path: Path) -> dict[str, Any]:
-    """Return what a planner makes of a written plan. Raises `UsageError` for a file that cannot be read and a planner
-    that reads none."""
+    """Parse a written plan with its planner. Raises `UsageError` for an unreadable file and for a planner that reads
+    no plans."""
     try:
         text = sys.stdin.read() if str(path) == "-" else path.expanduser().read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -141,8 +140,8 @@ def first_plan(config: Config, request: Request) -> Plan:
 
 
 def briefed(config: Config, request: Request) -> Brief:
-    """Return what a planner would be told of a request, starting nothing. Raises `UsageError` for a request that makes
-    no sense."""
+    """Return the planning context of a request, without starting anything. Raises `UsageError` for an invalid
+    request."""
     client = AsyncOrchestrator(config=config, workers=[])
     brief = client.brief(request)
     merge = getattr(client.plugins.planner(brief.request.planner), "merge", None)
@@ -154,7 +153,7 @@ def briefed(config: Config, request: Request) -> Brief:
 def runs_without_model(config: Config, request: Request) -> bool:
     """Return whether a request can be run without a model, being a plan from a file that only calls tools.
 
-    Raises what submitting the request would raise, so far as that can be told now: an engine takes seconds to start.
+    Raises the errors of submitting the request that can be found without workers: an engine takes seconds to start.
     """
     planner = briefed(config, request).request.planner.name
     if ":" in planner:  # a third party's, which might mind being asked twice

@@ -33,7 +33,7 @@ class Estimate:
     """With every step as long as it may be, and none tried again."""
     likely: Usage
     recorded: int
-    """Recorded steps that `likely` stands on."""
+    """Number of recorded steps behind `likely`."""
     open: int
     """Steps that may expand into others, which are in neither figure."""
     priced: bool
@@ -59,7 +59,7 @@ class Estimate:
         return {"prompt_tokens": usage.prompt, "tokens": usage.completion, **cost}
 
     def lines(self) -> list[str]:
-        """Return it in words."""
+        """Return the estimate as lines of text."""
         stands = (
             f"by {self.recorded} recorded steps" if self.recorded else f"{SHARE:.0%} of what each step may generate"
         )
@@ -77,7 +77,7 @@ class Estimate:
 
 
 def estimate(plan: Plan, brief: Brief, config: Config) -> Estimate:
-    """Return what a plan would take under its request's budget. Prompts are a token for four characters."""
+    """Estimate the usage of a plan under its request's budget. Prompts count one token per four characters."""
     request = brief.request
     price = rates(config).get("")
     recorded = past(config, request.planner.name)
@@ -92,7 +92,7 @@ def estimate(plan: Plan, brief: Brief, config: Config) -> Estimate:
             return Result(value=text, usage=Usage(completion=tokens))
 
         host = Host("host", slots=max(64, len(plan.steps)), price=price)
-        whole = None if plan.output is None else plan  # a flow's first steps: it says the others as it goes
+        whole = None if plan.output is None else plan  # a flow's first steps: it adds the others while it runs
         return simulate(request, plan=whole, hosts=[host], outcome=outcome, tools=brief.tools, plugins=Plugins()).usage
 
     def likely(job: Job, op: Think) -> int:

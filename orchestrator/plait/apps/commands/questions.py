@@ -1,4 +1,4 @@
-"""`plait runs questions|answer`: what tools have asked and nobody has answered, in any process, and the answers."""
+"""`plait runs questions|answer`: list and answer the open questions of tools, in any process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["answer", "questions"]
 
 
 def questions(place: Place = None, as_json: Json = False) -> None:
-    """List what tools of all runs ask and nobody has answered yet."""
+    """List the open questions of the tools of all runs."""
     with opened(as_json) as output:
         _list(pending(place_of(place)), output)
 
@@ -42,7 +42,7 @@ def answer(
     place: Place = None,
     as_json: Json = False,
 ) -> None:
-    """Answer what a tool asks: of a run under way in any process, or of one to be resumed.
+    """Answer a tool's question: of a running run in any process, or of a run to be resumed.
 
     A call that waits to be allowed is answered with yes, no, {"args": {…}} for other arguments, or
     {"approved": false, "reason": "…"}.
@@ -50,7 +50,7 @@ def answer(
     reply = _value(value)
     run, of_step, _ = name.partition(":")
     with opened(as_json) as output:
-        # A run in a journal that --from names is answered there, whoever has it.
+        # A run in a journal that --from names is answered in that journal, in whichever process it runs.
         under_way = find(run) if place is None else None
         if under_way is not None:
             where, run = under_way

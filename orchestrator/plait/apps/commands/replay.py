@@ -57,7 +57,7 @@ def replay(
                 }
             )
         else:
-            head, *rest = told(report)
+            head, *rest = describe_report(report)
             output.people.print(head, style="red" if divergence is not None else None, markup=False, soft_wrap=True)
             for line in rest:
                 output.people.print(line, markup=False, soft_wrap=True)
@@ -65,8 +65,8 @@ def replay(
         raise typer.Exit(1)
 
 
-def told(report: ReplayReport) -> list[str]:
-    """Return what a replay found, in lines."""
+def describe_report(report: ReplayReport) -> list[str]:
+    """Return the findings of a replay, as lines of text."""
     divergence = report.divergence
     if divergence is None:
         ends = ", ".join(f"{end.run} {end.status}" for end in report.finished[:8]) or "no run ended"

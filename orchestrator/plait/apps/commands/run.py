@@ -81,12 +81,12 @@ def _detach(as_json: bool) -> None:
             output.result(launch)
             return
         run = launch["run"]
-        words = f"run {run} goes on: plait runs watch {run[:8]}" if run else "the run has ended already"
+        words = f"run {run} continues: plait runs watch {run[:8]}" if run else "the run has ended already"
         output.people.print(f"{words}\noutput: {launch['output']}", soft_wrap=True, markup=False, highlight=False)
 
 
 def model_warnings(config: Config, request: Request) -> tuple[str, ...] | None:
-    """Return what the planner has against the model; `None` for a planner whose model need not be trained for it."""
+    """Return the planner's warnings about the model, or `None` if the planner works with any model."""
     planner = Plugins().planner(briefed(config, request).request.planner)
     if not hasattr(planner, "preflight"):
         return None
@@ -94,7 +94,7 @@ def model_warnings(config: Config, request: Request) -> tuple[str, ...] | None:
 
 
 def _spawning(answer: Answer, warnings: tuple[str, ...] | None) -> dict[str, Any]:
-    """Return how much ran side by side, for a planner that leaves that to the model."""
+    """Return the degree of parallelism of a run, for a planner that leaves it to the model."""
     if warnings is None:
         return {}
     return {"parallelism": parallelism(answer.report).summary(), "warnings": list(warnings)}
@@ -117,7 +117,7 @@ async def _run(config: Config, request: Request, alone: bool, stream: bool, outp
 
 
 def exit_code(answer: Answer) -> int:
-    """Return what a run's end means for the shell."""
+    """Return the exit code of a run's end."""
     if answer.status == "cancelled":
         return 130
     return 0 if answer.status in ("done", "partial") and answer.answer is not None else 1
@@ -157,13 +157,13 @@ def show(answer: Answer, text: str, task: str | Plugin, output: Output, steps: b
 
 
 def name_why(answer: Answer, output: Output) -> None:
-    """Name the command that says more of a failure, of a run that is written down."""
+    """Return the command that explains a failure, for a run in a journal."""
     if answer.run and answer.status != "cancelled" and answer.failure is not None:
         output.progress.print(Text(f"more: plait why {answer.run}", style="dim"), soft_wrap=True)
 
 
 def worded(answer: Answer, text: str, task: str | Plugin) -> str:
-    """Return the answer as its task words it, or the output as it is where no answer stands in it."""
+    """Return the answer as its task formats it, or the unchanged output if the task finds no answer in it."""
     if answer.answer is None:
         return "" if answer.value is None else f"no answer in: {answer.text}"
     explain = getattr(_bound(task, text), "explain", None)
@@ -182,7 +182,7 @@ def cost(answer: Answer) -> str:
     least = "about " if usage.uncounted else ""
     total = f"{least}{answer.total_tokens} tokens ({answer.critical_path_tokens} critical path)"
     parts = [f"{answer.seconds:.2f} s", total]
-    if answer.finish == "length" and answer.status == "done":  # else the failure says what has cut it
+    if answer.finish == "length" and answer.status == "done":  # else the failure names the limit
         parts.append("cut by max_tokens")
     if usage.cached:
         parts.append(f"{usage.cached} of {usage.prompt} prompt tokens cached")
@@ -200,5 +200,5 @@ def cost(answer: Answer) -> str:
 def where_time_went(answer: Answer) -> str:
     """Return the wall-clock by cause, in one line; empty if nothing took any time worth saying."""
     spent = answer.report.time_by()
-    told = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in spent.items() if seconds >= 0.005)
-    return told and f"time: {told}"
+    causes = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in spent.items() if seconds >= 0.005)
+    return causes and f"time: {causes}"

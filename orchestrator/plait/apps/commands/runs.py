@@ -1,4 +1,4 @@
-"""`plait runs show|resume|gc`: runs that were written down, and those under way."""
+"""`plait runs show|resume|gc`: running runs, and runs in journals."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def show(
         str | None,
         typer.Argument(
             metavar="RUN",
-            help="A run's id or a unique prefix of it; if left out, the only run under way, else the newest.",
+            help="A run's id or a unique prefix of it; by default the only running run, else the newest.",
         ),
     ] = None,
     place: Place = None,
@@ -87,8 +87,8 @@ def show(
 
 
 def _shown_under_way(run: str | None) -> tuple[Peer | Distant, str] | None:
-    """Return the run under way that is shown; `None` for one of the journal, such as the newest where no run is named
-    and several are under way."""
+    """Return the running run to show, or `None` for a run of the journal, such as the newest if no run is named and
+    several are running."""
     try:
         return find_under_way(run, changes=False)
     except UsageError:
@@ -113,7 +113,7 @@ def _show_under_way(row: dict[str, Any], output: Output) -> None:
 
 def _named(run: str | None) -> str:
     if run is None:
-        raise UsageError("no run is under way: name one that `plait runs list` shows")
+        raise UsageError("no run is running: name one that `plait runs list` shows")
     return run
 
 
@@ -130,18 +130,18 @@ def resume(
         ),
     ] = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Go on although models or tools are not those that it began with.")
+        bool, typer.Option("--anyway", help="Resume also with other models or tools than at its start.")
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the steps afterwards.")] = False,
     as_json: Json = False,
     *,
     common: Common,
 ) -> None:
-    """Go on with a run. One that is paused starts steps again, in its process. One that was interrupted is finished
-    here, without doing again what is done, and its answer printed.
+    """Resume a run. A paused run starts steps again, in its process. An interrupted run is finished in this process,
+    without repeating finished steps, and its answer is printed.
 
-    Model, worker and tools are those of the run unless others are given. A journal named by --from may be somebody
-    else's: tools, servers and keys that it names have to be given again.
+    Model, worker and tools are those of the run unless you give others. A journal named by --from may come from another
+    person: give the tools, servers and keys that it names again.
     """
     paused = find_under_way(run) if place is None else None
     if paused is not None and row_of(*paused)["status"] != "interrupted":
@@ -189,17 +189,19 @@ def gc(
     place: Place = None,
     as_json: Json = False,
 ) -> None:
-    """Delete journals that nobody works on: by age, by number, or both."""
+    """Delete journals that no process uses: by age, by number, or both."""
     # Without a bound all would go.
     if older_than is None and keep is None:
         raise UsageError("say which journals may go: --older-than 30d, --keep 100, or both")
     seconds = None if older_than is None else _seconds(older_than)
-    gone, freed = sweep(place_of(place), keep=keep, older_than=seconds, interrupted=interrupted)
+    deleted, freed = sweep(place_of(place), keep=keep, older_than=seconds, interrupted=interrupted)
     with opened(as_json) as output:
         if as_json:
-            output.result({"deleted": [str(path) for path in gone], "bytes": freed})
+            output.result({"deleted": [str(path) for path in deleted], "bytes": freed})
         else:
-            output.people.print(f"{counted(len(gone), 'journal')} deleted, {freed / 1e6:.1f} MB freed", highlight=False)
+            output.people.print(
+                f"{counted(len(deleted), 'journal')} deleted, {freed / 1e6:.1f} MB freed", highlight=False
+            )
 
 
 async def _resume(config: Config, entry: RunEntry, how: tuple[bool, bool], output: Output, stopper: Stopper) -> Answer:
@@ -229,7 +231,7 @@ def _refuse_settings(stored: dict[str, Any], common: Common, entry: RunEntry) ->
     flags: list[str] = []
     for key in _REACHING:
         value = stored.get(key)
-        # What the caller names again is the caller's own choice, whoever wrote the journal.
+        # What the caller names again is the caller's own choice, even in a journal of another person.
         if not value or getattr(common, key) is not None or (key == "worker" and ":" not in str(value)):
             continue
         values = value if isinstance(value, list) else [value]
@@ -248,5 +250,5 @@ def _status(rebuilt: Rebuilt, entry: RunEntry) -> str:
 def _seconds(text: str) -> float:
     matched = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", text)
     if matched is None:
-        raise UsageError(f"--older-than {text!r} is no length of time: write 90m, 12h, 30d or 4w")
+        raise UsageError(f"--older-than {text!r} is not a length of time: write 90m, 12h, 30d or 4w")
     return float(matched[1]) * _UNITS[matched[2]]

@@ -44,7 +44,7 @@ def simulate(
         typer.Option("--policy", metavar="NAME[+NAME…]", help="Repeat to compare; `+` puts several into one run."),
     ] = None,
     runs: Annotated[
-        int | None, typer.Option(min=1, help="So many runs of it share the engines.", rich_help_panel=_WORKLOAD)
+        int | None, typer.Option(min=1, help="Number of runs that share the engines.", rich_help_panel=_WORKLOAD)
     ] = None,
     rate: Annotated[
         float | None,
@@ -70,7 +70,7 @@ def simulate(
     ] = None,
     within: Annotated[
         float | None,
-        typer.Option(min=0.001, metavar="SECONDS", help="Count the runs done in so many.", rich_help_panel=_WORKLOAD),
+        typer.Option(min=0.001, metavar="SECONDS", help="Time for the count of ended runs.", rich_help_panel=_WORKLOAD),
     ] = None,
     engines: Annotated[int, typer.Option("--engines", "--hosts", min=1, help="Engines.", rich_help_panel=_CLUSTER)] = 1,
     slots: Annotated[
@@ -105,7 +105,7 @@ def simulate(
     die: Annotated[
         float | None,
         typer.Option(
-            min=0.0, metavar="SECONDS", help="The first engine dies then; its steps go on elsewhere from their tokens.",
+            min=0.0, metavar="SECONDS", help="When the first engine dies; others continue its steps from their tokens.",
             rich_help_panel=_CLUSTER,
         ),
     ] = None,
@@ -124,7 +124,7 @@ def simulate(
     _refuse_doubles(variants := list(policies or _DEFAULT))
     known = _profile(profile, config.model) if decode_rate is None else None
     rates: dict[str, Any] = {} if decode_rate is None else {"decode_rate": decode_rate}
-    # news of tokens serves nothing but going on after a loss; of many runs it would cost the most
+    # events of tokens are only needed to continue after a loss; with many runs they would cost the most time
     rates |= {"cache_tokens": cache, "block": block, "tells_ids": times is None or die is not None}
     options = _cluster(known, engines, slots, call_seconds, vary, rates)
     options |= {"confidence": synthetic(), "faults": _strikes(options["hosts"], slow, die)}
@@ -184,9 +184,9 @@ def _trust(profile: Profile | None, slots: int) -> str:
     """Say what the figures stand on."""
     if profile is None:
         return "uncalibrated: seconds are those of an assumed engine (`plait simulate calibrate` fits them to yours)"
-    told = f"calibrated: {profile.model} on {profile.machine}, attempts to {profile.error:.0%}"
+    note = f"calibrated: {profile.model} on {profile.machine}, attempts to {profile.error:.0%}"
     wide = f"; only up to {profile.widest} sequences together were seen" if slots > 2 * profile.widest else ""
-    return told + wide
+    return note + wide
 
 
 def _times(
@@ -195,12 +195,12 @@ def _times(
     """Return when runs arrive; `None` if only one is simulated."""
     if trace is not None:
         if rate is not None or burstiness != 1.0:
-            raise UsageError("the file of `--arrivals` says when runs arrive: leave `--rate` and `--burstiness` out")
+            raise UsageError("the file of `--arrivals` has the arrival times: leave `--rate` and `--burstiness` out")
         return read_arrivals(trace, runs)
     if runs is None:
         if rate is not None:
             raise UsageError(
-                "`--rate` says how many runs arrive a second, so give `--runs` too; "
+                "`--rate` is the number of runs per second, so give `--runs` too; "
                 "tokens a second of an engine are `--decode-rate`"
             )
         return None

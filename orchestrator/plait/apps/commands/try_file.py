@@ -1,4 +1,4 @@
-"""`plait try FILE`: some rows of a file of one's own, several planners, one table, and how to go on."""
+"""`plait try FILE`: run some rows of a file with several planners, and show one table and the next commands."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def try_file(
     file: Annotated[Path, typer.Argument(metavar="FILE.csv|jsonl|parquet", help="Rows with questions and answers.")],
     text: Annotated[str, typer.Option(metavar="FIELD", help="The column that is asked; else it is guessed.")] = "",
     want: Annotated[str, typer.Option(metavar="FIELD", help="The column with the right answers; else guessed.")] = "",
-    rows: Annotated[int, typer.Option(min=1, help="So many rows are read.")] = 20,
+    rows: Annotated[int, typer.Option(min=1, help="Number of rows to run.")] = 20,
     concurrency: Annotated[int, typer.Option(min=1, help="Rows at the same time.")] = 32,
     planner: Annotated[
         list[str] | None,
@@ -49,7 +49,7 @@ def try_file(
     request: Request,
     common: Common,
 ) -> None:
-    """Ask some rows of a file of yours in several ways, and compare."""
+    """Run some rows of your file with several planners, and compare."""
     config = common.load()
     given = _read(file, rows)
     columns = guess_columns(given, text, want)
@@ -87,7 +87,7 @@ def try_file(
 
 
 def _read(file: Path, most: int) -> list[Mapping[str, Any]]:
-    """Return the first rows of a file. Raises `ConfigError` for one that cannot be read, or a row that is none."""
+    """Return the first rows of a file. Raises `ConfigError` for an unreadable file or an invalid row."""
     rows: list[Mapping[str, Any]] = []
     try:
         for row in islice(raw_rows(file), most):
@@ -139,6 +139,6 @@ def _go_on(file: Path, columns: GuessedColumns, best: str, task: Plugin, output:
     all_rows = ["plait", "eval", spec, "--problems", str(file), *where, "--planner", "single"]
     second = ["--planner", best] if best != "single" else []
     asked = ["plait", "batch", str(file), *where, "--planner", best, "--out", f"{file.stem}.out.jsonl"]
-    output.people.print("To go on, with the same options for model and workers:", markup=False)
+    output.people.print("Next commands, with the same options for model and workers:", markup=False)
     for words in ([*all_rows, *second], asked):
         output.people.print(f"  {shlex.join(words)}", markup=False, soft_wrap=True)

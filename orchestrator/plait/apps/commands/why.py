@@ -52,8 +52,8 @@ REMEDIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "plugin-error": ("correct the plugin's code, its name or its options: `plait names KIND --options`", ()),
     "plan-error": ("correct the plan: `plait plan --plan FILE` shows what is wrong with it", ()),
     "not-allowed": ("ask the operator for the right, or leave out what is named", ()),
-    "interrupted": ("`plait runs resume RUN` goes on with it", ()),
-    "never-made": ("`plait runs resume RUN` goes on with it", ()),
+    "interrupted": ("`plait runs resume RUN` continues it", ()),
+    "never-made": ("`plait runs resume RUN` continues it", ()),
     "invariant-error": ("a bug of plait: please report it with the journal", ()),
     "invalid-transition": ("a bug of plait: please report it with the journal", ()),
 }
@@ -66,7 +66,7 @@ class Reason:
 
     code: str
     message: str
-    """In the words of whoever said so: the engine, the server, the tool."""
+    """The original message of the engine, the server or the tool."""
     steps: tuple[str, ...]
     frames: str = ""
     """Where code of the user's raised."""
@@ -74,7 +74,7 @@ class Reason:
 
 
 def reasons(steps: Sequence[StepRecord]) -> list[Reason]:
-    """Return what steps failed of by themselves, the most frequent first; what followed from it is left out."""
+    """Return the original failures of steps, the most frequent first, without the failures that followed from them."""
     by_cause: dict[tuple[str, str], list[StepRecord]] = {}
     for step in steps:
         if step.failure is not None and step.failure.code not in _FOLLOWS:
@@ -114,15 +114,15 @@ def why(
         causes = [dataclasses.replace(reason, remedy=_remedy(reason, settings)) for reason in causes]
         checks = list(_checks(causes, settings))
         if as_json:
-            told: dict[str, Any] = {"run": entry.run, "status": status, "note": note}
-            told["reasons"] = [dataclasses.asdict(reason) for reason in causes]
-            output.result({**told, "checks": [dataclasses.asdict(check) for check in checks]})
+            record: dict[str, Any] = {"run": entry.run, "status": status, "note": note}
+            record["reasons"] = [dataclasses.asdict(reason) for reason in causes]
+            output.result({**record, "checks": [dataclasses.asdict(check) for check in checks]})
         else:
             _show(entry.run, status, causes, checks, note, output)
 
 
 def _replayed(entry: RunEntry) -> tuple[str, list[Reason]]:
-    """Return how a run ended and what of, from its replay. Raises `PlaitError` for one that cannot be replayed."""
+    """Return a run's status and the causes of its end, by a replay. Raises `PlaitError` if it cannot be replayed."""
     refuse_names(entry.path, entry.run)
     rebuilt = rebuild(entry.path, entry.run, Plugins())
     causes = reasons(rebuilt.record.steps)
@@ -134,7 +134,7 @@ def _replayed(entry: RunEntry) -> tuple[str, list[Reason]]:
 
 
 def reasons_of_events(journal: Journal, run: str) -> list[Reason]:
-    """Return what attempts and readers of a run failed of, as its journal says it without a replay."""
+    """Return the failures of a run's attempts and readers, read from its journal without a replay."""
     by_cause: dict[tuple[str, str], Reason] = {}
     for row in journal.rows_of(run):
         # Other events carry no failure.
@@ -149,12 +149,14 @@ def reasons_of_events(journal: Journal, run: str) -> list[Reason]:
 
 
 def _remedy(reason: Reason, settings: Mapping[str, Any]) -> str:
-    """Return what to do, by the code; for a model behind a server, or a script in its place, what to do about that."""
+    """Return the remedy by the failure's code; for a model server, or a script in its place, the remedy for that."""
     # The usual remedy is about an engine in this process.
     if _is_scripted(settings) and reason.code in ("engine-error", "rejected"):
-        return f"the script says so: change the replies in {settings.get('script') or 'it'}"
+        return f"the script reports this: change the replies in {settings.get('script') or 'it'}"
     if reason.code == "engine-error" and settings.get("base_url"):
-        return f"the server says so: see its own log; `plait doctor --base-url {settings['base_url']}` asks it again"
+        return (
+            f"the server reports this: see its own log; check it with `plait doctor --base-url {settings['base_url']}`"
+        )
     return REMEDIES.get(reason.code, ("", ()))[0]
 
 
@@ -179,7 +181,7 @@ def _checks(causes: Sequence[Reason], settings: Mapping[str, Any]) -> Iterator[C
 def _show(run: str, status: str, causes: Sequence[Reason], checks: Sequence[Check], note: str, output: Output) -> None:
     lines = [f"run {run}: {status}"]
     if not causes and not note:
-        lines.append("no step of it failed" + ("; `plait runs resume` goes on with it" * (status == "interrupted")))
+        lines.append("no step of it failed" + ("; `plait runs resume` continues it" * (status == "interrupted")))
     for reason in causes:
         first = ", ".join(reason.steps[:3]) + (", …" if len(reason.steps) > 3 else "")
         where = f"{counted(len(reason.steps), 'step')} ({first}): " if reason.steps else ""
@@ -190,7 +192,7 @@ def _show(run: str, status: str, causes: Sequence[Reason], checks: Sequence[Chec
     lines += [note] * bool(note)
     if checks:
         well = ", ".join(check.name for check in checks if check.grade == "ok")
-        lines.append("`plait doctor` looks at the usual causes; now it says:")
+        lines.append("`plait doctor` checks the usual causes; its result now:")
         lines += [f"  {check.grade} {check.name}: {check.found} → {check.remedy}" for check in checks
                   if check.grade != "ok"]  # fmt: skip
         lines += [f"  ok {well}"] * bool(well)

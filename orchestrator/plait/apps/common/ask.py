@@ -21,7 +21,7 @@ def ask_on_terminal(question: Question) -> JsonValue:
     """
     if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
         raise Unanswered(
-            f"{question.text!r}: nobody can be asked, as this is no terminal; run the command in one, or answer "
+            f"{question.text!r}: this is not a terminal, so no one can answer; run the command in one, or answer "
             "through the SDK (on_ask=…)"
         )
     while True:

@@ -1,4 +1,4 @@
-"""Which column of a file is asked, and which has the right answers: by their names, else by what stands in them."""
+"""Find a file's columns of questions and of right answers: by their names, else by their values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class GuessedColumns:
 def guess_columns(rows: Sequence[Mapping[str, Any]], text: str = "", want: str = "") -> GuessedColumns:
     """Return the columns of rows. `text` and `want` are those that the user named, if any.
 
-    Raises `UsageError`, which names the columns that are there, where one cannot be told.
+    Raises `UsageError`, which names the file's columns, if one of them cannot be determined.
 
     >>> guess_columns([{"q": "How many days has a week?", "a": "7"}]).want
     'a'
@@ -55,8 +55,8 @@ def guess_columns(rows: Sequence[Mapping[str, Any]], text: str = "", want: str =
         wanted, why_want = short[0], "the only other column with a short value in every row"
     if not wanted:
         raise UsageError(
-            f"which column has the right answers cannot be told ({there}): name it with --want; without right answers "
-            f"`plait batch FILE --text {asked} --out OUT.jsonl` only asks"
+            f"the column with the right answers cannot be determined ({there}): name it with --want; without right "
+            f"answers, use `plait batch FILE --text {asked} --out OUT.jsonl`"
         )
     return GuessedColumns(asked, wanted, (why_text, why_want), all(map(_is_number, filled[wanted])))
 

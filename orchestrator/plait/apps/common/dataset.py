@@ -46,7 +46,7 @@ class DatasetQuestion:
         return None if self.place is None else Plugins().environment(self.place, self.text)
 
     def record(self) -> dict[str, Any]:
-        """Return what is written of the question."""
+        """Return the question's record."""
         return {"text": self.text, "want": self.want}
 
 

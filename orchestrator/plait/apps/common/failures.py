@@ -19,7 +19,7 @@ _DEEP = 8
 
 
 def worded_error(error: Exception) -> tuple[str, int]:
-    """Return what to say of an error in one line, and the exit code it leads to."""
+    """Return the one-line message of an error, and its exit code."""
     match error:
         case TyperException():  # the command line itself
             context = getattr(error, "ctx", None)
@@ -31,7 +31,10 @@ def worded_error(error: Exception) -> tuple[str, int]:
             details = first_of_each(error)
             return "; ".join(explain(json_path(detail["loc"]) or error.title, detail) for detail in details), 2
         case MemoryError():
-            return "out of memory: close something, or give the engine less (`plait doctor` says how much there is)", 1
+            return (
+                "out of memory: close something, or give the engine less (`plait doctor` shows the available memory)",
+                1,
+            )
         case OSError():
             where = f"{error.filename}: " if error.filename else ""
             return f"{where}{error.strerror or error}{_near_file(error)}", 1
@@ -41,7 +44,7 @@ def worded_error(error: Exception) -> tuple[str, int]:
 
 
 def _near_file(error: BaseException | None) -> str:
-    """Return which file of the same folder may have been meant, where an error came of one that is not there."""
+    """Return a hint at a similar file of the same folder, if the error is about a missing file."""
     for _ in range(_DEEP):  # one may stand behind itself
         if error is None or isinstance(error, FileNotFoundError):
             break
@@ -53,7 +56,7 @@ def _near_file(error: BaseException | None) -> str:
 
 
 def _of_the_line(error: TyperException) -> str:
-    """Return what is wrong with a command line, and what a misspelt option or choice may have been meant for."""
+    """Return the error of a command line, with a suggestion for a misspelt option or choice."""
     option = getattr(error, "option_name", None)
     context = getattr(error, "ctx", None)
     if option is not None and context is not None:

@@ -14,8 +14,8 @@ __all__ = ["write_private", "written"]
 
 @contextlib.contextmanager
 def written(path: Path) -> Generator[BinaryIO]:
-    """Yield a file that takes the place of `path` when the block ends without an error; nobody else may read it. A link
-    at `path` is replaced, not followed."""
+    """Yield a file that replaces `path` when the block ends without an error; only the user may read it. A link at
+    `path` is replaced, not followed."""
     descriptor, beside = tempfile.mkstemp(prefix=f".{path.name[:64]}.", suffix=".tmp", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -28,8 +28,8 @@ def written(path: Path) -> Generator[BinaryIO]:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that nobody else may read; all of it, or nothing. What is no file, such as `/dev/stdout`, is written
-    to as it is."""
+    """Write a file that only the user may read; all of it, or nothing. A path that is not a regular file, such as
+    `/dev/stdout`, is written to directly."""
     if path.is_relative_to("/dev") or (path.exists() and not path.is_file()):
         path.write_bytes(content)
         return

@@ -25,7 +25,7 @@ def guarded(work: Callable[[], object], as_json: bool) -> int:
         return code if isinstance(code, int) else 0
     except (KeyboardInterrupt, CommandCancelled):
         return _said("cancelled", 130, as_json, status="cancelled")
-    except BrokenPipeError:  # the reader of our output has gone, as in `plait … | head`
+    except BrokenPipeError:  # the reader of the output has closed it, as in `plait … | head`
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1

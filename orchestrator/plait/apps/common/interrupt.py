@@ -1,6 +1,6 @@
-"""Runs a command's coroutine under Ctrl-C: the first one asks for a clean end, the second leaves at once.
+"""Run a command's coroutine under Ctrl-C: the first one asks for a clean end, the second one exits at once.
 
-The coroutine says what a clean end is (`Stopper.then`, `Stopper.until`). SIGTERM counts as Ctrl-C.
+The coroutine defines a clean end (`Stopper.then`, `Stopper.until`). SIGTERM counts as Ctrl-C.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def run_stoppable(work: Callable[[Stopper], Coroutine[Any, Any, T]]) -> T:
 
 
 def _forgotten(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what a task raised that nobody waited for, as happens when work is given up: no concern of the prompt's."""
+    """Log the error of a task without an awaiter, as happens after a cancellation: the prompt must not show it."""
     log.debug("%s: %r", context.get("message"), context.get("exception"))
 
 

@@ -22,8 +22,8 @@ def wilson(hits: int, n: int) -> tuple[float, float]:
 
 
 def paired(values: Sequence[float], base: Sequence[float], seed: int = 0) -> tuple[float, float, float]:
-    """Return the mean of `values - base` with its 95 % percentile bootstrap interval (Efron, 1979): problems are drawn
-    anew."""
+    """Return the mean of `values - base` with its 95 % percentile bootstrap interval (Efron, 1979), resampling
+    problems."""
     import numpy as np
 
     differences = np.asarray(values) - np.asarray(base)

@@ -21,7 +21,7 @@ Place = Annotated[
 
 
 def place_of(given: str | None) -> Location:
-    """Return the journals that `--from` names, or those of the settings. Raises `UsageError` if there are none."""
+    """Return the journals that `--from` names, or those of the settings. Raises `UsageError` if none exist."""
     journals = located(given) if given is not None else place(Config.load())
     if given is not None and isinstance(journals, Path) and not journals.exists():
         raise UsageError(f"{given} does not exist: name a journal or a folder of journals")
@@ -29,10 +29,10 @@ def place_of(given: str | None) -> Location:
 
 
 def journal_of(run: str, where: Location, only: str | None = None) -> tuple[Location, str | None]:
-    """Return a journal, and which run of it is meant (`None`: the last).
+    """Return a journal, and the id of the selected run (`None`: the last).
 
     `run` is a file, or the id of a run (or how it begins) in the journals at `where`; empty, the newest run there.
-    Raises `UsageError` if there is none.
+    Raises `UsageError` if no run exists.
     """
     path = Path(run).expanduser()
     if run and path.is_file():

@@ -55,7 +55,7 @@ def all_code(given: list[str] | None) -> list[str]:
 
 
 def _names(kind: PluginKind) -> Callable[[str], list[str]]:
-    """Return what completes the name of a plugin in a shell."""
+    """Return the shell completion for the names of a kind of plugin."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in Plugins.listed(kind) if name.startswith(incomplete)]
@@ -125,8 +125,8 @@ Allow = Annotated[
     ),
 ]
 Count = Annotated[int | None, typer.Option("--n", min=1, help="Samples or threads.", rich_help_panel=_WHAT)]
-Tokens = Annotated[int | None, typer.Option(min=1, help="Most tokens a run may generate.", rich_help_panel=_WHAT)]
-Seconds = Annotated[float | None, typer.Option(min=0.001, help="Most seconds a run may take.", rich_help_panel=_WHAT)]
+Tokens = Annotated[int | None, typer.Option(min=1, help="Token limit per run.", rich_help_panel=_WHAT)]
+Seconds = Annotated[float | None, typer.Option(min=0.001, help="Time limit per run.", rich_help_panel=_WHAT)]
 Limits = Annotated[
     str | None,
     typer.Option(
@@ -137,7 +137,8 @@ Limits = Annotated[
     ),
 ]
 MaxTokens = Annotated[
-    int | None, typer.Option(min=1, help="Most tokens of the call that answers, thoughts apart.", rich_help_panel=_WHAT)
+    int | None,
+    typer.Option(min=1, help="Token limit of the call that answers, without thoughts.", rich_help_panel=_WHAT),
 ]
 Temperature = Annotated[float | None, typer.Option(min=0.0, help="Of that call; 0 is greedy.", rich_help_panel=_WHAT)]
 TopP = Annotated[
@@ -240,16 +241,16 @@ class Common:
     ] = None  # fmt: skip
     allow: Allow = None
     journal: Annotated[
-        str | None,  # not a path: the word `off` is none
+        str | None,  # not a path: the word `off` is not one
         typer.Option(metavar="PATH", help="Where runs are written: a file, a folder, `off`.", rich_help_panel=_WHERE),
     ] = None
     cache: Annotated[
-        str | None,  # not a path: the word `on` is none
+        str | None,  # not a path: the word `on` is not one
         typer.Option(metavar="on|FILE", help="Keep results of the model, and use them again.", rich_help_panel=_WHERE),
     ] = None
     telemetry: Annotated[
         bool | None,
-        typer.Option("--otel/--no-otel", help="Send OpenTelemetry spans (OTEL_… says where).", rich_help_panel=_WHERE),
+        typer.Option("--otel/--no-otel", help="Send OpenTelemetry spans (to OTEL_…).", rich_help_panel=_WHERE),
     ] = None
     seed: Annotated[int | None, typer.Option(help="Of all sampling.", rich_help_panel=_WHERE)] = None
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings, TOML.", rich_help_panel=_WHERE)] = None

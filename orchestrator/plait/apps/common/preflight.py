@@ -15,7 +15,7 @@ _QUESTION = "What is 6 times 7?"
 
 
 def preflight(planner: Planner, model: str) -> tuple[str, ...] | None:
-    """Return what a planner has against a model, in words; `None` where it has no opinion or the model is not here."""
+    """Return a planner's warnings about a model, or `None` if it has no check or the model is not on this machine."""
     ask: Callable[..., tuple[str, ...]] | None = getattr(planner, "preflight", None)
     folder = Path(model).expanduser()
     file = folder / "tokenizer.json"

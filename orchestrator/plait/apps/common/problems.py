@@ -42,7 +42,7 @@ class CountdownProblem(NamedTuple):
         return is_right(self, answer)
 
     def record(self) -> dict[str, object]:
-        """Return what is written of the problem."""
+        """Return the problem's record."""
         return {"numbers": list(self.numbers), "target": self.target}
 
 

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RawRow:
-    """A row as it stands in the file."""
+    """A row as it is in the file."""
 
     line: int
     """The line at which it ends, from 1."""
@@ -39,7 +39,7 @@ def is_csv(path: Path) -> bool:
 
 
 def raw_rows(path: Path, column: str = "") -> Iterator[RawRow]:
-    """Yield the rows of a file; empty lines are none.
+    """Yield the rows of a file, without empty lines.
 
     Raises `ConfigError` for a CSV or Parquet file without this column and for Parquet without pyarrow, `OSError` for a
     file that cannot be read.
@@ -98,7 +98,7 @@ def _of_csv(reader: csv.DictReader[str]) -> Iterator[RawRow]:
 
 
 def read_problems(path: Path, problem: Callable[[Any], T], example: str) -> list[T]:
-    """Return what `problem` makes of the fields of each row; it raises `ValueError` for a row that makes no sense.
+    """Convert the fields of each row with `problem`, which raises `ValueError` for an invalid row.
 
     Raises `ConfigError` for a file that cannot be read or has no rows, and one that names the lines at fault.
     """

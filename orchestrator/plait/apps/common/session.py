@@ -1,4 +1,4 @@
-"""Opens an orchestrator for a command, says what it waits for, and closes it whatever happens."""
+"""Open an orchestrator for a command, show the progress of its start, and close it in any case."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NAMES = {"ray": "the engine (vLLM in a Ray actor)", "engine": "the engine (vLLM
 
 
 def engine_name(config: Config) -> str:
-    """Return what the model runs in, in words."""
+    """Return a short description of the engine or server that runs the model."""
     return _NAMES.get(config.worker, f"the worker {config.worker}")
 
 
@@ -55,12 +55,12 @@ async def opened_session(
 ) -> AsyncIterator[Session]:
     """Yield a session over the workers that the configuration names (or `workers`), started (with `start=False` without
     a journal yet). `watch` sees every event. An engine that is up is joined, if not `own_engine`.
-    Questions of tools are put to whoever sits at the terminal.
+    The terminal shows the questions of tools to the user.
 
     Raises `Interrupted` when the user gives up before they are ready.
     """
     if not workers and config.worker not in _NAMES:
-        Plugins().class_of("worker", config.worker)  # refuses a name that is none, before anything is said to start
+        Plugins().class_of("worker", config.worker)  # rejects an unknown name before the first message about a start
     if workers is None and not own_engine:
         config = join(config, output)
     if config.worker in _NAMES and (workers is None or workers):
@@ -79,8 +79,8 @@ async def opened_session(
 
 
 def refuse_model(model: str) -> None:
-    """Raise `EngineError` for a model that `plait doctor` can see is none, before an engine takes its time."""
-    if importlib.util.find_spec("vllm") is None:  # the worker says what to install first
+    """Raise `EngineError` for an invalid model that `plait doctor` can detect, before an engine starts slowly."""
+    if importlib.util.find_spec("vllm") is None:  # the worker's error names the package to install
         return
     check = model_folder(model)
     if check.grade == "fail":
@@ -88,7 +88,7 @@ def refuse_model(model: str) -> None:
 
 
 def join(config: Config, output: Output) -> Config:
-    """Return the configuration that uses the engine which is up for its model, if there is one, and say so."""
+    """Return the configuration that uses the running engine of its model, if one exists, and print a note."""
     config, engine = joined(config)
     if engine is not None:
         name = Path(engine.model).name

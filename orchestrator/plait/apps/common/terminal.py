@@ -14,7 +14,7 @@ from rich.segment import Segment
 
 __all__ = ["CleanOutput", "console", "safe", "shown", "shown_json"]
 
-_SHOWN = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"}  # U+241B stands for escape
+_SHOWN = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"}  # U+241B means escape
 _SHOWN |= {0x7F: 0x2421}
 _SHOWN |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)  # C1: U+009B begins a sequence on some terminals
 _SHOWN |= dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C), 0xFFFD)
@@ -46,8 +46,8 @@ _ASCII = str.maketrans(
     {**dict.fromkeys("├└", "|"), "│": "|", "─": "-", "✓": "+", "✗": "x", "−": "-", "●": "*", "○": "o", "◆": "#"}
     | {"·": "-", "…": ".", "–": "-", "×": "x", "’": "'"}
 )
-"""What stands for the signs of trees and tables where the encoding of a stream lacks them; one character each, so that
-columns stay where they are."""
+"""Replacements for the characters of trees and tables that a stream's encoding lacks; one character each, so that
+columns stay aligned."""
 
 
 def console(stream: TextIO) -> Console:

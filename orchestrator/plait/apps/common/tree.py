@@ -33,7 +33,7 @@ _MARKS = {
 }
 _FOLD_FROM = 3  # fewer lines than this are not worth folding
 _FRAMES = 10  # a second
-_DEEPEST = 6  # levels of continued steps that are indented; a longer line goes on below
+_DEEPEST = 6  # levels of continued steps that are indented; a longer line continues below
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ class StepTree:
         if line is None:
             above = self._lines.get(record.owner) if record.owner is not None else None
             if above is not None and above.record.kind == "join":
-                # What a join goes on to is the next round of the line of reasoning, and stands beside the first.
+                # The successor of a join is the next round of the line of reasoning; it is drawn beside the first.
                 above = above.under.under if above.under is not None else None
             depth, before = 0, self._continued(record)
             if before is not None:
@@ -241,7 +241,7 @@ def _drawn(guide: str, line: TreeLine, names: int, facts: int, labels: int, widt
     row.append(label[:labels].ljust(labels), "cyan")
     room = width - row.cell_len - 2
     if text and room > 6:
-        if len(text) > room:  # of what was generated the end says most, of all else the beginning
+        if len(text) > room:  # generated text keeps its end, all other text its beginning
             tail = not gone and record.kind != "join"
             text = "…" + text[-(room - 1) :] if tail else text[: room - 1] + "…"
         row.append("  ").append(text, "dim" if record.ended else "")

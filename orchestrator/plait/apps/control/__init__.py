@@ -1,1 +1,1 @@
-"""Runs under way, seen and steered from another process: by the sockets of this host, or through a store."""
+"""Show and control running runs from another process: by the sockets of this host, or through a store."""

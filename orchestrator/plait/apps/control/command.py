@@ -1,6 +1,6 @@
-"""`plait runs top|watch|cancel|prune|pause|limit|set`: runs under way, seen and steered from another process.
+"""`plait runs top|watch|cancel|prune|pause|limit|set`: show and control running runs from another process.
 
-What is done to a run is a verb of the table (`runtime/control/verbs.py`): its command is made of the table's row.
+The verbs are rows of a table (`runtime/control/verbs.py`); each row makes a command.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["RunUnderWay", "cancel", "find", "limit", "pause", "processes", "prun
 RunUnderWay = Annotated[
     str | None,
     typer.Argument(metavar="RUN", help="A run's id or a unique prefix of it (at least 4 characters where the run is "
-                   "changed); the only run under way if left out."),
+                   "changed); by default the only running run."),
 ]  # fmt: skip
 
 
@@ -48,9 +48,9 @@ def store_of_settings() -> Database | None:
 
 
 def find(run: str | None, *, changes: bool = True) -> tuple[Peer | Distant, str] | None:
-    """Return the process of a run that is under way (or the run in the store) and its whole id; `None` if there is no
-    such run. `run`: its id or a prefix; `None`: the only one. `changes`: whether it is then changed. Raises
-    `UsageError` for an id that may mean several, is empty, or is too short to change a run."""
+    """Return the process of a running run (or the run in the store) and its whole id; `None` if there is no such run.
+    `run`: its id or a prefix; `None`: the only one. `changes`: whether the caller will change it. Raises `UsageError`
+    for an id that is ambiguous, empty, or too short to change a run."""
     runs = {row["run"]: peer for peer, _, rows in processes() for row in rows}
     name = match_run(run, runs, changes=changes)
     if name is not None:
@@ -66,12 +66,12 @@ def _found(run: str | None, *, changes: bool = True) -> tuple[Peer | Distant, st
     under_way = find(run, changes=changes)
     if under_way is None:
         which = "no run" if run is None else f"no run {run!r}"
-        raise UsageError(f"there is {which} under way here: `plait runs top` shows those that are")
+        raise UsageError(f"{which} is running here: `plait runs top` shows the running runs")
     return under_way
 
 
 def row_of(where: Peer | Distant, run: str) -> dict[str, Any]:
-    """Return a run under way with all of its steps."""
+    """Return a running run with all of its steps."""
     return where.show() if isinstance(where, Distant) else next(where.ask("show", run=run))
 
 
@@ -158,16 +158,14 @@ def _follow(run: str | None) -> Iterator[dict[str, Any]]:
     try:
         yield from where.ask("watch", None, run=name)
     except OSError:
-        raise UsageError(
-            f"the process of run {name} ended: `plait runs show {name[:8]}` says how far it came"
-        ) from None
+        raise UsageError(f"the process of run {name} ended: `plait runs show {name[:8]}` shows its progress") from None
 
 
 def set_(
     name: Annotated[str, typer.Argument(help="slots or log_level.")],
     value: Annotated[str, typer.Argument(help="How many jobs at the same time; debug, info, warning or error.")],
     worker: Annotated[str, typer.Option(metavar="NAME", help="Whose slots, where there are several.")] = "",
-    pid: Annotated[int | None, typer.Option(help="Of which process; all of this host by default.")] = None,
+    pid: Annotated[int | None, typer.Option(help="Process id; by default all processes of this host.")] = None,
     as_json: Json = False,
 ) -> None:
     """Change the slots of a worker, or the log level, of running processes."""

@@ -1,4 +1,4 @@
-"""`plait run --detach`: the same command in a process of its own, which goes on when the terminal is closed."""
+"""`plait run --detach`: the same command in a process of its own, which continues when the terminal is closed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["detached"]
 
 
 def detached(words: Sequence[str], seconds: float = 300.0) -> dict[str, Any]:
-    """Start a command, wait until its run is under way, and return where it is: run, process, socket, and the file that
-    its output goes to. A run that has ended by then has no socket.
+    """Start a command, wait until its run has started, and return run, process, socket, and the file of its output. A
+    run that has ended by then has no socket.
 
-    Raises `WorldError` with what the command said if it fails before.
+    Raises `WorldError` with the command's output if it fails before.
     """
     folder = default_folder().parent / "detached"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -41,7 +41,9 @@ def detached(words: Sequence[str], seconds: float = 300.0) -> dict[str, Any]:
         for peer in peers():
             if peer.path.name.startswith(f"{process.pid}-"):
                 for row in _rows(peer):
-                    process.returncode = 0  # it is nobody's child any more: no warning when this object goes
+                    process.returncode = (
+                        0  # it is no longer a child of this process: no warning when this object is deleted
+                    )
                     return {**launch, "run": row["run"], "socket": str(peer.path)}
         code = process.poll()
         if code == 0:
@@ -51,7 +53,7 @@ def detached(words: Sequence[str], seconds: float = 300.0) -> dict[str, Any]:
         time.sleep(0.05)
     process.kill()
     process.wait()
-    raise WorldError(f"no run was under way within {seconds:g} s: {_tail(path)}")
+    raise WorldError(f"no run started within {seconds:g} s: {_tail(path)}")
 
 
 def _rows(peer: Any) -> list[dict[str, Any]]:

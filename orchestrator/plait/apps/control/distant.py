@@ -46,8 +46,8 @@ def _row(entry: RunEntry) -> dict[str, Any]:
 
 
 class Distant:
-    """One run of a store. Its steps are read from its journal: what was said since the last batch is not there yet, and
-    text of steps under way comes about once a second."""
+    """One run of a store. Its steps are read from its journal: events since the last batch are missing, and text of
+    running steps comes about once a second."""
 
     def __init__(self, database: Database, entry: RunEntry) -> None:
         self._database, self.entry = database, entry
@@ -122,7 +122,7 @@ class Distant:
                 yield row
             await asyncio.sleep(max(_OFTEN, _PATIENT * (time.monotonic() - began)))
 
-    # -- what a `Handle` has, for the table of verbs: the process of the run is told through the store -----------------
+    # -- the methods of a `Handle` for the table of verbs: they send commands to the run's process through the store ---
 
     @property
     def run(self) -> str:
@@ -136,11 +136,11 @@ class Distant:
 
     @property
     def questions(self) -> tuple[Question, ...]:
-        """The questions that nobody has answered yet."""
+        """The open questions."""
         return tuple(question for entry, question in pending(self._database) if entry.run == self.entry.run)
 
     def cancel(self, reason: str) -> None:
-        """Have the run given up. Raises `UsageError`, as all of these do, for a run that is not under way."""
+        """Cancel the run. Raises `UsageError`, as all of these methods do, for a run that is not running."""
         store.order(self._database, self.run, "cancel", "", reason)
 
     def prune(self, step: str, reason: str) -> None:
@@ -156,8 +156,8 @@ class Distant:
         store.order(self._database, self.run, "resume")
 
     def answer(self, question: str, value: JsonValue, by: Answerer = OPERATOR) -> None:
-        """Answer an open question. Raises `Unanswered` for what is none of its choices, `NotAllowed` for one who may
-        not answer it."""
+        """Answer an open question. Raises `Unanswered` for an answer outside its choices, `NotAllowed` for a person who
+        may not answer it."""
         leave(self._database, question, value, by)
 
     def limit(self, **limits: float | str | None) -> None:

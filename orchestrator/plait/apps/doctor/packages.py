@@ -1,4 +1,4 @@
-"""Which of the libraries that plait stands on are installed. Imports none."""
+"""Find plait's installed dependencies, without importing any."""
 
 from __future__ import annotations
 

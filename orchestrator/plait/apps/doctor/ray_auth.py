@@ -1,7 +1,7 @@
-"""Whether a Ray cluster lets us in: asks its head for a sign of life, as a client without Ray or gRPC.
+"""Check whether a Ray cluster accepts plait: send its head a health check, as a client without Ray or gRPC.
 
-Knows as much of HTTP/2 and gRPC as one request with an empty message takes. What follows from the answer is said by
-`checks.py`.
+This module implements as much of HTTP/2 and gRPC as one request with an empty message needs. `checks.py` reports the
+result.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _UNAUTHENTICATED = b"grpc-status\x0216"  # as gRPC's servers write it: names and
 
 
 def ask_entry(host: str, port: int, timeout: float = 3.0) -> Entry:
-    """Ask the head at an address whether it takes us as Ray would come: with a token only where `RAY_AUTH_MODE=token`.
+    """Ask the head at an address whether it accepts a Ray client: with a token only if `RAY_AUTH_MODE=token`.
 
-    Raises `OSError` if nobody answers there.
+    Raises `OSError` if nothing answers there.
     """
     with socket.create_connection((host, port), timeout=timeout) as link:
         try:
@@ -88,7 +88,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _answer(link: socket.socket, until: float) -> bytes | None:
-    """Return the headers, data and trailers of the answer; `None` if it is none of HTTP/2, or not whole in time."""
+    """Return the headers, data and trailers of the answer; `None` if it is not HTTP/2, or not complete in time."""
     got, answer = b"", b""
     while (left := until - time.monotonic()) > 0:
         link.settimeout(left)

@@ -101,7 +101,7 @@ async def probe(config: Config, journal: Path) -> None:
         for lot, (width, streams) in enumerate(_LOTS):
             options = {"answer": {"max_tokens": _TOKENS, "temperature": 1.0, "stream": streams}}
             planner = Plugin(name="single", options=options)
-            # as long as one another in a lot: else each lot has the same context a sequence, whose cost nobody can tell
+            # of equal length in a lot: else each lot has the same context per sequence, and its cost cannot be measured
             texts = [f"{lot} {i}: {'What comes next? ' * (1, 12, 4)[lot % 3]}" for i in range(width)]
             runs = (
                 orchestrator.run(text, task="plain", planner=planner, seed=i, budget=None)

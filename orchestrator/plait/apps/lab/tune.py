@@ -72,7 +72,10 @@ def tune(
     profile: Annotated[Path | None, typer.Option(metavar="FILE", help="Of `plait simulate calibrate`.")] = None,
     cache: Annotated[int, typer.Option(min=0, help="Tokens in each engine's prefix cache.")] = 0,
     confirm: Annotated[
-        int, typer.Option("--confirm", min=0, metavar="RUNS", help="Measure the top three on the engine, so many runs.")
+        int,
+        typer.Option(
+            "--confirm", min=0, metavar="RUNS", help="Number of runs that measure the top three on the engine."
+        ),
     ] = 0,
     as_json: Json = False,
     *,
@@ -156,7 +159,7 @@ async def _measured(
     goal: GoalName,
     within: float,
 ) -> dict[str, Any]:
-    """Run a workload on the engine in one configuration; return what was simulated and what was measured."""
+    """Run a workload on the engine in one configuration. Return the simulated and the measured figures."""
     worker = "ray" if candidate.engines > 1 and config.worker == "engine" else config.worker
     settings = {
         "engines": candidate.engines,

@@ -18,7 +18,7 @@ __all__ = ["Configuration", "Goal", "Trial", "halve", "interval"]
 
 Goal = Literal["p50", "p90", "p99", "mean", "runs-per-second", "in-time"]
 LARGER: frozenset[str] = frozenset(("runs-per-second", "in-time"))
-"""Goals of which more is better; of seconds less is."""
+"""Goals with higher figures as the better ones; for seconds, lower is better."""
 KEPT = 3
 """Configurations that are left at the end."""
 _STUDENT = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86)
@@ -51,7 +51,7 @@ class Trial:
 
 
 def figure(report: WorkloadReport, goal: Goal) -> float:
-    """Return what a report says of a goal."""
+    """Return a report's figure for a goal."""
     if goal == "runs-per-second":
         return report.throughput
     if goal == "in-time":

@@ -25,8 +25,8 @@ def request_of(question: Question) -> ElicitRequest:
 
 
 def value_of(response: object) -> JsonValue:
-    """Return what a form was filled with. Raises `ToolError` where the user declined."""
-    # Who declines or closes the form has not said no: the run is told that nobody answered.
+    """Return the value that the user entered in a form. Raises `ToolError` if the user declined."""
+    # A user who declines or closes the form has not answered no: the run gets an error instead of an answer.
     if not isinstance(response, ElicitResult) or response.action != "accept" or response.content is None:
         raise ToolError("the run asked, and was not answered: it is given up")
     value: Any = response.content.get("value")

@@ -37,9 +37,9 @@ class McpAccess(Frozen):
     keys: tuple[str, ...] = ()
     """Hashes of API keys, as `plait serve --new-key` prints them. Each key may use all that the server offers."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names for which the server answers, besides those of this machine, without ports (`Host`)."""
+    """Host names (header `Host`, without ports) that the server accepts in addition to those of this machine."""
     open: bool = False
-    """Whether a server without keys may listen where other machines reach it."""
+    """Whether a server without keys may listen on an address that other machines reach."""
 
 
 def load_access(address: tuple[str, int], file: str | Path | None = None, is_open: bool = False) -> Settings:

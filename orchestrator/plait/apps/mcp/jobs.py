@@ -25,22 +25,22 @@ __all__ = ["MODEL", "Jobs", "Progress", "until_asked"]
 Progress = Callable[[int, int, str], Awaitable[None]]
 """Takes how many steps have ended, how many there are, and which ended last."""
 KEPT = 1000
-"""Most runs that are remembered after their end."""
+"""Maximum number of ended runs in memory."""
 SAMPLES = 1000
-"""Most texts of a vote."""
+"""Maximum number of texts of a vote."""
 MODEL = Answerer(name="MCP client", approves=False)
 """Who calls the tool `reply`: mostly a model, which may have asked for the call itself."""
 _RIGHTS = Rights(image_hosts=(ANY_HOST,))
-"""What clients may ask for: all that this program may, but no images of this machine or its network."""
+"""The rights of clients: those of this program, without images of this machine or its network."""
 
 
 class Jobs:
-    """The runs of one server, by id. What clients name is data: it imports nothing that nobody has allowed.
+    """The runs of one server, by id. Names from clients are data: they import only plugins that the operator allowed.
 
     Args:
         orchestrator: runs them. Its questions wait (`on_ask="later"`).
-        tokens: most tokens that a run may generate, whatever a client asks for; `None`: the orchestrator's own limit.
-        local: clients are programs of this machine, so what their user says to a question is the operator's word.
+        tokens: token limit per run, which a client cannot raise; `None`: the orchestrator's own limit.
+        local: clients are programs of this machine, so the answer of their user counts as the operator's answer.
     """
 
     def __init__(self, orchestrator: AsyncOrchestrator, tokens: int | None = None, local: bool = True) -> None:
@@ -56,7 +56,7 @@ class Jobs:
         return await self._submit(question, planner=planner or None, n=n or None, tokens=self._least(max_tokens))
 
     async def run_plan(self, plan: dict[str, Any], question: str = "", max_tokens: int = 0) -> Handle:
-        """Start a run of a finished plan. Raises `PlaitError` for one that is none."""
+        """Start a run of a finished plan. Raises `PlaitError` for an invalid plan."""
         return await self._submit(question, plan=Plan(**plan), tokens=self._least(max_tokens))
 
     async def vote(self, samples: list[str], merge: str = "majority", task: str = "") -> Handle:
@@ -80,7 +80,7 @@ class Jobs:
         """Return a run of this server, running or ended. Raises `UsageError` for another's."""
         handle = self._handles.get(run)
         if handle is None:
-            raise UsageError(f"there is no run {run[:80]!r} here: `start` says the ids")
+            raise UsageError(f"there is no run {run[:80]!r} here: `start` returns the ids")
         return handle
 
     async def _submit(self, question: str, plan: Plan | None = None, tools: Any = None, **fields: Any) -> Handle:
@@ -96,7 +96,7 @@ class Jobs:
 
     def _least(self, tokens: int) -> int | None:
         if tokens < 0:
-            raise UsageError(f"max_tokens={tokens} is no number of tokens: give 1 or more")
+            raise UsageError(f"max_tokens must be at least 1, got {tokens}")
         return min((limit for limit in (tokens or None, self._tokens) if limit is not None), default=None)
 
 

@@ -1,7 +1,7 @@
-"""The tools of `plait mcp`, and how a client hears of questions.
+"""The tools of `plait mcp`, and how a client receives questions.
 
 A run may ask a person. A client of protocol 2026-07-28 gets an `input_required` result and calls again with the answer;
-an older one that can elicit is asked in between; any other is told to use `start`, `status` and `reply`.
+an older one that can elicit is asked in between; any other gets the advice to use `start`, `status` and `reply`.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def build(jobs: Jobs) -> MCPServer:
     async def solve(
         question: str, ctx: Context, planner: str = "", n: int = 0, max_tokens: int = 0
     ) -> dict[str, Any] | InputRequiredResult:
-        """Answer a question by parallel reasoning. `planner` says how, such as sample:n=8; `n` how many branches;
-        `max_tokens` the most that may be generated in all."""
+        """Answer a question by parallel reasoning. `planner` selects the strategy, such as sample:n=8; `n`: number of
+        branches; `max_tokens`: token limit of the run."""
         return await _answered(jobs, ctx, lambda: jobs.solve(question, planner, n, max_tokens))
 
     @server.tool()
@@ -64,24 +64,24 @@ def build(jobs: Jobs) -> MCPServer:
     async def vote(
         samples: list[str], ctx: Context, merge: str = "majority", task: str = ""
     ) -> dict[str, Any] | InputRequiredResult:
-        """Return the answer on which most of the samples agree. `task` says how an answer is read out of a text."""
+        """Return the answer on which most of the samples agree. `task` selects how an answer is read from a text."""
         return await _answered(jobs, ctx, lambda: jobs.vote(samples, merge, task))
 
     @server.tool()
     async def start(question: str, planner: str = "", n: int = 0, max_tokens: int = 0) -> dict[str, Any]:
-        """Start what `solve` does and return at once, with the id of the run."""
+        """Start the run of `solve`, and return its id at once."""
         with _ToolErrors():
             return _state(await jobs.solve(question, planner, n, max_tokens))
 
     @server.tool(annotations=_READS)
     async def status(run: str) -> dict[str, Any]:
-        """Say where a run stands: its steps, its questions, and its answer once it has ended."""
+        """Return the state of a run: its steps, its questions, and its answer once it has ended."""
         with _ToolErrors():
             return _state(jobs.handle(run))
 
     @server.tool()
     async def reply(run: str, question: str, value: Any) -> dict[str, Any]:
-        """Answer a question of a run, by the ids that `status` says; a person says whether calls are allowed."""
+        """Answer a question of a run, by the ids from `status`. A person decides whether calls are allowed."""
         with _ToolErrors():
             handle = jobs.handle(run)
             VERBS["answer"].do(handle, question=question, value=value, by=MODEL)
@@ -111,7 +111,7 @@ class _ToolErrors:
 
 
 async def _answered(jobs: Jobs, ctx: Context, begin: Any) -> dict[str, Any] | InputRequiredResult:
-    """Return what a run ends in, or what it asks. Who goes away gives the run up."""
+    """Return the result of a run, or its question. The run is cancelled if the client disconnects."""
     with _ToolErrors():
         again = ctx.request_state
         handle: Handle = await begin() if again is None else jobs.handle(again)
@@ -138,11 +138,11 @@ def _progress(ctx: Context) -> Progress:
 
 
 async def _elicited(ctx: Context, question: Question) -> JsonValue:
-    """Return what a client's user answers. Raises `ToolError` where the client can ask nobody."""
+    """Return the answer of a client's user. Raises `ToolError` if the client cannot ask its user."""
     capabilities = ctx.client_capabilities
     if capabilities is None or capabilities.elicitation is None:
         raise ToolError(
-            f"the run asks: {question.text} This client can ask nobody: use `start`, then `status` and `reply`."
+            f"the run asks: {question.text} This client cannot ask its user: use `start`, then `status` and `reply`."
         )
     request = request_of(question).params
     assert isinstance(request, ElicitRequestFormParams)

@@ -77,7 +77,7 @@ class Tasks(Extension):
                 case _:
                     return await call_next(ctx)
         except (PlaitError, TypeError, AttributeError, ValidationError):
-            return await call_next(ctx)  # the tool itself says what is wrong with its arguments
+            return await call_next(ctx)  # the tool itself reports invalid arguments
         self._began[handle.run] = _now()
         return {"resultType": "task", **self._task(handle)}
 

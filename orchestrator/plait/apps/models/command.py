@@ -56,7 +56,7 @@ def listing(as_json: Json = False) -> None:
 
 
 def _state(engine: StandingEngine | None) -> str:
-    """Return what is said of the engine of a model that is up."""
+    """Return the description of a running engine."""
     if engine is None:
         return ""
     ready = "is up" if engine.is_ready else "is starting"
@@ -72,7 +72,7 @@ def convert(
     """Make a model folder of a GGUF file of the Llama family."""
     called = name or re.sub(r"[^a-z0-9]+", "-", file.stem.lower()).strip("-")
     if out is None and not re.fullmatch(r"[a-z][a-z0-9-]*", called):
-        raise UsageError(f"{called!r} is no name of a model: small letters, digits and dashes (--name)")
+        raise UsageError(f"{called!r} is not a model name: use small letters, digits and dashes (--name)")
     if out is None and called in (*CATALOG, *NAMES):
         raise UsageError(f"{called} is the name of another model: give --name")
     folder = out or cache() / called

@@ -32,7 +32,7 @@ _PARTS = {
     "ffn_down": "mlp.down_proj",
 }
 _WANTED = ("general.architecture", "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id")
-"""Fields that are read, besides those of the kind `llama`: the lists of tokens are long."""
+"""Fields that are read in addition to those named `llama.*`: the lists of tokens are long."""
 _WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 
 
@@ -61,7 +61,7 @@ def convert(file: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     _write_weights(reader, config, folder / "model.safetensors")
     AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
-    # Last: a folder without it is none, so a conversion that was interrupted is not taken for a model.
+    # Last: a folder without it is not a model, so an interrupted conversion is not mistaken for one.
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 

@@ -23,7 +23,7 @@ Download = Callable[[Entry, Path], Path]
 
 
 def get(name: str, say: Callable[[str], None] = print, download: Download | None = None) -> Path:
-    """Return the folder of a model of the catalogue, fetched if it is not there yet.
+    """Return the folder of a model of the catalogue. A missing model is fetched.
 
     Raises `UsageError` for a name that is not in the catalogue, an index that cannot be reached, and a file that is not
     the one that the catalogue names.

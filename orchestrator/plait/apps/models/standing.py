@@ -1,7 +1,7 @@
-"""Engines that stay up between commands: a file for each says which model it has, where it is reached, and its key.
+"""Engines that stay up between commands: a file for each has its model, its address and its key.
 
-The files stand in the folder of the control sockets, which only their user can enter. An engine is known by its
-process and by when that began, so that another process that got the same id later is not taken for it.
+The files are in the folder of the control sockets, which only their user can enter. An engine is identified by its
+process id and the start time of that process, so that a later process with the same id is not mistaken for it.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def standing() -> Iterator[StandingEngine]:
 
 
 def began(pid: int) -> float | None:
-    """Return when a process began, in ticks of the kernel's clock; `None` if there is none."""
+    """Return the start time of a process, in ticks of the kernel's clock; `None` if it does not exist."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
@@ -123,7 +123,7 @@ def joined(config: Config) -> tuple[Config, StandingEngine | None]:
 
 
 def take_down(engine: StandingEngine, seconds: float = 20.0) -> None:
-    """End an engine and wait until it is gone; by force after so many seconds."""
+    """End an engine and wait until it has exited. After `seconds` it is killed."""
     for number, patience in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5.0)):
         if began(engine.pid) != engine.began:
             break

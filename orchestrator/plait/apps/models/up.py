@@ -28,7 +28,7 @@ from .standing import StandingEngine, began, put, standing, take_down
 __all__ = ["down", "up"]
 
 _SLOTS = 128
-"""Requests that an engine decodes together where nobody says how many, as the worker `engine` has it."""
+"""Default number of requests that an engine decodes together, the same as the worker `engine`'s."""
 _SETTINGS = {
     "threads": "threads", "max_model_len": "max_model_len", "tensor_parallel": "tensor_parallel_size", "seed": "seed",
 }  # fmt: skip
@@ -42,7 +42,7 @@ def up(
     ] = None,
     slots: Annotated[int | None, typer.Option(min=1, help="Requests that it decodes together.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads on a CPU.")] = None,
-    max_model_len: Annotated[int | None, typer.Option(min=1, help="Most tokens of prompt and output together.")] = None,
+    max_model_len: Annotated[int | None, typer.Option(min=1, help="Token limit of prompt and output together.")] = None,
     kv_cache_mib: Annotated[int | None, typer.Option(min=1, help="Memory for keys and values, in MiB.")] = None,
     wait: Annotated[float, typer.Option(min=1, help="Seconds that it has to be ready.")] = 600,
     as_json: Json = False,
@@ -141,12 +141,12 @@ def _started(config: Config, wait: float, output: Output) -> StandingEngine:
         take_down(engine)
         path.unlink(missing_ok=True)
         raise
-    process.returncode = 0  # it is nobody's child any more: no warning when this object goes
+    process.returncode = 0  # it is no longer a child of this process: no warning when this object is deleted
     return engine
 
 
 def _last(log: Path) -> str:
-    """Return what a server said last that names its trouble."""
+    """Return the last message of a server that names its error."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     # pydantic ends with a line of its own, whose address has the word `errors` in it.
     errors = [line for line in lines if re.search("[Ee]rror", line) and "For further information visit" not in line]

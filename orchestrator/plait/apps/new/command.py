@@ -48,7 +48,7 @@ def new(
     """Write one file with a plugin of your own, replies to try it with, and its test."""
     module = re.sub(r"[\s-]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.removesuffix(".py"))).lower()
     if not module.isidentifier() or keyword.iskeyword(module):
-        raise UsageError(f"{name!r} is no name of a Python module: write letters, digits and hyphens")
+        raise UsageError(f"{name!r} is not a module name: write letters, digits and hyphens")
     # Its test would import the other one.
     if module in sys.stdlib_module_names or importlib.util.find_spec(module) is not None:
         raise UsageError(f"{module!r} is the name of a module that is there already: take another name")

@@ -96,7 +96,7 @@ class _Ended(Exception):
 
 
 def _compiled(source: str, name: str) -> tuple[CodeType | None, CodeType | None]:
-    """Return what to execute and what to evaluate after it."""
+    """Return the code to execute, and the code to evaluate after it."""
     tree = compile(source, name, "exec", _FLAGS | ast.PyCF_ONLY_AST)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     body = compile(tree, name, "exec", _FLAGS) if tree.body else None
@@ -153,7 +153,7 @@ def _interrupting(task: asyncio.Task[Any], name: str) -> Iterator[None]:
 
 
 def is_complete(source: str) -> bool:
-    """Return whether a cell can be run as it stands; one that no more text can mend counts as complete.
+    """Return whether a cell can be run as it is. A cell that no further text can fix counts as complete.
 
     As at Python's own prompt, a block over several lines is complete when an empty line ends it.
     """

@@ -49,7 +49,7 @@ def repl(
 
 
 def _manner(request: Request, dialect: str | None) -> Manner:
-    """Return how questions are asked at first. Raises `UsageError` for plugins that are not there."""
+    """Return the initial settings of questions. Raises `UsageError` for unknown plugins."""
     plugins, named = Plugins(), request.model_fields_set
     request = planned(request, None, dialect)
     plugins.class_of("task", request.task.name)
@@ -59,5 +59,5 @@ def _manner(request: Request, dialect: str | None) -> Manner:
         plugins.policy(policy)
     if request.merge is not None:
         plugins.merge(request.merge)
-    # `--task` has a default, which is no choice of the user's
+    # `--task` has a default, which the user did not choose
     return Manner(request if "task" in named and request.task.name != "plain" else request.updated({"task": None}))

@@ -1,4 +1,4 @@
-"""One conversation of the REPL: what a line of input is (a question, a command, a cell), and what is said of its end.
+"""One conversation of the REPL: the kind of each input line (a question, a command, a cell), and the report of its end.
 
 Lines come from `terminal.py`, which reads a terminal, or from `plain.py`, which reads a pipe.
 """
@@ -28,11 +28,11 @@ from .view import Screen
 __all__ = ["Repl", "ended", "started"]
 
 _TREE_ROWS = 12
-"""Most lines of a finished run's tree that stay on the screen; /branches has them all."""
+"""Maximum number of lines of a finished run's tree that stay on the screen; /branches shows all of them."""
 
 
 class Repl:
-    """One conversation: takes lines, and says on its screen what became of them."""
+    """One conversation: takes lines, and prints their results on its screen."""
 
     def __init__(self, session: ReplSession, screen: Screen) -> None:
         self.session = session
@@ -70,7 +70,7 @@ class Repl:
     # -- lines --------------------------------------------------------------------------------------------------------
 
     async def take(self, line: str) -> None:
-        """Take one line (or several that belong together). What goes wrong is said, never raised."""
+        """Take one line (or several that belong together). Errors are printed, never raised."""
         try:
             if line.startswith("/"):
                 await self._command(line)
@@ -153,7 +153,7 @@ class Repl:
     # -- what was said ------------------------------------------------------------------------------------------------
 
     def turn_of(self, which: str) -> ReplTurn:
-        """Return what is under way or was last, or the turn with that number or run id. Raises `UsageError`."""
+        """Return the running or last turn, or the turn with that number or run id. Raises `UsageError`."""
         turn = self.session.turn(which)
         if turn is None:
             raise UsageError(

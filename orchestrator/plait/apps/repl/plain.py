@@ -92,7 +92,7 @@ def _answer_questions(repl: Repl, lines: AsyncIterator[str], screen: Screen) -> 
 
 
 async def _lines(source: TextIO) -> AsyncIterator[str]:
-    """Yield lines as they are written; the loop goes on meanwhile."""
+    """Yield lines as they are written, without blocking the loop."""
     loop = asyncio.get_running_loop()
     while True:
         future: asyncio.Future[str] = loop.create_future()

@@ -1,4 +1,4 @@
-"""The table of the REPL's commands, and how the words after a command are cut up. The commands stand in `commands/`."""
+"""The table of the REPL's commands, and the parser of their arguments. The commands are in `commands/`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One session of the REPL: its workers, its settings, its conversation, and the run under way."""
+"""One session of the REPL: its workers, its settings, its conversation, and the running run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class GivenUp(Exception):
 
 
 def state_dir() -> Path:
-    """Return the folder for what a REPL keeps, by the XDG Base Directory Specification; made if it is not there."""
+    """Return the folder for the REPL's files, by the XDG Base Directory Specification. A missing one is created."""
     base = os.environ.get("XDG_STATE_HOME", "")
     # The specification has relative paths ignored.
     home = Path(base) if base and Path(base).is_absolute() else Path("~/.local/state").expanduser()
@@ -63,27 +63,27 @@ def state_dir() -> Path:
 
 
 class ReplSession:
-    """What commands and questions work on.
+    """The state that commands and questions work on.
 
-    The orchestrator is started once and kept; `swap` closes it and makes another. Only one run is under way at a time.
+    The orchestrator is started once and kept; `swap` closes it and makes another. Only one run is running at a time.
     """
 
     def __init__(self, config: Config, manner: Manner | None = None) -> None:
         self.manner = manner or Manner()
         self.turns: list[ReplTurn] = []
         self.head: ReplTurn | None = None
-        """The turn that the next question goes on; `None` for a new conversation."""
+        """The turn that the next question continues; `None` for a new conversation."""
         self.agent: Flow | None = None
         """Who answers, in place of a planner by name."""
         self.attached: list[Attachment] = []
         """What goes with the next question."""
         self.current: ReplTurn | None = None
-        """What is under way."""
+        """The running turn."""
         self.paused = False
         self.watch: Callable[[News | None], object] = lambda news: None
         """Called with each piece of the run's news, and with `None` when something else has changed."""
         self.questions: list[Open] = []
-        """What tools have asked and nobody has answered yet, oldest first."""
+        """The open questions of tools, oldest first."""
         self._handle: Handle | None = None
         self._starting: asyncio.Task[None] | None = None
         self._began = 0.0
@@ -117,7 +117,7 @@ class ReplSession:
 
     @property
     def started(self) -> bool:
-        """Whether workers are there, or on their way."""
+        """Whether workers have started or are starting."""
         return self._starting is not None
 
     @property
@@ -145,7 +145,7 @@ class ReplSession:
 
     def _started(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
-            task.exception()  # whoever asks next is told; nobody need have asked
+            task.exception()  # the next question raises it again; without one, nothing has to
         self.watch(None)
 
     def _fit(self) -> bool:
@@ -229,9 +229,9 @@ class ReplSession:
         return self.orchestrator.plan(self.request(text), **self._own())
 
     async def ask(self, text: str, plan: Plan | None = None) -> ReplTurn:
-        """Ask a question, follow its run to the end and return what became of it.
+        """Ask a question, follow its run to the end and return its turn.
 
-        Raises `UsageError` for what cannot be run, `WorkerError` for workers that cannot start, `GivenUp`.
+        Raises `UsageError` for a question that cannot be run, `WorkerError` for workers that cannot start, `GivenUp`.
         """
         self._stop.clear()
         await self.fit()
@@ -265,7 +265,7 @@ class ReplSession:
         return written if self.agent is None else {**written, "agent": getattr(self.agent, "name", "a flow")}
 
     async def _warm(self) -> None:
-        """Wait for the workers; they go on starting when the question that waits for them is given up."""
+        """Wait for the workers. They continue to start if the waiting question is cancelled."""
         starting, stop = self.warm_up(), asyncio.ensure_future(self._stop.wait())
         try:
             await asyncio.wait([starting, stop], return_when=asyncio.FIRST_COMPLETED)
@@ -277,11 +277,11 @@ class ReplSession:
 
     @property
     def busy(self) -> bool:
-        """Whether a run is under way."""
+        """Whether a run is running."""
         return self._handle is not None
 
     def cancel(self) -> None:
-        """Give up the run under way, or the wait for the engine."""
+        """Cancel the running run, or the wait for the engine."""
         self._stop.set()
         if self._handle is not None:
             self._handle.cancel()
@@ -298,15 +298,15 @@ class ReplSession:
             self.watch(None)
 
     def reply(self, text: str) -> None:
-        """Answer the oldest question of a tool. Raises `Unanswered` for what is none of its choices."""
+        """Answer the oldest question of a tool. Raises `Unanswered` for an answer outside its choices."""
         asked = self.questions[0]
         value = asked.question.check(text)
         if not asked.answer.done():
             asked.answer.set_result(value)
 
     def steer(self, verb: Verb, **given: str) -> Any:
-        """Do a verb of the table to the run under way, and return what was done. Raises `UsageError` where nothing
-        runs, or where it makes no sense."""
+        """Apply a verb of the table to the running run, and return its effect. Raises `UsageError` if no run is running
+        or the arguments are invalid."""
         if self._handle is None:
             raise UsageError(f"nothing runs that could be {verb.past}")
         done = verb.do(self._handle, **given)
@@ -328,7 +328,7 @@ class ReplSession:
 
     @property
     def cost(self) -> str:
-        """The same in words; empty before the first answer."""
+        """The cost as a text; empty before the first answer."""
         answers, usage = self.answers, self.usage
         if not answers:
             return ""
@@ -338,7 +338,7 @@ class ReplSession:
 
     @property
     def conversation(self) -> list[ReplTurn]:
-        """The questions that the next one goes on, oldest first."""
+        """The earlier turns that the next question continues, oldest first."""
         turns: list[ReplTurn] = []
         turn = self.head if self.manner.talking else None
         while turn is not None:
@@ -347,7 +347,7 @@ class ReplSession:
         return turns
 
     def turn(self, which: str = "") -> ReplTurn | None:
-        """Return what is under way, or the last turn; or the one with that number or run id."""
+        """Return the running turn, or the last turn; or the one with that number or run id."""
         every = [*self.turns, *([self.current] if self.current is not None else [])]
         if not which:
             return every[-1] if every else None

@@ -34,15 +34,15 @@ class Manner:
     """How questions are asked."""
 
     request: Request = field(default_factory=Request)
-    """What each question's request says besides its text; what it leaves out is the configuration's."""
+    """The fields of each question's request except its text; unset fields are the configuration's."""
     system: str = ""
-    """What the model is told before the conversation."""
+    """System message before the conversation."""
     talk: bool | None = None
-    """Whether questions go on the conversation. `None`: they do, unless a task reads each question by itself."""
+    """Whether questions continue the conversation. `None`: they do, unless a task reads each question alone."""
 
     @property
     def talking(self) -> bool:
-        """Whether the next question goes on the conversation."""
+        """Whether the next question continues the conversation."""
         return self.talk if self.talk is not None else self.request.task.name == "plain"
 
     def set(self, name: str, value: object) -> None:
@@ -50,7 +50,7 @@ class Manner:
         self.request = self.request.updated({name: value})
 
     def given(self, name: str) -> Any:
-        """Return a field that the request says; `None` for one that is left to the configuration."""
+        """Return a field of the request, or `None` if the configuration decides it."""
         return getattr(self.request, name) if name in self.request.model_fields_set else None
 
     def written(self) -> dict[str, JsonValue]:
@@ -67,7 +67,7 @@ class Manner:
 
     @classmethod
     def read(cls, written: dict[str, Any]) -> Manner:
-        """Return what `written` was made of. Raises `UsageError`."""
+        """Read the settings back from their written form. Raises `UsageError`."""
         own = {name: value for name, value in written.items() if name in ("system", "talk")}
         return cls(Request.of({name: value for name, value in written.items() if name not in own}), **own)
 
@@ -85,12 +85,12 @@ class ReplTurn:
     planned: bool = False
     """It ran a plan from a file."""
     said: Message | None = None
-    """The question as the model is told it, with what was attached."""
+    """The question as the model receives it, with its attachments."""
     before: ReplTurn | None = None
-    """The turn that it goes on."""
+    """The turn that it continues."""
     attached: Sequence[Attachment] = ()
     _heard: dict[str, int] = field(default_factory=dict[str, int])
-    """Tokens of a step's text that were heard."""
+    """Number of received tokens of each step's text."""
 
     @property
     def task(self) -> str:
@@ -127,7 +127,7 @@ class ReplTurn:
                     self._note(record)
 
     def _note(self, record: StepRecord) -> None:
-        """Keep a step as it now is, with the text that was heard of it."""
+        """Keep a step in its present state, with the text received so far."""
         before = self.steps.get(record.step)
         if before is not None:
             logprob = before.logprob if record.logprob is None else record.logprob
@@ -161,7 +161,7 @@ class ReplTurn:
 
 
 def dump(turns: Iterable[ReplTurn], manner: Manner, head: ReplTurn | None = None) -> str:
-    """Return a conversation as JSON; `head`: the turn that the next question goes on."""
+    """Return a conversation as JSON; `head`: the turn that the next question continues."""
     turns = list(turns)
     places = {id(turn): place for place, turn in enumerate(turns)}
     return json.dumps(
@@ -188,8 +188,8 @@ def dump(turns: Iterable[ReplTurn], manner: Manner, head: ReplTurn | None = None
 
 
 def load(path: Path) -> tuple[list[ReplTurn], Manner, ReplTurn | None]:
-    """Read what `dump` wrote: turns, settings, and the turn that the next question goes on. Raises `UsageError` for a
-    file that cannot be read or is none of its kind."""
+    """Read the output of `dump`: turns, settings, and the turn that the next question continues. Raises `UsageError`
+    for a file that cannot be read or has another format."""
     remedy = "give a file that /save wrote with a name ending in .json"
     try:
         written = json.loads(path.expanduser().read_text(encoding="utf-8"))
@@ -198,7 +198,7 @@ def load(path: Path) -> tuple[list[ReplTurn], Manner, ReplTurn | None]:
     except ValueError as error:
         raise UsageError(f"{path} is not JSON ({error}): {remedy}") from None
     if not isinstance(written, dict) or written.get("plait-conversation") != FORMAT:
-        raise UsageError(f"{path} holds no conversation of this version of plait: {remedy}")
+        raise UsageError(f"{path} is not a conversation of this version of plait: {remedy}")
     try:
         turns: list[ReplTurn] = []
         for row in written["turns"]:
@@ -232,7 +232,7 @@ def _renamed(step: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_markdown(turns: Iterable[ReplTurn], model: str, worded: Iterable[str]) -> str:
-    """Return a conversation for people; `worded` holds the answers in words, one for each turn."""
+    """Return a conversation as Markdown; `worded` has the formatted answers, one per turn."""
     lines = ["# Conversation with plait", "", f"Model: `{safe(model)}`", ""]
     for number, (turn, words) in enumerate(zip(turns, worded, strict=True), 1):
         lines += [f"## {number}. {turn.title}", ""]

@@ -78,7 +78,7 @@ def wants_more(text: str) -> bool:
 
 
 class Conversation:
-    """A prompt, and what goes on above and below it."""
+    """A prompt, and the output above and below it."""
 
     def __init__(self, repl: Repl) -> None:
         self.repl = repl
@@ -159,7 +159,7 @@ class Conversation:
         if self._worker is None or self._worker.done():
             self._worker = asyncio.ensure_future(self._work())
         else:
-            self.repl.screen.print(f"waits for the run under way ({len(self.queue)} waiting)", style="dim")
+            self.repl.screen.print(f"waits for the running run ({len(self.queue)} waiting)", style="dim")
 
     async def _work(self) -> None:
         while self.queue:
@@ -198,7 +198,7 @@ class Conversation:
     def interrupt(self) -> None:
         """Do what Ctrl-C means now: give up the run, or clear the line, and never the session."""
         buffer = self._prompt.default_buffer
-        if self.repl.cells.running:  # it is told by itself
+        if self.repl.cells.running:  # a running cell handles Ctrl-C itself
             return
         if self.session.busy or self.tree is not None:
             waiting = len(self.queue)
@@ -278,13 +278,13 @@ class Conversation:
             self._prompt.app.invalidate()
 
     async def _tick(self) -> None:
-        """Have the clocks go on while nothing else happens."""
+        """Update the clocks while nothing else happens."""
         while True:
             await asyncio.sleep(0.25)
             if self.tree is not None or self.session.waited is not None:
                 self._redraw()
 
-    # -- what is said --------------------------------------------------------------------------------------------------
+    # -- output --------------------------------------------------------------------------------------------------------
 
     def _greet(self) -> None:
         columns = self._size()[0]
@@ -299,7 +299,7 @@ class Conversation:
         if task.cancelled() or self.repl.over:
             return
         error = task.exception()
-        if isinstance(error, Exception) and self.tree is None:  # else the question that waits for it says so
+        if isinstance(error, Exception) and self.tree is None:  # else the question that waits for it reports the error
             self.repl.fail(error)
 
     @contextlib.contextmanager

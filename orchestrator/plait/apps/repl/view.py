@@ -1,6 +1,6 @@
-"""How a REPL session looks: the consoles it is printed on, the live tree, the table of branches, one step's story.
+"""Display of a REPL session: the consoles it is printed on, the live tree, the table of branches, and a step's report.
 
-Nothing is wider than the screen. All text goes through `terminal.CleanOutput`, whoever said it.
+Nothing is wider than the screen. All text goes through `terminal.CleanOutput`, whatever its source.
 """
 
 from __future__ import annotations
@@ -142,17 +142,17 @@ def _cells(step: StepRecord, depth: int) -> tuple[str, ...]:
 
 
 def _said(step: StepRecord, room: int) -> str:
-    """Return what one line can say of a step: why it ended badly, a join's verdict, or what it said."""
+    """Return the one-line summary of a step: its failure, a join's verdict, or its text."""
     if step.state in ("failed", "cancelled"):
         return cut(step.reason, room)
     if step.kind == "join":
         return cut(step.reason or step.label, room)
-    # A label that only says the name in other words (`sample 1 of 6`) says nothing here.
+    # A label that only repeats the name (`sample 1 of 6`) is not useful here.
     stem = step.name.rstrip("0123456789").rstrip("-.")
     label = "" if stem and step.label.startswith(stem) else cut(step.label, room)
     text = " ".join(safe((as_text(step.value) if step.value is not None else step.text)[-2000:]).split())
     left = room - (len(label) + 2 if label else 0)
-    if len(text) > left:  # of what was generated the end says most
+    if len(text) > left:  # the end of generated text is the most informative part
         text = "…" + text[len(text) - left + 1 :] if left > 6 else ""
     return "  ".join(filter(None, (label, text)))
 
@@ -172,8 +172,8 @@ def _nested(steps: Iterable[StepRecord]) -> list[tuple[StepRecord, int]]:
 
 
 def story(step: StepRecord, full: bool = False) -> RenderableType:
-    """Return what is known of one step: what it is, its moves, its verdict or failure, and what it said; of a long text
-    the beginning and the end, unless `full`."""
+    """Return the report of one step: its kind, its moves, its verdict or failure, and its text. A long text keeps only
+    its beginning and end, unless `full`."""
     lines: list[Text] = []
     kind = {"think": "a call of the model", "call": "a call of a tool", "join": "a join"}.get(step.kind, step.kind)
     head = Text.assemble((safe(step.path), "bold"), f"  {kind}, ", (step.state, _STYLES.get(step.state, "")))

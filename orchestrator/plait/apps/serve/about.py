@@ -24,7 +24,7 @@ from .tenants import User
 __all__ = ["AboutApi", "input_tokens"]
 
 _CHARACTERS = 4
-"""A token has about so many, where nobody can count."""
+"""Average characters per token, used for the estimate where no worker can count tokens."""
 _REFS = "#/components/schemas/{model}"
 
 
@@ -74,8 +74,8 @@ class AboutApi:
 
 
 async def input_tokens(service: Service, request: Request, user: User) -> dict[str, Any]:
-    """Return how many tokens a conversation comes to, functions included, as a worker counts it; `estimated` says that
-    none could. Raises `ApiError` for what is not this tenant's to ask."""
+    """Return the number of tokens of a conversation, functions included, as a worker counts it. `estimated` is true
+    if no worker could count it. Raises `ApiError` for a model that the tenant may not use."""
     request = service.allowed(request, None, user)
     prompt = () if request.asked else (Text(text=request.text),)
     op = Think(prompt=prompt, messages=request.messages, tools=request.tools, chat=True, model=request.model,

@@ -1,8 +1,8 @@
 """`POST /agui`: a run as events of the AG-UI protocol, for the frontends that speak it.
 
 Each branch is a reasoning message with the id of its step, the answer a text message. Functions of the frontend are
-called at the end of a run, which the next one goes on from. A question is an interrupt: the run waits, and the next
-request with its answer (`resume`) follows it again.
+called at the end of a run, and the next run continues from there. A question is an interrupt: the run waits, and the
+next request with its answer (`resume`) follows it again.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ __all__ = ["AguiApi", "AguiBody"]
 
 _WIRE = ConfigDict(extra="allow", frozen=True, alias_generator=to_camel, populate_by_name=True)
 _OUTSIDE = ("reasoning", "activity")
-"""Messages that are no part of the conversation."""
+"""Roles of messages that do not belong to the conversation."""
 
 
 class FrontendContext(BaseModel):
-    """Something that the model is told beside the conversation."""
+    """Context that the frontend gives the model in addition to the conversation."""
 
     model_config: ClassVar[ConfigDict] = _WIRE
     description: str = ""
@@ -63,7 +63,7 @@ class Resume(BaseModel):
 
 
 class AguiBody(Body):
-    """The body: AG-UI's `RunAgentInput`. What stands in `forwardedProps` is read as fields of a chat completion are:
+    """The body: AG-UI's `RunAgentInput`. Entries of `forwardedProps` are read like fields of a chat completion:
     `model`, `temperature`, `plait`."""
 
     model_config: ClassVar[ConfigDict] = _WIRE
@@ -99,7 +99,7 @@ class AguiBody(Body):
         self.client_tools.check(self.tool_choice)
 
     def request(self, strategy: ServedStrategy) -> Request:
-        """Return what it asks for, of a planner and a model that the name of its model stands for."""
+        """Return the request for the planner and the model that the body's model name selects."""
         generation = {"max_tokens": self.max_tokens}
         asked = self._request(list(self._conversation()), strategy, self.client_tools, generation, None)
         return asked.updated({"session": self.thread_id})
@@ -114,7 +114,7 @@ class AguiBody(Body):
 
 
 def _message(message: Mapping[str, Any], param: str) -> dict[str, Any]:
-    """Return a message as chat completions have it; what it lacks is said where messages are read."""
+    """Return a message in the form of chat completions. The reader of messages reports missing fields."""
     kept = {name: message[name] for name in ("role", "name", "content") if message.get(name) is not None}
     if isinstance(content := kept.get("content"), list):
         kept["content"] = [_part(part, f"{param}.content[{number}]") for number, part in enumerate(content)]
@@ -205,7 +205,7 @@ class AguiEvents:
         self._text = False
         self._answered = {answer.interrupt_id for answer in body.resume or ()}
         self.interrupted = False
-        """Whether it has ended in a question: the run goes on when that is answered."""
+        """Whether the stream ended with a question. The run continues when the question is answered."""
 
     async def told(self) -> AsyncGenerator[bytes, None]:
         """Yield them, as server-sent events."""
@@ -214,7 +214,7 @@ class AguiEvents:
         live = self._live
         ids: dict[str, Any] = {"thread_id": self._body.thread_id, "run_id": self._body.run_id}
         yield _sse(ag.RunStartedEvent(**ids, metadata={"plait": {"run": live.handle.run}}))
-        async for news in tell(live.handle, live.steps, follow="on" if self._body.resume else "anew"):
+        async for news in tell(live.handle, live.steps, follow="from_now" if self._body.resume else "from_start"):
             match news:
                 case Asked(question) if question.id in self._answered:  # and its run has not read that yet
                     continue
@@ -288,7 +288,7 @@ class AguiEvents:
         return ag.RunFinishedEvent(**ids, outcome=ag.RunFinishedInterruptOutcome(interrupts=asked))
 
     def _ended(self, ag: Any, ids: Mapping[str, str], ended: Ended, answer: Answer) -> Iterator[Any]:
-        """Yield what the end of a run is told as: its calls of the frontend's functions, and its outcome."""
+        """Yield the events of a run's end: its calls of the frontend's functions, and its outcome."""
         used = answer.usage
         usage = [
             ag.TokenUsage(

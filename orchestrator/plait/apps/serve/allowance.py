@@ -1,11 +1,11 @@
-"""What a tenant may use on a day, as an account: runs reserve of it when they are admitted, and settle when they end.
+"""A tenant's daily allowance, as an account: runs reserve a part when they are admitted and settle when they end.
 
-All that runs under way hold and all that is used never come to more than the limit, however many are asked for at once.
-What is used may pass it by a report of each run under way: tokens that an engine tells together are cut where they are
-told, and not within. A run gets what it may use at most, if so much is left. If not, it gets what is left, and half of
-what the run that holds most could still do without; that run goes on with a lower limit. What a run gives back when it
-ends goes to the one that is shortest. Example: of 1000 tokens, the first run may use all 1000; a second one that comes
-while the first has used 200 gets 400 of the 800 that are left.
+The reservations of running runs plus the usage of ended runs never exceed the limit, also for concurrent requests.
+Usage may exceed it by one report per running run: if an engine reports several tokens together, plait stops the run
+after that report. A run reserves its own maximum if the allowance has it. If not, it gets the remainder, and half of
+the spare reservation of the run with the most spare; that run continues with a lower limit. When a run ends, its
+unused reservation goes to the run that is furthest below its maximum. Example: the first run may use all 1000 of 1000
+tokens; a second one that starts when the first has used 200 gets 400 of the remaining 800.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...runtime.client.handle import Handle
 __all__ = ["Allowance", "Holding"]
 
 _TURNS = 1000
-"""Most turns of the loop to wait for a limit to be in force."""
+"""Maximum number of turns of the loop to wait until a limit is in force."""
 
 
 @dataclass(eq=False, slots=True)
@@ -42,12 +42,12 @@ class Allowance:
 
     @property
     def held(self) -> float:
-        """What all runs under way hold."""
+        """The sum of the reservations of all running runs."""
         return sum(holding.held for holding in self.holdings)
 
     async def reserve(self, most: float, left: float) -> Holding | None:
-        """Return what a run gets that may use `most`; `None` where nothing is to be had. `left`: of the day, what is
-        not used. Only one at a time may ask."""
+        """Reserve up to `most` for a run and return the holding, or `None` if nothing is available. `left` is the
+        day's unused allowance. Calls must not overlap."""
         amount = min(most, max(0.0, left - self.held))
         # What a run gives up is its own no more before the machine has taken its new limit.
         if amount < most and (donor := max(self.holdings, key=self._spare, default=None)) is not None:
@@ -80,12 +80,12 @@ class Allowance:
         self._limit(one)
 
     def _spare(self, holding: Holding) -> float:
-        """Return what a run holds and has neither used nor reserved for an attempt that runs."""
+        """Return the part of a reservation that the run has neither used nor reserved for a running attempt."""
         standing = None if holding.handle is None else holding.handle.standing
         return -math.inf if standing is None else holding.held - standing.committed(self.name)
 
     async def _taken(self, donor: Holding, wanted: float) -> float:
-        """Lower the limit of a run, and return what it gives up by that."""
+        """Lower the limit of a run, and return the amount that this frees."""
         wanted, before = self._whole(wanted), donor.held
         if wanted <= 0 or donor.handle is None:
             return 0.0

@@ -24,7 +24,7 @@ from .bodies import Body, ResponseBody, ServedStrategy
 from .chat import ChatCompletions
 from .completions import Completions
 from .errors import ApiError, not_found, of_error
-from .http import EventStream, apart, read, same_page, unless_gone
+from .http import EventStream, apart, read, same_page, unless_disconnected
 from .messages import CountBody, Messages
 from .new_runs import NewRuns
 from .responses import ResponsesApi
@@ -40,8 +40,8 @@ log = logging.getLogger("plait.serve")
 
 
 class Door(Protocol):
-    """A form in which a text is asked for and told: a file of its own, and a place in `DOORS`. What it asks for goes
-    one way (`DoorHandler`), whatever its form."""
+    """The request and response format of one endpoint: its own file, and an entry in `DOORS`. `DoorHandler` handles
+    the requests of every format."""
 
     path: str
     name: str
@@ -50,7 +50,7 @@ class Door(Protocol):
     """What a client sends, a `Body`."""
 
     def requests(self, body: Any, strategy: ServedStrategy, /) -> list[Asked]:
-        """Return what is asked, once for each choice. Raises `ApiError`, and what `Request.of` raises."""
+        """Return the requests of a body, one per choice. Raises `ApiError`, and the errors of `Request.of`."""
         ...
 
     def whole(self, lives: Sequence[ServedRun], answers: Sequence[Answer], body: Any, /) -> dict[str, Any]:
@@ -174,7 +174,8 @@ class DoorHandler:
         if body.stream:
             events = door.events(lives, body)
             return EventStream(self._then_kept(events, lives, body, user) if body.stored else events, give_up)
-        answers = await unless_gone(request.receive, asyncio.gather(*(live.handle.finished for live in lives)), give_up)
+        finished = asyncio.gather(*(live.handle.finished for live in lives))
+        answers = await unless_disconnected(request.receive, finished, give_up)
         if answers is None:
             return Response(status_code=499)
         for live, answer in zip(lives, answers, strict=True):
@@ -188,7 +189,7 @@ class DoorHandler:
     async def _then_kept(
         self, events: AsyncGenerator[bytes, None], lives: Sequence[ServedRun], body: Any, user: User
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the events of an answer, which is kept before the last of them is told."""
+        """Yield the events of an answer. The answer is stored before the last event is sent."""
         kept = False
         async with contextlib.aclosing(events):
             async for event in events:
@@ -240,7 +241,7 @@ class _Endpoint:
         self._service, self._handler, self._name, self._keys = service, handler, name, keys
         self._form = form
         self._browser = browser
-        """Whether the cookie of a browser that has logged in stands for a key."""
+        """Whether the cookie of a logged-in browser is accepted in place of a key."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request."""
@@ -285,7 +286,7 @@ class _Endpoint:
     def _error(self, error: Exception) -> Response:
         told = of_error(error)
         if told.status == 500 and told.code == "internal_error":
-            log.error("a request met with a mistake of ours", exc_info=error)
+            log.error("internal error while handling a request", exc_info=error)
         return JSONResponse(self._form(told), told.status, headers=told.headers)
 
 

@@ -70,7 +70,7 @@ class Assembly:
                 yield from self._ended(news)
 
     def end(self, answer: Answer, steps: bool) -> None:
-        """Fill the response in at once, of a run that nobody followed."""
+        """Fill in the response at once, for a run without a follower."""
         for step in answer.trace if steps else ():
             if step.kind != "join":
                 item = {**_reasoning(step.step), "status": "completed", "plait": step_of(step)}

@@ -47,7 +47,7 @@ def blocks_of(turn: Message) -> Iterator[dict[str, Any]]:
 
 
 def input_of(call: ToolCall) -> dict[str, Any]:
-    """Return the arguments of a call as an object. What a model wrote that is none stands under `arguments`."""
+    """Return the arguments of a call as an object. Text of the model that is not an object is kept as `arguments`."""
     try:
         arguments = json.loads(call.function.arguments)
     except ValueError:

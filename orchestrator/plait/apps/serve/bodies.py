@@ -1,7 +1,7 @@
 """The bodies of requests: what OpenAI's clients send, checked, and the `Request` that each makes.
 
-Planner, policies and model stand in the name of a body's model, or in its field `plait`. What becomes of each field is
-said in `fields.py`.
+The body's model name, or its field `plait`, selects planner, policies and model. `fields.py` lists how each field is
+treated.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ MESSAGES = 2_000
 TOOLS = 1_000
 BIASES = 4_000
 STOPS = 64
-"""Most of each in a body. Far beyond what clients send, and few enough that a request is made in milliseconds."""
+"""Maximum number of each in a body: far more than clients send, and few enough that a request is made in milliseconds.
+"""
 LARGE = 8 << 10
 """Bytes of a body from which on a request is made of it on a thread."""
 _SHORT = frozenset(
     ("model", "messages", "input", "prompt", "instructions", "system", "stream", "stream_options", "temperature",
      "top_p", "top_k", "seed", "max_tokens", "max_completion_tokens", "max_output_tokens", "n", "stop", "user")
 )  # fmt: skip
-"""Fields of which few bytes take little time. Of others they may take long: plans, schemas, regular expressions."""
+"""Fields that take little time if they have few bytes. Others may take long: plans, schemas, regular expressions."""
 _ROLE_AND_TEXT = frozenset(("role", "content"))
 _MORE = re.compile(r"\+(?=[a-z][a-z0-9.-]*(?:[:+]|$))")
 """Where a policy begins: `sample:n=16+consensus`."""
@@ -70,7 +71,7 @@ class PlaitField(Frozen):
     """A finished plan, in the place of a planner's."""
     budget: Budget | None = None
     steps: bool = False
-    """Whether the branches are told: as reasoning, with the ids of their steps."""
+    """Whether the branches are streamed: as reasoning, with the ids of their steps."""
 
 
 class Body(FormFields):
@@ -108,7 +109,7 @@ class Body(FormFields):
 
     @property
     def long(self) -> bool:
-        """Whether it may take long to make a request of it."""
+        """Whether making a request from it may take long."""
         return self._size >= LARGE or not self.model_fields_set <= _SHORT
 
     def tell_size(self, size: int) -> None:
@@ -300,7 +301,7 @@ class ChatBody(Body):
         return self.store is True
 
     def request(self, strategy: ServedStrategy) -> Request:
-        """Return what it asks for, of a planner and a model that the name of its model stands for."""
+        """Return the request for the planner and the model that the body's model name selects."""
         generation = {
             "max_tokens": self.max_completion_tokens or self.max_tokens,
             "reasoning_effort": self.reasoning_effort,
@@ -311,7 +312,7 @@ class ChatBody(Body):
         return self._request(messages, strategy, self.client_tools, generation, output, begin)
 
     def _begun(self) -> tuple[list[dict[str, Any]], str]:
-        """Return the messages, and the text that the answer goes on from."""
+        """Return the messages, and the text that the answer continues."""
         messages = self.messages
         if any(message.keys() - _ROLE_AND_TEXT or not isinstance(message.get("content"), str) for message in messages):
             messages = plain_messages(messages)  # most have nothing else, and are plain as they are
@@ -342,7 +343,7 @@ class TextConfig(BaseModel):
 
 
 LOGPROBS = "message.output_text.logprobs"
-"""What `include` says for them."""
+"""The value of `include` for them."""
 
 
 class ResponseBody(Body):
@@ -388,8 +389,7 @@ class ResponseBody(Body):
             raise ApiError(400, "`input` is missing", param="input", code="missing_required_parameter")
 
     def request(self, messages: Sequence[Mapping[str, Any]], strategy: ServedStrategy) -> Request:
-        """Return what it asks for in a conversation, of a planner and a model that the name of its model stands
-        for."""
+        """Return the request for a conversation, with the planner and the model that the body's model name selects."""
         effort = (self.reasoning or {}).get("effort")
         likeliest = self.top_logprobs is not None or LOGPROBS in (self.include or ())
         generation = {
@@ -407,8 +407,8 @@ class ResponseBody(Body):
         return ClientTools.of(self.tools) if self.tools else ClientTools()
 
     def _begun(self, messages: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], str]:
-        """Return the messages, and the text that the answer goes on from: a last message of the assistant's that says
-        of itself that it is not whole, as vLLM reads it."""
+        """Return the messages, and the text that the answer continues: a last assistant message that is marked as
+        incomplete, as in vLLM."""
         last = self.input[-1] if isinstance(self.input, list) and self.input else {}
         beginning = messages[-1] if messages else {}
         partial = last.get("status") in ("in_progress", "incomplete") and last.get("role") == "assistant"
@@ -430,7 +430,7 @@ class ResponseBody(Body):
 
 
 def resolve(name: str, aliases: Mapping[str, str], served: Collection[str], any_name: bool) -> ServedStrategy:
-    """Return what the name of a model asks for.
+    """Return the strategy that the name of a model selects.
 
     Args:
         name: `plait/PLANNER:option=value+POLICY@MODEL`, an alias, or the name of a model.
@@ -438,7 +438,7 @@ def resolve(name: str, aliases: Mapping[str, str], served: Collection[str], any_
         served: models that the workers have.
         any_name: whether a worker takes any name.
 
-    An empty name is the server's own choice. Raises `ApiError` for a name that stands for nothing.
+    An empty name selects the server's default. Raises `ApiError` for an unknown name.
     """
     if not name:
         return ServedStrategy()

@@ -38,7 +38,7 @@ class ChatCompletions:
     path, name, body = "/v1/chat/completions", "chat", ChatBody
 
     def requests(self, body: ChatBody, strategy: ServedStrategy) -> list[Request]:
-        """Return what is asked, once for each choice."""
+        """Return the requests of a body, one per choice."""
         return [body.request(strategy)] * (body.n or 1)
 
     def whole(self, lives: Sequence[ServedRun], answers: Sequence[Answer], body: ChatBody) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class ChatCompletions:
 
 
 def _finish(answer: Answer) -> str:
-    """Return why the text ended, as OpenAI says it."""
+    """Return OpenAI's finish reason of the text."""
     return "length" if answer.cut else "tool_calls" if answer.message.tool_calls else "stop"
 
 

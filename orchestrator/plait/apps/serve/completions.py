@@ -1,4 +1,4 @@
-"""`POST /v1/completions`: a text that the model goes on from, without roles."""
+"""`POST /v1/completions`: a text that the model continues, without roles."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .tenants import ServedRun
 __all__ = ["Completions"]
 
 _CHOICES = 128
-"""Most choices of one request, over all its prompts."""
+"""Maximum number of choices of one request, over all its prompts."""
 _TOKENS = 16
-"""`max_tokens` where nothing is said, as OpenAI has it."""
+"""Default of `max_tokens`, the same as OpenAI's."""
 
 
 class CompletionBody(Body):
@@ -45,7 +45,7 @@ class CompletionBody(Body):
         if not self.prompts:
             raise unsupported("prompt", "prompts are texts here, not token ids: give a string, or a list of them")
         if not all(text.strip() for text in self.prompts):
-            raise invalid("`prompt` has a text that is empty: there is nothing to go on from", "prompt")
+            raise invalid("`prompt` contains an empty text; every prompt needs at least one character", "prompt")
         if len(self.prompts) * (self.n or 1) > _CHOICES:
             raise invalid(f"that is more than {_CHOICES} choices: ask for fewer, or send several requests", "n")
         if self.best_of is not None and self.best_of != (self.n or 1):
@@ -59,12 +59,12 @@ class CompletionBody(Body):
 
     @property
     def prompts(self) -> list[str]:
-        """The texts to go on from; empty where they are no texts."""
+        """The prompts; empty if the field has no texts."""
         given = [self.prompt] if isinstance(self.prompt, str) else self.prompt
         return [text for text in given if isinstance(text, str)]
 
     def asked(self, prompt: str, strategy: ServedStrategy) -> Request:
-        """Return what is asked about one prompt."""
+        """Return the request for one prompt."""
         generation = {
             "max_tokens": self.max_tokens or _TOKENS,
             "top_logprobs": self.logprobs,
@@ -79,7 +79,7 @@ class Completions:
     path, name, body = "/v1/completions", "completions", CompletionBody
 
     def requests(self, body: CompletionBody, strategy: ServedStrategy) -> list[Request]:
-        """Return what is asked: each prompt as often as there shall be choices of it."""
+        """Return the requests of a body: each prompt once per choice."""
         return [asked for prompt in body.prompts for asked in [body.asked(prompt, strategy)] * (body.n or 1)]
 
     def whole(self, lives: Sequence[ServedRun], answers: Sequence[Answer], body: CompletionBody) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Accept connections, no more than the process has descriptors for, and no more of one address than its part.
+"""Accept connections, limited by the file descriptors of the process, and by a share of them per address.
 
 asyncio's own listener takes what comes until descriptors run out, and then logs a traceback for each try. Clients that
 send nothing, and so need no key, could stop the server and fill its disk.
@@ -27,9 +27,10 @@ LISTEN_BACKLOG = 512
 MAX_DESCRIPTORS = 65_536
 """The soft limit is raised no further: some programs that we start close each descriptor up to it."""
 RESERVED_DESCRIPTORS = 32
-"""Descriptors kept for the process itself, besides a quarter of all for upstreams, journals and tools."""
+"""File descriptors reserved for the process itself. A quarter of all is also reserved for upstreams, journals and
+tools."""
 ACCEPTS_PER_TURN = 64
-"""Connections accepted in one turn of the event loop: requests under way have the loop in between."""
+"""Maximum number of connections accepted in one turn of the event loop, so that running requests are served too."""
 ACCEPT_RETRY_S = 1.0
 LOG_INTERVAL_S = 60.0
 
@@ -46,7 +47,7 @@ def raise_descriptor_limit() -> None:
 
 
 def count_connections(settings: Settings) -> tuple[int, int]:
-    """Return how many connections the server may have, in all and of one address."""
+    """Return the maximum number of connections of the server, in total and per address."""
     total = settings.connections
     with contextlib.suppress(ImportError, OSError):
         import resource
@@ -151,7 +152,7 @@ class Connections:
         self.start()
 
     def _warn(self, message: str) -> None:
-        """Log a warning, one a minute at most: whoever opens connections must not fill the disk."""
+        """Log a warning, at most one per minute: clients that open connections must not fill the disk."""
         now = self._loop.time()
         if self._logged is None or now - self._logged >= LOG_INTERVAL_S:
             self._logged = now
@@ -159,7 +160,7 @@ class Connections:
 
 
 def client_network(host: str) -> str:
-    """Return what counts as one address: of IPv6 the /64, which one machine usually has whole.
+    """Return the network that counts as one address: for IPv6 the /64, which usually belongs to one machine.
 
     >>> client_network("10.0.0.1"), client_network("::ffff:10.0.0.1"), client_network("2001:db8::1:2:3:4%eth0")
     ('10.0.0.1', '10.0.0.1', '2001:db8::/64')

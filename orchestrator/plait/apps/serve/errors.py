@@ -82,7 +82,7 @@ def _code(status: int) -> str:
 
 
 def invalid(message: str, param: str | None = None, code: str = "invalid_value") -> ApiError:
-    """Return the refusal of a request that makes no sense."""
+    """Return the error (400) for an invalid request."""
     return ApiError(400, message, param=param, code=code)
 
 
@@ -92,7 +92,7 @@ def unsupported(param: str, message: str) -> ApiError:
 
 
 def not_found(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """Return the refusal of what is not there, or not this tenant's."""
+    """Return the error (404) for an object that does not exist or belongs to another tenant."""
     return ApiError(404, message, param=param, code=code)
 
 
@@ -124,7 +124,7 @@ def of_error(error: Exception) -> ApiError:
         return invalid(str(error), code=error.code)
     if isinstance(error, PlaitError):
         return of_failure(Failure(kind=type(error).__name__, message=str(error), retryable=error.retryable))
-    return ApiError(500, "the server made a mistake; its log says which", code="internal_error", retry=False)
+    return ApiError(500, "internal error of the server; see its log", code="internal_error", retry=False)
 
 
 def of_failure(failure: Failure, causes: Iterable[Failure] = ()) -> ApiError:

@@ -85,7 +85,7 @@ _HONOURED = {
     "completions.echo": "not together with `logprobs`",
     "completions.best_of": "the same as `n`: plait/sample:n=… chooses",
     "system": "",
-    "stop_sequences": "which of them ended a text is not told",
+    "stop_sequences": "the response does not report which of them matched",
     "messages.thinking": "`budget_tokens` is a part of `max_tokens`",
     "output_config": "`format` as `response_format`, `effort` as `reasoning_effort`",
     "agui.thread_id": "kept with the run, as its session",
@@ -243,7 +243,7 @@ _SHOWN = 20
 
 
 def row_of(name: str, endpoint: str = "") -> Row | None:
-    """Return what becomes of a field; `None` for one that is not known.
+    """Return the row of a field: whether it is honoured, ignored or refused. Its fate is `None` for an unknown field.
 
     >>> row_of("store", "responses").fate, row_of("store").fate, row_of("nonsense")
     ('honoured', 'ignored', None)
@@ -252,7 +252,7 @@ def row_of(name: str, endpoint: str = "") -> Row | None:
 
 
 def tells(name: str, value: object) -> bool:
-    """Whether a field asks for something: not where it is empty, or says what is so by default."""
+    """Return whether a field has an effect: it is not empty and not the default."""
     return value not in (None, False, [], {}, "", 0) and value != _NEUTRAL.get(name)
 
 
@@ -269,7 +269,7 @@ def held(
     """Return a request as its sender's rights and the workers have it, and the names of the fields that go unheard.
 
     Args:
-        request: as the body says it.
+        request: the request of the body.
         passed: fields of the body for the upstream.
         rights: of who asks. The body's fields that they do not allow are left out, as their senders often do not know
             them; what a plan or an option asks for beside is refused.

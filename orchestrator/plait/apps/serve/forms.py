@@ -16,7 +16,7 @@ _KINDS = ("json", "json_object", "regex", "choice", "grammar")
 
 
 class StructuredOutputs(BaseModel):
-    """`structured_outputs`: one of its fields says the form."""
+    """`structured_outputs`: one of its fields sets the form."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     json_: dict[str, JsonValue] | str | None = Field(default=None, alias="json")
@@ -27,7 +27,7 @@ class StructuredOutputs(BaseModel):
 
 
 class FormFields(BaseModel):
-    """The fields, of which one may be given."""
+    """The fields for a structured output; a request may set one."""
 
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, JsonValue] | str | None = None
@@ -40,7 +40,7 @@ class FormFields(BaseModel):
 
     @property
     def output_form(self) -> dict[str, JsonValue] | None:
-        """The JSON schema that the answer has to have. Raises `ApiError` for what says none, or several forms."""
+        """The JSON schema of the answer. Raises `ApiError` for a body without a form, or with several."""
         name, kind, spec = self._form()
         if kind == "json_object":
             return {"type": "object"}
@@ -53,7 +53,7 @@ class FormFields(BaseModel):
         return StructuredOutput(kind=cast("Any", kind), spec=spec) if kind in ("regex", "choice", "grammar") else None
 
     def _form(self) -> tuple[str, str, JsonValue]:
-        """Return the field that says a form, the form's kind and what specifies it; empty texts where none does."""
+        """Return (field, kind, spec) of the structured output, or empty strings."""
         given = self.structured_outputs
         inner: Mapping[str, Any] = {} if given is None else given.model_dump(by_alias=True, exclude_none=True)
         forms = [(f"structured_outputs.{kind}", kind, inner[kind]) for kind in _KINDS if inner.get(kind)]
@@ -71,7 +71,7 @@ class FormFields(BaseModel):
             both = " and ".join(name for name, _, _ in forms[:2])
             raise invalid(f"{both} both say the form of the answer: give one", forms[1][0])
         if given is not None and not forms:
-            raise invalid(f"`structured_outputs` says none of {', '.join(_KINDS)}", "structured_outputs")
+            raise invalid(f"`structured_outputs` needs one of {', '.join(_KINDS)}", "structured_outputs")
         return forms[0] if forms else ("", "", None)
 
 

@@ -24,7 +24,17 @@ from .bodies import LARGE, Body
 from .errors import ApiError, invalid, of_error
 from .settings import LOOPBACK, Settings
 
-__all__ = ["EventStream", "HostGuard", "apart", "gone", "json_only", "read", "same_page", "sse", "unless_gone"]
+__all__ = [
+    "EventStream",
+    "HostGuard",
+    "apart",
+    "json_only",
+    "read",
+    "same_page",
+    "sse",
+    "unless_disconnected",
+    "wait_for_disconnect",
+]
 
 B = TypeVar("B", bound=BaseModel)
 T = TypeVar("T")
@@ -80,7 +90,7 @@ def json_only(request: Request) -> None:
 
 
 def _name(address: str) -> str:
-    """Return the host of an address without its port; empty for what is none."""
+    """Return the host of an address without its port, or an empty text if it is not an address."""
     try:
         return (urlsplit(address).hostname or "").lower()
     except ValueError:  # such as an open bracket
@@ -100,14 +110,14 @@ async def read(request: Request, model: type[B], settings: Settings, max_bytes: 
 
 
 async def apart(long: bool, work: Callable[P, T], *args: P.args, **fields: P.kwargs) -> T:
-    """Return what a function makes of a body: if that may take `long`, on a thread, so that others go on."""
+    """Call a function and return its result. If it may take `long`, it runs on a thread and does not block others."""
     if not long:
         return work(*args, **fields)
     return await asyncio.to_thread(work, *args, **fields)
 
 
 def parse(pieces: Sequence[bytes], model: type[B], values: int) -> B:
-    """Return a body that was read, in pieces, with so many values at most. Raises `ApiError`."""
+    """Parse a body, given in pieces, and return its model. Raises `ApiError`, also for more than `values` values."""
     _count(pieces, values)
     try:
         data = from_json(b"".join(pieces), allow_inf_nan=False)
@@ -116,7 +126,7 @@ def parse(pieces: Sequence[bytes], model: type[B], values: int) -> B:
     if not isinstance(data, dict):
         raise invalid("the body is not a JSON object", code="invalid_json")
     if len(data) > _FIELDS:  # each that is not known would be a fault of its own
-        raise invalid(f"the body has {len(data)} fields, and there are not so many", code="unknown_parameter")
+        raise invalid(f"the body has {len(data)} fields, more than this endpoint has", code="unknown_parameter")
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -129,7 +139,7 @@ def _count(pieces: Iterable[bytes], most: int) -> None:
     """Raise `ApiError` for a body of more values than `most`."""
     shape = BodyShape()
     for piece in pieces:
-        for at in range(0, len(piece), _COUNTED):  # little at a time: nobody else has the interpreter meanwhile
+        for at in range(0, len(piece), _COUNTED):  # in small pieces: each call holds the interpreter
             shape.feed(piece[at : at + _COUNTED])
             if max(shape.values, shape.strings // 2) > most:  # an object has two strings for each value
                 raise ApiError(413, f"the body has more than {most} values", code="body_too_long")
@@ -172,15 +182,15 @@ async def _discard(request: Request, most: int) -> None:
                     return
 
 
-async def gone(receive: Receive) -> None:
-    """Return when the client has gone away. For after its body was read."""
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Wait until the client disconnects. Call it after the body was read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def unless_gone(receive: Receive, work: asyncio.Future[T], give_up: Callable[[], object]) -> T | None:
-    """Return what a future ends in; `None` if the client goes away first, which gives the work up."""
-    watch = asyncio.ensure_future(gone(receive))
+async def unless_disconnected(receive: Receive, work: asyncio.Future[T], give_up: Callable[[], object]) -> T | None:
+    """Return the result of a future, or `None` if the client disconnects first; `give_up` then cancels the work."""
+    watch = asyncio.ensure_future(wait_for_disconnect(receive))
     try:
         await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
         if work.done():
@@ -232,7 +242,7 @@ class EventStream:
             await self._events.aclose()
 
     async def _watch(self, receive: Receive) -> None:
-        await gone(receive)
+        await wait_for_disconnect(receive)
         self._give_up()
 
 
@@ -273,7 +283,7 @@ class BodyShape:
     def __init__(self) -> None:
         self.values = self.strings = 0
         self._within = self._escaped = False
-        """Whether the last piece ended within a string, and there behind a backslash."""
+        """Whether the last piece ended within a string, and whether it ended after a backslash there."""
 
     def feed(self, piece: bytes) -> None:
         """Count those of one more piece."""
@@ -289,7 +299,7 @@ class BodyShape:
         self.values += bare.count(b",") + bare.count(b"[") + bare.count(b"{")
 
     def _after_the_string(self, piece: bytes) -> bytes:
-        """Return what follows the string that the last piece has left open."""
+        """Return the rest of a piece after the string that the previous piece left open."""
         start = 1 if self._escaped else 0
         rest = _REST.match(piece, start)
         end = len(piece) if rest is None else rest.end()

@@ -15,7 +15,7 @@ _TEXT = ("input_text", "output_text", "text", "refusal")
 
 
 def messages_of(given: str | Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages that an input, or an output, stands for. Reasoning is left out. Raises `ApiError`."""
+    """Convert the items of an input or output to messages. Reasoning is left out. Raises `ApiError`."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}] if given else []
     messages: list[dict[str, Any]] = []

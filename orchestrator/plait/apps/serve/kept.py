@@ -1,8 +1,7 @@
-"""The responses, and chat completions, that are remembered, so that they can be read, followed, cancelled and gone on
-from.
+"""Stored responses and chat completions, which clients can read, follow, cancel and continue.
 
-Those under way here, and the newest others, are in memory. Where runs are written down, responses are too, beside them:
-they outlive the process, and every process of a store in PostgreSQL has the same.
+Responses that run in this process, and the newest others, are in memory. If the server has a journal, responses are
+stored beside its runs: they survive the process, and all processes that share a store in PostgreSQL see the same ones.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ _TRIM = 256
 
 @dataclass(slots=True)
 class StoredResponse:
-    """One response, done or under way; or a chat completion, which is done."""
+    """One response, ended or running; or a chat completion, which has ended."""
 
     response: dict[str, Any]
     user: User
     live: ServedRun | None
-    """Its run, if that is under way here."""
+    """Its run, if that is running in this process."""
     conversation: list[dict[str, Any]]
     """What was put to the model, as messages."""
     given: list[dict[str, Any]]
@@ -97,7 +96,7 @@ class StoredResponse:
         await asyncio.sleep(_OFTEN)
 
     def as_document(self) -> bytes:
-        """Return what is written down of it."""
+        """Return the document to store, as JSON."""
         names = ("response", "conversation", "given", "background", "over", "steps", "must_call", "model", "likeliest")
         return json.dumps({name: getattr(self, name) for name in names}).encode()
 
@@ -131,7 +130,7 @@ class Responses:
         )
 
     def _later(self, name: str, *arguments: Any) -> None:
-        """Write something; nobody waits for it. An error is logged."""
+        """Write something in the background. Errors are logged."""
         if self._thread is None:
             return
 
@@ -189,7 +188,7 @@ class Responses:
             self._drop(next(iter(largest)))
 
     async def find(self, name: str, user: User, param: str | None = None) -> StoredResponse:
-        """Return a response of the tenant's. Raises `ApiError`: another tenant's is not there."""
+        """Return a response of the tenant. Raises `ApiError` (404) for an unknown one, or another tenant's."""
         kept = self._kept.get(name)
         if kept is None:
             kept = await self.load(name, user)
@@ -208,8 +207,8 @@ class Responses:
         return StoredResponse(user=user, live=None, **json.loads(row[1]))
 
     async def page(self, user: User, after: str, most: int, newest: bool) -> list[StoredResponse]:
-        """Return some of the tenant's, the oldest or the newest first: those behind the one called `after`. Raises
-        `ApiError` where that is not there."""
+        """Return the tenant's objects after the one named `after`, the oldest or the newest first. Raises `ApiError`
+        if that one does not exist."""
         if after:
             await self.find(after, user, "after")
         if self._documents is not None:
@@ -244,7 +243,7 @@ class Responses:
         return kept
 
     async def changed(self, kept: StoredResponse) -> None:
-        """Write one that is over down anew."""
+        """Rewrite the stored document of an ended one."""
         if self._documents is not None:
             await self._do("put", kept.id, kept.user.name, kept.as_document())
 
@@ -252,7 +251,7 @@ class Responses:
         """Drop a response. Raises `ApiError`."""
         kept = await self.find(name, user)
         if not kept.over:
-            raise ApiError(409, f"response {name} is under way: cancel it first")
+            raise ApiError(409, f"response {name} is still running: cancel it first")
         if name in self._kept:
             self._drop(name)
         if self._documents is not None:

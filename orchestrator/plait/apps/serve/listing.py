@@ -1,7 +1,7 @@
-"""The list of runs that the live page shows: those under way, those that ended here, and those that the journals hold.
+"""The list of runs of the live page: running runs, runs that ended in this process, and runs of the journals.
 
-Runs that ended here are kept in memory, so that the list has their times, steps and answers at once. Of other runs the
-index of the journals says what it knows; how many steps they had is counted in their events when they are shown.
+Runs that ended in this process are kept in memory with their times, steps and answers. Data of other runs come from
+the index of the journals; their steps are counted from their events when the list shows them.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = ["EndedRuns", "JournalRuns", "ListQuery", "Row", "index_row", "listed"
 _HEAD, _ANSWER = 200, 2000
 """Characters of a run's text, and of its answer, that a list holds."""
 _ENDED = 10_000
-"""Runs that ended here of which the rows are kept."""
+"""Maximum number of rows in memory of runs that ended in this process."""
 _INDEXED = 10_000
 """Runs of the journals that a list looks through."""
 _FRESH, _SHARE = 2.0, 20.0
-"""The index is read again after so many seconds, and not before so many times the seconds that reading it took."""
+"""Minimum age of the index in seconds before it is read again, and the same as a multiple of the time to read it."""
 _COUNTING = 0.5
 """Seconds that one answer spends on counting steps in journals; what is left comes with the next."""
 
@@ -50,7 +50,7 @@ class ListQuery(Frozen):
     """Only rows that have this text in their id, status, planner, question or answer."""
     sort: Literal["created", "seconds", "steps", "tokens", "status", "planner", "text"] = "created"
     up: bool = False
-    """Whether the least comes first."""
+    """Whether the order is ascending."""
     after: int = Field(default=0, ge=0)
     """Rows that are left out at the beginning."""
     limit: int = Field(default=200, ge=1, le=1000)
@@ -139,14 +139,14 @@ class JournalRuns:
 
 
 def _steps_in(where: Location, run: str) -> int:
-    """Return how many steps the events of a run plan."""
+    """Return the number of steps that the events of a run plan."""
     steps = 0
     try:
         for row in Journal(where).rows_of(run):
             plan = {"submitted": "plan", "expanded": "patch"}.get(row.kind)
             if plan is not None and not row.foreign:
                 steps += len((json.loads(row.event).get(plan) or {}).get("steps", ()))
-    except (ConfigError, ValueError, AttributeError):  # a damaged journal: the page of the run says what is wrong
+    except (ConfigError, ValueError, AttributeError):  # a damaged journal: the page of the run shows the error
         pass
     return steps
 
@@ -177,8 +177,8 @@ def _time(text: str | None) -> datetime | None:
 
 
 def listed(rows: Sequence[Row], query: ListQuery, live: Callable[[Row], bool]) -> tuple[list[Row], int]:
-    """Return the rows of one page, and how many there are on all pages. Where the newest come first, runs under way
-    come before them."""
+    """Return the rows of one page, and the number of rows of all pages. If the newest come first, running runs come
+    before them."""
     words = query.words.strip().casefold()
     if words:
         rows = [row for row in rows if words in _searched(row)]

@@ -65,7 +65,7 @@ class OutputConfig(BaseModel):
 
 
 class CountBody(Body):
-    """The body of `POST /v1/messages/count_tokens`, and most of that of a message."""
+    """The body of `POST /v1/messages/count_tokens`, and the base of the body of `POST /v1/messages`."""
 
     endpoint = "messages"
     messages: list[dict[str, Any]] = Field(min_length=1, max_length=MESSAGES)
@@ -96,7 +96,7 @@ class CountBody(Body):
         names = [tool.name for tool in self.tools or ()]
         choice = self.tool_choice or {"type": "auto"}
         if not isinstance(choice, dict) or choice.get("type") not in ("auto", "any", "tool", "none"):
-            raise invalid("tool_choice is none of auto, any, tool, none", "tool_choice")
+            raise invalid("tool_choice must be auto, any, tool or none", "tool_choice")
         if choice["type"] == "tool" and choice.get("name") not in names:
             raise invalid(f"tool_choice names {choice.get('name')!r}, and the tools are {', '.join(names)}",
                           "tool_choice")  # fmt: skip
@@ -114,7 +114,7 @@ class CountBody(Body):
         )
 
     def request(self, strategy: ServedStrategy) -> Request:
-        """Return what it asks for, of a planner and a model that the name of its model stands for."""
+        """Return the request for the planner and the model that the body's model name selects."""
         thinking, config = self.thinking, self.output_config or OutputConfig()
         thoughts = thinking.budget_tokens if thinking is not None and thinking.type == "enabled" else None
         most = self.max_tokens
@@ -128,7 +128,7 @@ class CountBody(Body):
         }
         messages, begin = conversation_of(self.system, self.messages), ""
         last = messages[-1]
-        if last["role"] == "assistant" and not last["tool_calls"]:  # its turn is to be gone on from
+        if last["role"] == "assistant" and not last["tool_calls"]:  # the answer continues its turn
             messages, begin = messages[:-1], last["content"]
         output = None if config.format is None else config.format.schema_
         asked = self._request(messages, strategy, self.client_tools, generation, output, begin)
@@ -152,7 +152,7 @@ class Messages:
     path, name, body = "/v1/messages", "messages", MessagesBody
 
     def requests(self, body: MessagesBody, strategy: ServedStrategy) -> list[Request]:
-        """Return what is asked."""
+        """Return the requests of a body."""
         return [body.request(strategy)]
 
     def whole(self, lives: Sequence[ServedRun], answers: Sequence[Answer], _: MessagesBody) -> dict[str, Any]:
@@ -221,7 +221,7 @@ class _Writing:
                 raise AssertionError(news)
 
     def end(self, answer: Answer, blocks: Iterable[dict[str, Any]]) -> Iterator[bytes]:
-        """Yield the rest of an answer's blocks: what has not been told while it was written."""
+        """Yield the rest of an answer's blocks: those that have not been streamed yet."""
         for block in blocks:
             kind = block["type"]
             if kind in self._types:

@@ -43,7 +43,7 @@ class Metrics:
         )
         self._steps = Counter("plait_steps", "Steps that ended", ("kind", "end"), registry=made)
         self._tokens = Counter(
-            "plait_tokens", "Tokens: of prompts, of those cached, generated, of those read by nobody", ("kind",),
+            "plait_tokens", "Tokens by kind: prompt, cached, generated, wasted", ("kind",),
             registry=made,
         )  # fmt: skip
         self._of_model = Counter(
@@ -53,7 +53,7 @@ class Metrics:
         self._machine: Machine | None = None
         self._of_tenant = Counter("plait_tenant_tokens", "Generated tokens", ("tenant",), registry=made)
         self._gone = Counter("plait_clients_gone", "Clients that went away before their answer", registry=made)
-        self.live = Gauge("plait_runs_live", "Runs under way", registry=made)
+        self.live = Gauge("plait_runs_live", "Number of running runs", registry=made)
         self._log = RunLog()
         made.register(_Workers(self._worker_metrics))
 

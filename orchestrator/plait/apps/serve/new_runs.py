@@ -92,8 +92,7 @@ class NewRuns:
 
 
 def _planners() -> dict[str, dict[str, Any]]:
-    """Return what each planner is called and does, and the names of its options; none that loses wherever it was
-    tried."""
+    """Return the name, description and option names of each planner, without those that lost every comparison."""
     plugins, made = Plugins(), dict[str, dict[str, Any]]()
     for name, about in plugins.names("planner").items():
         try:

@@ -1,7 +1,7 @@
 """The tools that clients offer, and which of them may, or must, be called.
 
-A *custom* tool takes any text. The model is offered a function of one text in its place (`as_function`), and its call
-is told as the client knows it (`input_of`).
+A *custom* tool takes any text. plait offers the model a function with one text argument instead (`as_function`), and
+converts its calls back to calls of the custom tool (`input_of`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
 _ARGUMENT = "input"
 _GRAMMAR = 100_000
-"""Most characters of a grammar."""
+"""Maximum number of characters of a grammar."""
 
 
 class FunctionTool(BaseModel):
@@ -124,8 +124,8 @@ class ClientTools:
 
     @classmethod
     def of(cls, tools: Iterable[ToolBody | ResponseTool] | None) -> ClientTools:
-        """Return what a body offers. Raises `ApiError` for kinds that are not taken, grammars that are none, and names
-        that stand for two tools."""
+        """Return the tools that a body offers. Raises `ApiError` for unsupported kinds, invalid grammars and duplicate
+        names."""
         offered: list[FunctionTool | CustomTool] = []
         for place, tool in enumerate(tools or ()):
             if tool.offered is None:
@@ -152,7 +152,7 @@ class ClientTools:
 
     @property
     def unheld(self) -> bool:
-        """Whether one has a grammar that the model is only told of."""
+        """Whether a tool has a grammar that is only described to the model, not enforced."""
         grammars = (tool.format.held_to for tool in self.tools if isinstance(tool, CustomTool))
         return any(grammar is not None and grammar.syntax == "lark" for grammar in grammars)
 
@@ -164,9 +164,9 @@ class ClientTools:
                 yield function.model_dump(include={"name", "description", "parameters", "strict"})
 
     def check(self, choice: str | dict[str, JsonValue] | None) -> None:
-        """Raise `ApiError` for a choice that names no tool of these, or makes no sense."""
+        """Raise `ApiError` for a choice that names an unknown tool or is invalid."""
         if isinstance(choice, str) and choice not in ("none", "auto", "required"):
-            raise invalid(f"tool_choice {choice[:80]!r} is none of none, auto, required, or a function", "tool_choice")
+            raise invalid(f"tool_choice {choice[:80]!r} is not none, auto, required or a function", "tool_choice")
         if choice not in (None, "none", "auto") and not self.tools:
             raise invalid("`tool_choice` goes with `tools`", "tool_choice")
         if not isinstance(choice, dict):
@@ -188,8 +188,8 @@ def _check_grammar(tool: CustomTool, param: str) -> None:
 
 
 def as_function(tool: CustomTool) -> FunctionTool:
-    """Return the function that is offered in the place of a custom tool. A regular expression is a pattern of its text,
-    which holds the model where it is held to a call; of another grammar it is told in words."""
+    """Return the function that replaces a custom tool. A regular expression becomes the pattern of its text argument,
+    which is enforced where calls are; any other grammar is only described to the model."""
     words = [tool.description or "", f"`{_ARGUMENT}` is the text that the tool gets, as it is: no JSON."]
     text: dict[str, JsonValue] = {"type": "string"}
     grammar = tool.format.held_to
@@ -228,8 +228,8 @@ def call_of(call: ToolCall, custom: frozenset[str]) -> dict[str, Any]:
 
 
 def choice_of(choice: str | Mapping[str, JsonValue] | None) -> tuple[str | None, list[str] | None]:
-    """Return what `tool_choice` says: `auto`, `none`, `required` or the name of a tool (`None`: nothing), and the names
-    of the tools that may be called (`None`: all). Raises `ApiError` for `allowed_tools` that are none.
+    """Parse `tool_choice`. Return `auto`, `none`, `required` or a tool's name (`None`: not set), and the names of the
+    tools that may be called (`None`: all). Raises `ApiError` for invalid `allowed_tools`.
 
     >>> choice_of({"type": "function", "function": {"name": "f"}})
     ('f', None)
@@ -238,7 +238,7 @@ def choice_of(choice: str | Mapping[str, JsonValue] | None) -> tuple[str | None,
     """
     if choice is None or isinstance(choice, str):
         return choice, None
-    if choice.get("type") in ("auto", "any", "none"):  # as Anthropic says it
+    if choice.get("type") in ("auto", "any", "none"):  # Anthropic's form
         return {"any": "required"}.get(str(choice["type"]), str(choice["type"])), None
     if choice.get("type") != "allowed_tools":
         return _name(choice), None

@@ -39,9 +39,9 @@ class DeployArguments(BaseModel):
     min_replicas: int = Field(default=1, ge=0)
     max_replicas: int = Field(default=4, ge=1)
     ongoing: float = Field(default=64.0, gt=0)
-    """Requests under way at a replica that Ray Serve aims at: with more it starts another."""
+    """Target number of running requests per replica: with more, Ray Serve starts another replica."""
     max_ongoing: int = Field(default=512, ge=1)
-    """Most requests under way at a replica; further ones wait before it."""
+    """Maximum number of running requests per replica; further ones wait in the queue of Ray Serve."""
     upscale_seconds: float = Field(default=10.0, ge=0)
     """For so long there must be too many requests before replicas are added."""
     downscale_seconds: float = Field(default=300.0, ge=0)
@@ -53,8 +53,8 @@ class DeployArguments(BaseModel):
 def app(args: DeployArguments) -> Any:
     """Return the application, to be run by Ray Serve. Raises `ConfigError` for settings that make no sense.
 
-    A response, and a run under way, are known to the replica that has them, unless all share a store in PostgreSQL
-    (`journal`): with several replicas only chat completions work without.
+    Only the replica that made it knows a response or a running run, unless all replicas share a store in PostgreSQL
+    (`journal`). Without such a store, only chat completions work with several replicas.
     """
     try:
         import ray.serve as serve

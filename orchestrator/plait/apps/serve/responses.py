@@ -1,4 +1,4 @@
-"""`/v1/responses`: made, streamed, in the background, read, followed, cancelled, gone on from."""
+"""`/v1/responses`: create (also streamed or in the background), read, follow, cancel and continue responses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .about import input_tokens
 from .assembly import Assembly
 from .bodies import MESSAGES, ResponseBody
 from .errors import invalid
-from .http import EventStream, apart, read, unless_gone
+from .http import EventStream, apart, read, unless_disconnected
 from .items import messages_of
 from .kept import StoredResponse
 from .service import Service
@@ -25,7 +25,7 @@ from .tenants import ServedRun, User
 __all__ = ["ResponsesApi"]
 
 _PATIENCE = 20.0
-"""Seconds for which a cancelled run of another process may go on before it is told as it is."""
+"""Seconds to wait for the end of a cancelled run of another process before its present state is returned."""
 
 
 class ResponsesApi:
@@ -79,7 +79,7 @@ class ResponsesApi:
             return JSONResponse(kept.response)
         after = request.query_params.get("starting_after", "-1")
         if not after.lstrip("-").isdigit() or len(after) > 9:
-            raise invalid(f"starting_after={after[:20]!r} is no number of an event", "starting_after")
+            raise invalid(f"starting_after={after[:20]!r} is not the number of an event", "starting_after")
         if not kept.background:
             raise invalid("only a response in the background can be followed again", "stream")
         first = max(0, int(after) + 1)
@@ -141,8 +141,8 @@ class ResponsesApi:
             yield event
 
     async def taken(self, live: ServedRun) -> None:
-        """Go on with the response of a run that was taken over from another process, if it has one. Its events begin
-        anew."""
+        """Continue the response of a run that was taken over from another process, if it has one. Its events begin
+        again."""
         kept = await self._kept.load(f"resp_{live.handle.run}", live.user)
         if kept is None or kept.over:
             return
@@ -171,7 +171,7 @@ class ResponsesApi:
         before = await self._kept.find(body.previous_response_id, user, "previous_response_id")
         before = before if before.over else await self._current(before.id, user)
         if not before.over or before.response["status"] not in ("completed", "incomplete"):
-            raise invalid(f"response {before.id} is {before.response['status']}: there is nothing to go on from",
+            raise invalid(f"response {before.id} is {before.response['status']}: it cannot be continued",
                           "previous_response_id")  # fmt: skip
         answered = messages_of(before.response["output"])
         return [*before.conversation, *answered, *new], [
@@ -181,7 +181,9 @@ class ResponsesApi:
     async def _whole(self, request: Request, kept: StoredResponse, live: ServedRun) -> Response:
         handle = live.handle
         try:
-            answer = await unless_gone(request.receive, handle.finished, lambda: handle.cancel(cause="client-gone"))
+            answer = await unless_disconnected(
+                request.receive, handle.finished, lambda: handle.cancel(cause="client-gone")
+            )
             if answer is None:
                 kept.response["status"] = "cancelled"
                 return Response(status_code=499)
@@ -194,7 +196,7 @@ class ResponsesApi:
             self._over(kept)
 
     async def _produce(self, kept: StoredResponse, live: ServedRun) -> None:
-        """Follow a run to its end, whoever else does."""
+        """Follow a run to its end, also if others follow it."""
         assembly = Assembly(kept.response, kept.must_call, kept.likeliest)
         try:
             for event in assembly.begin():

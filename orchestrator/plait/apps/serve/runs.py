@@ -113,7 +113,7 @@ class RunsApi:
         return answer
 
     async def list(self, request: Request, user: User) -> Response:
-        """Answer `GET /runs`: the runs under way and past that a `ListQuery` asks for, and what waits for a person."""
+        """Answer `GET /runs`: the running and past runs that match a `ListQuery`, and the open questions."""
         try:
             query = ListQuery.model_validate(dict(request.query_params))
         except ValidationError as error:
@@ -148,7 +148,7 @@ class RunsApi:
         )
 
     def _live_row(self, row: Row) -> Row:
-        """Return a row of a run under way with what the list says of every run."""
+        """Return the row of a running run with the columns that every run has in the list."""
         live = self._service.live[row["run"]]
         created = datetime.fromtimestamp(time.time() - row["seconds"], UTC).isoformat(timespec="milliseconds")
         return {**row, "created": created, "model": live.handle.request.model or "", "answer": "", "here": True}
@@ -222,7 +222,7 @@ class RunsApi:
 
     @staticmethod
     def _live(control: Control, run: str) -> Steerable:
-        """Return a run under way. Raises `ApiError` (404) for one that is not, or is somebody else's."""
+        """Return a running run. Raises `ApiError` (404) for a run that is not running, or belongs to another tenant."""
         try:
             return control.find(run)
         except UsageError as error:
@@ -256,7 +256,7 @@ class RunsApi:
         try:
             entry = find(self._place(), run)
         except (UsageError, ConfigError) as error:
-            if not user.tenant.admin:  # which others there are is nobody else's business
+            if not user.tenant.admin:  # other tenants must not see which runs exist
                 raise not_found(f"there is no run {run!r}") from None
             raise not_found(str(error)) from None
         if not approves and not self._service.owns(user, entry.run, entry.share):
@@ -264,7 +264,7 @@ class RunsApi:
         return entry
 
     async def _elsewhere(self, run: str, user: User, *, approves: bool = False) -> Distant | None:
-        """Return a run of another process; `None` for one that is under way here, or where there is no store."""
+        """Return a run of another process, or `None` if it is running in this process or no store exists."""
         store = self._service.store
         if store is None or run in self._service.live:
             return None
@@ -277,7 +277,7 @@ class RunsApi:
             trace = read_trace(entry.path, self._plugins, entry.run)
         except ConfigError as error:
             raise not_found(str(error)) from None
-        trace.others = 0  # they stand in the list
+        trace.others = 0  # they are in the list
         data = data_of(trace)
         if UNFINISHED in data["notes"] and (entry.run in self._service.live or entry.status == "running"):
             data["status"] = "running"

@@ -31,7 +31,7 @@ _SWITCH = 0.001
 """Seconds for which a thread that makes a request of a large body may keep the loop waiting at a time."""
 HEAD_BYTES = 64 << 10
 HEADERS = 200
-"""Most bytes, and most lines, of the head of a request."""
+"""Maximum number of bytes, and of lines, of the head of a request."""
 
 
 async def run(config: Config, settings: Settings) -> None:
@@ -87,7 +87,7 @@ class Server:
         return f"http{'s' if self.settings.tls_cert else ''}://{f'[{host}]' if ':' in host else host}:{port}"
 
     async def serve(self) -> None:
-        """Serve until told to stop. Raises what the orchestrator raises when it cannot start."""
+        """Serve until `stop` is called. Raises the errors of an orchestrator that cannot start."""
         watch = asyncio.ensure_future(self._look_after())
         try:
             await self.service.start()
@@ -104,12 +104,12 @@ class Server:
 
     @property
     def listening(self) -> bool:
-        """Whether connections are taken."""
+        """Whether the server accepts connections."""
         return self._uvicorn.started
 
     def stop(self) -> None:
-        """Have `serve` end: new runs are refused, and those under way get `drain_seconds` to end. Said twice, they are
-        given up."""
+        """End `serve`: new runs are refused, and running runs get `drain_seconds` to end. A second call cancels
+        them."""
         self._uvicorn.force_exit = self._uvicorn.should_exit
         self._uvicorn.should_exit = self.service.closing = True
 
@@ -134,7 +134,7 @@ class Server:
             seen = still
 
     def _mark(self, connection: Any) -> tuple[object, float]:
-        """Return what a connection waits for (`None`: for nothing that it may not), and for how long it may."""
+        """Return the state in which a connection waits (`None`: without a time limit), and that limit in seconds."""
         transport, cycle = connection.transport, connection.cycle
         waiting = transport.get_write_buffer_size() if transport is not None else 0
         if waiting:

@@ -1,4 +1,4 @@
-"""What all endpoints share: the orchestrator, the runs under way, and who may do what. No scheduling of its own."""
+"""State that all endpoints share: the orchestrator, the running runs and the rights, without scheduling of its own."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ __all__ = ["Service", "said_of", "used"]
 log = logging.getLogger("plait.serve")
 
 _OWNERS = 10_000
-"""Runs of which is remembered whose they are."""
+"""Maximum number of runs whose tenant is kept in memory."""
 _NOT_AUDITED = ("models", "metrics", "page", "login", "about", "readyz")
 
 
@@ -94,7 +94,7 @@ class Service:
         """What is shared with other processes."""
         self._counters = Counters(self.store) if self.store is not None else None
         self.pooled = self.store is not None and config.pool is not None
-        """Whether runs of processes that died go on elsewhere."""
+        """Whether other processes take over the runs of processes that died."""
         kept = place(config) if config.journal != "off" else None
         self.responses = Responses(settings, kept and Documents(kept, "response"))
         self.completions = Responses(settings, kept and Documents(kept, "completion"), "chat completion")
@@ -110,7 +110,7 @@ class Service:
         self.ready = False
         self.closing = False
         self._priced = False
-        """Whether a run can be held to a cost."""
+        """Whether the cost of a run can be limited."""
 
     async def start(self) -> None:
         """Start the workers."""
@@ -148,11 +148,11 @@ class Service:
 
     @property
     def any_name(self) -> bool:
-        """Whether a worker takes any name of a model."""
+        """Whether a worker accepts any model name."""
         return any(not offer(worker).models and "think" in offer(worker).serves for worker in self.workers)
 
     def strategy(self, model: str, user: User) -> ServedStrategy:
-        """Return what the name of a model asks for. Raises `ApiError`, also for a model that is not the tenant's."""
+        """Return the strategy that a model name selects. Raises `ApiError`, also for a model of other tenants."""
         strategy = resolve(model, self.settings.aliases, self.served, self.any_name)
         user.may_ask(model, strategy.model)
         return strategy
@@ -173,7 +173,7 @@ class Service:
         user.learned(*used)
 
     def limits(self, user: User) -> Budget:
-        """Return what one run of a tenant may use at most."""
+        """Return the budget of one run of a tenant."""
         tokens = min(self.settings.tokens_per_run, user.tokens_left())
         return Budget(tokens=tokens, seconds=self.settings.seconds_per_run)
 
@@ -201,9 +201,9 @@ class Service:
         return user.own(request.model_copy(update={"planner": planner, "budget": budget, "value_bytes": most}))
 
     async def submit(self, request: Request, body: Body, user: User, *, watch: bool, share: str = "") -> ServedRun:
-        """Start a run; `share`: its share of slots where it is nobody's. A tenant's runs are in the tenant's share
-        always: in one of their own each request would weigh as much as the tenant. Raises `ApiError`, and what the
-        orchestrator raises for a request that makes no sense."""
+        """Start a run; `share`: its fairness group if it has no tenant. A tenant's runs are always in the tenant's
+        group: in a group of its own, each request would weigh as much as the tenant. Raises `ApiError`, and the
+        orchestrator's errors for an invalid request."""
         if self.closing:
             raise ApiError(503, "the server is being stopped: send the request again, to another", retry=True)
         if len(self.live) >= self.settings.runs:
@@ -214,7 +214,7 @@ class Service:
         if share and not request.share:  # after the check, which refuses a share that comes from outside
             request = request.model_copy(update={"share": share})
         with user.admitted():
-            # Clients send a temperature with everything: they are told that it is ignored.
+            # Clients send a temperature with every request: the response reports that it is ignored.
             live = Live(lenient=True, outside=True)
             async with user.reserving(request.budget, self._priced) as reserved:
                 request = request.model_copy(update={"budget": reserved.budget})
@@ -236,9 +236,9 @@ class Service:
         handle.finished.add_done_callback(lambda done: self._ended(live, done))
 
     def _taken(self, handle: Handle) -> None:
-        """Take note of a run of another process that goes on here."""
+        """Register a run that this process took over from another one."""
         user = self.tenants.everybody or self.tenants.users.get(handle.request.tenant)
-        if user is None:  # the tenant is gone: the run ends, and nobody asks for it
+        if user is None:  # the tenant was removed: the run ends, and no client can read it
             return
         live = ServedRun(handle, user, "", steps=False)
         self._began(live)
@@ -246,7 +246,7 @@ class Service:
             self.behind(self.on_taken(live), "the response of a run that was taken over")
 
     def behind(self, work: Awaitable[None], what: str) -> None:
-        """Do something that nobody waits for."""
+        """Run something in the background."""
         task = asyncio.ensure_future(_logged(work, what))
         self._work.add(task)
         task.add_done_callback(self._work.discard)
@@ -257,8 +257,8 @@ class Service:
             await asyncio.to_thread(store.order, self.store, run, verb, about, value)
 
     async def status(self, run: str) -> str | None:
-        """Return how a run stands that is not under way here: `running`, `interrupted`, or how it ended; `None` for one
-        that is written nowhere."""
+        """Return the status of a run that does not run in this process: `running`, `interrupted`, or how it ended;
+        `None` for a run without a journal."""
         try:
             entry = await asyncio.to_thread(find, place(self.orchestrator.config), run)
         except (UsageError, ConfigError):
@@ -266,8 +266,8 @@ class Service:
         return entry.status
 
     def owns(self, user: User, run: str, share: str | None = None) -> bool:
-        """Whether a tenant may see a run, under way or past. A store says whose runs are (`share`); of runs in files it
-        is known since the server started."""
+        """Return whether a tenant may see a run, running or past. A store keeps the tenant of each run (`share`); for
+        runs in files, the server knows only the tenants of runs since its start."""
         return user.tenant.admin or share == user.name or (share is None and self._owners.get(run) == user.name)
 
     def _ended(self, live: ServedRun, done: asyncio.Future) -> None:
@@ -289,7 +289,7 @@ class Service:
             )  # fmt: skip
 
     async def drain(self) -> None:
-        """Let runs under way end, for so long as the settings say, then give them up."""
+        """Wait up to `drain_seconds` for running runs to end, then cancel them."""
         self.closing = True
         waiting = [live.handle.finished for live in self.live.values()]
         if waiting:
@@ -315,7 +315,7 @@ def said_of(live: ServedRun, answer: Answer) -> dict[str, Any]:
 
 
 def used(answers: Sequence[Answer]) -> Usage:
-    """Return what several runs used together."""
+    """Return the total usage of several runs."""
     return sum((answer.usage for answer in answers), Usage())
 
 

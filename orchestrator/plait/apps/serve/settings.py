@@ -1,4 +1,4 @@
-"""The settings of the server: the table `[serve]` of `plait.toml`, and what the command line says over it."""
+"""The settings of the server: the table `[serve]` of `plait.toml`, and its overrides by the command line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Upstream(Frozen):
     engines: int | None = Field(default=None, ge=1)
 
     def config(self, base: Config) -> Config:
-        """Return the configuration of this upstream: what it says over what holds for all. Raises `ConfigError`."""
+        """Return the configuration of this upstream: its values override the common ones. Raises `ConfigError`."""
         own = {key: value for key, value in self.model_dump(exclude={"name"}).items() if value is not None}
         if self.base_url is not None and self.worker is None:
             own["worker"] = "http"
@@ -63,11 +63,11 @@ class Tenant(Frozen):
     runs: int | None = Field(default=None, ge=1)
     """Runs at the same time."""
     tokens_per_day: int | None = Field(default=None, ge=1)
-    """Generated tokens between one midnight (UTC) and the next. Runs under way share what is left, so a run is cut
-    where it would go beyond, however many there are."""
+    """Maximum number of generated tokens per day (from midnight UTC). Running runs share the remainder: a run is
+    stopped before it would exceed the limit."""
     cost_per_day: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """In the unit that the workers report. Shared as the tokens are, where a worker has a price; elsewhere what a run
-    costs is known at its end, and runs that are under way by then go on."""
+    """Maximum cost per day, in the unit that the workers report. Shared like tokens if a worker has a price. Without a
+    price, the cost of a run is known only at its end, and runs that are then running continue."""
     tokens_per_run: int | None = Field(default=None, ge=1)
     planners: tuple[str, ...] | None = None
     """Names of the planners it may use; the server's by default."""
@@ -76,15 +76,15 @@ class Tenant(Frozen):
     tools: bool = True
     """Whether its plans may call the server's tools."""
     approves: bool = False
-    """Whether it may allow calls that a person has to allow (`approve=True` of a tool), in runs of other tenants. It
-    sees the runs that wait for that. Nobody allows the calls of its own runs."""
+    """Whether it may approve calls of tools with `approve=True` in runs of other tenants. It sees the runs that wait
+    for approval. A tenant cannot approve the calls of its own runs."""
     extra_body: tuple[str, ...] | None = None
     """Fields that `extra_body` of its plans and prompts may set; the server's by default."""
     image_hosts: tuple[str, ...] | None = None
-    """Hosts of which its images may be fetched; the server's by default."""
+    """Hosts from which its images may be fetched. Default: the server's."""
     salted: bool = True
-    """Whether its cached prefixes are its own alone, so that nobody can time what it has asked. A server that takes no
-    salt refuses its requests; say `false` where the server keeps its clients apart by itself."""
+    """Whether its prefix cache is isolated, so that other tenants cannot find its prompts by timing. A model server
+    without cache salts rejects its requests; set `false` if that server isolates its clients itself."""
     admin: bool = False
     """Whether it sees the runs of all tenants, and the metrics."""
 
@@ -95,7 +95,7 @@ class Tenant(Frozen):
 
         for key in keys:
             if not re.fullmatch(_HASH, key):  # not shown: it may be the key
-                raise ValueError("this is no hash of a key; `plait serve --new-key` prints a key and its hash")
+                raise ValueError("this is not the hash of a key; `plait serve --new-key` prints a key and its hash")
         return keys
 
 
@@ -108,10 +108,11 @@ class Settings(Frozen):
     host: str = "127.0.0.1"
     """Where it listens. Another than a loopback address needs tenants, or `open`."""
     open: bool = False
-    """Whether a server without tenants may listen where other machines reach it: whoever does may use it."""
+    """Whether a server without tenants may listen on an address that other machines reach. Anyone who reaches it may
+    use it."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names for which the server answers, besides those of this machine, without ports (`Host`). Without tenants these
-    alone are answered for, unless `open` is said and none is named: then all."""
+    """Host names (header `Host`, without ports) that the server accepts in addition to those of this machine. Without
+    tenants it accepts no other host, unless `open` is set and this list is empty: then it accepts all."""
     port: int = Field(default=8100, ge=0, le=65535)
     """0: any free one."""
     tls_cert: Path | None = None
@@ -133,20 +134,21 @@ class Settings(Frozen):
     """Whether a body with a field that would be ignored, and that OpenAI does not have, is refused. By default the
     answer's header `x-plait-ignored` names it."""
     image_hosts: tuple[str, ...] | None = None
-    """Hosts of which the upstream may fetch images, besides those that are sent along (`data:`): names, `*.example.org`
-    for all below one, `*` for all but this machine's and private networks'. By default none; without tenants `*`."""
+    """Hosts from which the upstream may fetch images; inline images (`data:`) are always allowed. Names,
+    `*.example.org` for all subdomains, `*` for all except this machine and private networks. Default: none; without
+    tenants `*`."""
     tenants: tuple[Tenant, ...] = ()
-    """Without any there are no keys, and whoever reaches the server may use it."""
+    """Tenants and their keys. Without tenants, anyone who reaches the server may use it."""
     audit: Path | None = None
     """A file to which one JSON line is added for each request: who, what, how it ended, what it took; no texts, no
     keys."""
     log_json: bool = False
-    """Whether what is logged is JSON, one line each, with the ids of run and step where there are any."""
+    """Whether the log is JSON, one object per line, with the ids of run and step if there are any."""
     tokens_per_run: int = Field(default=1_000_000, ge=1)
-    """Most tokens that one run may generate."""
+    """Maximum number of tokens that one run may generate."""
     seconds_per_run: float = Field(default=3600.0, gt=0, allow_inf_nan=False)
     width: int = Field(default=256, ge=1)
-    """Most branches, rounds and the like that a request may ask a planner for."""
+    """Maximum number of branches, rounds and the like that a request may ask a planner for."""
     runs: int = Field(default=4096, ge=1)
     """Runs at the same time; further requests are turned away (429)."""
     connections: int = Field(default=16_384, ge=1)
@@ -159,17 +161,17 @@ class Settings(Frozen):
     body_bytes: int = Field(default=8 << 20, ge=1024)
     """Longest body of a request."""
     body_values: int = Field(default=50_000, ge=100)
-    """Most values in the JSON of a body, those within others too: what a body takes to be read goes by these."""
+    """Maximum number of values in the JSON of a body, nested ones included. They determine the time to read a body."""
     steps_per_plan: int = Field(default=1_000, ge=1)
-    """Most steps of a plan that a request brings along."""
+    """Maximum number of steps of a plan in a request."""
     value_bytes_per_run: int = Field(default=16 << 20, ge=1024)
-    """Most bytes of values that one run may put together, in joins, prompts and arguments."""
+    """Maximum size in bytes of the values that one run may assemble in joins, prompts and arguments."""
     body_seconds: float = Field(default=30.0, gt=0)
-    """Most seconds for a body to arrive."""
+    """Maximum time in seconds for a body to arrive."""
     header_seconds: float = Field(default=10.0, gt=0)
-    """Most seconds for the head of a request to arrive."""
+    """Maximum time in seconds for the head of a request to arrive."""
     stalled_seconds: float = Field(default=30.0, gt=0)
-    """Most seconds for which a client may read nothing of what was sent to it."""
+    """Maximum time in seconds for which a client may leave sent data unread."""
     keep_responses: int = Field(default=1000, ge=0)
     """Responses that are kept in memory for `previous_response_id` and `GET /v1/responses/ID`; the oldest of the tenant
     that has most go first."""
@@ -179,13 +181,13 @@ class Settings(Frozen):
     """Responses that are kept beside the journals, where runs are written down; the oldest of the tenant that has most
     go first."""
     drain_seconds: float = Field(default=30.0, gt=0)
-    """Most seconds that runs under way get to end when the server is told to stop."""
+    """Maximum time in seconds for running runs to end when the server stops."""
 
     @model_validator(mode="after")
     def _not_open_unsaid(self) -> Settings:
         if self.host not in LOOPBACK and not self.tenants and not self.open:
             raise ValueError(
-                f"other machines reach {self.host}, and without tenants whoever does may use the server: name tenants "
+                f"other machines reach {self.host}, and without tenants anyone there may use the server: name tenants "
                 "(`plait serve --new-key`), or say open (--open)"
             )
         return self

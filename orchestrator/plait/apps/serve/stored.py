@@ -22,7 +22,7 @@ __all__ = ["StoredCompletions"]
 
 _AT_ONCE = 100
 _LOOKED = 2_000
-"""Most completions that one list looks through."""
+"""Maximum number of completions that one list request reads."""
 _NOTE = re.compile(r"metadata\[(.{1,64})\]")
 
 
@@ -98,7 +98,7 @@ class StoredCompletions:
 
 
 def _asked(request: Request) -> tuple[StoredQuery, dict[str, str]]:
-    """Return what a list is asked for, and the notes that it wants. Raises `ApiError`."""
+    """Parse the query of a list, and the metadata that it filters by. Raises `ApiError`."""
     given = dict(request.query_params)
     notes = {note[1]: value for name, value in given.items() if (note := _NOTE.fullmatch(name))}
     try:

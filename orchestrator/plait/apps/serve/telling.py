@@ -1,4 +1,4 @@
-"""A run's news as a client hears of them: text of the answer, steps that begin and end, their text, and the end."""
+"""Events of a run for clients: text of the answer, steps that begin and end, their text, and the end."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class Ended:
 
     answer: Answer
     again: bool
-    """Whether what was told of the answer's text is not how it begins: a worker was lost, and wrote something else the
-    second time."""
+    """Whether the streamed text differs from the beginning of the answer: a worker was lost, and its retry wrote
+    another text."""
 
     @property
     def text(self) -> str:
@@ -94,10 +94,10 @@ class Ended:
         return self.answer.message.text
 
     def check(self, must_call: bool = False) -> None:
-        """Raise `ApiError` for a run that ended without a value, or whose text was begun anew."""
+        """Raise `ApiError` for a run that ended without a value, or whose text was restarted."""
         gave_nothing(self.answer, must_call)
         if self.again:
-            message = "the worker was lost while it answered, and the answer was begun anew: send the request again"
+            message = "the worker was lost while it answered, and its retry gave another text: send the request again"
             raise ApiError(503, message, code="answer_begun_anew", retry=True)
 
 
@@ -111,18 +111,19 @@ async def read_through(handle: Handle) -> None:
 
 
 async def tell(
-    handle: Handle, steps: bool, raw: bool = False, follow: Literal["", "anew", "on"] = ""
+    handle: Handle, steps: bool, raw: bool = False, follow: Literal["", "from_start", "from_now"] = ""
 ) -> AsyncGenerator[Told, None]:
-    """Yield what happens in a run, the end last; with `steps` also of its branches.
+    """Yield the events of a run, its end last; with `steps` also those of its branches.
 
-    The answer's text is told while it is written where the plan's output is one call of the model; else in one piece.
-    A call that is tried again is not told further: the rest comes with the end. Calls of functions are no text, and
-    thoughts are apart, unless the text is wanted `raw`.
+    The answer's text is streamed if the plan's output is one model call; else it comes in one piece. A call that is
+    retried is not streamed further: the rest comes with the end. Function calls are left out of the text, and thoughts
+    are separate events, unless `raw` is set.
 
-    To leave this gives the run up, unless it is only followed: from its beginning (`anew`) or from where it stands
-    (`on`). What tools ask is told then too; text of the answer that is told already is not known, so it comes whole.
+    Closing the iterator cancels the run, unless `follow` is set: `from_start` yields all events, `from_now` the further
+    ones. Questions of tools are then yielded too. `from_now` does not know which text was already streamed, so the
+    answer comes in one piece.
     """
-    answers, told = "" if follow == "on" else _answering(handle), ""
+    answers, told = "" if follow == "from_now" else _answering(handle), ""
     parts = RawText() if raw else Parts()
     open_steps: set[str] = set()
     async for news in handle.follow() if follow else handle.news(None if steps else ("text", "answer")):
@@ -185,9 +186,9 @@ async def tell_each(lives: Sequence[ServedRun], raw: bool = False) -> AsyncGener
 
 
 class Parts:
-    """Tells thoughts (`<think>…</think>` at the beginning) and calls of functions from a text that arrives in pieces.
-    From what may be a call on the text is held back until the end: what of it is no call, the answer's message says.
-    All that is told of the answer is then the message's text, however the text was cut."""
+    """Separates thoughts (`<think>…</think>` at the beginning) and function calls from a text that arrives in pieces.
+    From a possible call on, the text is held back until the end; the answer's message then shows which part is text.
+    The streamed text is thus the message's text, however the pieces were cut."""
 
     def __init__(self) -> None:
         self._told = ""
@@ -196,7 +197,7 @@ class Parts:
         self._held = False
 
     def feed(self, text: str, last: bool = False) -> list[AnswerText | Thought]:
-        """Take a piece, and return what is certain now."""
+        """Add a piece, and return the parts whose kind is now certain."""
         self._rest += text
         parts: list[AnswerText | Thought] = []
         if self._kind is None:
@@ -227,7 +228,7 @@ class Parts:
         return parts + ([AnswerText(told)] if told else [])
 
     def close(self, rest: str, content: str) -> list[AnswerText | Thought]:
-        """Take the last of the text and the message's content; return all that has not been told."""
+        """Take the last of the text and the message's content; return the parts that have not been returned yet."""
         parts = self.feed(rest, last=True)
         more = content[len(self._told) :] if content.startswith(self._told) else ""
         return parts + ([AnswerText(more)] if more else [])
@@ -246,7 +247,7 @@ class RawText:
 
 
 def _overlap(text: str, tag: str) -> int:
-    """Return how many characters at the end of a text may be the beginning of a tag."""
+    """Return the number of characters at the end of a text that may be the beginning of a tag."""
     return next((size for size in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:size])), 0)
 
 
@@ -262,7 +263,7 @@ def gave_nothing(answer: Answer, must_call: bool = False) -> None:
 
 
 def _causes(answer: Answer) -> list[Failure]:
-    """Return what the steps of a run failed of by themselves, not by others."""
+    """Return the failures that steps of a run caused themselves, without those that followed from other steps."""
     failures = [step.failure for step in answer.trace if step.failure is not None]
     return [failure for failure in failures if failure.kind != DependencyFailed.__name__]
 
@@ -283,7 +284,7 @@ def tokens_of(answer: Answer) -> list[dict[str, Any]]:
 
 
 def _spell(tokens: Sequence[Token], text: str) -> bool:
-    """Whether a text is that of these tokens. A stop text may have cut it within the last of them."""
+    """Return whether a text is that of these tokens. A stop text may have cut it within the last token."""
     spelled = "".join(token.text for token in tokens)
     if not tokens or "\ufffd" in spelled:  # half a character is no text
         return bool(tokens)
@@ -300,7 +301,7 @@ def _answering(handle: Handle) -> str:
 
 
 def step_of(step: StepRecord) -> dict[str, Any]:
-    """Return what clients are told of a step."""
+    """Return the description of a step for clients."""
     return {
         "id": step.step,
         "name": step.path,
@@ -315,5 +316,5 @@ def step_of(step: StepRecord) -> dict[str, Any]:
 
 
 def written(step: StepRecord) -> str:
-    """Return what a step has written."""
+    """Return the text that a step has written."""
     return step.text if step.value is None else as_text(step.value)

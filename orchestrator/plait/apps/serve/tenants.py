@@ -41,7 +41,7 @@ def new_key() -> str:
 
 
 def hashed(key: str) -> str:
-    """Return what is kept of a key. Keys are random, so one round of SHA-256 is enough: there is nothing to guess."""
+    """Return the stored hash of a key. Keys are random, so one round of SHA-256 is enough against guessing."""
     return f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
@@ -56,7 +56,7 @@ class User:
         self._meant: set[str | None] = set()
         """Models that the names of its models stand for."""
         for name in tenant.models or ():
-            with contextlib.suppress(ApiError):  # one that stands for nothing is refused where it is asked for
+            with contextlib.suppress(ApiError):  # an unknown name is rejected when a request uses it
                 self._meant.add(resolve(name, settings.aliases, (), any_name=True).model)
         self._clock = clock
         self._runs: set[str] = set()
@@ -70,12 +70,12 @@ class User:
         self._reserving = asyncio.Lock()
         self._held: dict[str, list[Holding]] = {}
         """By run: of each allowance, what it holds."""
-        # Not guessable from the name: whoever knew another's salt could time whether its prompts are cached.
+        # Not guessable from the name: with another tenant's salt, one could find its cached prompts by timing.
         self.salt: str = secrets.token_hex(8) if tenant.keys and tenant.salted else ""
 
     @property
     def runs(self) -> int:
-        """Runs under way."""
+        """Number of running runs."""
         return len(self._runs) + self._starting
 
     @property
@@ -91,7 +91,7 @@ class User:
 
     @property
     def limited(self) -> bool:
-        """Whether what it uses is counted over all processes of a store, where there is one."""
+        """Whether its usage is counted over all processes of a store, if one exists."""
         tenant = self.tenant
         return any(
             limit is not None for limit in (tenant.requests_per_minute, tenant.tokens_per_day, tenant.cost_per_day)
@@ -114,19 +114,19 @@ class User:
             raise self._later(f"more than {most} requests in a minute: {_LATER}", wait)
 
     def sees(self, other: User) -> bool:
-        """Whether another's runs are shown to it."""
+        """Whether it sees another tenant's runs."""
         return self is other or self.tenant.admin
 
     @property
     def answerer(self) -> Answerer:
-        """Who it is where it answers questions of runs. Without tenants it is the operator, unless the server is open
-        to whoever reaches it."""
+        """Its identity when it answers questions of runs. Without tenants it is the operator, unless the server is
+        `open`."""
         if self.tenant.keys:
             return Answerer(name=f"tenant {self.name}", tenant=self.name, approves=self.tenant.approves)
         return Answerer(name="anybody", approves=False) if self._settings.open else OPERATOR
 
     def tokens_left(self) -> int:
-        """Return how many tokens a run may generate now. Raises `ApiError` where nothing is left of the day."""
+        """Return the number of tokens that a run may generate now. Raises `ApiError` if the day's limit is used up."""
         self._turn()
         most = self.tenant.tokens_per_run or 1 << 62
         if self.tenant.tokens_per_day is not None:
@@ -153,7 +153,7 @@ class User:
                           "planner_not_found")  # fmt: skip
 
     def rights(self, model: str | None) -> Rights:
-        """Return what a run of its may ask for; `model`: the one that the request's name stands for."""
+        """Return the rights of the tenant's runs; `model`: the one that the request's model name selects."""
         tenant, settings = self.tenant, self._settings
         named = tenant.models
         if named is not None and model is not None and model in self._meant:
@@ -184,7 +184,7 @@ class User:
             wait = max(1, round(self._recent[0] + 60 - now))
             raise self._later(f"more than {tenant.requests_per_minute} requests in a minute: {_LATER}", wait)
         if tenant.runs is not None and self.runs >= tenant.runs:
-            raise self._later(f"{tenant.runs} runs are under way, which is the most at the same time: {_LATER}", 1)
+            raise self._later(f"{tenant.runs} runs are running, which is the limit: {_LATER}", 1)
         if tenant.requests_per_minute is not None:
             self._recent.append(now)
         self._starting += 1
@@ -222,18 +222,18 @@ class User:
             left, most = (tenant.tokens_per_day or 0) - self._tokens, made.budget.tokens or 1 << 62
         else:
             left, most = (tenant.cost_per_day or 0.0) - self._cost, made.budget.cost or math.inf
-        if name == "cost" and not priced:  # nobody can hold a run to a cost: it is known when it has ended
+        if name == "cost" and not priced:  # the cost cannot be limited: it is known only when the run has ended
             made.holdings.append(Holding(0.0, 0.0))
             return
         holding = await allowance.reserve(most, left)
         if holding is None:
-            raise self._later(f"runs under way hold what is left of today's {name}: {_LATER}", 1)
+            raise self._later(f"running runs have reserved the rest of today's {name}: {_LATER}", 1)
         made.holdings.append(holding)
         held = int(holding.held) if name == "tokens" else holding.held
         made.budget = made.budget.model_copy(update={name: held})
 
     def began(self, run: str, handle: Handle | None = None) -> None:
-        """Take note of a run; `handle`: of one that was not admitted here, but goes on here."""
+        """Register a run; `handle`: given for a run that was not admitted here, but taken over."""
         self._runs.add(run)
         if handle is not None and run not in self._held:
             for allowance in self._allowances:
@@ -277,8 +277,8 @@ class Reservation:
 
 
 def used_by(answer: Answer | None) -> tuple[int, float]:
-    """Return the tokens and the cost that a run counts for. Tokens that nobody has counted are taken for generated, as
-    budgets do."""
+    """Return the tokens and the cost of a run for the daily limit. Uncounted tokens count as generated, as in
+    budgets."""
     if answer is None:
         return 0, 0.0
     return answer.usage.completion + answer.usage.uncounted, answer.usage.cost
@@ -348,16 +348,16 @@ class ServedRun:
     model: str
     """As the client named it."""
     steps: bool
-    """Whether the branches are told."""
+    """Whether the branches are streamed."""
     began: float = field(default_factory=time.time)
     unread: tuple[str, ...] = ()
-    """Fields of the body that nothing here, and no upstream, is told of."""
+    """Fields of the body that neither plait nor the upstream uses."""
     thoughts: bool = True
-    """Whether what the model thought before its answer is told."""
+    """Whether the response contains the model's thoughts before its answer."""
 
     @property
     def must_call(self) -> bool:
-        """Whether the answer has to call a function of the client's."""
+        """Whether the answer has to call a function of the client."""
         return self.handle.request.tool_choice not in ("auto", "none")
 
     @property
@@ -367,6 +367,6 @@ class ServedRun:
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Fields of the body that nobody reads, that the planner has no option for, or that its own options
-        overrule."""
+        """Fields of the body that are unused, that the planner has no option for, or that its own options
+        override."""
         return (*self.unread, *of_the_answer(self.handle.request.generation))

@@ -121,8 +121,8 @@ class _Maker:
 
 
 def _line(step: StepRecord | None, steps: Mapping[str, StepRecord]) -> str:
-    """Return the first step of the line of reasoning that a step goes on with: it continues the context of one that has
-    no other successor, or is a step of the request's own plan."""
+    """Return the id of the first step of a step's line of reasoning: a line follows the last step that continues each
+    context. Return an empty text for a step of the request's own plan."""
     seen: set[str] = set()
     while step is not None and step.step not in seen:
         seen.add(step.step)

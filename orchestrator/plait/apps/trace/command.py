@@ -131,9 +131,9 @@ def _ray_events(path: Path | None) -> list[Any]:
 def export_spans(
     journal: Location, made: Trace, content: bool, path: Path | None, exporter: SpanExporter | None = None
 ) -> int:
-    """Replay a run into spans and write them to a file, or send them (`path=None`); return how many there are.
+    """Replay a run into spans and write them to a file, or send them (`path=None`). Return the number of spans.
 
-    Raises `ConfigError` where OpenTelemetry is not installed.
+    Raises `ConfigError` if OpenTelemetry is not installed.
     """
     try:
         from opentelemetry.sdk.trace import TracerProvider

@@ -1,4 +1,4 @@
-"""A step in all detail, for JSON and the page: its record, and what its plan says with the references resolved."""
+"""A step in all detail, for JSON and the page: its record, and its entry in the plan with the references resolved."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _short(value: object) -> str:
 
 
 def limits(budget: Budget | None) -> str:
-    """Return a budget's limits in words."""
+    """Return a budget's limits as a text."""
     if budget is None:
         return ""
     return ", ".join(f"{key} {value:g}" for key, value in budget.limits.items())

@@ -64,7 +64,7 @@ class Segment:
     length: int
     contacts: list[Contact] = field(default_factory=list[Contact])
     text: str = ""
-    """Its text, as far as that can be told."""
+    """Its text, as far as that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Trace:
     votes: list[Vote] = field(default_factory=list[Vote])
     segments: list[Segment] = field(default_factory=list[Segment])
     unit: Literal["tokens", "words"] = "tokens"
-    """Of the prefix tree: words where the engine told no token ids."""
+    """Unit of the prefix tree: words if the engine reported no token ids."""
     notes: list[str] = field(default_factory=list[str])
     """What a reader should know about this trace: what is missing or uncertain."""
     others: int = 0

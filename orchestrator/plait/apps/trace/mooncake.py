@@ -24,7 +24,7 @@ BLOCK = 512
 
 def mooncake(trace: Trace, block: int = BLOCK, ids: dict[bytes, int] | None = None) -> list[dict[str, Any]]:
     """Return the rows, by time (milliseconds after the submission). `ids` numbers the blocks over several runs; they
-    are empty where the engine told no token ids."""
+    are empty if the engine reported no token ids."""
     numbers = {} if ids is None else ids
     steps = {step.step: step for step in trace.steps}
     told = sorted(
@@ -79,7 +79,7 @@ def _before(step: str, steps: Mapping[str, StepRecord], ends: Mapping[str, Attem
 
 
 def _blocks(prompt: Sequence[int], block: int, numbers: dict[bytes, int]) -> list[int]:
-    """Return the ids of a prompt's blocks, the last one too if it is not full. An id stands for all tokens so far."""
+    """Return the ids of a prompt's blocks, the last one too if it is not full. An id identifies all tokens so far."""
     out: list[int] = []
     chain = hashlib.blake2b(digest_size=12)
     for start in range(0, len(prompt), block):

@@ -1,8 +1,8 @@
-"""The prefix tree of a run: which stretches of context its model calls had in common, and who computed or reused them.
+"""The prefix tree of a run: the stretches of context that its model calls share, and the call that computed each one.
 
-A radix tree over the contexts (prompt, then output) of all model calls: token ids where the engine told them, else
-words. What was cached is what the worker reported, laid over the start of each prompt. Prompts meet where they begin
-alike; only a step that continues an output shares it.
+A radix tree over the contexts (prompt, then output) of all model calls: token ids if the engine reported them, else
+words. The cached part is the worker's reported count, from the start of each prompt. Prompts share a common beginning;
+only a step that continues an output shares that output.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["CallContext", "prefix_tree"]
 Unit = int | str
 _WORD = re.compile(r"\s*\S+|\s+")
 _LOOKED_AT = 64
-"""Edges that begin alike and are compared with a prompt that continues nobody's context."""
+"""Maximum number of edges with the same beginning that are compared with a prompt that continues no context."""
 _SHOWN = 2000
 """Characters of a segment's text that are kept; the steps hold the whole."""
 
@@ -42,7 +42,7 @@ class CallContext:
 
     @property
     def has_ids(self) -> bool:
-        """Whether the engine told which tokens it saw."""
+        """Whether the engine reported its token ids."""
         return self.result is not None and bool(self.result.prompt_ids)
 
 
@@ -90,7 +90,7 @@ def _by_ids(context: CallContext) -> _Laid:
     known: list[Unit] = []
     for part in context.prompt:
         if part.kind == "text":
-            break  # nobody said which tokens it became
+            break  # its token ids are unknown
         known.extend(part.ids)
     unknown = max(0, usage.prompt - len(known))
     prompt = (*known, *(f"{context.step} {place}" for place in range(unknown)))
@@ -135,7 +135,7 @@ def _write(node: _Branch, at: int, units: tuple[Unit, ...], step: str) -> _Branc
 
 
 def _alike(node: _Branch, units: tuple[Unit, ...], at: int, line: frozenset[str]) -> _Branch | None:
-    """Return the child that a prompt goes on in: an output of its own line of steps, else what goes along furthest."""
+    """Return the child that a prompt continues in: an output of its own line of steps, else the longest match."""
     children = node.children.get(units[at], [])
     for child in children:
         if child.maker in line:
@@ -154,7 +154,7 @@ def _split(child: _Branch, common: int) -> _Branch:
 
 
 def _common(edge: tuple[Unit, ...], units: tuple[Unit, ...], at: int) -> int:
-    """Return how many units of an edge are those of `units` from `at` on."""
+    """Return the number of leading units of an edge that are equal to those of `units` from `at` on."""
     low, high = 1, min(len(edge), len(units) - at)  # the first is known to agree
     while low < high:
         middle = (low + high + 1) // 2

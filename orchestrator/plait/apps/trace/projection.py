@@ -30,10 +30,10 @@ def trace_of(
     """Return the trace of a run whose texts were kept, times in seconds after submission.
 
     Args:
-        run: the record, as it stands.
-        workers: those that the run met.
-        clocks: how the events' times lie on the wall clock, at least one.
-        notes: what a reader should know besides.
+        run: the record, in its present state.
+        workers: the workers of the run.
+        clocks: the relation of the events' times to the wall clock, at least one.
+        notes: further notes for the reader.
     """
     began, request, finish = run.began, run.request, run.finish
     trace = Trace(
@@ -92,7 +92,7 @@ def _steps(run: RunRecord) -> list[StepRecord]:
 
 
 def _contexts(run: RunRecord, steps: Sequence[StepRecord]) -> list[CallContext]:
-    """Return what the engine read and wrote for each model call that has begun, in order of their starts."""
+    """Return the engine's input and output of each started model call, in order of their starts."""
     known, line_of = {step.step for step in steps}, context_lines(steps)
     told: dict[str, AttemptRecord] = {}
     for attempt in run.attempts:  # of a step that was tried more than once: all have the same context

@@ -1,6 +1,6 @@
-"""Reads a run's trace out of a journal: its events go through a new machine, as in `plait runs replay`.
+"""Read a run's trace from a journal: its events go through a new machine, as in `plait runs replay`.
 
-No worker starts. Where the file and this version of the machine disagree, the trace says so in its notes.
+No worker starts. If the file and this version of the machine disagree, the notes of the trace report it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def read_trace(path: Location | str, plugins: PluginRegistry, run: str | None = 
             if moment.differs and not notes:
                 notes.append(
                     f"from event {moment.seq} of the journal on this version of plait decides otherwise than the one "
-                    "that wrote it; what is shown is this version's view (`plait runs replay` says how they differ)"
+                    "that wrote it; what is shown is this version's view (`plait runs replay` shows the differences)"
                 )
             if end := _end_of(run, moment.actions):
                 if moment.differs and isinstance(moment.event, Submitted) and end.failure is not None:
@@ -70,8 +70,8 @@ def read_trace(path: Location | str, plugins: PluginRegistry, run: str | None = 
         )
     record = log.runs.get(run)
     if record is None or header is None:
-        raise ConfigError(f"{path} cannot be replayed up to run {run!r}: " + "; ".join(notes or ["it is not there"]))
-    record.now = now  # also of a run that is still under way: its trace goes to the last event that there is
+        raise ConfigError(f"{path} cannot be replayed up to run {run!r}: " + "; ".join(notes or ["it is missing"]))
+    record.now = now  # also for a running run: its trace ends with its last event
     trace = trace_of(record, log.workers.values(), clocks, notes)
     trace.model, trace.server = _model(header, trace)
     trace.plait = header.plait
@@ -84,7 +84,7 @@ def _end_of(run: str, actions: Sequence[Action]) -> Finish | None:
 
 
 def _model(header: Header, trace: Trace) -> tuple[str, str | None]:
-    """Return what the model of a session is called, and its server's address if there is one."""
+    """Return the name of a session's model, and its server's address if it has one."""
     meta, settings = header.meta, header.meta.get("settings")
     worker, given = str(meta.get("worker") or "engine"), settings if isinstance(settings, dict) else {}
     named = model_name(worker, str(meta.get("model") or ""), "model" in given)
@@ -93,11 +93,12 @@ def _model(header: Header, trace: Trace) -> tuple[str, str | None]:
 
 
 def clock_of(header: Header, at: float) -> Clock:
-    """Return how a session's events lie on the wall clock, `at` being when it began by the events' own clock.
+    """Return the relation of a session's events to the wall clock; `at` is its beginning on the events' own clock.
 
     Events carry the monotonic time of the process that wrote them. A session's header pairs one reading of that clock
-    with the wall clock (`meta.clock`). One that goes on with a run has the clock of that run's machine, which stood
-    still in between: there the beginning of the session counts. A header without says only when it was written.
+    with the wall clock (`meta.clock`). A session that resumes a run has the clock of that run's machine, which was
+    stopped in between: there the beginning of the session counts. A header without `meta.clock` has only the time when
+    it was written.
     """
     clock = header.meta.get("clock")
     if isinstance(clock, dict):

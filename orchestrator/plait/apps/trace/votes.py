@@ -1,7 +1,6 @@
-"""What a run's joins decided: the verdict and why, which answers stood against it, and whose voice was not waited for.
+"""The decisions of a run's joins: the verdict and its reason, the other answers, and the branches not waited for.
 
-The run's task says what an answer is and when two are the same. Where the verdict is no branch's answer, there were no
-ballots.
+The run's task defines answers and their equality. If the verdict is not the answer of a branch, no ballots are shown.
 """
 
 from __future__ import annotations

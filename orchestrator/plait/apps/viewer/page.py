@@ -1,7 +1,7 @@
-"""Makes one HTML file of a trace: style, script and data inside it, nothing outside it.
+"""Render a trace as one HTML file with its style, script and data; it loads nothing else.
 
 Nothing that a model or tool wrote can become markup: the data is JSON in plain ASCII without `<`, `>` and `&`, and the
-page's policy runs this one script and loads nothing. How things are drawn stands in `static/`.
+page's policy runs this one script and loads nothing. The drawing code is in `static/`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def page(trace: Trace) -> str:
 
 
 def live_page(trace: Trace, url: str) -> str:
-    """Return the page of a run that may go on: it asks a server at `url` (a path) for `data_of` until that is over."""
+    """Return the page of a run that may not have ended: it polls `url` (a server's path) for `data_of` until then."""
     return _page(trace, f' data-live="{html.escape(url)}"', "'self'")
 
 
@@ -86,7 +86,7 @@ def embedded(data: object) -> str:
 
 
 def data_of(trace: Trace) -> dict[str, Any]:
-    """Return what the page's script reads: steps by their place in the list, times in seconds."""
+    """Return the data for the page's script: steps by their position in the list, times in seconds."""
     places = {step.step: place for place, step in enumerate(trace.steps)}
     hosts = _hosts(trace)
     steps = list(steps_in_detail(trace))
@@ -256,5 +256,5 @@ def _script(names: tuple[str, ...]) -> str:
 
 
 def _hash(text: str) -> str:
-    """Return what a content security policy knows an inline script or style by."""
+    """Return the hash of an inline script or style for a content security policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -98,7 +98,7 @@ def test_the_command_reads_journals_and_auto_uses_what_it_writes(plait: Any, tmp
     words = ("run", "3 5 7 11 -> 24", "--task", "countdown", "--planner", f"route:path={out}", "--script", script)
     assert plait(*words, "--json").json["verified"] is True
     shown = plait("learn", "route", "--from", journal, "--least", "2")
-    assert "of the oracle's saving" in shown.out and "1 run left out: that nobody can judge" in shown.out
+    assert "of the oracle's saving" in shown.out and "1 run left out: that cannot be graded" in shown.out
     none = plait("learn", "route", "--from", journal)
     assert none.code == 0 and "no route" in none.out
     assert plait("learn", "route", "--from", tmp_path / "nowhere").code == 2

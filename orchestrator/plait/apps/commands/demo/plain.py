@@ -28,7 +28,7 @@ PLAIN: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("a vote of 5", "What is the capital of Italy? Answer with one word.", {"planner": _VOTE}),
     ("a JSON schema", "John Smith is 42 years old. Give name and age as JSON.", {"output": _PERSON}),
 )
-"""How each is asked, the question, and what the request says besides."""
+"""Name, question and other request fields of each call."""
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ def chat_of(config: Config) -> Config | None:
 
 
 async def ask_plainly(config: Config, output: Output, stopper: Stopper) -> PlainFigures:
-    """Ask the questions, print the answers and return what they took."""
+    """Ask the questions, print the answers and return their figures."""
     console, figures = output.people, PlainFigures()
     console.print()
     console.print(f"Plain questions, on a chat model that others made ({CHAT}).", markup=False)

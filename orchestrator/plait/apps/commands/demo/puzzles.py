@@ -39,7 +39,7 @@ class Way:
     planner: str
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     keep_tree: bool = False
-    """Whether the tree of the first puzzle that it solves stays on the screen."""
+    """Whether the tree of its first solved puzzle stays on the screen."""
     tally: EvalCounts = field(default_factory=EvalCounts)
 
     def plugin(self) -> Plugin:
@@ -48,7 +48,7 @@ class Way:
 
 
 def ways() -> list[Way]:
-    """Return what is compared."""
+    """Return the compared strategies."""
     vote = {"n": 8, "merge": {"name": "best-of"}, "early": True, "answer": {"stream": True}}
     return [
         Way("single", "one line of reasoning", "single"),

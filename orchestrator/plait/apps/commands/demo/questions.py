@@ -64,7 +64,7 @@ class DemoFigures:
     failure: str = ""
 
     def add(self, answer: Answer, right: int, asked: int = 1) -> None:
-        """Count one answer, to so many questions."""
+        """Count one answer to `asked` questions, `right` of them correct."""
         self.asked += asked
         self.right += right
         self.turns += calls_of(answer)
@@ -89,7 +89,7 @@ class DemoFigures:
 
 
 def calls_of(answer: Answer) -> int:
-    """Return how often the model was called."""
+    """Return the number of model calls."""
     return sum(step.kind == "think" for step in answer.trace)
 
 
@@ -109,7 +109,7 @@ def family_of(config: Config) -> Config | None:
 async def ask_questions(
     config: Config, output: Output, stopper: Stopper
 ) -> tuple[list[DemoFigures], list[DemoFigures]]:
-    """Ask the questions both ways and the request both ways; return what each way took."""
+    """Ask the questions both ways and the request both ways; return the figures of each way."""
     ways = [
         DemoFigures("turns", "one call a turn"),
         DemoFigures("llmcompiler", "a plan: its calls run while it is written"),

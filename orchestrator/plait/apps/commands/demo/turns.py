@@ -1,4 +1,4 @@
-"""One call a turn, which `llmcompiler` is compared with: the model writes a call, reads what it gave, and goes on."""
+"""The baseline for `llmcompiler`, one call per turn: the model writes a call, reads its result, and continues."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class OneCallATurn(Flow):
     """A loop of turns (ReAct, arXiv 2210.03629) without thoughts, in the form that the bundled model was trained on."""
 
     turns: int = 24
-    """Most turns."""
+    """Maximum number of turns."""
     turn_tokens: int = 96
-    """Most tokens of a turn."""
+    """Token limit per turn."""
 
     async def run(self, ctx: Flow.Context, question: str) -> Answerable:
         """Return the answer, or `None` where the model writes no call that can be made."""

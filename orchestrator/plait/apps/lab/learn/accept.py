@@ -1,4 +1,4 @@
-"""Whether a change is taken: by a paired test on problems that it was not made from."""
+"""Accept or reject a change by a paired test on problems that it was not made from."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class PairedTest(NamedTuple):
 
 
 def sign_p(wins: int, losses: int) -> float:
-    """Return the chance of so many wins or more where wins and losses are equally likely: the exact one-sided sign test
-    (for scores of 0 and 1 McNemar's, 1947)."""
+    """Return the probability of at least this number of wins if wins and losses are equally likely: the exact one-sided
+    sign test (for scores of 0 and 1 McNemar's, 1947)."""
     n = wins + losses
     return sum(math.comb(n, k) for k in range(wins, n + 1)) / 2**n
 
@@ -84,7 +84,7 @@ def halving(
         candidates: what is tried: thresholds, widths. At least one.
         score: returns a candidate's scores on the problems from one number up to another.
         problems: how many there are for the last ones.
-        keep: one of so many goes on.
+        keep: one in `keep` candidates reaches the next round.
     """
     left = list(candidates)
     rounds = max(1, math.ceil(math.log(max(2, len(left)), keep)))

@@ -95,7 +95,7 @@ def prompts(
     request: Request,
     common: Common,
 ) -> None:
-    """Learn declared values from runs that fail. A change is taken only if a paired test on other problems says so.
+    """Learn declared values from runs that fail. A change must pass a paired test on other problems.
 
     A value called `text` is put before each request; any other is an option of the planner.
     """

@@ -44,8 +44,8 @@ Out = Annotated[Path, typer.Option(metavar="OUT.json", help="The file, for PLANN
 Concurrency = Annotated[int, typer.Option(min=1, help="Problems at the same time.")]
 
 
-def _calibration(usual: str, told: str) -> Callable[..., None]:
-    """Return the command that calibrates a planner, `usual` if none is given; `told` is its help."""
+def _calibration(usual: str, summary: str) -> Callable[..., None]:
+    """Return the command that calibrates a planner, `usual` if none is given; `summary` is its help."""
 
     @common_options
     def command(
@@ -86,7 +86,7 @@ def _calibration(usual: str, told: str) -> Callable[..., None]:
             if learned:
                 output.people.print(f"use it with --planner {given.name}:path={out}", markup=False, soft_wrap=True)
 
-    command.__doc__ = told
+    command.__doc__ = summary
     return command
 
 
@@ -111,7 +111,7 @@ takeover = _calibration(
 def _from_journals(
     given: Plugin, task: Plugin, place: str | None, out: Path, plugins: Plugins, left: ExclusionCounts
 ) -> tuple[int, int]:
-    """Count the runs of a planner in journals; return how many there were, and from how many something was learned."""
+    """Count the runs of a planner in journals. Return the number of runs, and of those that taught something."""
     runs = learned = 0
     for run in export(list(entries(place_of(place), [])), plugins, left, unanswered=True):
         request, finish = run.run.request, run.run.finish

@@ -24,7 +24,7 @@ class ProblemTrial:
 
     score: float
     lesson: str = ""
-    """What is told of it."""
+    """The feedback about it, for the model that reflects."""
 
 
 Solve = Callable[[Values, Sequence[P]], Awaitable[list[ProblemTrial]]]
@@ -77,7 +77,7 @@ async def improve(
         made.faults = ["the reply proposes no change"]
         return made
     made.faults = versions.faults(changed)
-    # A value that may not be is not mended here: what the model meant by it is not known.
+    # An invalid value is not corrected here: the model's intention is unknown.
     if made.faults:
         return made
     before = await solve(now, validation)

@@ -1,4 +1,4 @@
-"""What may be learned: named values with a kind and bounds, and their versions, of which each can be undone."""
+"""Learnable values: named values with a kind and bounds, and their versions; each version can be undone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Learnable(Frozen):
     `policy` for a policy, a list of them, or an empty text for none (`["esc:window=4", "waves:n=4"]`)."""
     kind: Literal["text", "number", "choice"] = "text"
     about: str = ""
-    """What it is for, as a model that proposes changes is told."""
+    """Its purpose, as a text for the model that proposes changes."""
     value: JsonValue
     """What it begins with."""
     low: float = Field(default=-math.inf)
@@ -54,7 +54,7 @@ class Learnable(Frozen):
         return self
 
     def fault(self, value: object) -> str:
-        """Return what is wrong with a value, or nothing."""
+        """Return the error of a value, or an empty text."""
         match self.kind:
             case "text":
                 if not isinstance(value, str):
@@ -74,7 +74,7 @@ class Learnable(Frozen):
 
 
 def applied(planner: Plugin, policies: Sequence[Plugin], values: Values) -> tuple[Plugin, tuple[Plugin, ...]]:
-    """Return a request's planner and policies with values in them. Raises `PluginError` for a policy that is none."""
+    """Return a request's planner and policies with values in them. Raises `PluginError` for an unknown policy."""
     given = values.get("policy", "")
     added = [policy for policy in (given if isinstance(given, list) else [given]) if policy]
     options = planner.options
@@ -98,8 +98,8 @@ class Versions:
     """All versions in one JSON file. Nothing is ever removed from it; `undo` goes back to the parent."""
 
     def __init__(self, path: Path, learnables: Sequence[Learnable]) -> None:
-        """Read the file, or begin with the declared values. Raises `ConfigError` for a file that is none, or that holds
-        values of something else."""
+        """Read the file, or begin with the declared values. Raises `ConfigError` for an invalid file, or for one with
+        other values."""
         self._path = path
         self.learnables = {learnable.name: learnable for learnable in learnables}
         if len(self.learnables) != len(learnables):
@@ -131,7 +131,7 @@ class Versions:
         return self.all[self._now]
 
     def faults(self, values: Mapping[str, object]) -> list[str]:
-        """Return what is wrong with a change: values that are not declared, of the wrong kind or out of bounds."""
+        """Return the errors of a change: values that are not declared, of the wrong kind or out of bounds."""
         unknown = [f"{name} is not declared" for name in values if name not in self.learnables]
         return unknown + [
             fault for name, value in values.items() if name in self.learnables
@@ -158,7 +158,7 @@ class Versions:
         return self.current
 
     def diff(self, old: int, new: int) -> str:
-        """Return what changed between two versions, as a unified diff. Raises `UsageError` for one not there."""
+        """Return the unified diff of two versions. Raises `UsageError` for a missing version."""
         for number in (old, new):
             if not 0 <= number < len(self.all):
                 raise UsageError(f"there is no version {number}: there are 0 to {len(self.all) - 1}")

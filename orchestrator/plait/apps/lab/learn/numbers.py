@@ -42,8 +42,8 @@ def numbers(
 ) -> None:
     """Learn numbers and choices (a width, a temperature, a stop rule) from journals, without a model.
 
-    Candidates are run again over the lines that were drawn in life: the best of half of the questions, by successive
-    halving, is taken if a paired test on the other half says so.
+    Candidates are run again over the recorded outputs: the best on half of the questions, by successive halving, is
+    accepted if it passes a paired test on the other half.
     """
     versions, left = versions_of(declared), ExclusionCounts()
     questions = _drawn(place_of(place), left)

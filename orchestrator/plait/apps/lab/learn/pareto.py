@@ -1,8 +1,8 @@
-"""Texts learned by GEPA (Agrawal et al., arXiv 2507.19457): its package searches, our runs are its adapter.
+"""Texts learned by GEPA (Agrawal et al., arXiv 2507.19457): its package searches, with plait's runs as its adapter.
 
 A candidate holds all texts. The search draws a candidate from the Pareto set (those that are best on some problem),
-runs it on a few problems, has a model write one of its texts anew from what came of them, and runs the new candidate on
-the same few: it is run on all of the second part only if it scores more there. Candidates of one ancestor that changed
+runs it on a few problems, has a model rewrite one of its texts from the results, and runs the new candidate on the same
+problems: it is run on all of the second part only if it scores higher there. Candidates of one ancestor that changed
 different texts are merged. The third part decides about the best one, and is run once, after the search.
 """
 
@@ -66,7 +66,7 @@ async def search(
     sampling: Sampling | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> TextSearch:
-    """Search for better texts, and take those of the best candidate if a paired test says so.
+    """Search for better texts, and accept those of the best candidate if they pass a paired test.
 
     `parts`: problems that are reflected on, those that candidates are compared on, and those that decide; without any
     of the last nothing is taken. `runs`: about how many problems the search runs. `chat`: whether the model that
@@ -124,7 +124,7 @@ class _Adapter(Generic[P]):
         self.runs = 0
 
     def awaited(self, work: Awaitable[T]) -> T:
-        """Return what comes of work on the loop."""
+        """Run work on the loop and return its result."""
 
         async def result() -> T:
             return await work
@@ -154,7 +154,7 @@ class _Adapter(Generic[P]):
     def make_reflective_dataset(
         self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
     ) -> Mapping[str, Sequence[Mapping[str, str]]]:
-        """Return what is told of each problem, the same for each text."""
+        """Return the feedback about each problem, the same for each text."""
         told = [{"Run": trial.lesson or "the answer is right"} for trial in eval_batch.trajectories]
         return dict.fromkeys(components_to_update, told)
 

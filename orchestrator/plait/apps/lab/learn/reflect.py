@@ -1,8 +1,8 @@
-"""Reflection on failed runs: what a model is told of them, in groups side by side, and what is read of its proposals.
+"""Reflection on failed runs: the prompts about them, in parallel groups, and the parser of the model's proposals.
 
-As in Combee (arXiv 2604.04247): n runs, each told twice, shuffled, in k = ⌊√n⌋ groups; one call a group proposes
-changes, all at the same time; one call makes one of k proposals (in a tree where there are more than eight). The whole
-is one plan, so that it is scheduled, journalled and resumed like any other run. The sections of a prompt are those of
+As in Combee (arXiv 2604.04247): n runs, each shown twice, shuffled, in k = ⌊√n⌋ groups; one call per group proposes
+changes, all in parallel; one call merges k proposals (in a tree if they are more than eight). The whole is one plan, so
+that it is scheduled, journalled and resumed like any other run. The sections of a prompt are those of
 Trace (arXiv 2406.16218). Unlike there nothing is executed, and no proposal is taken without a test (`accept.py`).
 """
 
@@ -24,11 +24,11 @@ from .learnable import Learnable, Values
 __all__ = ["groups_of", "lesson", "proposal", "reflection"]
 
 TOLD = 2
-"""How often each run is told, in different groups where there is more than one."""
+"""Number of groups that show each run, if more than one group exists."""
 WIDEST = 8
 """Proposals that one call makes one of."""
 _TEXT = 600
-"""Characters of a step that are told."""
+"""Maximum number of characters of a step in the prompt."""
 _REPLY = (
     'Reply with one JSON object and nothing after it: {"reasoning": "…", "suggestion": {"NAME": NEW VALUE, …}}. Name '
     "only variables that should change. A suggestion that is worse on other problems will be refused."
@@ -36,8 +36,8 @@ _REPLY = (
 
 
 def lesson(run: RunRecord, feedback: str) -> str:
-    """Return what is told of a failed run: the request, the steps that its output was made from (nothing else of it is
-    to blame), and the feedback. Long texts lose their middle."""
+    """Return the prompt's text about a failed run: the request, the steps that its output was made from (other steps
+    have no influence), and the feedback. Long texts lose their middle."""
     steps = {step.step: step for step in run.steps}
     needed = {name for step in run.steps for name in step.needs}
     above = [name for name, step in steps.items() if step.owner is None and name not in needed]
@@ -51,7 +51,7 @@ def lesson(run: RunRecord, feedback: str) -> str:
         above += [*step.needs, *(other for other in (step.after, step.source) if other)]
     lines: list[str] = []
     for name, step in steps.items():
-        # Joins say nothing of their own: their branches are told.
+        # Joins have no text of their own: their branches are shown.
         if name in seen and step.kind != "join" and step.state in ("done", "failed", "expanded"):
             text = (
                 step.failure.message if step.failure is not None else as_text(step.value) if step.value else step.text
@@ -61,7 +61,7 @@ def lesson(run: RunRecord, feedback: str) -> str:
 
 
 def groups_of(lessons: Sequence[str], seed: int, groups: int | None = None, told: int = TOLD) -> list[list[str]]:
-    """Return the groups: each lesson `told` times, shuffled, never twice in one group where there are groups enough."""
+    """Return the groups: each lesson repeated, shuffled, and never twice in one group if there are enough groups."""
     count = groups or max(1, math.isqrt(len(lessons)))
     rng = random.Random(seed)
     places: list[list[int]] = [[] for _ in range(count)]
@@ -70,7 +70,7 @@ def groups_of(lessons: Sequence[str], seed: int, groups: int | None = None, told
         rng.shuffle(order)
         for place in order:
             free = [group for group in places if place not in group]
-            # A lesson may stand in several groups, and never twice in one.
+            # A lesson may be in several groups, and never twice in one.
             min(free, key=len).append(place)
     return [[lessons[place] for place in group] for group in places if group]
 
@@ -93,9 +93,9 @@ def reflection(
     head = _variables(learnables, values)
     steps: list[Step] = []
     for number, group in enumerate(groups_of(lessons, seed, groups), 1):
-        told = "\n\n".join(f"## Run {place}\n{run_lesson}" for place, run_lesson in enumerate(group, 1))
+        reports = "\n\n".join(f"## Run {place}\n{run_lesson}" for place, run_lesson in enumerate(group, 1))
         text = f"# Instruction\nThese runs failed. Propose changes of the variables that would have helped.\n\n{head}"
-        text += f"\n\n# Failed runs\n{told}\n\n# Output\n{_REPLY}\n"
+        text += f"\n\n# Failed runs\n{reports}\n\n# Output\n{_REPLY}\n"
         steps.append(
             Step(
                 name=f"reflect-{number}",

@@ -1,8 +1,8 @@
-"""Numbers learned from journals: candidates run again, in virtual time, over the lines that were drawn in life.
+"""Numbers learned from journals: candidates run again, in virtual time, over the recorded outputs (lines).
 
-A line is what one model call of a recorded run wrote. A candidate's n-th call with a prompt and a way of sampling (all
-but its seed) gets the n-th line that was drawn so; its planner, its merge and its policies are the real ones. Nothing
-is made up: a candidate that wants a line which nobody drew (another temperature, more samples) cannot be tried.
+A line is the output of one model call of a recorded run. A candidate's n-th call with a prompt and sampling options
+(without the seed) gets the n-th line that was recorded with them; its planner, its merge and its policies are the real
+ones. Nothing is made up: a candidate that needs an unrecorded line (another temperature, more samples) cannot be tried.
 
 All candidates see the same lines, so that their scores can be compared problem by problem.
 """
@@ -109,14 +109,14 @@ class Replay:
         self._known: dict[tuple[str, int], CandidateRun] = {}
 
     def run(self, values: Values, question: LineSample) -> CandidateRun:
-        """Return what values come to on a question. Raises `NotDrawn`, and what a planner or policy is refused for."""
+        """Run a question with values, and return the result. Raises `NotDrawn`, and errors of planner and policies."""
         key = repr(sorted(values.items())), id(question)
         if key not in self._known:
             self._known[key] = self._run(values, question)
         return self._known[key]
 
     def runs(self, values: Values, questions: Sequence[LineSample]) -> list[CandidateRun]:
-        """Return what values come to on those questions that have the lines for it."""
+        """Return the results of values on those questions that have the needed lines."""
         results: list[CandidateRun] = []
         for question in questions:
             with contextlib.suppress(NotDrawn):
@@ -124,8 +124,8 @@ class Replay:
         return results
 
     def scores(self, values: Values, questions: Sequence[LineSample], price: float) -> list[float]:
-        """Return what values are worth on each question (`CandidateRun.worth`); less than
-        anything where lines are missing."""
+        """Return the worth of values on each question (`CandidateRun.worth`), or the lowest possible worth if lines are
+        missing."""
         worths: list[float] = []
         for question in questions:
             try:
@@ -152,7 +152,7 @@ class Replay:
 
 
 def _again(question: LineSample) -> Callable[[Job, random.Random], Result]:
-    """Return what jobs end in: the lines of the question, each step its own, however often it is tried."""
+    """Return a function that answers jobs with the question's lines; each step keeps its line when it is retried."""
     given: dict[str, Result] = {}
     used: dict[Key, int] = defaultdict(int)
 
@@ -172,7 +172,7 @@ def _again(question: LineSample) -> Callable[[Job, random.Random], Result]:
 
 def _missing(question: LineSample, key: Key | None, there: int) -> str:
     if key is None:
-        return "a call that goes on in another's context cannot be replayed"
+        return "a call that continues another's context cannot be replayed"
     if there:
         return f"more than the {there} lines that were drawn"
     ways = sorted({_way(line) for line in question.lines})

@@ -40,7 +40,7 @@ class Table:
 
     rows: dict[tuple[str, str], StrategyCounts] = field(default_factory=dict[tuple[str, str], StrategyCounts])
     unjudged: int = 0
-    """Runs of which the task cannot tell whether they are right."""
+    """Number of runs that the task cannot grade."""
 
     def add(self, run: ExportedRun, price: float) -> None:
         """Count a run that is known to be right or wrong."""
@@ -57,7 +57,7 @@ def count(runs: Iterable[ExportedRun], price: float = 0.0, arms: Sequence[str] =
     """Count runs; with `arms` (`sample:n=8`, …) only those of these strategies, which are there even with no run.
 
     A run without an answer is a loss, or a strategy that often fails would look better than it is. Where the task could
-    judge no answer at all, it says nothing.
+    grade no answer at all, it is empty.
     """
     table = Table()
     wanted = {_key(arm): arm for arm in map(Plugin.of, arms)}
@@ -84,8 +84,8 @@ def count(runs: Iterable[ExportedRun], price: float = 0.0, arms: Sequence[str] =
 
 
 def drawing(table: Table, task: str, most: float = math.inf) -> Plugin:
-    """Return the planner `route` with what is known of a task's strategies. With `most` the counts of one are
-    scaled down to so many runs, so that what was learned long ago can be learned anew."""
+    """Return the planner `route` with the learned state of a task's strategies. With `most`, the counts of a strategy
+    are scaled down to at most `most` runs, so that new runs can change old results."""
     tiers: list[dict[str, Any]] = []
     for (name, _), row in sorted(table.rows.items()):
         if name == task:

@@ -1,10 +1,10 @@
-"""Records in the forms that other trainers take. None of those libraries is needed here: a form is plain lists, and
+"""Convert records to the formats of other trainers. Their libraries are not needed here: a format is plain lists, and
 `verl_output` makes an object of the class that it is given.
 
 A trainer that knows no forks takes each sequence by itself: what it read before its own first token is its prompt, a
-parent's tokens included, so nothing is trained on twice. Records that such a trainer would misread are refused: of
-rollouts of several sequences, each of which it would take for a rollout, unless their advantages are there (`weighed`);
-drawn at another temperature than the trainer's; drawn from a part of the vocabulary, of which a trainer knows nothing.
+parent's tokens included, so nothing is trained on twice. Records that such a trainer would misread are rejected:
+rollouts of several sequences without advantages (`weighed`), as it would take each sequence for a rollout; records
+drawn at another temperature than the trainer's; records drawn from a part of the vocabulary, unknown to the trainer.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ def _credit(record: Record) -> float:
 
 
 def verl_fields(record: Record, *, temperature: float = 1.0, narrowed: bool = False) -> dict[str, Any]:
-    """Return the fields of verl's `AgentLoopOutput` but `metrics`. Group, parent, fork and policy versions stand in
-    `extra_fields`; the oldest and the newest of these under the names that verl's asynchronous trainer reads.
+    """Return the fields of verl's `AgentLoopOutput` without `metrics`. Group, parent, fork and policy versions are in
+    `extra_fields`; the oldest and the newest version under the names that verl's asynchronous trainer reads.
 
     A record that has its advantage (`weighed`) is a group of its own (`uid`) with that as its score: what verl's GRPO
-    then computes is the advantage itself. The rollout's reward stands in `extra_fields`. `temperature` is that of the
+    then computes is the advantage itself. The rollout's reward is in `extra_fields`. `temperature` is that of the
     trainer; `narrowed` takes records that were drawn from a part of the vocabulary.
 
     Raises `BadRecord` for a record that verl would misread, or in which the model generated nothing.
@@ -186,8 +186,8 @@ def trl_output(
 
 
 def _by_position(records: Sequence[Record]) -> None:
-    """Refuse records of which TRL, which cuts a list of sequences into groups of equal size, would make other groups.
-    Raises `BadRecord`."""
+    """Reject records that TRL would group differently, as it cuts a list of sequences into groups of equal size. Raises
+    `BadRecord`."""
     several = next((record for record in records if record.of > 1), None)
     if several is not None:
         raise BadRecord(
@@ -206,7 +206,7 @@ def _by_position(records: Sequence[Record]) -> None:
 
 
 def _fill(out: dict[str, list[Any]], rows: int) -> None:
-    """Add sequences of which nothing is trained. Raises `BadRecord` for more sequences than rows."""
+    """Add padding sequences without trained tokens. Raises `BadRecord` for more sequences than rows."""
     there = len(out["prompt_ids"])
     if not 0 < there <= rows:
         raise BadRecord(f"{there} sequences do not go into {rows} rows: TRL wants as many outputs as prompts")

@@ -1,7 +1,7 @@
 """Advantages of rollouts within their groups, whatever number of sequences a rollout has.
 
 GRPO (arXiv 2402.03300) compares *rollouts*: a trainer that takes each sequence for a rollout of its own gives one of
-many threads more weight in the mean of its group, and so other advantages. So they are computed here and stand in each
+many threads more weight in the mean of its group, and so other advantages. So they are computed here and kept in each
 record (`Record.advantage`) and, where threads are judged by themselves, in its segments (`WeightsSegment.advantage`).
 """
 
@@ -51,7 +51,7 @@ def weighed(
 
     With `credit="rollout"` every token of a rollout has its rollout's advantage. With `"thread"` a thread that has a
     reward of its own (`Record.own`) has another one: that reward against those of the group's threads that read the
-    same prompt, few of which count together with the average of all, divided by its root mean square over all threads.
+    same prompt (few threads are shrunk towards the mean of all), divided by its root mean square over all threads.
     Parents and joins keep the rollout's.
     """
     rows = [list(rollout) for rollout in rollouts]

@@ -70,7 +70,7 @@ def schema() -> pa.Schema:
 
 def write_arrow(log: Path, out: Path) -> int:
     """Write the records of a file of rollouts as an Arrow IPC file, each with GRPO's advantage of its rollout, and
-    return how many there are."""
+    return the number of records."""
     demand_arrow()
     import pyarrow as pa
 

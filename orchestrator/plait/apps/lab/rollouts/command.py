@@ -63,7 +63,9 @@ def rollouts(
     concurrency: Annotated[int, typer.Option(min=1, help="Rollouts at the same time.")] = 64,
     ahead: Annotated[
         int | None,
-        typer.Option(min=1, help="Most rollouts that no trainer has taken yet (OUT.jsonl.taken says how many are)."),
+        typer.Option(
+            min=1, help="Maximum number of rollouts not yet taken by a trainer (OUT.jsonl.taken has the count)."
+        ),
     ] = None,
     weights: Annotated[
         Path | None,
@@ -71,7 +73,7 @@ def rollouts(
     ] = None,
     text: Annotated[str, typer.Option(metavar="FIELD", help="The field of a line that is asked.")] = "text",
     want: Annotated[str, typer.Option(metavar="FIELD", help="The field with the right answer.")] = "want",
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many prompts.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N prompts.")] = None,
     as_json: Json = False,
     *,
     request: Request,
@@ -83,7 +85,7 @@ def rollouts(
     the weights, the sequence that it was forked off, the reward and the group. An OUT.arrow is made when all are there.
     """
     if out.suffix not in (".jsonl", ".arrow"):
-        raise UsageError(f"--out {out} has to end in .jsonl or .arrow: that says which of them is written")
+        raise UsageError(f"--out {out} has to end in .jsonl or .arrow: the ending selects the format")
     if out.suffix == ".arrow":
         demand_arrow()
     config = common.load()
@@ -234,7 +236,7 @@ async def _run(
             _following(pace.weights, samplers, output),
         ):
             made = await session.orchestrator.provenance(producer.request, text=wanted[0].question.text)
-            # weights that change while it runs are told of each record
+            # each record has its own version of weights that change during the run
             store.claim(made if pace.weights is None else made.model_copy(update={"models": ()}))
             with _progress(output, len(wanted), producer.made) as advance:
                 await producer.make(
@@ -300,4 +302,4 @@ def _show(summary: dict[str, Any], output: Output) -> None:
     if summary["status"] == "done":
         console.print(f"{summary['out']} ({summary['seconds']:.1f} s)", markup=False, soft_wrap=True)
     else:
-        console.print("run the same command again to go on", markup=False)
+        console.print("run the same command again to continue", markup=False)

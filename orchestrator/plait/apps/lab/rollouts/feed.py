@@ -1,11 +1,11 @@
-"""Rollouts handed from those who make them to one who trains on them, while both work.
+"""Pass rollouts from producers to a trainer, while both run.
 
 Nothing is dropped because a queue is full: a rollout starts only with a credit, and there are as many credits as
-rollouts may be ahead of the trainer. `staleness` s is that of asynchronous RL (AsyncFlow, arXiv 2507.01663; verl): of
-`batch` rollouts a step, `(1 + s) * batch` may be under way, waiting, or being trained on. With s = 0 the makers wait
-while the trainer trains, so a step takes as long as both together; from s = 1 on it takes as long as the slower.
+rollouts may be ahead of the trainer. `staleness` s is that of asynchronous RL (AsyncFlow, arXiv 2507.01663; verl): with
+`batch` rollouts per step, at most `(1 + s) * batch` are running, waiting, or in training. With s = 0 the producers wait
+while the trainer trains, so a step takes the sum of both times; from s = 1 on it takes the longer of the two.
 
-Credits alone cannot promise freshness (a rollout may take long), so age is looked at again when a batch is taken.
+Credits alone cannot guarantee freshness (a rollout may take long), so age is checked again when a batch is taken.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Feed:
         self._join(rollout[0].group, list(rollout))
 
     def forfeit(self, group: str = "") -> None:
-        """Give the credit of a rollout back that came to nothing; where there are groups, say of which one."""
+        """Return the credit of a failed rollout; `group`: its group, if groups are used."""
         if self.group == 1:
             self._give(1)
         else:
@@ -102,7 +102,7 @@ class Feed:
         given back at once, so that another is made in its place."""
         out: list[list[Record]] = []
         for _ in range(self.batch // self.group):
-            # A rollout that is left alone has nobody to be compared with.
+            # A rollout alone in its group has no other to be compared with.
             while len(kept := await self._next()) < min(2, self.group):
                 self._give(self.group)
             out += kept
@@ -110,7 +110,7 @@ class Feed:
         return weighed(out, self._by) if self.group > 1 else out
 
     async def _next(self) -> list[list[Record]]:
-        """Return what may be trained on of the next group."""
+        """Return the rollouts of the next group that may be trained on."""
         while not self._ready:
             self._filled.clear()
             await self._filled.wait()

@@ -102,8 +102,8 @@ class LearningLoop:
         stopper: Stopper,
         told: Callable[[StepReport], None] = lambda report: None,
     ) -> None:
-        """Train until so many steps are made. Raises `ConfigError` for a trainer that has steps of which no line says
-        what they were trained on."""
+        """Train until the trainer has made this number of steps. Raises `ConfigError` for a trainer with steps whose
+        rollouts are not recorded."""
         trainer, lines = self._trainer, self._lines.read()
         if trainer.version > len(lines):
             raise ConfigError(
@@ -124,7 +124,7 @@ class LearningLoop:
         try:
             while trainer.version < steps and not stopper.requested:
                 batch = await _or(self.feed.take(), making)
-                if batch is None:  # the user has given up, and what was under way is not waited for
+                if batch is None:  # the user has cancelled, and running rollouts are not awaited
                     return
                 self._lines.add([rollout[0].rollout for rollout in batch])
                 told(await self._step(batch))
@@ -175,8 +175,8 @@ class LearningLoop:
         """Return rollouts of the store, with their advantages, in the order of their names. Raises `ConfigError`."""
         left = set(wanted)
         kept = {made[0].rollout: made for made in read_rollouts(self._store.path) if made[0].rollout in left}
-        if gone := [name for name in wanted if name not in kept]:
-            raise ConfigError(f"{self._store.path} lacks the rollout {gone[0]}, which a step was trained on")
+        if missing := [name for name in wanted if name not in kept]:
+            raise ConfigError(f"{self._store.path} lacks the rollout {missing[0]}, which a step was trained on")
         return weighed([kept[name] for name in wanted], self._credit)
 
 

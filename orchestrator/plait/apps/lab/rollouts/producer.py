@@ -72,7 +72,7 @@ def todo(questions: Sequence[DatasetQuestion], branches: int) -> Iterator[Todo]:
 
 
 def sampled(workers: Sequence[Worker]) -> tuple[list[Worker], list[Sampler]]:
-    """Return workers of which those that serve models tell what they draw, and the latter by themselves."""
+    """Return the workers, with model workers wrapped as samplers that report draws, and the samplers alone."""
     samplers: dict[int, Sampler] = {id(worker): Sampler(worker) for worker in workers if "think" in worker.serves}
     return [samplers.get(id(worker), worker) for worker in workers], list(samplers.values())
 
@@ -142,7 +142,7 @@ class Producer:
 
 
 def _said(answer: Answer) -> dict[str, Any]:
-    """Return what the first record of a rollout says about its run."""
+    """Return the fields about a run in the first record of its rollout."""
     meta: dict[str, Any] = {
         "status": answer.status,
         "critical": answer.critical_path_tokens,

@@ -40,7 +40,7 @@ class WeightsSegment(Frozen):
     step: str = ""
     """Name of the step that wrote them."""
     role: Role = "parent"
-    """`join`: goes on from what threads brought; `thread`: of a sequence that another one spawned or forked."""
+    """`join`: continues from the results of threads; `thread`: in a sequence that another one spawned or forked."""
     temperature: float | None = None
     """At which they were drawn; `None` if that is not known."""
     top_p: float = 1.0

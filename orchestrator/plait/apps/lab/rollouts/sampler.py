@@ -1,8 +1,8 @@
-"""A model worker as a policy that is being trained: it tells each token's log-probability and the version of the
-weights that drew it, and takes new weights while requests are under way.
+"""A model worker as a policy in training: it reports each token's log-probability and the version of the weights that
+drew it, and takes new weights while requests run.
 
-For new weights every request is stopped, keeps the token ids that it has, and goes on from them with the new weights;
-whoever waits for it notices nothing but the time (`TokenDraws.policies` says where the change was).
+For new weights every request is stopped, keeps its token ids, and continues from them with the new weights; its awaiter
+notices only the delay (`TokenDraws.policies` records the position of the change).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Load = Callable[[Any], Awaitable[None]]
 
 @dataclass(slots=True)
 class _Live:
-    """A job under way, and what its stretches have drawn so far."""
+    """A running job, and the draws of its stretches so far."""
 
     ids: tuple[int, ...]
     known: int
-    """How many ids another attempt had drawn, of which nothing is known."""
+    """Number of ids that another attempt had drawn, whose log-probabilities are unknown."""
     logprobs: tuple[float, ...] = ()
     policies: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     usage: Usage = field(default_factory=Usage)
@@ -53,15 +53,15 @@ class Sampler(WorkerProxy):
         self._inside = 0
 
     async def update(self, weights: Any, version: int | None = None) -> int:
-        """Take new weights and return their version, by default the next one. Requests under way go on with them from
-        where they are.
+        """Take new weights and return their version, by default the next one. Running requests continue with them from
+        their present position.
 
-        Raises `ConfigError` for a worker that cannot, and what the worker raises; then the old ones stay.
+        Raises `ConfigError` for a worker without this feature, and the worker's errors; then the old weights stay.
         """
         if self._load is None:
             raise ConfigError(
-                f"the worker {self.inner.name!r} cannot take new weights: use the worker `engine`, which can, or start "
-                "anew with the new model"
+                f"the worker {self.inner.name!r} cannot take new weights: use the worker `engine`, which can, or "
+                "restart with the new model"
             )
         self._open.clear()
         try:
@@ -129,7 +129,7 @@ class Sampler(WorkerProxy):
                 self._idle.set()
 
     def _goes_on(self, ended: Result, live: _Live) -> bool:
-        """Whether a job was stopped for new weights alone."""
+        """Return whether a job was stopped only for new weights."""
         return ended.finish == "cancelled" and not live.cancelled and not self._open.is_set()
 
 
@@ -145,8 +145,8 @@ def _take(result: Result, live: _Live, start: int, version: int) -> None:
 
 
 def _merged(result: Result, live: _Live) -> Result:
-    """Return the last stretch's result with what all of them drew. Where not all of it is known, no log-probability is
-    told: a record without them is refused, and one with wrong ones would not be."""
+    """Return the last stretch's result with the draws of all stretches. If some are unknown, it has no
+    log-probabilities: a record without them is rejected, and a record with wrong ones would not be."""
     count = len(result.token_ids)
     whole = not live.known and len(live.logprobs) >= count
     drawn = (result.drawn or TokenDraws()).model_copy(

@@ -1,11 +1,11 @@
-"""The sequences of a run: which model calls go on in one context, and where others were forked off it.
+"""The sequences of a run: model calls that continue one context, and the forks from it.
 
 A step that continues another (`Think.after`) has that one's tokens at the beginning of its prompt. If it has all of
-them, it goes on in the same sequence; of several that do, the last one does, and the others are forks:
+them, it continues the same sequence; if several steps do, the last one continues it, and the others are forks:
 
     round-1 ──┬─ child-1            sequence 1, forked off 0
               ├─ child-2            sequence 2, forked off 0
-              └─ (join) round-2     sequence 0 goes on
+              └─ (join) round-2     sequence 0 continues
 
 A step that begins afresh is a sequence of its own; its parent is the sequence of the step whose expansion it is.
 """
@@ -46,9 +46,9 @@ class _Sequence:
 
 
 def records(run: RunRecord, group: str, branch: int = 0, reward: float | None = None) -> list[Record]:
-    """Return a run's sequences. Log-probabilities are left out (empty) where the worker told none.
+    """Return a run's sequences. Log-probabilities are left out (empty) if the worker reported none.
 
-    Raises `BadRecord` for a run whose worker told no token ids.
+    Raises `BadRecord` for a run whose worker reported no token ids.
     """
     made: list[_Sequence] = []
     where: dict[str, tuple[_Sequence, int]] = {}
@@ -65,7 +65,7 @@ def records(run: RunRecord, group: str, branch: int = 0, reward: float | None = 
             )
         prompt, step = list(result.prompt_ids), steps.get(attempt.step)
         before, common = _continued(line_of(attempt.step), prompt, where)
-        # Of several that continue a context one goes on in its sequence; the others fork from it.
+        # If several continue a context, one of them continues its sequence; the others fork from it.
         if before is not None and heirs.get(before[0]) == attempt.step:
             sequence = where[before[0]][0]
             if _joins(step, steps):
@@ -81,7 +81,7 @@ def records(run: RunRecord, group: str, branch: int = 0, reward: float | None = 
 
 
 def _heirs(calls: Sequence[AttemptRecord], line_of: Callable[[str], list[str]]) -> dict[str, str]:
-    """Return, for each step whose whole context others begin with, the last of them: it goes on in the sequence."""
+    """Return, for each step whose whole context others begin with, the last of them: it continues the sequence."""
     heirs: dict[str, str] = {}
     whole: dict[str, tuple[_Sequence, int]] = {}
     for attempt in calls:
@@ -134,7 +134,7 @@ def _owner(
 
 
 def _joins(step: StepRecord | None, steps: Mapping[str, StepRecord]) -> bool:
-    """Whether a step that goes on in its sequence goes on from what a join made of several branches."""
+    """Return whether a step that continues its sequence continues from a join of several branches."""
     near = [] if step is None else [*step.needs, step.owner]
     return any(name in steps and steps[name].kind == "join" for name in near if name is not None)
 
@@ -160,7 +160,7 @@ def _write(sequence: _Sequence, prompt: list[int], attempt: AttemptRecord) -> No
     sequence.tokens += result.token_ids
     sequence.mask += [1] * count
     how = sequence.how = _how(attempt, drawn).model_copy(update={"role": sequence.role})
-    # Zeros keep the places; that they are not known is said of the whole sequence.
+    # Zeros keep the positions; the sequence as a whole is marked as unknown.
     if drawn is None or len(drawn.logprobs) != count or not (drawn.processed or _plain(how)):
         sequence.known = False
         sequence.logprobs += [0.0] * count
@@ -177,7 +177,7 @@ def _write(sequence: _Sequence, prompt: list[int], attempt: AttemptRecord) -> No
 
 
 def _how(attempt: AttemptRecord, drawn: TokenDraws | None) -> WeightsSegment:
-    """Return a segment that says how a call drew its tokens: as the worker says, else as it was asked to."""
+    """Return a segment with the sampling of a call's tokens: the worker's report, else the request's options."""
     assert isinstance(attempt.op, Think)
     asked, extra = attempt.op.sampling, tuple(attempt.op.extra_body)
     step = attempt.step.partition(":")[2]
@@ -194,7 +194,7 @@ def _how(attempt: AttemptRecord, drawn: TokenDraws | None) -> WeightsSegment:
 
 
 def _plain(how: WeightsSegment) -> bool:
-    """Whether tokens were drawn from the model's own distribution, whose log-probabilities every worker tells."""
+    """Return whether tokens were drawn from the model's own distribution; all workers report its log-probabilities."""
     return how.temperature == 1.0 and how.top_p == 1.0 and not (how.form or how.others)
 
 

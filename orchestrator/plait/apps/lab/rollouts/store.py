@@ -1,4 +1,4 @@
-"""Rollouts on disk: a file of records that only grows, and that survives a kill of whoever writes or reads it.
+"""Rollouts on disk: an append-only file of records that survives a kill of its writer or reader.
 
 All records of a rollout are written in one piece. A piece that a kill tore is cut off by the next writer, and its
 rollout is made again; one that is whole is never made again. A reader remembers how many rollouts it has taken
@@ -24,10 +24,10 @@ __all__ = ["RolloutReader", "SkipCounts", "Store", "read_rollouts"]
 
 
 class Store:
-    """The file, open for writing. One process at a time writes it, and any number read it.
+    """The file, open for writing. One process at a time writes it, and any number of processes read it.
 
-    `header` says what it is made of; a file with another header is refused, for its rollouts are answers to something
-    else. Raises `ConfigError`.
+    `header` describes the prompts and settings; a file with another header is rejected (`ConfigError`), for its
+    rollouts answer other prompts.
     """
 
     def __init__(self, path: Path, header: Mapping[str, object], *, sync: bool = False) -> None:
@@ -133,14 +133,14 @@ class SkipCounts:
 class RolloutReader:
     """Takes rollouts from a file, in the order in which they were written, from the one after `taken` on.
 
-    Rollouts of one prompt (`Record.group`) may stand apart in the file and come with different calls. Who trains on
-    groups collects them before `weighed`; a `Feed` does that by itself.
+    Rollouts of one prompt (`Record.group`) may be apart in the file and come with different calls. A trainer on groups
+    collects them before `weighed`; a `Feed` does that by itself.
 
     Args:
         path: the file; it may be growing.
-        taken: how many whole rollouts were taken before, those left out included.
-        max_staleness: most updates of the weights between the oldest token of a rollout and now.
-        check: says what is wrong with a record, or nothing; see `retokenised`.
+        taken: number of whole rollouts taken before, including those left out.
+        max_staleness: maximum number of weight updates between the oldest token of a rollout and now.
+        check: returns the error of a record, or an empty text; see `retokenised`.
         supervised: rewards are not needed.
     """
 
@@ -160,7 +160,7 @@ class RolloutReader:
         self._skip = taken
 
     def take(self, most: int, version: int = 0) -> list[list[Record]]:
-        """Return at most so many rollouts that are there and may be trained on by weights of this version."""
+        """Return at most `most` available rollouts that weights of this version may be trained on."""
         out: list[list[Record]] = []
         try:
             file = self._path.open("rb")
@@ -205,13 +205,13 @@ class RolloutReader:
 
 
 def read_rollouts(path: Path) -> Iterator[list[Record]]:
-    """Yield the whole rollouts of a file. Raises `ConfigError` for one that is none, `BadRecord` for a damaged line."""
+    """Yield the whole rollouts of a file. Raises `ConfigError` for an invalid file, `BadRecord` for a damaged line."""
     reader = RolloutReader(path, supervised=True)
     yield from reader.take(1 << 62)
 
 
 def reward(value: object) -> float | None:
-    """Return a reward as a record holds it: a number, `nan` for what is none, `None` for nothing."""
+    """Convert a reward to its form in a record: a number, `nan` for an invalid value, `None` for nothing."""
     if value is None:
         return None
     # A verdict is a reward of 0 or 1.
@@ -233,7 +233,7 @@ def _header(line: bytes, path: Path) -> dict[str, object]:
 
 
 def _pieces(file: BinaryIO, name: str) -> Iterator[tuple[list[Record], int]]:
-    """Yield whole rollouts from here on, each with the place behind it; a torn end is none."""
+    """Yield whole rollouts from here on, each with the position after it; a torn end is skipped."""
     held: list[Record] = []
     while (line := file.readline()).endswith(b"\n"):
         record = Record.read(line, f"{name} at byte {file.tell() - len(line)}")

@@ -17,8 +17,8 @@ __all__ = ["stored_runs"]
 def stored_runs(
     entries: Iterable[RunEntry], plugins: PluginRegistry, failed: Callable[[PlaitError], None]
 ) -> Iterator[RunRecord]:
-    """Yield the records of runs with their attempts, by replaying journals: each about once, however many of its runs
-    are wanted. `failed` is told of each run that cannot be read."""
+    """Yield the records of runs with their attempts. Each journal is replayed about once, for any number of its runs.
+    `failed` is called for each run that cannot be read."""
     for path, together in groupby(entries, key=lambda entry: entry.path):
         left = {entry.run for entry in together}
         try:

@@ -20,7 +20,7 @@ _EVERY = 0.5
 
 
 class TrainerProgress:
-    """How many rollouts of a file its trainer has taken, told to whoever writes the file: `OUT.taken`."""
+    """The number of rollouts of a file that its trainer has taken, for the writer of the file: `OUT.taken`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.with_name(f"{path.name}.taken")
@@ -30,7 +30,7 @@ class TrainerProgress:
         write_private(self._path, str(taken).encode())
 
     def read(self) -> int:
-        """Return how many were taken, 0 if nobody has said yet. Raises `ConfigError`."""
+        """Return the number of taken rollouts, 0 if the trainer has not written it yet. Raises `ConfigError`."""
         try:
             text = self._path.read_text(encoding="utf-8")
         except FileNotFoundError:

@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 _RIDGE, _WORD_RIDGE = 10.0, 1.0
 """Weights of the squared coefficients, of features and of words: what tells nothing gets none."""
 _LEAST = 2
-"""Texts of a fold that a word has to stand in."""
+"""Minimum number of texts of a fold that contain a word."""
 _MOST_ODDS = 6.0
 _SMALL = 5e-4
 """Weights of words that are left out: there are hundreds."""
@@ -43,7 +43,7 @@ class ChanceFold:
         values = table.values[list(rows)]
         means, deviations = values.mean(axis=0), values.std(axis=0)
         words, met = table.word, (values > 0).sum(axis=0)
-        # A word counts for more the fewer texts it stands in (idf), and all words of a text for about as much as one
+        # A word counts for more the fewer texts contain it (idf), and all words of a text for about as much as one
         # other feature.
         rarity = 1 + np.log((len(values) + 1) / (met + 1))
         size = np.sqrt(max(1e-12, float(((values * rarity)[:, words] ** 2).sum(axis=1).mean()))) if words.any() else 1.0

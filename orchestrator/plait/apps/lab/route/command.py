@@ -102,7 +102,7 @@ def rows_of(runs: Iterable[RunEntry], plugins: Plugins, left: dict[str, int]) ->
             failed(error)
             continue
         if type(task).verify is Task.verify or right is None:
-            left["that nobody can judge: the task has no verifier"] += 1
+            left["that cannot be graded: the task has no verifier"] += 1
             continue
         checked[request.task.name] = True
         text = None if finish.result is None else as_text(value)

@@ -97,8 +97,8 @@ def fit(
 
 
 def report(rows: Iterable[RouteRow], route: Ranking, checked: bool, seed: int = 0) -> RouteReport | None:
-    """Return what routes like this one come to, each request routed by numbers of other requests. `None` if no request
-    was run with all tiers."""
+    """Return the results of routes like this one, each request routed by numbers of other requests. `None` if no
+    request was run with all tiers."""
     recorded = RecordedRuns(rows, {key_of(tier.planner): tier.planner for tier in route.tiers}, seed)
     if not recorded.whole:
         return None
@@ -108,7 +108,7 @@ def report(rows: Iterable[RouteRow], route: Ranking, checked: bool, seed: int = 
 
 
 def follow(rows: Iterable[RouteRow], route: Ranking, checked: bool) -> Routed:
-    """Return what becomes of each request that all tiers of a route were run on."""
+    """Return the routed outcome of each request that was run with all tiers of a route."""
     keys = [key_of(tier.planner) for tier in route.tiers]
     recorded = RecordedRuns(rows, {key_of(tier.planner): tier.planner for tier in route.tiers})
     routed: Routed = {}
@@ -123,7 +123,7 @@ def follow(rows: Iterable[RouteRow], route: Ranking, checked: bool) -> Routed:
 
 
 def compare(rows: Iterable[RouteRow], routed: Routed) -> RouteReport:
-    """Return what was done with requests (`follow`) beside the other choices. Raises `ValueError` without requests."""
+    """Compare routed requests (`follow`) with the other choices. Raises `ValueError` without requests."""
     if not routed:
         raise ValueError("no request was routed")
     rows = [row for row in rows if row.text in routed]

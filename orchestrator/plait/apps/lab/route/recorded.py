@@ -23,7 +23,7 @@ _PRICES = (0.0, *(float(price) for price in np.logspace(-3, 0.5, 71)))
 _MOST_ROUNDED = 2
 """Times as much as it may lose, so that it may lose a whole request."""
 _FIRSTS = 2
-"""Planners, the cheapest, of which one may be the one whose answer is read."""
+"""Number of the cheapest planners that are candidates for the first answer."""
 
 Way = tuple[str | None, float]
 """The planner whose answer is read, if one is, and the price of a token."""
@@ -86,7 +86,7 @@ class RecordedRuns:
         if first is not None:
             reading = self._fold(first, rows, self._predicted(first)[0])
             after = {key: reading.odds(weights) for key, weights in self._regressions(reading, first, rows).items()}
-            # The same features stand in both, measured on the same requests where all were run with `first`.
+            # Both have the same features, measured on the same requests if all were run with `first`.
             scale = fold.scale | reading.scale
             odds = {key: Odds(bias=made.bias, weights={}) for key, made in odds.items()}
         tiers = [
@@ -162,7 +162,7 @@ class RecordedRuns:
         return sorted(tiers, key=lambda tier: tier.cost)
 
     def _together(self, rows: Iterable[int], tiers: Sequence[Tier]) -> tuple[Pattern, ...]:
-        """Return which tiers were right together, over the requests that all were run on."""
+        """Return the combinations of tiers that were right together, over the requests that all tiers were run on."""
         keys = [key_of(tier.planner) for tier in tiers]
         patterns: dict[tuple[int, ...], list[list[float]]] = {}
         for row in rows:

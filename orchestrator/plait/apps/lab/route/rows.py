@@ -59,7 +59,7 @@ def mean_of(rows: Sequence[RouteRow] | Sequence[RouteOutcome]) -> RouteOutcome:
 
 
 def followed(outcomes: Mapping[str, RouteOutcome], keys: Sequence[str]) -> tuple[RouteOutcome, dict[str, float]]:
-    """Return what an order of tiers comes to on one request, and the chance that each was the last."""
+    """Return the outcome of an order of tiers on one request, and the probability that each was the last."""
     left, right, tokens = 1.0, 0.0, 0.0
     last: dict[str, float] = {}
     for place, key in enumerate(keys):
@@ -72,6 +72,6 @@ def followed(outcomes: Mapping[str, RouteOutcome], keys: Sequence[str]) -> tuple
 
 
 def read(outcomes: Mapping[str, RouteOutcome], first: str, stays: str) -> tuple[RouteOutcome, dict[str, float]]:
-    """Return what a first answer that was read comes to, where the answer of `stays` stays."""
+    """Return the outcome of a first answer that was read, if the answer of `stays` stays."""
     right, tokens = outcomes[stays]
     return RouteOutcome(right, tokens + (0.0 if stays == first else outcomes[first].tokens)), {stays: 1.0}

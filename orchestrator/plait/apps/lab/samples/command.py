@@ -28,10 +28,10 @@ def import_samples(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Read what other people recorded of their models, and write it as samples.
+    """Read other people's recordings of their models, and write them as samples.
 
     A sample has the question, the answer as votes count it, the verdict, the tokens (estimated from the text where
-    nobody counted them) and the text. `python -m experiments votes --from OUT.jsonl` compares ways to vote on them.
+    no count was recorded) and the text. `python -m experiments votes --from OUT.jsonl` compares ways to vote on them.
     """
     if source not in SOURCES:
         raise UsageError(

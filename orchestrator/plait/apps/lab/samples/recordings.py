@@ -1,6 +1,6 @@
-"""Reads what other people recorded of their models: a function for each source, from a file or folder to samples.
+"""Read other people's recordings of their models: a function for each source, from a file or folder to samples.
 
-Each takes the answer out of a text, and grades it, as its authors do. Nothing of theirs but their file formats is here.
+Each takes the answer out of a text, and grades it, as its authors do. This module contains only their file formats.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def recorded_samples(source: str, path: Path, answers: Path | None = None) -> It
     try:
         yield from SOURCES[source](path, wanted)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"{path} is no recording of {source}: {type(error).__name__}: {error}") from None
+        raise ConfigError(f"{path} is not a recording of {source}: {type(error).__name__}: {error}") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
 
@@ -169,8 +169,8 @@ def _intercode(path: Path, _: Mapping[str, str]) -> Iterator[RecordedSample]:
 
 
 def _toolbench(path: Path, _: Mapping[str, str]) -> Iterator[RecordedSample]:
-    """A folder of `*_answer/N_METHOD.json` of ToolBench (arXiv 2307.16789), or one such file. Nobody graded these;
-    `answer` is `None` where the run ended without one."""
+    """A folder of `*_answer/N_METHOD.json` of ToolBench (arXiv 2307.16789), or one such file. These are not graded;
+    `answer` is `None` if the run ended without one."""
     for file in [path] if path.is_file() else sorted(path.rglob("*.json")):
         made = _object(file)["answer_generation"]
         given = made["final_answer"] if made["finish_type"] == "give_answer" else None

@@ -16,11 +16,11 @@ from ...common.rows import raw_rows
 __all__ = ["CHARACTERS", "RecordedSample", "estimated", "read_samples", "write_samples"]
 
 CHARACTERS = 4
-"""Characters of English to a token where nobody counted: the usual rule of thumb."""
+"""Average characters of English per token, used without a count: the usual rule of thumb."""
 
 
 class RecordedSample(Frozen):
-    """One answer to one question. Samples of a question stand in the order in which they were drawn."""
+    """One answer to one question. Samples of a question are in the order in which they were drawn."""
 
     question: str
     """The question, or a name of it where its text may not be passed on."""
@@ -28,7 +28,7 @@ class RecordedSample(Frozen):
     answer: str | None = None
     """As votes count it: two samples agree if these are equal. `None`: the text has no answer."""
     right: bool | None = None
-    """Verdict of whoever graded it; `None` if nobody did."""
+    """The grader's verdict; `None` if it was not graded."""
     tokens: int | None = Field(default=None, ge=0)
     """Generated tokens; `None` if they cannot even be estimated."""
     counted: bool = False
@@ -53,7 +53,7 @@ def estimated(text: str) -> int:
 
 
 def read_samples(path: Path) -> Iterator[RecordedSample]:
-    """Yield the samples of a file. Raises `ConfigError` for the first line that is none."""
+    """Yield the samples of a file. Raises `ConfigError` for the first invalid line."""
     try:
         for row in raw_rows(path):
             if row.fault:
@@ -69,7 +69,7 @@ def read_samples(path: Path) -> Iterator[RecordedSample]:
 
 
 def write_samples(samples: Iterable[RecordedSample], out: Path) -> int:
-    """Write samples, one a line; return how many."""
+    """Write samples, one per line, and return their number."""
     count = 0
     with out.open("w", encoding="utf-8", errors="replace") as file:
         for sample in samples:

@@ -14,7 +14,7 @@ from ....runtime.journal.location import Location
 from ....runtime.journal.replay import replay
 from ....runtime.plugins.loader import Plugins
 from ....runtime.plugins.trust import refuse
-from ...commands.replay import told
+from ...commands.replay import describe_report
 from ...commands.run import worded
 from ...common.files import write_private
 from ...common.journals import journal_of
@@ -70,7 +70,7 @@ async def _replay(repl: Repl, rest: str) -> None:
     if isinstance(path, Path) and not path.is_file():
         raise UsageError(f"there is no journal {path}: give a file, or nothing for this session's own")
     report = await asyncio.to_thread(replay, path, Plugins())
-    for line in told(report):
+    for line in describe_report(report):
         repl.screen.print(line, style="red" if line.startswith("diverged") else None)
     if report.divergence is not None:
         raise UsageError(f"{path} does not replay: a policy or merge is not pure, or the code has changed since")

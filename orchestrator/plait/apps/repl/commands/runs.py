@@ -1,4 +1,4 @@
-"""Commands of the REPL: plan, run, branches, why, and the verbs that are done to the run under way."""
+"""Commands of the REPL: plan, run, branches, why, and the verbs that act on the running run."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def _why(repl: Repl, rest: str) -> None:
     if not rest:
         _why_answer(repl, turn)
         return
-    # The run under way comes first, then the latest that has such a step.
+    # The running run comes first, then the latest that has such a step.
     for asked in [turn, *reversed(repl.session.turns)]:
         steps = asked.find(rest)
         if steps:
@@ -105,11 +105,11 @@ def _why_answer(repl: Repl, turn: ReplTurn) -> None:
         repl.screen.print(line)
 
 
-_MORE = {"pause": ": what runs goes on, nothing new starts; /resume"}
+_MORE = {"pause": ": running steps continue, no new step starts; /resume"}
 
 
 def _enter(verb: Verb) -> None:
-    """Make a verb of the table a command for the run under way: a word for each argument, the last takes the rest."""
+    """Make a verb of the table a command for the running run: a word per argument, and the last one takes the rest."""
     names = [argument.name for argument in verb.arguments]
     needed = [argument.name for argument in verb.arguments if argument.required]
     usage = " ".join(name.upper() if name in needed else f"[{name.upper()}]" for name in names)

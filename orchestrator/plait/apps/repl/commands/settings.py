@@ -124,6 +124,6 @@ async def _n(repl: Repl, rest: str) -> None:
         manner.set("n", None)
     elif rest:
         if not rest.isdecimal() or int(rest) < 1:
-            raise UsageError(f"{rest!r} is no number of branches: give one from 1 on")
+            raise UsageError(f"{rest!r} is not a number of branches: n must be at least 1")
         manner.set("n", int(rest))
     repl.screen.print(f"n: {manner.request.n or repl.session.config.n or 'the planner’s'}")

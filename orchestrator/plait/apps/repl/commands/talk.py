@@ -16,7 +16,7 @@ from ..registry import command, cut_words, path_of
 __all__: list[str] = []
 
 
-@command("talk", "[on | off | new]", "Whether questions go on the conversation; new: begin another.", idle=True)
+@command("talk", "[on | off | new]", "Keep or drop the conversation; `new` starts another.", idle=True)
 async def _talk(repl: Repl, rest: str) -> None:
     session = repl.session
     match rest:
@@ -27,14 +27,14 @@ async def _talk(repl: Repl, rest: str) -> None:
         case "":
             pass
         case _:
-            raise UsageError(f"{rest!r} is none of on, off, new{did_you_mean(rest, ('on', 'off', 'new'))}")
+            raise UsageError(f"{rest!r} is not on, off or new{did_you_mean(rest, ('on', 'off', 'new'))}")
     if not session.manner.talking:
         repl.screen.print("talk: off, each question stands by itself")
     else:
         repl.screen.print(f"talk: on, {counted(len(session.conversation), 'question')} so far")
 
 
-@command("system", "[TEXT | none]", "What the model is told before the conversation.", "text")
+@command("system", "[TEXT | none]", "System message before the conversation.", "text")
 async def _system(repl: Repl, rest: str) -> None:
     if rest:
         repl.session.manner.system = "" if rest == "none" else rest
@@ -122,16 +122,16 @@ async def _edit(repl: Repl, rest: str) -> None:
     await repl.ask(text)
 
 
-@command("fork", "[N]", "Go on after question N; what came later stays in /history.", "turn", idle=True)
+@command("fork", "[N]", "Continue after question N; later questions stay in /history.", "turn", idle=True)
 async def _fork(repl: Repl, rest: str) -> None:
     number, text = _numbered(repl, rest)
     if text:
-        raise UsageError(f"{text!r} is no number of a question: /history lists them")
+        raise UsageError(f"{text!r} is not the number of a question: /history lists them")
     turn = repl.session.turns[number - 1]
     if turn.answer is None or turn.answer.value is None:
-        raise UsageError(f"question {number} has no answer to go on from: /edit {number} TEXT asks it anew")
+        raise UsageError(f"question {number} has no answer to continue from: /edit {number} TEXT asks it again")
     repl.session.head = turn
-    repl.screen.print(f"the next question goes on after {number}: {turn.title}", style="dim")
+    repl.screen.print(f"the next question continues after {number}: {turn.title}", style="dim")
 
 
 def _numbered(repl: Repl, rest: str) -> tuple[int, str]:
