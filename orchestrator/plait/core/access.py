@@ -1,7 +1,7 @@
 """What an option of a plugin may cost or touch, declared beside its type.
 
-    chunks: Annotated[int, BranchCount()] = 4
-    separator: Annotated[str, Free()] = ", "
+    chunks: Annotated[int, BranchCount()] = 4  # or `Count`, of `plait.core.vocabulary`
+    separator: Annotated[str, Free()] = ", "  # or `FreeText`
 
 A server reads it (`plait.apps.common.outside`) before it makes a plugin for a request from outside. The words of
 `plait.core.vocabulary` and `Prompt` have it already, and `bool`, `float` and `Literal` need none: they can name nothing
@@ -11,7 +11,7 @@ and count nothing. Every other option without one is refused from outside, also 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
 
 __all__ = [
     "Access",
@@ -20,76 +20,34 @@ __all__ = [
     "Free",
     "ModelName",
     "PlanSpec",
-    "PluginOf",
     "ServerFile",
     "TokenCount",
     "ToolName",
 ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Access:
-    """Base of what is declared; `check` names how a request's value is checked."""
+    """What an option costs or touches. `Access("merge")`, or another kind of plugin: a plugin whose own options are
+    checked."""
 
-    check: ClassVar[str]
-
-
-class BranchCount(Access):
-    """A count of branches, rounds, calls or steps, of a list the sum: the server's `width` is the most."""
-
-    check = "branches"
+    check: str
+    """The name of the check, as `plait.apps.common.outside.Check` lists them."""
 
 
-class TokenCount(Access):
-    """A count of tokens or characters: the budget of the run limits it."""
-
-    check = "free"
-
-
-class Free(Access):
-    """Text, data or a number that affects the run of the caller alone and names nothing of the server's. Covers all
-    fields of a model, too."""
-
-    check = "free"
-
-
-class CodeAddress(Access):
-    """The address of a Python function: `plait.core.addresses` imports only what the operator allowed."""
-
-    check = "free"
-
-
-class ServerFile(Access):
-    """A path on the server: refused."""
-
-    check = "file"
-
-
-class ToolName(Access):
-    """The name of a tool that is called."""
-
-    check = "tool"
-
-
-class ModelName(Access):
-    """The name of a model, or a list of them."""
-
-    check = "model"
-
-
-class PlanSpec(Access):
-    """A plan, as JSON: each of its steps is checked."""
-
-    check = "plan"
-
-
-@dataclass(frozen=True)
-class PluginOf(Access):
-    """A plugin of a kind (`planner`, `merge`, `search`, `scorer`): its options are checked like those of this one."""
-
-    kind: str
-
-    @property
-    def check(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The kind, which names the check."""
-        return self.kind
+BranchCount = partial(Access, "branches")
+"""A count of branches, rounds, calls or steps, of a list their sum: the server's `width` is the most."""
+TokenCount = partial(Access, "free")
+"""A count of tokens or characters: the budget of the run limits it."""
+Free = partial(Access, "free")
+"""Text, data or a number that affects the run of the caller alone; on a model it covers all fields of this."""
+CodeAddress = partial(Access, "free")
+"""The address of a Python function: `plait.core.addresses` imports only what the operator allowed."""
+ServerFile = partial(Access, "file")
+"""A path on the server: refused."""
+ToolName = partial(Access, "tool")
+"""The name of a tool."""
+ModelName = partial(Access, "model")
+"""The name of a model, or a list of them."""
+PlanSpec = partial(Access, "plan")
+"""A plan in JSON: each of its steps is checked."""

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, NamedTuple, Protocol, cast, runtime_chec
 
 from pydantic import Field, JsonValue, SkipValidation
 
-from .access import BranchCount, TokenCount
+from .access import TokenCount
 from .errors import PlannerError, PluginError
 from .events import CacheNews, Event, Job
 from .fidelity import PluginModel
@@ -27,6 +27,7 @@ from .task import Task
 from .tools.tool import ToolSpec
 from .values import Frozen
 from .view import Branch, StepView, View
+from .vocabulary import Count
 
 MOST_STEPS = 100_000
 """Steps that a planner's options may ask for at once, unless the run's budget says more: they are built in memory."""
@@ -283,9 +284,7 @@ class Allocator(Merge):
     """A merge of a few probes whose value is an `Allocation`, as JSON: the reader of a join that expands makes the
     branches of it. Pure, like any merge."""
 
-    most: Annotated[int, BranchCount()] = Field(
-        default=32, ge=1, le=MOST_STEPS, description="Most branches in all, the probes included."
-    )
+    most: Count = Field(default=32, ge=1, le=MOST_STEPS, description="Most branches in all, the probes included.")
     most_tokens: Annotated[int | None, TokenCount()] = Field(
         default=None,
         ge=0,

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from .access import BranchCount, Free, ModelName, PluginOf, ServerFile, TokenCount
+from .access import Access, BranchCount, Free, ModelName, ServerFile, TokenCount
 from .ops import Plugin
 
 __all__ = [
@@ -24,10 +24,12 @@ __all__ = [
     "By",
     "Conclude",
     "Confidence",
+    "Count",
     "Deadline",
     "Depth",
     "DialectName",
     "Early",
+    "FreeText",
     "Least",
     "MergeOption",
     "Models",
@@ -58,65 +60,52 @@ def _as_plugin(value: object) -> object:
     return Plugin.of(value) if isinstance(value, str | BaseModel) else value
 
 
+Count = Annotated[int, BranchCount()]
+FreeText = Annotated[str, Free()]
 OnePlugin = Annotated[Plugin, BeforeValidator(_as_plugin)]
 """An option that names a plugin: `alike:ask=model`, `{"name": …, "options": {…}}`, or an instance of its class."""
 
 N = Annotated[
-    int,
-    BranchCount(),
-    Field(gt=0, description="Branches at once: samples, paths, threads, agents. `n=` of a run sets it."),
+    Count, Field(gt=0, description="Branches at once: samples, paths, threads, agents. `n=` of a run sets it.")
 ]
-Most = Annotated[int, BranchCount(), Field(gt=0, description="Most branches in all; those beyond are not run.")]
-Least = Annotated[
-    int, BranchCount(), Field(gt=0, description="Fewest branches that are worth it: with fewer it is one call.")
-]
-Rounds = Annotated[
-    int, BranchCount(), Field(gt=0, description="Most rounds, of which each reads what the one before it came to.")
-]
+Most = Annotated[Count, Field(gt=0, description="Most branches in all; those beyond are not run.")]
+Least = Annotated[Count, Field(gt=0, description="Fewest branches that are worth it: with fewer it is one call.")]
+Rounds = Annotated[Count, Field(gt=0, description="Most rounds, of which each reads what the one before it came to.")]
 Depth = Annotated[
-    int,
-    BranchCount(),
-    Field(gt=-1, description="Most steps below one another: of a path, or ahead of the last that stands."),
+    Count, Field(gt=-1, description="Most steps below one another: of a path, or ahead of the last that stands.")
 ]
-Width = Annotated[
-    int, BranchCount(), Field(gt=0, description="Branches of one line of reasoning: as many are asked of the model.")
-]
+Width = Annotated[Count, Field(gt=0, description="Branches of one line of reasoning: as many are asked of the model.")]
 Shown = Annotated[
-    int | None,
-    BranchCount(),
+    Count | None,
     Field(gt=-1, description="How many of what there is a model is shown, the nearest or best. By default all."),
 ]
-Repairs = Annotated[
-    int, BranchCount(), Field(gt=-1, description="How often a model is asked to mend what cannot be run.")
-]
+Repairs = Annotated[Count, Field(gt=-1, description="How often a model is asked to mend what cannot be run.")]
 ObservationChars = Annotated[
     int | None,
     TokenCount(),
     Field(gt=0, description="Most characters of one result that a model is shown; of a longer one head and tail."),
 ]
 Quorum = Annotated[
-    int | None,
-    BranchCount(),
-    Field(gt=-1, description="Branches that are enough; the others are then stopped. By default all."),
+    Count | None, Field(gt=-1, description="Branches that are enough; the others are then stopped. By default all.")
 ]
 MergeOption = Annotated[
     OnePlugin,
-    PluginOf("merge"),
+    Access("merge"),
     Field(description='The merge of the branches, by name or as `{"name": …, "options": {…}}`.'),
 ]
 Allocate = Annotated[
     OnePlugin,
-    PluginOf("merge"),
+    Access("merge"),
     Field(description='The allocation, by name or as `{"name": …, "options": {…}}`: how many branches more.'),
 ]
 Scorer = Annotated[
     OnePlugin,
-    PluginOf("scorer"),
+    Access("scorer"),
     Field(description='What scores steps in [0, 1], by name or as `{"name": …, "options": {…}}`.'),
 ]
 SearchOption = Annotated[
     OnePlugin,
-    PluginOf("search"),
+    Access("search"),
     Field(description='The search: which node grows next, by name or as `{"name": …, "options": {…}}`.'),
 ]
 Models = Annotated[
@@ -124,9 +113,9 @@ Models = Annotated[
     ModelName(),
     Field(description="Names of the models of the branches, in turn; by default that of the prompt."),
 ]
-By = Annotated[str, Free(), Field(description="What decides.")]
-Conclude = Annotated[str, Free(), Field(description="What the answer is made of.")]
-DialectName = Annotated[str, Free(), Field(description="How the model writes what it wants done.")]
+By = Annotated[FreeText, Field(description="What decides.")]
+Conclude = Annotated[FreeText, Field(description="What the answer is made of.")]
+DialectName = Annotated[FreeText, Field(description="How the model writes what it wants done.")]
 Path = Annotated[str | None, ServerFile(), Field(description="A file to read.")]
 Early = Annotated[
     bool, Field(description="Go on as soon as what is outstanding cannot change the outcome, and stop the rest.")
@@ -150,16 +139,13 @@ Reads = Annotated[
 ]
 Threshold = Annotated[float, Field(description="The score from which on something counts.")]
 Records = Annotated[
-    tuple[tuple[float, ...], ...],
-    Field(description="What is recorded of earlier runs, by which thresholds are set."),
+    tuple[tuple[float, ...], ...], Field(description="What is recorded of earlier runs, by which thresholds are set.")
 ]
 Warmup = Annotated[
-    int,
-    BranchCount(),
-    Field(gt=0, description="Branches that run to their ends first; what they show decides about the others."),
+    Count, Field(gt=0, description="Branches that run to their ends first; what they show decides about the others.")
 ]
 Confidence = Annotated[float, Field(ge=0.0, le=1.0, description="Probability at which something counts as sure.")]
-Separator = Annotated[str, Free(), Field(description="Between the branches' texts in the answer.")]
+Separator = Annotated[FreeText, Field(description="Between the branches' texts in the answer.")]
 Tolerate = Annotated[
     Literal["all", "best-effort"],
     Field(

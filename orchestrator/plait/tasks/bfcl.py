@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
-from typing import Annotated
 
 from pydantic import Field, JsonValue, PrivateAttr, ValidationError
 
-from ..core.access import Free
 from ..core.chat import spoken
 from ..core.errors import TaskError
 from ..core.extras import extra
@@ -18,6 +16,7 @@ from ..core.messages import did_you_mean
 from ..core.task import Style, Task
 from ..core.tools.calls import calls_in
 from ..core.values import Frozen
+from ..core.vocabulary import FreeText
 
 __all__ = ["Bfcl"]
 
@@ -54,7 +53,7 @@ class Bfcl(Task):
         plait eval bfcl:multi_turn_base --planner react
     """
 
-    set: Annotated[str, Free()] = Field(
+    set: FreeText = Field(
         default="simple_python",
         description="The set that questions are drawn from: a category, `simple_python`, `multiple`, `parallel`, "
         "`parallel_multiple`, `irrelevance`, `simple_java`, `simple_javascript`, `live_simple` and its like, "

@@ -11,13 +11,14 @@ from typing import Annotated, Literal, cast
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
-from ..core.access import CodeAddress, Free
+from ..core.access import CodeAddress
 from ..core.addresses import resolve
 from ..core.errors import PluginError, TaskError
 from ..core.form import json_in
 from ..core.regex import expression
 from ..core.task import Style, Task
 from ..core.values import as_text, split_reasoning
+from ..core.vocabulary import FreeText
 from ._expression import canonical
 
 __all__ = ["Plain"]
@@ -70,11 +71,11 @@ class Plain(Task):
         "rounded to a multiple of `tolerance` or to `digits`. `expression`: as mathematical expressions (`2(x+1)`, "
         "`2x+2`); any other text is normalised.",
     )
-    field: Annotated[str, Free()] = Field(
+    field: FreeText = Field(
         default="answer",
         description="For `json`: the field; `result.value` is one inside another. Empty: the whole JSON value.",
     )
-    pattern: Annotated[str | None, Free()] = Field(
+    pattern: FreeText | None = Field(
         default=None,
         description="For `regex`: its group `answer`, else its first group, else the whole match. In the syntax of "
         "RE2, which has no lookaround and no back-references.",

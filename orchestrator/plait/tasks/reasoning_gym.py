@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated
 
 from pydantic import Field, JsonValue, PrivateAttr, ValidationError
 
-from ..core.access import Free
 from ..core.errors import TaskError
 from ..core.extras import extra
 from ..core.messages import did_you_mean
 from ..core.task import Style, Task
 from ..core.values import Frozen
+from ..core.vocabulary import FreeText
 
 __all__ = ["ReasoningGym"]
 
@@ -37,9 +36,7 @@ class ReasoningGym(Task):
         plait eval reasoning-gym:gsm_symbolic --model smollm2 --planner sample:n=8
     """
 
-    set: Annotated[str, Free()] = Field(
-        default="gsm_symbolic", description="The set that questions are drawn from: a family."
-    )
+    set: FreeText = Field(default="gsm_symbolic", description="The set that questions are drawn from: a family.")
     _problem: GymProblem = PrivateAttr()
 
     def model_post_init(self, context: object, /) -> None:

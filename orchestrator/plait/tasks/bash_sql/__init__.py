@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import json
 from random import Random
-from typing import Annotated
 
 from pydantic import Field, JsonValue, PrivateAttr, ValidationError
 
-from ...core.access import Free
 from ...core.errors import TaskError
 from ...core.task import Style, Task
 from ...core.values import Frozen
+from ...core.vocabulary import FreeText
 from .intercode import problems_in
 from .problems import drawn
 
@@ -45,7 +44,7 @@ class BashSql(Task):
         plait eval bash-sql:set=intercode/data/nl2bash/nl2bash_fs_1.json
     """
 
-    set: Annotated[str, Free()] = Field(
+    set: FreeText = Field(
         default="",
         description="The set that questions are drawn from: a file of InterCode's problems; by default generated ones.",
     )

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
-from plait.core.access import PluginOf
+from plait.core.access import Access
 from plait.core.errors import PlannerError
 from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Brief, Planner, Reader
@@ -64,7 +64,7 @@ class DeepPrune(Planner):
         description="The question for a beginning's answer so far, after the beginning.",
     )
     n: N = 16
-    groups: Annotated[OnePlugin, PluginOf("merge")] = Field(
+    groups: Annotated[OnePlugin, Access("merge")] = Field(
         default=Plugin(name="distinct"),
         description="The merge that groups beginnings: `distinct`, by a probe of each, or `alike`, by an embedding "
         "of the beginnings (the run's tool `embed`) or a model that is asked about pairs: `alike:ask=embedding`, "

@@ -9,14 +9,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from plait.core.access import BranchCount
 from plait.core.awaited import Line, StepFailed
 from plait.core.errors import PlannerError
 from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context
 from plait.core.prompt import Prompt, Uses
 from plait.core.result import Result, Token
-from plait.core.vocabulary import N, Warmup
+from plait.core.vocabulary import Count, N, Warmup
 
 from .._shared.steps import visible
 from .._shared.talk import Talk, ToolTurns, Turn
@@ -63,16 +62,14 @@ class PartialRollout(ToolTurns):
     fidelity = Fidelity("variant", "by default whole turns, `by` has the paper's parts", paper="2510.24698")
 
     warmup: Warmup = Field(default=1, le=1000)
-    positions: Annotated[int, BranchCount()] = Field(
+    positions: Count = Field(
         default=2,
         ge=0,
         le=1000,
         description="Turns of each of these at which others branch off; where it has fewer, the others begin anew.",
     )
     n: N = Field(default=3, le=1000, description="Branches at once: lines that branch off at each of the positions.")
-    fresh: Annotated[int, BranchCount()] = Field(
-        default=1, ge=0, le=1000, description="Lines that begin anew, beside the first ones."
-    )
+    fresh: Count = Field(default=1, ge=0, le=1000, description="Lines that begin anew, beside the first ones.")
     by: Literal["turn", "calls", "thoughts", "mixed", "random", "uniform"] = Field(
         default="turn",
         description="What decides where to branch: how unsure the model was of a turn, which needs "

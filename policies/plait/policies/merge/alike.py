@@ -7,13 +7,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from plait.core.access import Free, ToolName
+from plait.core.access import ToolName
 from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Verdict
 from plait.core.ops import Call, Join, Plugin
 from plait.core.plan import Plan, Step
 from plait.core.task import Task
 from plait.core.view import Branch
+from plait.core.vocabulary import FreeText
 
 from .._ballots import claim_of
 from ._asking import fresh
@@ -59,9 +60,7 @@ class Alike(Grouping):
         min_length=1,
         description="Name of the tool: it embeds `texts` and returns one list of numbers a text.",
     )
-    called: Annotated[str | None, Free()] = Field(
-        default=None, description="Step that judged; set by the merge itself."
-    )
+    called: FreeText | None = Field(default=None, description="Step that judged; set by the merge itself.")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the representatives, or the calls as more plan; `why` says how many clusters there are."""

@@ -11,6 +11,7 @@ from plait.core.access import Free
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
+from plait.core.vocabulary import FreeText
 
 __all__ = ["Constant"]
 
@@ -21,7 +22,7 @@ class Constant(Merge):
     plans_more = False
 
     value: Annotated[JsonValue, Free()] = Field(default=None, description="The value.")
-    why: Annotated[str, Free()] = Field(default="", description="How it came about, for people.")
+    why: FreeText = Field(default="", description="How it came about, for people.")
     data: Annotated[JsonValue, Free()] = Field(default=None, description="What a planner tells programs.")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:

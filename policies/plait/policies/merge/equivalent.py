@@ -7,13 +7,14 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
-from plait.core.access import BranchCount, Free, ToolName
+from plait.core.access import ToolName
 from plait.core.interfaces import Verdict
 from plait.core.ops import Call, Join, Plugin
 from plait.core.plan import Plan, Step
 from plait.core.task import Task
 from plait.core.values import as_text
 from plait.core.view import Branch
+from plait.core.vocabulary import Count, FreeText
 
 from .._ballots import Ballot, Class, OpenTally, Roll, classes, lead, nobody, read, verdict
 from ._asking import fresh
@@ -62,15 +63,13 @@ class Equivalent(Grouping):
         min_length=1,
         description="Name of the tool: `math_equal` (of `ask=tool`) or `embed` (of `ask=embedding`) if left out.",
     )
-    shown: Annotated[int, BranchCount()] = Field(
+    shown: Count = Field(
         default=16,
         ge=2,
         description="How many of what there is a model is shown, the nearest or best: answers, those with most "
         "votes. The others keep to themselves.",
     )
-    called: Annotated[str | None, Free()] = Field(
-        default=None, description="Step that judged; set by the merge itself."
-    )
+    called: FreeText | None = Field(default=None, description="Step that judged; set by the merge itself.")
 
     def tally(self, task: Task) -> OpenTally:
         """Return an empty tally for the rules that stop votes."""

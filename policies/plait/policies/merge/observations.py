@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
 
 from pydantic import Field, JsonValue
 
-from plait.core.access import Free
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
+from plait.core.vocabulary import FreeText
 
 __all__ = ["Observations"]
 
@@ -21,7 +20,7 @@ class Observations(Merge):
 
     plans_more = False
 
-    written: Annotated[str, Free()] = Field(default="", description="What the model wrote.")
+    written: FreeText = Field(default="", description="What the model wrote.")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the record."""

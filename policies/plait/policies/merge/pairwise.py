@@ -17,6 +17,7 @@ from plait.core.prompt import Prompt, Uses
 from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch
+from plait.core.vocabulary import FreeText
 
 from .._ballots import OpenTally, absent, claim_of, classes, nobody, read
 from ._asking import Asking, fresh
@@ -69,7 +70,7 @@ class Pairwise(Asking):
         default=(), description="The round that has been played; set by the merge itself."
     )
     played: Annotated[int, Free()] = Field(default=0, description="Rounds so far; set by the merge itself.")
-    counts: Annotated[str, Free()] = Field(
+    counts: FreeText = Field(
         default="", description="How many votes and answers there were, and who did not vote; set by the merge itself."
     )
 

@@ -12,6 +12,7 @@ from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch
+from plait.core.vocabulary import FreeText
 
 __all__ = ["Scratchpad"]
 
@@ -39,7 +40,7 @@ class Scratchpad(Merge):
     actions: Annotated[tuple[ScratchpadAction, ...], Free()] = Field(
         default=(), description="The actions. Empty: one for each branch, in the join's order, under its name."
     )
-    earlier: Annotated[str | None, Free()] = Field(
+    earlier: FreeText | None = Field(
         default=None, description="Branch whose text comes first, as it is: an earlier scratchpad."
     )
     observation_chars: Annotated[int | None, TokenCount()] = Field(

@@ -18,6 +18,7 @@ from plait.core.regex import expression
 from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch
+from plait.core.vocabulary import FreeText
 
 __all__ = ["Splice"]
 
@@ -49,15 +50,15 @@ class Splice(Merge):
     places: Annotated[tuple[SplicePlace, ...], Free()] = Field(
         default=(), description="The places in order. Empty: one for each branch, in the join's order."
     )
-    head: Annotated[str, Free()] = Field(default="", description="Text before the first part.")
-    hit: Annotated[str, Free()] = Field(default="{text}", description="Entry of a thread that reached the goal.")
-    none: Annotated[str, Free()] = Field(
+    head: FreeText = Field(default="", description="Text before the first part.")
+    hit: FreeText = Field(default="{text}", description="Entry of a thread that reached the goal.")
+    none: FreeText = Field(
         default="",
         description="Entry of any other thread: it found nothing, failed, was stopped, or its claim proved wrong.",
     )
-    separator: Annotated[str, Free()] = Field(default="", description="Between the branches' texts in the answer.")
-    tail: Annotated[str, Free()] = Field(default="", description="Text after the last part.")
-    goal: Annotated[str | None, Free()] = Field(
+    separator: FreeText = Field(default="", description="Between the branches' texts in the answer.")
+    tail: FreeText = Field(default="", description="Text after the last part.")
+    goal: FreeText | None = Field(
         default=None,
         description="Regular expression that matches in the text of a thread that reached the goal; its group "
         "`answer` is the result. Without it every thread that ends in a value counts as successful, and all are "
@@ -72,16 +73,14 @@ class Splice(Merge):
         default=False,
         description="The text is words with single spaces between them, as a word-level tokenizer reads it.",
     )
-    end: Annotated[str, Free()] = Field(
-        default="", description="The end of a thread's text if the thread ended by itself."
-    )
+    end: FreeText = Field(default="", description="The end of a thread's text if the thread ended by itself.")
     pick: bool = Field(
         default=False,
         description="The value is the first `hit` entry alone, as the answer. Without any it is empty, or, with "
         "`otherwise`, the text of the first thread that is done.",
     )
     otherwise: bool = Field(default=False, description="See `pick`.")
-    close: Annotated[str, Free()] = Field(default="", description="Added to a thread's text that does not end so.")
+    close: FreeText = Field(default="", description="Added to a thread's text that does not end so.")
     carry: bool = Field(
         default=False,
         description='The value is a list of pieces: text, and the threads\' outputs with their token ids (`{"ids": '
@@ -93,17 +92,17 @@ class Splice(Merge):
         description="Most tokens of all branches together: with `carry` the longest ones lose their ends. Without "
         "token ids a word counts as a token.",
     )
-    claim_from: Annotated[str, Free()] = Field(
+    claim_from: FreeText = Field(
         default="",
         description="With `claim_item`: only the part of a thread's `answer` after the last occurrence of this text "
         "counts.",
     )
-    claim_item: Annotated[str, Free()] = Field(
+    claim_item: FreeText = Field(
         default="",
         description="Regular expression of one step of a thread's claim; the task reads the steps joined by "
         "`claim_separator`. Empty: the task reads the `hit` entry.",
     )
-    claim_separator: Annotated[str, Free()] = Field(default=" ; ", description="See `claim_item`.")
+    claim_separator: FreeText = Field(default=" ; ", description="See `claim_item`.")
 
     @field_validator("goal", "claim_item")
     @classmethod

@@ -13,6 +13,7 @@ from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch
+from plait.core.vocabulary import FreeText
 
 from .._ballots import without_thoughts
 
@@ -51,10 +52,10 @@ class Stitch(Merge):
     parts: Annotated[tuple[StitchPart, ...], Free()] = Field(
         default=(), description="The parts in order. Empty: one for each branch, in the join's order."
     )
-    head: Annotated[str, Free()] = Field(default="", description="Text before the first part.")
-    separator: Annotated[str, Free()] = Field(default="\n\n", description="Between the branches' texts in the answer.")
-    tail: Annotated[str, Free()] = Field(default="", description="Text after the last part.")
-    note: Annotated[str, Free()] = Field(default="", description="Start of `why`: a planner's words for people.")
+    head: FreeText = Field(default="", description="Text before the first part.")
+    separator: FreeText = Field(default="\n\n", description="Between the branches' texts in the answer.")
+    tail: FreeText = Field(default="", description="Text after the last part.")
+    note: FreeText = Field(default="", description="Start of `why`: a planner's words for people.")
     data: Annotated[JsonValue, Free()] = Field(default=None, description="What a planner tells programs.")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
 
 from pydantic import Field, JsonValue
 
-from plait.core.access import Free
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
+from plait.core.vocabulary import FreeText
 
 __all__ = ["SynthesisOrVote"]
 
@@ -25,7 +24,7 @@ class SynthesisOrVote(Merge):
     4. a source verified wrong, or the synthesis without an answer.
     """
 
-    note: Annotated[str, Free()] = Field(default="", description="Start of `why`: a planner's words for people.")
+    note: FreeText = Field(default="", description="Start of `why`: a planner's words for people.")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` says which of the two it is."""

@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from plait.core.access import BranchCount
 from plait.core.fidelity import Fidelity
 from plait.core.flow import Context, Line
 from plait.core.ops import StructuredOutput
 from plait.core.prompt import Prompt, Uses, WithPrompts
 from plait.core.search import Scorer, SearchNode
+from plait.core.vocabulary import Count
 
 __all__ = ["Judge"]
 
@@ -38,9 +38,7 @@ class Judge(WithPrompts, Scorer):
 
     fidelity = Fidelity("variant", "one comparison with siblings, in both orders", paper="2307.16789")
 
-    against: Annotated[int, BranchCount()] = Field(
-        default=2, ge=1, description="Most siblings to compare with, the latest ones."
-    )
+    against: Count = Field(default=2, ge=1, description="Most siblings to compare with, the latest ones.")
     judge: Annotated[Prompt, Uses("question", "a", "b")] = Field(
         default=Prompt(max_tokens=8, form="choice"),
         description="Asks for the better. Its template has `{question}`, `{a}` and `{b}`. `form=choice`: an engine "

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.access import BranchCount
 from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
+from plait.core.vocabulary import Count
 
 from ._ranked import Key, RankedFrontier
 from ._rounds import Rounds
@@ -30,8 +29,8 @@ class Beam(Search):
         "variant", "no lookahead, no answer doubled to fill up, its rounds are theirs", oracles=("sal-beam",)
     )
 
-    keep: Annotated[int, BranchCount()] = Field(default=4, ge=1, le=10_000, description="Nodes of a depth that go on.")
-    branch: Annotated[int, BranchCount()] = Field(default=4, ge=1, le=1_000, description="Children of a node.")
+    keep: Count = Field(default=4, ge=1, le=10_000, description="Nodes of a depth that go on.")
+    branch: Count = Field(default=4, ge=1, le=1_000, description="Children of a node.")
     barrier: bool = Field(default=True, description="Wait for the whole depth.")
 
     def frontier(self, tree: SearchTree) -> Frontier:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from plait.core.access import BranchCount
 from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
+from plait.core.vocabulary import Count
 
 from ._ranked import Key, RankedFrontier
 
@@ -23,7 +23,7 @@ class BestFirst(Search):
 
     fidelity = Fidelity("idea")
 
-    branch: Annotated[int, BranchCount()] = Field(default=3, ge=1, le=1_000, description="Children of a node.")
+    branch: Count = Field(default=3, ge=1, le=1_000, description="Children of a node.")
     along: Literal["last", "min", "mean"] = Field(
         default="last", description="A node's worth: its own score, or the least or the mean along its path."
     )

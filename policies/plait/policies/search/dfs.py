@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
-from plait.core.access import BranchCount
 from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
+from plait.core.vocabulary import Count
 
 from ._ranked import Key, RankedFrontier
 
@@ -35,9 +35,9 @@ class Dfs(Search):
 
     answers: ClassVar[int] = 1
 
-    branch: Annotated[int, BranchCount()] = Field(default=2, ge=1, le=1_000, description="Children of a node.")
-    parallel: Annotated[int, BranchCount()] = Field(default=2, ge=1, le=1_000, description="Nodes in flight.")
-    back: Annotated[int, BranchCount()] = Field(
+    branch: Count = Field(default=2, ge=1, le=1_000, description="Children of a node.")
+    parallel: Count = Field(default=2, ge=1, le=1_000, description="Nodes in flight.")
+    back: Count = Field(
         default=2,
         ge=1,
         le=1_000,

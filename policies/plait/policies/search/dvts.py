@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.access import BranchCount
 from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
+from plait.core.vocabulary import Count
 
 __all__ = ["Dvts"]
 
@@ -23,10 +22,8 @@ class Dvts(Search):
         "variant", "no lookahead, a subtree goes on beside its answers, its rounds are theirs", oracles=("sal-dvts",)
     )
 
-    subtrees: Annotated[int, BranchCount()] = Field(default=4, ge=1, le=1_000, description="Independent searches.")
-    branch: Annotated[int, BranchCount()] = Field(
-        default=4, ge=1, le=1_000, description="Children of a node; the best of them is kept."
-    )
+    subtrees: Count = Field(default=4, ge=1, le=1_000, description="Independent searches.")
+    branch: Count = Field(default=4, ge=1, le=1_000, description="Children of a node; the best of them is kept.")
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the subtrees of one run."""

@@ -6,12 +6,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.access import BranchCount
 from plait.core.awaited import StepFailed
 from plait.core.fidelity import Fidelity
 from plait.core.flow import Context
 from plait.core.prompt import Prompt, Uses, WithPrompts
 from plait.core.search import Frontier, SearchNode, SearchTree
+from plait.core.vocabulary import Count
 
 from .mcts import Mcts, Visits
 
@@ -30,7 +30,7 @@ class Lats(WithPrompts, Mcts):
     fidelity = Fidelity("variant", "the scorer says what failed, not the grader, in parallel", paper="2310.04406")
 
     fail: float = Field(default=0.5, ge=0, le=1, description="Score below which an answer counts as failed.")
-    reflections: Annotated[int, BranchCount()] = Field(default=3, ge=0, description="Most reflections, all different.")
+    reflections: Count = Field(default=3, ge=0, description="Most reflections, all different.")
     summary: Annotated[Prompt, Uses()] = Field(
         default=Prompt(max_tokens=128), description="A reflection. Its template is put behind the failed attempt."
     )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.access import BranchCount
 from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
+from plait.core.vocabulary import Count
 
 __all__ = ["Mcts", "Visits"]
 
@@ -31,9 +30,7 @@ class Mcts(Search):
     explore: float = Field(default=0.3, ge=0, description="Weight of what was visited little (c).")
     widen: float = Field(default=2.0, gt=0, description="Children at the first visit (k).")
     growth: float = Field(default=0.25, ge=0, le=1, description="How children grow with visits.")
-    rollout: Annotated[int, BranchCount()] = Field(
-        default=0, ge=0, description="Further steps that a new node goes on for."
-    )
+    rollout: Count = Field(default=0, ge=0, description="Further steps that a new node goes on for.")
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the statistics of one run."""

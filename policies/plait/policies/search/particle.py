@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.access import BranchCount
 from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
+from plait.core.vocabulary import Count
 
 from ._rounds import Rounds
 
@@ -37,8 +36,8 @@ class Particle(Search):
         paper="2502.01618",
     )
 
-    particles: Annotated[int, BranchCount()] = Field(default=8, ge=1, le=10_000, description="Lines at a time.")
-    iterations: Annotated[int, BranchCount()] = Field(default=1, ge=1, description="Passes from the root.")
+    particles: Count = Field(default=8, ge=1, le=10_000, description="Lines at a time.")
+    iterations: Count = Field(default=1, ge=1, description="Passes from the root.")
     reward_temperature: float = Field(
         default=1.0, gt=0, description="Temperature of the scores: small favours the best."
     )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.access import BranchCount
 from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
+from plait.core.vocabulary import Count
 
 from ._rounds import Rounds
 
@@ -27,7 +26,7 @@ class Rebase(Search):
         "variant", "no share is rounded up beyond the width", oracles=("rebase-shares",), paper="2408.00724"
     )
 
-    per_depth: Annotated[int, BranchCount()] = Field(default=16, ge=1, le=10_000, description="Children of a depth: W.")
+    per_depth: Count = Field(default=16, ge=1, le=10_000, description="Children of a depth: W.")
     reward_temperature: float = Field(
         default=0.2, gt=0, description="Temperature of the scores: T_R, small favours the best."
     )

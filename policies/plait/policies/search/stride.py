@@ -7,13 +7,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.access import BranchCount
 from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
+from plait.core.vocabulary import Count
 
 __all__ = ["Stride", "Strides"]
 
@@ -36,7 +35,7 @@ class Stride(Search):
 
     fidelity = Fidelity("variant", "the same shares without a barrier", paper="2408.00724")
 
-    per_depth: Annotated[int | None, BranchCount()] = Field(
+    per_depth: Count | None = Field(
         default=None,
         ge=1,
         le=10_000,
@@ -45,9 +44,7 @@ class Stride(Search):
     reward_temperature: float = Field(
         default=0.2, gt=0, description="Temperature of the scores: T_R, small favours the best."
     )
-    branch: Annotated[int | None, BranchCount()] = Field(
-        default=None, ge=1, le=1_000, description="Children of a node: no limit by default."
-    )
+    branch: Count | None = Field(default=None, ge=1, le=1_000, description="Children of a node: no limit by default.")
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return a queue by stride."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
-from plait.core.access import BranchCount
 from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
+from plait.core.vocabulary import Count
 
 from ._rounds import Rounds
 
@@ -26,7 +26,7 @@ class Tot(Search):
 
     lists: ClassVar[bool] = True
 
-    keep: Annotated[int, BranchCount()] = Field(default=5, ge=1, le=10_000, description="Nodes of a depth that go on.")
+    keep: Count = Field(default=5, ge=1, le=10_000, description="Nodes of a depth that go on.")
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the rounds of one run."""

@@ -10,7 +10,6 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
-from plait.core.access import BranchCount
 from plait.core.awaited import CallHandle
 from plait.core.errors import PlannerError
 from plait.core.fidelity import Fidelity
@@ -18,7 +17,7 @@ from plait.core.flow import Answerable, Context, Flow, Line, StepFailed
 from plait.core.planning import LineOptions, derive
 from plait.core.programs import Cell, harness, outputs, returned, traced
 from plait.core.prompt import Prompt, Uses
-from plait.core.vocabulary import N, Repairs
+from plait.core.vocabulary import Count, N, Repairs
 
 from ..._shared.functions import RUN_PYTHON, problem_of, shown
 from .choose import Evidence, Rule, chosen, decided, mutual
@@ -104,10 +103,8 @@ class CodeSearch(Flow):
     )
     n: N = 8
     repairs: Repairs = 1
-    tests: Annotated[int, BranchCount()] = Field(
-        default=8, ge=0, description="Tests that the model writes, in one call."
-    )
-    pairs: Annotated[int, BranchCount()] = Field(
+    tests: Count = Field(default=8, ge=0, description="Tests that the model writes, in one call.")
+    pairs: Count = Field(
         default=3, ge=0, description="Most pairs of behaviours for which a test that tells them apart is asked for."
     )
     by: Rule = Field(

@@ -6,10 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.access import BranchCount
 from plait.core.flow import Flow
 from plait.core.prompt import Prompt, Uses
-from plait.core.vocabulary import N, Rounds, Shown
+from plait.core.vocabulary import Count, N, Rounds, Shown
 
 __all__ = ["EvolveOptions"]
 
@@ -26,7 +25,7 @@ class EvolveOptions(Flow):
     n: N = Field(default=4, le=64)
     rounds: Rounds = 8
     shown: Shown = 5
-    repeats: Annotated[int, BranchCount()] = Field(
+    repeats: Count = Field(
         default=5,
         ge=0,
         description="Timed runs of a program that passes all public cases. 0: time does not count, and the first "

@@ -6,11 +6,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from plait.core.access import BranchCount, Free
 from plait.core.flow import Flow
 from plait.core.ops import Plugin
 from plait.core.prompt import Prompt, Uses
-from plait.core.vocabulary import Depth, Most, N, Scorer, SearchOption, Style, Threshold
+from plait.core.vocabulary import Count, Depth, FreeText, Most, N, Scorer, SearchOption, Style, Threshold
 
 from .vote import Weight
 
@@ -40,23 +39,23 @@ class TreeOptions(Flow):
     n: N = 16
     most: Most = 256
     depth: Depth = Field(default=16, ge=1)
-    width: Annotated[int | None, BranchCount()] = Field(
+    width: Count | None = Field(
         default=None,
         ge=1,
         le=1_000,
         description="Branches of one line of reasoning: as many are asked of the model in one call (`plan`). By "
         "default a call writes one child (`step`), or five with a search that has lists.",
     )
-    until: Annotated[str, Free()] = Field(
+    until: FreeText = Field(
         default="",
         description="A step that has this text in it (case apart) ends its path, besides the model's own end.",
     )
-    give_up: Annotated[str, Free()] = Field(
+    give_up: FreeText = Field(
         default="",
         description="A step that has this text in it (case apart) is a dead end: the model's word for it, where it "
         "was told one.",
     )
-    quorum: Annotated[int | None, BranchCount()] = Field(
+    quorum: Count | None = Field(
         default=None,
         ge=0,
         description="Branches that are enough; the others are then stopped: answers that score at least "

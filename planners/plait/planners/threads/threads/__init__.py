@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue, model_validator
 
-from plait.core.access import BranchCount, Free
+from plait.core.access import Free
 from plait.core.budget import Budget
 from plait.core.errors import PluginError
 from plait.core.fidelity import Fidelity
@@ -22,7 +22,7 @@ from plait.core.plan import Plan, Step
 from plait.core.planning import call_model
 from plait.core.prompt import Prompt, Uses
 from plait.core.result import Result
-from plait.core.vocabulary import Deadline, Early, Most, Reads, Settle
+from plait.core.vocabulary import Count, Deadline, Early, FreeText, Most, Reads, Settle
 
 from ..._shared.seeds import derive
 from .dialects import Dialect, Item, load, names as dialect_names
@@ -78,10 +78,10 @@ class Threads(Planner):
         description="A thread (a leg of it, if it spawns). What it leaves open is the dialect's. Its template has "
         "`{header}`, the dialect's words.",
     )
-    dialect: Annotated[str, Free()] | Dialect = Field(
+    dialect: FreeText | Dialect = Field(
         default="countdown", description="How the model writes what it wants done, by name, or as a table of your own."
     )
-    n: Annotated[int | None, BranchCount()] = Field(
+    n: Count | None = Field(
         default=None,
         ge=1,
         le=64,
@@ -93,12 +93,12 @@ class Threads(Planner):
         description="Most branches in all; those beyond are not run. Threads of threads are counted too: who spawns "
         "first has them. A resumed run counts anew.",
     )
-    rounds: Annotated[int | None, BranchCount()] = Field(
+    rounds: Count | None = Field(
         default=None,
         ge=1,
         description="Most rounds, of which each reads what the one before it came to. Default: the dialect's.",
     )
-    depth: Annotated[int | None, BranchCount()] = Field(
+    depth: Count | None = Field(
         default=None, ge=0, description="Most steps below one another: threads within threads. Default: the dialect's."
     )
     budget: Annotated[Budget | None, Free()] = Field(

@@ -18,7 +18,7 @@ from plait.core.plan import Plan, Step
 from plait.core.prompt import Prompt, Uses
 from plait.core.result import Result
 from plait.core.sampling_theory import semantic_entropy
-from plait.core.vocabulary import Deadline, MergeOption, Reads, Settle
+from plait.core.vocabulary import Count, Deadline, MergeOption, Reads, Settle
 
 from ..._shared.drafts import Draft, block, drafts_of, histogram, ranked, verified
 from ..._shared.seeds import derive
@@ -86,7 +86,7 @@ class Refine(Planner):
         "drafts. `per-sample-top-k`: for the i-th draft of the next round the i-th best draft and the k - 1 best "
         'others; with `by="model"` the k drafts of a choice of its own. `random-k`: k random drafts for each.',
     )
-    shown: Annotated[int, BranchCount()] = Field(
+    shown: Count = Field(
         default=3,
         ge=1,
         description="How many of what there is a model is shown, the nearest or best: the k of the distillers that "

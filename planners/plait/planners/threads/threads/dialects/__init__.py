@@ -16,13 +16,13 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from plait.core.access import BranchCount, Free, TokenCount
+from plait.core.access import Free, TokenCount
 from plait.core.errors import PluginError
 from plait.core.messages import did_you_mean
 from plait.core.regex import ExpressionMatch, expression
 from plait.core.values import Frozen
+from plait.core.vocabulary import Count, FreeText
 
-FreeText = Annotated[str, Free()]
 FreeTexts = Annotated[tuple[str, ...], Free()]
 _FIELD = re.compile(r"\{(\w+)\}")
 _MAX_ENTRIES = 256
@@ -111,11 +111,11 @@ class Dialect(Frozen):
     """The form in which the parent reads its threads' results."""
     answer: bool = False
     """The answer is read from the parent's last words by the join's `goal` and claim, like a thread's."""
-    width: Annotated[int, BranchCount()] = Field(default=8, ge=1)
+    width: Count = Field(default=8, ge=1)
     """Most threads a round."""
-    rounds: Annotated[int, BranchCount()] = Field(default=32, ge=1)
+    rounds: Count = Field(default=32, ge=1)
     """Most rounds of threads one line of reasoning may spawn."""
-    nesting: Annotated[int, BranchCount()] = Field(default=0, ge=0)
+    nesting: Count = Field(default=0, ge=0)
     """How deep threads may spawn threads of their own."""
     parent_tokens: Annotated[int, TokenCount()] = Field(default=8192, ge=1)
     """Most tokens between two joins of the parent."""
