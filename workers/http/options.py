@@ -1,4 +1,4 @@
-"""The options of the worker `http`."""
+"""Declare and check the options of the worker `http`."""
 
 from __future__ import annotations
 
@@ -11,85 +11,84 @@ from pydantic import Field
 from plait.core.errors import ConfigError
 from plait.core.values import Frozen
 
-from .hints import Kind
+from .routing_hints import ServingStack
 
-WIDE = 256
-"""Requests at the same time to a server that does not say how many it can do."""
+DEFAULT_SLOTS = 256
+"""Concurrent requests to a server that does not report its slots: vLLM's default `max_num_seqs`."""
 
 
 class HttpOptions(Frozen):
-    """The server, retries, and limits on time and size."""
+    """Address, retries, and limits on time and size."""
 
     base_url: str
-    """The server's address, which ends in `/v1`."""
+    """Address of the server, ending in `/v1`."""
     model: str | None = None
-    """The model to ask; by default the first one that the server lists."""
+    """Name of the model; by default the first one that the server lists."""
     name: str = "http"
     """Name of the worker."""
     slots: int | None = Field(default=None, ge=1)
-    """Most requests at the same time; fewer are sent while the server says that it is overloaded. By default a quarter
-    more than the server generates for at a time, if it says so (vLLM's `/server_info` in development mode, llama.cpp's
-    `/props`), so that it never waits for the next one; else 256."""
+    """Maximum number of concurrent requests; fewer are sent while the server reports an overload. By default a quarter
+    more than its slots, if it reports them (vLLM's `/server_info` in development mode, llama.cpp's `/props`), so that
+    it never waits for the next request; else 256."""
     api_key_env: str | None = None
-    """Environment variable that holds the key; by default OPENAI_API_KEY, which need not be set."""
+    """Environment variable with the key; by default OPENAI_API_KEY, which need not be set."""
     endpoint: Literal["auto", "chat"] = "auto"
-    """`auto` asks the server for a token or two to find the richest form of request that it takes; `chat` asks nothing
-    beforehand and sends chat completions, as to a server that records or bills every request."""
+    """`auto` requests a few tokens to find the richest dialect that the server takes; `chat` probes nothing and sends
+    chat completions, for a server that records or bills every request."""
     retries: int = Field(default=5, ge=0)
-    """How often a request is sent again if the server turned it away before it generated anything. An answer that
-    breaks off later is a failed try of the step; `Retries.think` is the number of tries."""
+    """Maximum number of retries of a request that the server rejected before it generated anything. A response that
+    breaks off later fails the attempt; `Retries.think` limits the attempts of a step."""
     backoff: float = Field(default=0.25, ge=0, allow_inf_nan=False)
-    """Seconds before the first retry, doubled for each further one. A `Retry-After` of the server counts if it is
-    longer."""
+    """Seconds before the first retry, doubled for each further one. A longer `Retry-After` of the server overrides
+    it."""
     first_timeout: float = Field(default=300.0, gt=0)
-    """Most seconds until an answer begins. A whole answer (see `whole`) begins when it is complete."""
+    """Timeout in seconds for the first token. A whole response (see `whole`) begins when it is complete."""
     timeout: float = Field(default=120.0, gt=0)
-    """Most seconds between two tokens of an answer, however many bytes without text the server sends."""
+    """Timeout in seconds between two tokens; keep-alive bytes without text do not reset it."""
     total_timeout: float = Field(default=3600.0, gt=0)
-    """Most seconds for one answer."""
+    """Timeout in seconds for one response."""
     line_bytes: int = Field(default=4 << 20, ge=1024)
-    """Longest line of a streamed answer, in bytes."""
+    """Maximum length of a line of a stream, in bytes."""
     answer_bytes: int = Field(default=64 << 20, ge=1024)
-    """Longest answer, in bytes after decompression."""
+    """Maximum size of a response, in bytes after decompression."""
     start_timeout: float = Field(default=30.0, gt=0)
-    """Most seconds for the start."""
+    """Timeout in seconds for the start."""
     ping_every: float = Field(default=5.0, gt=0)
-    """Seconds between checks that the server is there."""
-    hints: Kind = "auto"
-    """What the serving stack is told besides the request, so that it can place, order and keep: sessions, expected
-    lengths, siblings, deadlines. `vllm`, `dynamo`, `llm-d`, `sglang`; `auto` looks at who owns the listed models;
-    `none`: nothing."""
+    """Seconds between health checks."""
+    hints: ServingStack = "auto"
+    """Serving stack that gets routing hints (sessions, expected lengths, siblings, deadlines): `vllm`, `dynamo`,
+    `llm-d`, `sglang`; `auto` detects it by the owner of the listed models; `none` sends no hints."""
     data_parallel: int = Field(default=1, ge=1)
-    """Replicas behind the address (`vllm serve --data-parallel-size`) with no router of prefixes before them: each line
+    """Replicas behind the address (`vllm serve --data-parallel-size`) without a prefix-aware router: each trajectory
     stays at one."""
     kv_events: str | None = None
-    """Where vLLM publishes what its prefix cache stores and evicts (`vllm serve --kv-events-config '{"publisher":
-    "zmq", …}'`), such as `tcp://host:5557`: steps are placed by what it really holds. For a server of one replica that
+    """Address at which vLLM publishes the events of its prefix cache (`vllm serve --kv-events-config '{"publisher":
+    "zmq", …}'`), such as `tcp://host:5557`: steps are placed by what it really caches. For a server of one replica that
     takes token ids."""
     kv_replay: str | None = None
-    """Where it repeats what was lost on the way (`replay_endpoint`)."""
+    """Address at which it replays lost events (`replay_endpoint`)."""
     processed_logprobs: bool = False
-    """The server was started with `--logprobs-mode processed_logprobs`: it tells log-probabilities of the distribution
-    that is drawn from, which rollouts need at a temperature other than 1."""
+    """The server was started with `--logprobs-mode processed_logprobs`: its log-probabilities are those of the
+    distribution that it samples from, which rollouts need at a temperature other than 1."""
     whole: int = Field(default=512, ge=0)
-    """A step of at most so many tokens whose text nobody follows gets its answer in one piece, which costs both sides
-    less; 0 for none. The server never says how long such an answer was that is given up: its tokens are estimated
-    (`Usage.uncounted` says by how many that may be wrong)."""
+    """Token limit up to which a step without readers gets its response in one piece, which costs both sides less; 0:
+    always stream. The server never reports the length of such a response if it is cancelled: its tokens are estimated
+    (`Usage.uncounted` bounds the error)."""
 
 
-def check(base_url: str, api_key_env: str | None) -> None:
-    """Raise `ConfigError` for an invalid address, and for a key in the place of its variable's name. The message does
-    not repeat the value: it may be a secret."""
+def check_address(base_url: str, api_key_env: str | None) -> None:
+    """Raise `ConfigError` for an invalid address, and for a key in place of its variable's name."""
+    # The messages do not repeat the value: whoever confuses the two would otherwise find the key in a log.
     try:
         parts = urlsplit(base_url)
-        known = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        parts, known = None, False
-    if parts is None or not known:
-        raise ConfigError("base_url is no address of a server: give one such as http://localhost:8000/v1")
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:  # a port that is not a number
+        parts, is_url = None, False
+    if parts is None or not is_url:
+        raise ConfigError("base_url is not a URL. Example: http://localhost:8000/v1")
     if parts.username or parts.password or parts.query:
-        raise ConfigError("base_url holds more than an address: keys go into the environment (see api_key_env)")
+        raise ConfigError("base_url holds more than an address. Put keys into the environment (see api_key_env).")
     if api_key_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", api_key_env):
         raise ConfigError(
-            "api_key_env is not the name of an environment variable: put the key itself into one, and give its name"
+            "api_key_env is not the name of an environment variable. Put the key itself into one, and give its name."
         )
