@@ -12,8 +12,8 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all fidelity conformance compiled check lint types imports architecture site format docs pictures \
-	bench evidence clean
+.PHONY: help setup demo test test-all fidelity conformance check lint types imports architecture site format docs pictures \
+	bench evidence lower-bounds lock news clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
@@ -21,7 +21,7 @@ help: ## Say what can be made
 $(READY): pyproject.toml scripts/setup.sh
 	@VENV="$(VENV)" scripts/setup.sh && touch "$@"
 
-setup: $(READY) ## Make the virtual environment (PYTHON=…, EXTRA=cpu|gpu to choose)
+setup: $(READY) ## Make the virtual environment (PYTHON=…, EXTRA=cpu|gpu|none to choose)
 
 demo: $(READY) ## Solve a few puzzles serially, by a vote and by reasoning threads, on a real engine
 	@$(BIN)/plait demo $(ARGS)
@@ -66,11 +66,6 @@ conformance: $(READY) ## Run other people's clients against an upstream and thro
 		&& cd build/conformance/node && npm ci --silent; fi
 	@$(BIN)/python -m tests.conformance --environments build/conformance $(ARGS)
 
-# Takes a minute. Compiled modules are used while the sources stay as they are; PURE_PLAIT=1 leaves them out.
-compiled: $(READY) ## Compile the machine with mypyc: about twice as fast
-	@$(BIN)/python -c 'import mypyc' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check mypy
-	@COMPILE_PLAIT=1 $(BIN)/python setup.py --quiet build_ext --inplace
-
 check: lint types imports architecture site ## Run every check of the code and the documents themselves
 
 lint: $(READY)
@@ -82,13 +77,17 @@ types: $(READY)
 	@echo "── pyright"
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
+# The linter reads a package from one folder, so the four roots are joined first.
 imports: $(READY)
 	@echo "── import-linter"
-	@$(BIN)/lint-imports --no-cache
+	@rm -rf build/imports && mkdir -p build/imports
+	@for root in orchestrator planners policies workers; do cp -r $$root/plait build/imports/; done
+	@cp -r experiments training build/imports/
+	@cd build/imports && $(abspath $(BIN))/lint-imports --no-cache --config ../../pyproject.toml
 
 architecture: $(READY)
 	@echo "── architecture tests"
-	@$(BIN)/python -m pytest tests/test_architecture.py
+	@$(BIN)/python -m pytest tests/test_architecture.py tests/test_language.py
 
 site: $(READY) ## Build the documentation as a site, into build/site
 	@echo "── site"
@@ -112,5 +111,17 @@ bench: $(READY) ## List the experiments, or run one: make bench ARGS=overhead
 evidence: $(READY) ## Remake the quick pages of experiments and compare them with what is committed (ARGS=NAME for one)
 	@$(BIN)/python -m scripts.evidence $(ARGS)
 
+lower-bounds: $(READY) ## Run the tests without engines on the lowest versions that pyproject.toml allows
+	@$(BIN)/python scripts/lower_bounds.py $(ARGS)
+
+# A version for each package and Python; no index is named in it, so it works with any.
+lock: $(READY) ## Write requirements-dev.lock anew: the newest versions that the developer's tools and the tests take
+	@$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --no-annotate --no-header --upgrade --extra dev \
+		--output-file requirements-dev.lock pyproject.toml
+	@sed -i '1i # Made by `make lock`. Install with: pip install -r requirements-dev.lock && pip install --no-deps -e .' requirements-dev.lock
+
+news: $(READY) ## Show what the fragments in changes/ add to the changelog
+	@$(BIN)/towncrier build --draft --version next
+
 clean: ## Remove the virtual environment and everything made
-	@rm -rf orchestrator/machine/*.so orchestrator/machine/compiled.sha256 src/*.so $(VENV) build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .import_linter_cache
+	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .import_linter_cache

@@ -42,3 +42,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "name='Rome' people=2750000"
+# prints "in parallel: True"

@@ -78,3 +78,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "SSR: 8 (2 of 4 drafted"
+# prints "Takeover: 8 (1 of 2 drafted"
+# prints "Route: right after 2 calls"

@@ -55,3 +55,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "[17.5, 2750000]"
+# prints "in parallel: True"

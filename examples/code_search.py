@@ -36,3 +36,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "return max(a, b)"
+# prints "2 of 6 programs behave like it"

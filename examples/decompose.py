@@ -41,3 +41,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "2. Gute Nacht."
+# prints "3. (no answer: failed: EngineError"
+# prints "no sign of several pieces: 1 request"

@@ -59,3 +59,6 @@ async def main() -> None:
 
 if __name__ == "__main__":
     asyncio.run(main())
+
+# prints "1844 m"
+# prints "Mount Doom"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from plait import Flow, Orchestrator
 from plait.workers.scripted import Reply, Scripted
 
@@ -9,8 +11,7 @@ from plait.workers.scripted import Reply, Scripted
 class Checked(Flow):
     """Writes several drafts. A second call checks each; the first draft that passes ends the others."""
 
-    drafts: int = 3
-    """How many drafts."""
+    drafts: int = Field(default=3, description="How many drafts.")
 
     async def run(self, ctx: Flow.Context, question: str):
         """Return the first draft that passes, as a step, or a text if none does."""
@@ -44,3 +45,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "42\n"
+# prints "2.think-1        done"
+# prints "3.think-1        cancelled"

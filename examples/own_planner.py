@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
+from pydantic import Field
+
 from plait import Join, Orchestrator, Plan, Planner, Prompt, Step
 from plait.core import Brief, Reader, Result
 from plait.planning import Uses, call_model
@@ -15,10 +17,12 @@ from plait.workers.scripted import Reply, Scripted
 class Outline(Planner):
     """Skeleton of thought (Ning et al., arXiv 2307.15337): an outline first, then every point at the same time."""
 
-    outline: Annotated[Prompt, Uses("question")] = Prompt(max_tokens=256, stream=True)
-    """Asks for the `{question}`'s outline, a point a line."""
-    point: Annotated[Prompt, Uses("point")] = Prompt(max_tokens=64)
-    """Writes about one `{point}`."""
+    outline: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=256, stream=True), description="Asks for the `{question}`'s outline, a point a line."
+    )
+    point: Annotated[Prompt, Uses("point")] = Field(
+        default=Prompt(max_tokens=64), description="Writes about one `{point}`."
+    )
 
     def start(self, brief: Brief) -> Plan:
         """Ask for the outline; the step expands into the rest."""
@@ -74,3 +78,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "['They drink.', 'It carries.', 'They eat light.']"
+# prints "before the outline was: True"

@@ -15,8 +15,7 @@ from plait.workers.scripted import Reply, Scripted
 class FirstWins(Policy):
     """Take the first sample that is long enough, and stop the others."""
 
-    words: int = Field(default=3, ge=1)
-    """Fewest words of an answer that will do."""
+    words: int = Field(default=3, ge=1, description="Fewest words of an answer that will do.")
 
     def rank(self, step: StepView, view: View) -> tuple[float, ...]:
         """Last samples first, to show that it can be chosen."""
@@ -44,3 +43,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "it is 42"
+# prints "sample-2  done"
+# prints "sample-1  cancelled sample-2 will do"

@@ -13,8 +13,7 @@ from plait.workers.scripted import Reply, Scripted
 class Anagram(Task):
     """A word; the answer is another word with the same letters."""
 
-    language: str = Field(default="English", min_length=1)
-    """Language of the answer."""
+    language: str = Field(default="English", min_length=1, description="Language of the answer.")
 
     @field_validator("text")
     @classmethod
@@ -57,3 +56,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "Silent True verified; of 3 done, 1 right, 2 wrong"

@@ -42,3 +42,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "the second, by 13.5 degrees"
+# prints "in parallel: True"

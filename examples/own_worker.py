@@ -123,3 +123,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "SIX TIMES SEVEN done 9"

@@ -36,3 +36,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "Rome: two of three lines found it. (3 reports of 3 lines)"

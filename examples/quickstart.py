@@ -15,3 +15,7 @@ def main() -> None:
 
 if __name__ == "__main__":  # Ray starts processes of its own
     main()
+
+# prints "single: "
+# prints "threads: "
+# prints "tokens"

@@ -29,3 +29,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "Rome\n"
+# prints "call00002  done"

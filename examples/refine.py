@@ -29,3 +29,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "failed    draft-1-2"
+# prints "42 (round 3 of 3"
+# prints "53 of 79 tokens"

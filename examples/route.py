@@ -28,3 +28,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "42: probes: 4 of 4 probes agree"
+# prints "42: vote: 2 of 4 probes agree"
+# prints "42: serial: all 4 answers differ"

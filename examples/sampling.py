@@ -57,3 +57,10 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "single: 36, 1 calls"
+# prints "sample: 42, 5 calls"
+# prints "adaptive: 42, 16 calls"
+# prints "deepprune: 42, 9 calls"
+# prints "fixed: 42, 2 calls"
+# prints "route: 42, 3 calls"

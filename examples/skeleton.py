@@ -34,3 +34,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "2. Stem carries\nIt lifts the water"
+# prints "(3 points; 3 of 3 parts; 20 of 36 tokens"
+# prints "the router says C, no list"

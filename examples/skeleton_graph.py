@@ -37,3 +37,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "After 2 hours"
+# prints "part-1  Read off the distances (difficulty 1, small)"
+# prints "3 sub-problems in 2 waves"

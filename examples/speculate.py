@@ -35,3 +35,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "depth 1: Rome is larger."
+# prints "3 of 3 drafted steps were right"

@@ -44,3 +44,8 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "debate: 42"
+# prints "blackboard: 72 (found by worker-"
+# prints "round 2: 2 changed, 2 to right, 0 to wrong"
+# prints "one round"

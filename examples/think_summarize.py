@@ -29,3 +29,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "cancelled path-3"
+# prints "no (1 of 3 drafts and what 2 others had written"
+# prints "a synthesis)"

@@ -43,3 +43,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "best-first: 42."
+# prints "stride: 42."
+# prints "beam: 42."

@@ -59,3 +59,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# prints "Guests give the first room 4 of 5"
+# prints "rates.2.rate   done"

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-HEAVY = ("agui", "compiled", "cpu", "dev", "docs", "gpu", "gguf", "inspect", "job", "langchain", "pydantic-ai", "ray",
+HEAVY = ("agui", "cpu", "dev", "docs", "gpu", "gguf", "inspect", "job", "langchain", "pydantic-ai", "ray",
          "ray-data", "ray-serve", "study", "verifiers")  # fmt: skip
 RUN = "plait run six? --script replies.json --journal off --planner sample:n=2"
 CHECKS: dict[str, tuple[str, str]] = {

@@ -30,10 +30,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scripts.checkout import python_path
+
 from .covered import Covered, Test, files, limits
 
 ROOT = Path(__file__).resolve().parent.parent
-AREAS = ("orchestrator/machine", "orchestrator/core", "planners", "policies")
+AREAS = ("orchestrator/plait/machine", "orchestrator/plait/core", "planners", "policies")
 TESTS = (
     "tests/core", "tests/machine", "tests/planners", "tests/policies", "tests/property", "tests/runtime", "tests/tasks",
 )  # fmt: skip
@@ -47,6 +49,7 @@ OPTIONS = (
     "not engine and not slow and not gpu",
     "--tb=no",
 )
+
 FIRST = 20
 """How many tests run before the others are even collected: most mutants are killed by one of them."""
 COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -206,8 +209,8 @@ def drawn(count: int, seed: int) -> list[Mutant]:
 
 def run_tests(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run some tests of a checkout, in a process of their own: a mutant must not be imported already."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / "src"), *sys.path[1:]])}
-    environment |= {"PURE_PLAIT": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": python_path(folder, *sys.path[1:])}
+    environment |= {"PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", *OPTIONS, *words]
     return subprocess.run(command, check=False, cwd=folder, env=environment, capture_output=True, text=True)
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from plait.core.described import fields_of
+from plait.core.fidelity import Fidelity
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
@@ -206,7 +206,7 @@ def _parameter(each: Any) -> tuple[str, str, str, str]:
 def _settings(config: Any) -> str:
     rows = [
         (f"`{name}`", _field_type(field), _default(field), field.description or "")
-        for name, field in fields_of(config).items()
+        for name, field in config.model_fields.items()
     ]
     return (
         "# Settings\n\n"
@@ -245,10 +245,12 @@ def _described(value: Any) -> str:
 
 def _class(cls: type) -> str:
     parts = [_prose(_own_doc(cls)) + "\n"]
-    fields = fields_of(cls) if issubclass(cls, BaseModel) else None
+    fields = cls.model_fields if issubclass(cls, BaseModel) else None
     if fields:
+        ours = [base for base in reversed(cls.__mro__) if base.__module__.startswith("plait.")]
+        docs = {name: text for base in ours for name, text in _attribute_docs(base).items() if text}
         rows = [
-            (f"`{name}`", _field_type(field), _default(field), field.description or "")
+            (f"`{name}`", _field_type(field), _default(field), field.description or docs.get(name, ""))
             for name, field in fields.items()
         ]
         parts.append(_table(("field", "takes", "default", ""), rows))
@@ -306,7 +308,8 @@ def _plugins(kind: Any, title: str, intro: str) -> str:
         cls = plugins.class_of(kind, name)
         file = Path(inspect.getsourcefile(cls) or "").resolve().relative_to(ROOT)
         parts.append(f"## {name}\n\n[{file}](../../{file})\n\n{_prose(_own_doc(cls))}\n")
-        fields = fields_of(cls) if issubclass(cls, BaseModel) else None
+        parts += _declared(cls)
+        fields = cls.model_fields if issubclass(cls, BaseModel) else None
         if fields is None:
             parts.append(_table(("option", "takes", "default"), _keywords(cls)))
             continue
@@ -323,6 +326,17 @@ def _plugins(kind: Any, title: str, intro: str) -> str:
     return "\n".join(parts)
 
 
+def _declared(cls: type) -> Iterator[str]:
+    """Yield a paragraph on the fidelity and one on the record that a plugin declares."""
+    fidelity: Fidelity | None = getattr(cls, "fidelity", None)
+    if fidelity is not None:
+        differs = f" ({fidelity.differs})" if fidelity.differs else ""
+        held = ", ".join(f"`{name}`" for name in fidelity.oracles)
+        yield f"Fidelity: {fidelity.kind}{differs}; {f'held by {held}' if held else 'no oracle'}.\n"
+    if lost := getattr(cls, "lost_in", ()):
+        yield f"Evidence: loses wherever it was tried ({', '.join(lost)}).\n"
+
+
 def _keywords(cls: type) -> list[tuple[str, str, str]]:
     hints = cls.__init__.__annotations__
     return [
@@ -336,7 +350,7 @@ def _keywords(cls: type) -> list[tuple[str, str, str]]:
 
 
 def _fidelity() -> str:
-    """Return the page of methods and oracles, from the docstrings and the first lines of the facts."""
+    """Return the page of methods and oracles, from the classes and the first lines of the facts."""
     from plait.apps.commands.names import fidelities
     from plait.runtime.plugins.loader import Plugins
 
@@ -359,6 +373,7 @@ def _fidelity() -> str:
         (
             f"`{row['name']}`",
             row["kind"],
+            f"[{row['paper']}](https://arxiv.org/abs/{row['paper']})" if row["paper"] else "",
             row["fidelity"],
             row["differs"],
             ", ".join(f"`{one}`" for one in row["oracles"]),
@@ -367,7 +382,7 @@ def _fidelity() -> str:
     ]
     return (
         FIDELITY
-        + _table(("method", "kind", "", "what differs", "held by"), rows)
+        + _table(("method", "kind", "paper", "", "what differs", "held by"), rows)
         + ORACLES_INTRO
         + _table(("oracle", "repository", "function", "licence", "cases", "differ"), oracles)
         + NOT_HELD

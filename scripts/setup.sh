@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes the virtual environment, one line a phase: chooses a Python and the engine for this machine, installs, and takes
-# out the media libraries that cannot be loaded. Run by the Makefile; PYTHON and EXTRA (cpu or gpu) override its choices.
+# out the media libraries that cannot be loaded. Run by the Makefile; PYTHON and EXTRA (cpu, gpu, or none for no engine)
+# override its choices.
 set -euo pipefail
 
 VENV=${VENV:-.venv}
@@ -95,14 +96,21 @@ fi
 touch "$UNDER_WAY"
 
 EXTRA=${EXTRA:-$(engine_extra)}
-say "installing plait with the $EXTRA engine and the developer's tools (one to three minutes the first time, more than five on a slow machine)"
-"$VENV/bin/python" -m pip install --disable-pip-version-check --progress-bar off --editable ".[$EXTRA,dev]" \
+extras=$EXTRA,dev engine="the $EXTRA engine"
+if [ "$EXTRA" = none ]; then extras=dev engine="no engine"; fi
+say "installing plait with $engine and the developer's tools (one to three minutes the first time, more than five on a slow machine)"
+"$VENV/bin/python" -m pip install --disable-pip-version-check --progress-bar off --editable ".[$extras]" \
+  --editable packages/plait-models \
   >"$LOG" 2>&1 </dev/null || explain_failed_install
 # Its questions and its checker are data for the tests; what it depends on pins what others need newer.
 "$VENV/bin/python" -m pip install --disable-pip-version-check --no-deps bfcl-eval >>"$LOG" 2>&1 </dev/null ||
   say "the package index has no bfcl-eval: its tests will be left out"
 "$VENV/bin/python" "$(dirname "$0")/left_out.py" --all-of bfcl-eval >>"$LOG" 2>&1
 rm -f "$UNDER_WAY"
+if [ "$EXTRA" = none ]; then
+  say "ready in ${SECONDS} s, without an engine"
+  exit
+fi
 say "checking that the engine's libraries load"
 remove_unloadable
 "$VENV/bin/python" -c 'import transformers, vllm' >>"$LOG" 2>&1 || {

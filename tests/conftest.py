@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from .missing_engines import pytest_make_collect_report  # noqa: F401  (a hook)
 from .one_engine import (  # noqa: F401  (hooks)
     pytest_collection_finish,
     pytest_collection_modifyitems as own_engines_first,
@@ -26,8 +27,6 @@ from .one_engine import (  # noqa: F401  (hooks)
 # some tests import it before an engine could set it.
 os.environ.update(HF_HUB_OFFLINE="1", RAY_USAGE_STATS_ENABLED="0", VLLM_NO_USAGE_STATS="1", TORCH_CPP_LOG_LEVEL="ERROR")
 
-# The machine's sources are what is tested, whatever has been compiled; `PURE_PLAIT= make test` tests the compiled ones.
-os.environ.setdefault("PURE_PLAIT", "1")
 
 # Runs are written down by default: not into the home of whoever runs the tests. Of several processes (`-n`) each has a
 # folder of its own within that of the first, which alone ends in an orderly way.

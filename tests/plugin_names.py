@@ -8,10 +8,15 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def module_names(folder: str) -> list[str]:
-    """Return the module names of the plugins in a folder, sorted; what begins with an underscore is none. The planners
-    stand one folder deeper, in families."""
-    families = (path for path in (ROOT / folder).iterdir() if path.is_dir() and not path.name.startswith(("_", ".")))
-    inside = [path for family in families for path in family.iterdir()] if folder == "planners" else []
-    found = [*inside] if inside else [*(ROOT / folder).iterdir()]
+    """Return the module names of the plugins in a folder, sorted, without those that begin with an underscore.
+
+    `folder` is relative to the top of the repository, or `planners`: its plugins are one folder deeper, in families.
+    """
+    if folder == "planners":
+        home = ROOT / "planners/plait/planners"
+        families = [path for path in home.iterdir() if path.is_dir() and not path.name.startswith(("_", "."))]
+    else:
+        families = [ROOT / folder]
+    found = [path for family in families for path in family.iterdir()]
     modules = [path for path in found if path.suffix == ".py" or (path / "__init__.py").exists()]
     return sorted(path.stem for path in modules if not path.name.startswith(("_", ".")))

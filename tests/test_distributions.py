@@ -17,14 +17,15 @@ from plait.core.errors import ConfigError, EngineError
 from plait.runtime.client import models
 from plait.workers._shared.resources import local_model
 from scripts import extras
+from scripts.checkout import ROOTS
 from scripts.left_out import leave_out
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_the_wheel_of_the_models_holds_them_all(tmp_path):
-    source = tmp_path / "distributions" / "plait-models"
-    shutil.copytree(ROOT / "distributions/plait-models", source)  # a build leaves files in its folder
+    source = tmp_path / "plait-models"
+    shutil.copytree(ROOT / "packages/plait-models", source)  # a build leaves files in its folder
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
     subprocess.run([*command, "-w", tmp_path, source], check=True)
     (wheel,) = tmp_path.glob("plait_models-*.whl")
@@ -32,27 +33,24 @@ def test_the_wheel_of_the_models_holds_them_all(tmp_path):
         held = {Path(name).parent.name for name in archive.namelist() if name.endswith(".safetensors")}
         archive.extractall(tmp_path / "site")
     assert held == set(models.NAMES)
-    # A plait without a folder of models finds them there.
     code = "from plait.runtime.client import models; print(models.folder_of('countdown'), models.BUNDLED)"
-    site = tmp_path / "site" / "plait"
-    site.mkdir()
-    for path in (ROOT / "src/plait").iterdir():
-        if path.name != "models":
-            (site / path.name).symlink_to(path.resolve())
+    site = tmp_path / "site"
+    for root in ROOTS:  # where `plait` is copied as a wheel installs it, since a checkout's models must not be found
+        shutil.copytree(ROOT / root / "plait", site / "plait", dirs_exist_ok=True)
     run = [sys.executable, "-P", "-c", code]
-    # Python resolves no links in what it imports, so the package is where its links are.
-    said = subprocess.run(run, env={**os.environ, "PYTHONPATH": str(site.parent)}, check=True, capture_output=True)
-    folder = site.parent / "plait_models" / "models"
+    said = subprocess.run(run, env={**os.environ, "PYTHONPATH": str(site)}, check=True, capture_output=True)
+    folder = site / "plait_models" / "models"
     assert said.stdout.decode().split() == [str(folder / "countdown"), str(folder)]
-    shutil.rmtree(site.parent / "plait_models")
-    lost = subprocess.run(run, env={**os.environ, "PYTHONPATH": str(site.parent)}, check=False, capture_output=True)
+    shutil.rmtree(site / "plait_models")
+    blocked = [*run[:-1], f"import sys; sys.modules['plait_models'] = None\n{code}"]  # an editable install has it
+    lost = subprocess.run(blocked, env={**os.environ, "PYTHONPATH": str(site)}, check=False, capture_output=True)
     assert b"the model countdown is not installed: pip install plait-models" in lost.stderr
     with pytest.raises(EngineError, match="`pip install plait-models` brings countdown"):
         local_model(str(folder / "countdown"))  # the default, which nobody named
 
 
 def test_the_names_are_those_of_the_folders():
-    there = {path.parent.name for path in (ROOT / "orchestrator/models").glob("*/config.json")}
+    there = {path.parent.name for path in (ROOT / "packages/plait-models/plait_models/models").glob("*/config.json")}
     assert set(models.NAMES) == there
     assert importlib.import_module("plait.runtime.client.models").BUNDLED.is_dir()
 

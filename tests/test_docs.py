@@ -13,6 +13,8 @@ from types import ModuleType
 
 import pytest
 
+from scripts.checkout import python_path
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
     path
@@ -161,7 +163,7 @@ def test_commands_work_as_written_and_print_what_the_page_says(script: str, prin
     environment |= {
         "PATH": f"{command.parent}:{Path(sys.executable).parent}:{environment['PATH']}",
         "XDG_STATE_HOME": str(tmp_path / "state"),
-        "PYTHONPATH": str(ROOT / "src"),
+        "PYTHONPATH": python_path(ROOT),
     }
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],

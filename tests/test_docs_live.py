@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from scripts.checkout import python_path
 from tests.workers.http.fake_server import FakeServer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -99,7 +100,7 @@ def ran(case: LiveCommand, folder: Path, address: str = ADDRESS) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PLAIT_", "OTEL_"))}
     environment |= {
         "PATH": f"{folder}:{Path(sys.executable).parent}:{environment['PATH']}", "COLUMNS": "140",
-        "XDG_STATE_HOME": str(folder / "state"), "PYTHONPATH": str(ROOT / "src"),
+        "XDG_STATE_HOME": str(folder / "state"), "PYTHONPATH": python_path(ROOT),
     }  # fmt: skip
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", case.before + commands.replace(ADDRESS, address)],

@@ -51,6 +51,10 @@ with answering({"when": "Right or wrong", "text": "right"}, {"text": "blue"})() 
     assert plait.run("Which colour?", planner=Checked()).answer == "blue"
 """,
     "own-flow 2": "assert ctx.result.answer == '4'",
+    "own-planner 1": """
+assert waves == [["rome", "oslo"], ["both"]] and kinds == {"rome": "call", "oslo": "call", "both": "join"}
+assert wider.steps[2].needs == ("rome", "oslo", "bern") and len(wider.steps) == 4
+""",
     "own-search 1": "assert plait.run(question, planner=Tree(search='stride', scorer=Checked())).answer == '42'",
     "own-search 2": "assert reward.name == 'reward'",
     "own-search 3": f"""

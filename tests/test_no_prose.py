@@ -19,16 +19,16 @@ PROSE = ("reason", "why", "message")
 """Fields that hold sentences for people."""
 LOOKS_IN = ("startswith", "endswith", "find", "rfind", "index", "count", "partition", "rpartition", "removeprefix")
 EXEMPT = {
-    "orchestrator/apps/job.py": "Ray's Jobs API raises RuntimeError for everything",
-    "orchestrator/runtime/client/answer.py": "our own: `explain` shows no sentence twice",
-    "orchestrator/core/tools/tool.py": "pydantic names the type that it cannot read in the message alone",
-    "orchestrator/runtime/driver/flows.py": "Python raises RuntimeError for an await outside its own loop",
-    "workers/engine/process.py": "vLLM raises whatever its parts raise",
-    "workers/http/server_probe.py": "servers name a field that they refuse in the message alone",
-    "workers/http/request_sender.py": "servers name a missing chat template in the message alone",
-    "workers/http/server_support.py": "servers name a field about functions that they refuse in the message alone",
-    "workers/ray/cluster.py": "Ray's errors about tokens have no class of their own",
-    "workers/tools/jsonable.py": "json raises ValueError for everything",
+    "orchestrator/plait/apps/job.py": "Ray's Jobs API raises RuntimeError for everything",
+    "orchestrator/plait/runtime/client/answer.py": "our own: `explain` shows no sentence twice",
+    "orchestrator/plait/core/tools/tool.py": "pydantic names the type that it cannot read in the message alone",
+    "orchestrator/plait/runtime/driver/flows.py": "Python raises RuntimeError for an await outside its own loop",
+    "workers/plait/workers/engine/process.py": "vLLM raises whatever its parts raise",
+    "workers/plait/workers/http/server_probe.py": "servers name a field that they refuse in the message alone",
+    "workers/plait/workers/http/request_sender.py": "servers name a missing chat template in the message alone",
+    "workers/plait/workers/http/server_support.py": "servers name a field about functions that they refuse in the message alone",
+    "workers/plait/workers/ray/cluster.py": "Ray's errors about tokens have no class of their own",
+    "workers/plait/workers/tools/jsonable.py": "json raises ValueError for everything",
 }
 """Files that look into messages, nearly all of other people's code, and why there is nothing else to look at."""
 
@@ -118,3 +118,35 @@ def test_the_page_of_errors_has_the_status_that_the_server_gives_and_every_cause
             assert of_error(error("x")).status == int(status[1]), error.code
     causes = page.partition("## Causes")[2]
     assert set(re.findall(r"`([a-z-]+)`", causes.partition("|---|---|")[2])) == set(typing.get_args(Cause))
+
+
+READS_DOCSTRINGS = {
+    "orchestrator/plait/apps/control/command.py": "sets the help of a command",
+    "orchestrator/plait/apps/lab/learn/effort.py": "sets the help of a command",
+    "orchestrator/plait/core/tools/docstring.py": "a tool's description is its function's docstring",
+    "orchestrator/plait/runtime/plugins/inline.py": "a class made of a function gets the function's docstring",
+    "orchestrator/plait/runtime/plugins/loader.py": "the listing shows a plugin's first sentence",
+}
+"""Files that read or set docstrings, each only for people to read (or for a model, of a tool)."""
+
+
+@over(sources(*SHIPPED))
+def test_docstrings_are_shown_and_decide_nothing(path: str) -> None:
+    nodes = list(ast.walk(tree(path)))
+    names = {getattr(node, "attr", getattr(node, "id", getattr(node, "value", None))) for node in nodes
+             if isinstance(node, ast.Attribute | ast.Name | ast.Constant)}  # fmt: skip
+    reads = bool(names & {"__doc__", "getdoc", "getsource"})
+    assert reads == (path in READS_DOCSTRINGS), f"{path}: declare it as a field, a type or a class variable"
+
+
+@over(sources("planners"))
+def test_a_planner_does_not_parse_names_and_labels_of_steps(path: str) -> None:
+    for node in ast.walk(tree(path)):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Attribute(value=ast.Name(id="step"), attr=read), attr=verb)):
+                parses = read in ("name", "label") and verb in (*LOOKS_IN, "split")
+            case ast.Call(func=ast.Attribute(attr=verb), args=[*_, ast.Attribute(attr="name" | "label")]):
+                parses = verb in ("match", "fullmatch", "search")
+            case _:
+                parses = False
+        assert not parses, f"{path}: {ast.unparse(node)}: go by `Step.role` or `Step.state`"

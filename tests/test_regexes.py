@@ -35,8 +35,8 @@ CALLS = frozenset(["compile", "search", "match", "fullmatch", "findall", "findit
 ODD = "\x00"
 TRIED = " \t\na1-*_`\"'\\()[]{}<>,.;:=+/#$?|&aZ"
 BOUNDED = {
-    "orchestrator/core/tools/tool.py:": 10_000,  # pydantic's own message
-    "orchestrator/apps/repl/completion.py:": 2_000,  # what a person has typed
+    "orchestrator/plait/core/tools/tool.py:": 10_000,  # pydantic's own message
+    "orchestrator/plait/apps/repl/completion.py:": 2_000,  # what a person has typed
     "plait.planners.split.skeleton.text:_ALONE": 2_000,
     "plait.planners.threads.threads.dialects.apr:_PUZZLE": 200,
     "plait.tasks.countdown:_TEXT": 200,

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.checkout import python_path
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -20,7 +22,7 @@ def test_of_a_hundred_public_names_95_have_their_type(tmp_path):
     command = [Path(sys.executable).parent / "pyright", "--pythonpath", sys.executable, "--verifytypes", "plait"]
     run = subprocess.run(
         [*command, "--ignoreexternal", "--outputjson"], cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        env={**os.environ, "PYTHONPATH": python_path(ROOT)},
     )  # fmt: skip
     found = json.loads(run.stdout)["typeCompleteness"]
     assert found["exportedSymbolCounts"]["withKnownType"] > 1000

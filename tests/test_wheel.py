@@ -21,7 +21,7 @@ import plait
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("orchestrator", "planners", "policies", "workers")
-"""The folders that are shipped: the first is the package `plait`, the others are its sub-packages."""
+"""The roots that are shipped: each holds a part of the package `plait`."""
 FOREIGN = (*FOLDERS, "tests", "experiments", "training")
 
 TOOLS = '''
@@ -64,9 +64,13 @@ def shipped() -> set[str]:
         ["git", "ls-files", "-co", "--exclude-standard", *FOLDERS], cwd=ROOT, capture_output=True, check=True, text=True
     )
     names = [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
-    left = ("orchestrator/models/",)  # they have a wheel of their own
-    kept = [name for name in names if not name.endswith((".pyi", "FORMAT.md")) and not name.startswith(left)]
-    return {f"plait/{name.removeprefix('orchestrator/')}" for name in kept}
+    return {name.partition("/")[2] for name in names if not name.endswith((".pyi", "FORMAT.md"))}
+
+
+def test_each_root_holds_a_part_of_plait_and_one_of_them_its_init() -> None:
+    assert all({path.name for path in (ROOT / root).iterdir()} - {"__pycache__"} == {"plait"} for root in FOLDERS)
+    assert [root for root in FOLDERS if (ROOT / root / "plait" / "__init__.py").exists()] == ["orchestrator"]
+    assert {Path(part).resolve() for part in plait.__path__} >= {ROOT / root / "plait" for root in FOLDERS}
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +78,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the wheel from a copy of the checkout, since a build writes into its source."""
     folder = tmp_path_factory.mktemp("wheel")
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for name in (*FOLDERS, "src"):
-        shutil.copytree(ROOT / name, folder / "source" / name, symlinks=True, ignore=ignored)
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, folder / "source" / name, ignore=ignored)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder / "source")
     pip("wheel", "--no-build-isolation", "-w", folder, folder / "source")

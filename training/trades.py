@@ -17,7 +17,7 @@ from .model import SIZES, ModelConfig
 from .outline import generate as outline, vocab as outline_words
 from .tables import generate as tables, vocab as table_words
 
-MODELS = Path("orchestrator/models")
+MODELS = Path("packages/plait-models/plait_models/models")
 SPECIAL = ("<pad>", "<unk>", "<end>")
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from plait.runtime.client.config import BUNDLED_MODEL
 from plait.workers._shared.resources import cpu_dtype
+from scripts.checkout import python_path
 
 SETTINGS = {
     "dtype": cpu_dtype("auto"), "max-num-seqs": "256", "block-size": "32", "kv-cache-memory-bytes": str(512 << 20),
@@ -95,7 +96,7 @@ def _free_port() -> int:
 @contextlib.asynccontextmanager
 async def _started(words: Sequence[str], port: int, log: Path) -> AsyncIterator[Server]:
     """Run a module that serves at a port, and end it."""
-    path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
+    path = python_path(ROOT, *filter(None, [os.environ.get("PYTHONPATH")]))
     with log.open("wb") as out:
         environment = os.environ | ENVIRONMENT | {"PYTHONPATH": path}
         process = await asyncio.create_subprocess_exec(

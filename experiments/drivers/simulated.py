@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
-Way = Literal["least loaded", "own index", "agreed", "agreed, slots divided", "told to all"]
-WAYS: tuple[Way, ...] = ("least loaded", "own index", "agreed", "agreed, slots divided", "told to all")
+Way = Literal["least loaded", "own index", "agreed", "agreed, slots divided", "shared by all"]
+WAYS: tuple[Way, ...] = ("least loaded", "own index", "agreed", "agreed, slots divided", "shared by all")
 """By the fewest runs of its own there; by what it has sent where; the same, and a new header where its hash says; that
 and a part of each engine's slots; all drivers know what all have sent, at once."""
 
@@ -74,7 +74,7 @@ def simulated(drivers: int, engines: int, runs: int, way: Way, seed: int = 1) ->
     agreed = [rng.randrange(engines) for _ in range(headers)]  # what rendezvous hashing comes to
     pool = [Engine() for _ in range(engines)]
     known = [Driver([0] * engines) for _ in range(drivers)]
-    if way == "told to all":
+    if way == "shared by all":
         for other in known[1:]:
             other.sent, other.running = known[0].sent, known[0].running
     slots = SLOTS // drivers if way == "agreed, slots divided" else SLOTS

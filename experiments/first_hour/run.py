@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scripts.checkout import python_path
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 ROUNDS = ("before", "after")
@@ -51,7 +53,7 @@ class HourTask:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PLAIT_")}
         environment |= {
             "PATH": f"{Path(sys.executable).parent}:{environment['PATH']}",
-            "PYTHONPATH": f"{source / 'src'}:{source}",
+            "PYTHONPATH": python_path(source),
             "XDG_STATE_HOME": str(folder / ".state"),
         }
         return subprocess.run(

@@ -37,7 +37,7 @@ from .._tools.command import Given
 from .._tools.plain import Plain
 from .._tools.statistics import Estimate, difference, mean, share
 
-MODEL = Path("orchestrator/models/countdown")
+MODEL = Path("packages/plait-models/plait_models/models/countdown")
 TEMPERATURES = (0.6, 1.0, 1.4)
 PLANNER = "sample:n=16,style=direct,answer.max_tokens=32,merge=best-of"
 

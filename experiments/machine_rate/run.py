@@ -24,6 +24,7 @@ from plait.core import Call, Join, Plan, Request, Result, Step
 from plait.core.events import Dispatch, Submitted, Succeeded, WorkerUp
 from plait.machine.machine import Machine
 from plait.runtime.plugins.loader import Plugins
+from scripts.checkout import python_path
 
 from .._tools.measure import Rounds, Row, interleave
 from .._tools.rows import show
@@ -120,8 +121,8 @@ def _row(figures: Rounds, size: int) -> Row:
 
 def measured_in(folder: Path, size: int) -> tuple[float, float]:
     """Return events a second and peak MiB of a checkout's machine, in a process of its own."""
-    path = os.pathsep.join((str(folder / "src"), str(folder)))
-    package = "plait" if (folder / "src" / "plait").is_dir() else "orchestrator"  # an installed one must not stand in
+    path = python_path(folder, folder / "src")  # checkouts from before the roots have links to the package in `src`
+    package = "plait" if any((folder / root / "plait").is_dir() for root in ("orchestrator", "src")) else "orchestrator"
     command = [sys.executable, str(Path(__file__).with_name("child.py")), str(size), package]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True)
     rate, memory = json.loads(done.stdout)

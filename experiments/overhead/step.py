@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from scripts.checkout import python_path
+
 __all__ = ["DEPTH", "HERE", "PLANS", "WIDTH", "measured_in"]
 
 WIDTH, DEPTH = 1000, 200
@@ -17,8 +19,8 @@ PLANS = (("chain", DEPTH), ("fan", WIDTH), ("layers", 5000), ("chain+journal", D
 
 def measured_in(folder: Path, what: str, size: int) -> tuple[float, float]:
     """Return CPU microseconds a step through a checkout's SDK, and peak MiB, in a process of its own."""
-    path = os.pathsep.join((str(folder / "src"), str(folder)))
-    package = "plait" if (folder / "src" / "plait").is_dir() else "orchestrator"  # an installed one must not stand in
+    path = python_path(folder, folder / "src")  # checkouts from before the roots have links to the package in `src`
+    package = "plait" if any((folder / root / "plait").is_dir() for root in ("orchestrator", "src")) else "orchestrator"
     command = [sys.executable, str(Path(__file__).with_name("child.py")), package, what, str(size)]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True)
     time_a_step, memory = json.loads(done.stdout)

@@ -25,6 +25,7 @@ from typing import Any
 
 from plait.core.messages import counted
 from plait.workers.tools.sandbox import Program, ProgramOutcome, Sandbox
+from scripts.checkout import python_path
 
 AT_ONCE = 4
 HERE = Path(__file__).parents[2]
@@ -69,7 +70,7 @@ def _cpu() -> float:
 def measured(tree: Path, backend: str, count: int) -> dict[str, float]:
     """Return what a tree comes to, in a process of its own."""
     command = [sys.executable, "-m", "experiments.sandbox.run", "--child", backend, "--programs", str(count)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tree / "src"), str(HERE)))}
+    environment = {**os.environ, "PYTHONPATH": python_path(tree, HERE)}
     said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, cwd=HERE).stdout
     return dict(zip(("rate", "cpu"), json.loads(said), strict=True))
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from plait.apps import main
+from scripts.checkout import python_path
 
 
 @dataclass
@@ -76,7 +77,7 @@ def process(root: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}", "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONPATH": python_path(root), "PYTHONUNBUFFERED": "1"},
             start_new_session=True,
         )
         started.append(running)

@@ -18,7 +18,7 @@ from plait import AsyncOrchestrator
 from plait.core.ops import Plugin
 from plait.workers.scripted import Reply, Scripted
 
-OURS = Path(plait.__file__).parent
+OURS = tuple(map(Path, plait.__path__))
 BY_SDK = 38
 BY_SERVER = 51
 BY_REPL = 50
@@ -44,7 +44,8 @@ async def _entered(work: Callable[[], Awaitable[object]]) -> list[str]:
         await work()
     finally:
         sys.setprofile(None)
-    return sorted(str(Path(file).relative_to(OURS)) for file in files if Path(file).is_relative_to(OURS))
+    paths = ((Path(file), root) for file in files for root in OURS)
+    return sorted(str(file.relative_to(root)) for file, root in paths if file.is_relative_to(root))
 
 
 def worker() -> Scripted:

@@ -18,6 +18,7 @@ import pytest
 
 from plait.runtime.journal import directory
 from plait.runtime.journal.journal import Journal
+from scripts.checkout import python_path
 
 TOOLS = '''
 import os, time
@@ -210,7 +211,7 @@ def test_ids_that_mean_nothing_or_too_much(plait, script):
     with pytest.MonkeyPatch.context() as patch:
         entry = next(directory.entries(directory.default_folder()))
         patch.setattr(directory, "entries", lambda place, **_: [entry, entry])
-        done = plait("runs", "resume", entry.run[:2])
+        done = plait("runs", "resume", entry.run[:4])
     assert done.code == 2 and "begins the ids of 2 runs" in done.err
 
 
@@ -237,7 +238,7 @@ def test_a_tool_that_asks_on_a_terminal(root, tools, tmp_path):
         stderr=theirs,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}", "TERM": "dumb"},
+        env={**os.environ, "PYTHONPATH": python_path(root), "TERM": "dumb"},
     )
     os.close(theirs)
     seen = b""

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from scripts.checkout import python_path
 from tests.workers.http.fake_server import FakeServer, Fault
 from tests.workers.tiny_model import build
 
@@ -257,7 +258,7 @@ def test_a_disk_that_is_full(kib: int, tmp_path: Path, root: Path, script: str) 
         f"mount -t tmpfs -o size={kib}k none {tmp_path}/disk && XDG_STATE_HOME={tmp_path}/disk exec {sys.executable} "
         f"-m plait.apps.main run What? --script {script} --planner sample:n=8"
     )
-    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"}
+    environment = {**os.environ, "PYTHONPATH": python_path(root)}
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", command], env=environment, capture_output=True, text=True, check=False
     )
@@ -333,7 +334,7 @@ print("RUN", answer.run, answer.status)
 @pytest.mark.engine
 def test_an_engine_s_actor_that_is_killed(plait: Plait, tmp_path: Path, root: Path) -> None:
     (tmp_path / "killed.py").write_text(KILLED)
-    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"}
+    environment = {**os.environ, "PYTHONPATH": python_path(root)}
     command = [sys.executable, str(tmp_path / "killed.py"), str(build(tmp_path / "model"))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

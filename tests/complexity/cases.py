@@ -10,6 +10,7 @@ from typing import Any
 from plait import tool
 from plait.core.interfaces import Progress, Worker
 from plait.core.result import Result, Signals, Usage
+from plait.runtime.plugins.loader import Plugins
 from tests.complexity.counted import Says
 
 CODE = '{"prompt": "Return x.", "entry": "same", "public": [{"args": [1], "want": 1}]}'
@@ -99,36 +100,35 @@ def _called(number: int) -> str:
     return f'<tool_call>{{"name": "search", "arguments": {{"query": "{number}"}}}}</tool_call>'
 
 
-PLANNERS: dict[str, Case] = {
-    "adaptive": Case(),
+def case_of(name: str) -> Case:
+    """Return how a planner is asked for n times the work: n branches, or a text n times as long if it has no `n`."""
+    if "n" in Plugins().class_of("planner", name).model_fields:
+        return CASES.get(name, Case())
+    return CASES.get(name, Case(lambda n: {}, text=lambda n: "what is it? " * n))
+
+
+CASES: dict[str, Case] = {
     "blackboard": Case(lambda n: {"n": n, "rounds": 2}),
     "code-search": Case(then=lambda number: PROGRAM, text=lambda n: CODE, task="code"),
     "debate": Case(lambda n: {"n": n, "rounds": 2}),
     "decompose": Case(lambda n: {"most": 1000}, _parts, text=_translate),
-    "deepprune": Case(),
     "evolve": Case(lambda n: {"n": 2, "rounds": n}, then=lambda number: PROGRAM, text=lambda n: CODE, task="code"),
-    "exchange": Case(),
     "fixed": Case(_graph),
     "layers": Case(lambda n: {"n": n, "rounds": 2}),
     "llmcompiler": Case(lambda n: {}, _calls, lambda number: "Action: Finish(ok)"),
-    "mars": Case(),
     "partial-rollout": Case(lambda n: {"n": n, "by": "uniform"}),
     "react": Case(lambda n: {"rounds": n}, then=_called),
     "refine": Case(lambda n: {"rounds": [n, 1]}),
     "route": Case(lambda n: {"by": "features", "into": ["refine"]}, text=lambda n: "what is it? " * n),
-    "sample": Case(),
     "scale": Case(lambda n: {"most": 100, "n": 1}, _lines(lambda i: f"{i}. [difficulty 1; needs none] Point {i}\n")),
-    "single": Case(lambda n: {}, text=lambda n: "what is it? " * n),
     "skeleton": Case(lambda n: {"by": "all", "most": 100}, _lines(lambda i: f"{i}. Point {i}\n")),
     "skeleton-graph": Case(lambda n: {"most": 100}, _lines(lambda i: f"{i}. [difficulty 1; needs none] Point {i}\n")),
     "speculate": Case(lambda n: {"rounds": n}, then=_called),
-    "ssr": Case(),
-    "takeover": Case(),
-    "think-summarize": Case(),
     "threads": Case(lambda n: {"dialect": "threadweaver"}, _threads),
     "tree": Case(lambda n: {"n": n, "most": 4 * n, "depth": 4, "until": "END", "scorer": "logprob"}),
     "workflow": Case(lambda n: {}, _workflow),
 }
+"""Planners whose work grows in another way."""
 
 
 def tree_of(search: str, scorer: Any = "logprob") -> Case:

@@ -34,29 +34,28 @@ TITLES = {
 }
 HEAD = """# Clients
 
-What other people's clients get from an upstream, and from `plait serve` before the same upstream, with nothing but the
-address changed. `make conformance` runs the checks of `tests/conformance` in environments of its own.
+How other people's clients work with an upstream, and with `plait serve` in front of the same upstream, when only the
+address changes. `make conformance` runs the checks of `tests/conformance` in separate environments.
 
 ## Before an upstream without a model
 
-It behaves as `vllm serve` does and says what it is told, so a check asks for the exact words. It has chat and text
-completions, not the Responses API.
+This upstream behaves like `vllm serve` and returns scripted text, so a check compares exact words. It has chat and text
+completions, but no Responses API.
 """
 HEAD_REAL = """
 ## Before `vllm serve` with a real model
 
-The model is SmolLM2-135M-Instruct, on vLLM 0.32.0, and decodes greedily, 32 tokens at most. A check asks for the form,
-the fields and the reason of the end, and for the same text direct and through plait. A call that the model may make or
-leave it often leaves: a check that needs one then passes at neither address. `make conformance ARGS="--real FOLDER"`
-runs them.
+The model is SmolLM2-135M-Instruct, on vLLM 0.32.0, with greedy decoding and at most 32 tokens. A check compares the
+structure, the fields, the finish reason and the text, direct and through plait. The model often omits optional calls: a
+check that needs one then passes at neither address. `make conformance ARGS="--real FOLDER"` runs them.
 """
 TABLE = """
-| client | version | checks | pass direct | pass through plait | pass direct alone |
+| client | version | checks | pass direct | pass through plait | pass only direct |
 |---|---|---|---|---|---|
 """
 ALSO = """
-{count} checks pass through plait and not direct. They are of what the upstream does not have: the Responses API, custom
-and allowed tools, stored completions, AG-UI, and MCP, for which [`plait mcp`](howto/mcp-server.md) is asked.
+{count} checks pass only through plait. They test what the upstream lacks: the Responses API, custom
+and allowed tools, stored completions, AG-UI, and MCP, by [`plait mcp`](howto/mcp-server.md).
 """
 NOTE = """
 
@@ -101,7 +100,7 @@ def told(rows: Sequence[Row]) -> str:
     """Return what differs, and why."""
     broken = [row for row in rows if row.broken]
     lines = [f"- {TITLES.get(row.client, row.client)}, {row.check.replace('_', ' ')}: {why(row)}\n" for row in broken]
-    return ("\nWhat differs, and why:\n\n" + "".join(lines)) if lines else ""
+    return ("\nDifferences and their reasons:\n\n" + "".join(lines)) if lines else ""
 
 
 def why(row: Row) -> str:

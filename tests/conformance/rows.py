@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 _CUT_IN_A_CALL = (
-    "the limit of 32 tokens cuts the answer between a call's arguments and its end. `vllm serve` tells that as text "
-    "where it is asked for the whole, and as a call where it streams (both asked direct). plait streams, so the client "
-    "makes the call and asks again"
+    "the limit of 32 tokens cuts the answer between a call's arguments and its end. `vllm serve` returns this as text "
+    "without streaming, and as a call with streaming (both direct). plait streams, so the client makes the call and "
+    "sends another request"
 )
 MEANT: dict[tuple[str, str], str] = {
     ("openai_agents_sdk", "a_tool_that_is_required"): _CUT_IN_A_CALL,
     ("pydantic_ai_agents", "two_calls_at_once"): _CUT_IN_A_CALL,
     ("openai_node", "ai_object"): (
-        "another text. The form that an answer shall have is told to the model in words, too, so it writes other "
-        "values; `vllm serve` holds it to the form and tells it nothing"
+        "another text. plait also describes the schema in the prompt, so the model writes other values; `vllm serve` "
+        "only constrains the decoding"
     ),
 }
 """Differences that are meant, by client and check, with the reason."""

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
+import networkx as nx
 import pytest
 from hypothesis import given, strategies as st
 
 from plait.core import graph
+from plait.core.budget import Budget
 from plait.core.errors import PlanError
-from plait.core.ops import Call, Join, Ref, Sampling, Text, Think
+from plait.core.ops import Call, Join, Plugin, Ref, Sampling, StructuredOutput, Text, Think, Tokens
 from plait.core.plan import Plan, Step, needs, validate
+from plait.core.record import StepRecord
 from plait.core.request import Request
 from plait.machine.plans import insert
 from plait.machine.records import Run, Scope
@@ -133,6 +139,46 @@ def test_what_is_valid_here_enters_a_machine(p: Plan) -> None:
     assert max(node.upward_rank for node in added.nodes) == graph.critical_path(p).length
 
 
+@given(dags(), st.randoms())
+def test_a_plan_in_any_order_enters_a_machine_like_one_in_order(p: Plan, random: Any) -> None:
+    run = Run("r", Request(), Plugins().task(Request().task, "text"))
+    steps = list(p.steps)
+    random.shuffle(steps)
+    added = insert(Plan(steps=tuple(steps), output=p.output), Scope(run, None, None, "r:"), None, 0.0, Plugins().merge)
+    ranks = {node.step.name: node.upward_rank for node in added.nodes}
+    costs = {step.name: step.token_cost() for step in p.steps}
+    for name in costs:
+        readers = [ranks[step.name] for step in p.steps if name in step.needs]
+        assert ranks[name] == costs[name] + max(readers, default=0)
+
+
+def test_a_critical_path_ends_in_the_output_also_where_that_weighs_nothing() -> None:
+    p = plan(call("stray", "out"), call("a"), join("j", "a"), join("out", "j"))
+    assert graph.critical_path(p) == graph.Chain(("a", "j", "out"), 1.0)
+    assert graph.critical_path(Plan(steps=())) == graph.Chain((), 0.0)
+
+
+def test_a_cycle_is_named_by_each_measure() -> None:
+    cyclic = plan(call("a", "b"), call("b", "a"), join("out", "a"))
+    for measure in (graph.waves, graph.critical_path, graph.text, Plan._repr_html_):
+        with pytest.raises(PlanError, match=r"the plan has a cycle: (\w) needs \w needs \1$"):
+            measure(cyclic)
+
+
+def test_a_context_line_goes_through_what_an_expansion_ended_in() -> None:
+    steps = [
+        StepRecord("r:a", "a", "think", source="r:a/y"),
+        StepRecord("r:a/x", "x", "think", owner="r:a", after="r:a"),
+        StepRecord("r:a/y", "y", "think", owner="r:a", after="r:a/x"),
+        StepRecord("r:b", "b", "think", after="r:a"),
+        StepRecord("r:c", "c", "think", after="r:gone"),
+    ]
+    line = graph.context_lines(steps)
+    assert line("r:b") == ["r:a", "r:a/y", "r:a/x"]
+    assert line("r:a/y") == ["r:a/x", "r:a", "r:a/y"]
+    assert (line("r:a"), line("r:c"), line("nobody")) == ([], ["r:gone"], [])
+
+
 def test_weights_can_be_seconds() -> None:
     p = plan(call("a"), call("b"), join("out", "a", "b"))
     chain = graph.critical_path(p, weight=lambda step: {"a": 1.5, "b": 2.5}.get(step.name, 0.0))
@@ -217,6 +263,137 @@ def test_without_a_set_of_tools_any_tool_will_do() -> None:
         validate(plan(call("out", tool="whatever")), tools=())
 
 
+# -- networkx ----------------------------------------------------------------------------------------------------------
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("xyz"), inner, max_size=2),
+    max_leaves=4,
+)
+LIMITS = st.none() | st.builds(Budget, tokens=st.integers(1, 99), seconds=st.floats(0.1, 9))
+
+
+def _ops(draw: st.DrawFn, name: str, before: list[Step]) -> tuple[Think | Call | Join, tuple[str, ...]]:
+    """An op of any kind that reads some of the steps before it, with the step's needs, which may repeat."""
+    names = [step.name for step in before]
+    some = st.lists(st.sampled_from(names), max_size=4) if names else st.just([])
+    needed, read = tuple(draw(some)), draw(some)
+    kind = draw(st.sampled_from(("think", "call", "join")))
+    if kind == "call":
+        args = {f"r{i}": {"$ref": other} for i, other in enumerate(read)} | {"v": {"$literal": draw(VALUES)}}
+        return Call(tool="f", args=args, approve=draw(st.sampled_from((None, True)))), needed
+    if kind == "join":
+        merge = Plugin(name="majority", options=draw(st.dictionaries(st.sampled_from("xyz"), VALUES, max_size=2)))
+        quorum = draw(st.none() | st.integers(1, 3)) if needed else None
+        tolerate = "quorum" if quorum else "best-effort" if needed else "any-end"
+        deadline = draw(st.none() | st.floats(0.1, 9))
+        return Join(merge=merge, tolerate=tolerate, quorum=quorum, deadline=deadline), needed
+    continued = [step.name for step in before if step.op.kind == "think"]
+    parts = (Text(text=draw(st.text(max_size=5))), Tokens(ids=(1, 2)), *(Ref(step=other) for other in read))
+    form = draw(st.none() | st.just(StructuredOutput(kind="choice", spec=["a", "b"])))
+    sampling = Sampling(max_tokens=draw(st.integers(1, 9)), temperature=draw(st.none() | st.floats(0, 2)),
+                        stop=("x",), logit_bias={"7": -1.5}, structured=form)  # fmt: skip
+    after = draw(st.none() | st.sampled_from(continued)) if continued else None
+    return Think(prompt=parts, after=after, sampling=sampling, model=draw(st.none() | st.just("m"))), needed
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """Valid plans with steps of every kind, in any order."""
+    steps: list[Step] = []
+    for name in NAMES[: draw(st.integers(0, 5))]:
+        op, needed = _ops(draw, name, steps)
+        fields = {"expands": draw(st.booleans()), "priority": draw(st.integers(-2, 2)), "state": draw(VALUES)}
+        fields |= {"budget": draw(LIMITS), "label": draw(st.text(max_size=5))}
+        steps.append(Step(name=name, op=op, needs=needed, **fields))
+    ends = tuple(draw(st.permutations([step.name for step in steps])))
+    out = Step(name="out", op=Join(tolerate="any-end"), needs=ends)
+    return Plan(steps=tuple(draw(st.permutations([*steps, out]))), output="out", budget=draw(LIMITS))
+
+
+@given(plans())
+def test_a_valid_plan_comes_back_from_networkx_equal(p: Plan) -> None:
+    validate(p)
+    taken = p.to_networkx()
+    assert Plan.from_networkx(taken) == p
+    assert [step.name for step in p.steps] == list(taken)
+    assert set(taken.edges) == {(need, step.name) for step in p.steps for need in needs(step)}
+    linked = json.loads(json.dumps(nx.node_link_data(taken, edges="edges")))
+    linked = nx.DiGraph(nx.node_link_graph(linked, edges="edges"))
+    assert Plan.from_networkx(linked) == p
+
+
+def drawn() -> nx.DiGraph[str]:
+    return plan(
+        think("a", tokens=7),
+        Step(name="b", op=Think(prompt=("see ", Ref(step="a")), after="a"), label="the second"),
+        call("c"),
+        join("out", "c", "b", "c"),
+    ).to_networkx()
+
+
+def test_nodes_and_edges_say_what_they_are() -> None:
+    taken = drawn()
+    assert taken.graph == {"output": "out", "budget": None}
+    assert nx.get_node_attributes(taken, "kind") == {"a": "think", "b": "think", "c": "call", "out": "join"}
+    assert nx.get_node_attributes(taken, "tokens") == {"a": 7, "b": 512, "c": 1, "out": 0}
+    assert taken.nodes["b"]["label"] == "the second" and taken.nodes["b"]["op"]["after"] == "a"
+    assert {edge[:2]: tuple(edge[2].values()) for edge in taken.edges(data=True)} == {
+        ("a", "b"): (("ref", "after"), []),
+        ("b", "out"): (("needs",), [1]),
+        ("c", "out"): (("needs",), [0, 2]),
+    }
+
+
+def test_a_graph_made_by_hand_is_a_plan() -> None:
+    made: nx.DiGraph[str] = nx.DiGraph(output="out")
+    made.add_node("a", op=Call(tool="f"))
+    made.add_node("b", op={"kind": "call", "tool": "g"}, priority=1)
+    made.add_node("out", op={"kind": "join"}, label="both")
+    made.add_edges_from([("b", "out"), ("a", "out")], weight=2.5)
+    made.edges["a", "out"]["positions"] = [0]
+    assert Plan.from_networkx(made) == plan(
+        call("a"),
+        Step(name="b", op=Call(tool="g"), priority=1),
+        Step(name="out", op=Join(), needs=("a", "b"), label="both"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda g: g.add_edge("out", "a"), r"cycle: (\w+) needs \w+ needs \w+ needs \1$"),
+        (lambda g: g.add_edge("a", "a"), "'a' refers to itself"),
+        (lambda g: g.graph.pop("output"), r'has no output: set graph\.graph\["output"\]'),
+        (lambda g: g.graph.update(output="ou"), "output 'ou' is not a step"),
+        (lambda g: g.graph.update(budgets=None), r"Plan: `budgets` is not known here; did you mean 'budget'\?"),
+        (lambda g: g.nodes["b"].update(prioritty=1), r"node 'b': .*`prioritty` is not known.*did you mean 'priority'"),
+        (lambda g: g.nodes["b"].update(needs=["a"]), "node 'b': `needs` is not a node attribute"),
+        (lambda g: g.nodes["b"].update(tokens=9), "node 'b': `tokens` is 9, but the `op` gives 512"),
+        (lambda g: g.nodes["b"].update(kind="call"), "node 'b': `kind` is 'call', but the `op` gives 'think'"),
+        (lambda g: g.add_node("d"), "node 'd': .*`op` is missing"),
+        (lambda g: g.add_node(3, op={"kind": "join"}), "node 3: .*valid string"),
+        (lambda g: g.add_node("d", op={"kind": "call", "tool": "f"}), "'d' does not lead to the output"),
+        (lambda g: g.remove_node("a"), "step 'b' refers to 'a', which is no step"),
+        (lambda g: g.remove_edge("a", "b"), "'b' reads 'a' in its `op`, but there is no edge a -> b: add"),
+        (lambda g: g.edges["a", "b"].update(kinds=["ref"]), r"the kinds \['ref'\], .* give \['ref', 'after'\]"),
+        (lambda g: g.add_edge("a", "c", kinds=["after"]), r"a -> c has the kinds \['after'\], .* give \[\]"),
+        (lambda g: g.edges["b", "out"].update(positions=["x"]), "'out': .*`positions` that are not a list of integers"),
+    ],
+)  # fmt: skip
+def test_a_graph_that_is_no_plan_is_refused(spoil: Callable[[nx.DiGraph[str]], object], said: str) -> None:
+    taken = drawn()
+    spoil(taken)
+    with pytest.raises(PlanError, match=said):
+        Plan.from_networkx(taken)
+
+
+def test_only_a_simple_directed_graph_is_a_plan() -> None:
+    for other in (nx.Graph(drawn()), nx.MultiDiGraph(drawn())):
+        with pytest.raises(PlanError, match=f"needs an nx.DiGraph, got {type(other).__name__}"):
+            Plan.from_networkx(other)  # pyright: ignore[reportArgumentType]
+
+
 # -- pictures ----------------------------------------------------------------------------------------------------------
 
 PICTURED = plan(
@@ -263,5 +440,5 @@ def test_text_folds_steps_that_are_alike() -> None:
 
 
 def test_networkx_is_loaded_only_when_needed() -> None:
-    code = "import sys, plait.core.graph; sys.exit('networkx' in sys.modules)"
+    code = "import sys, plait.core.graph, plait.core.plan; sys.exit('networkx' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import BaseModel
 
-from plait.core.described import fields_of
 from plait.core.flow import flow_step
 from plait.core.ops import Plugin
 from plait.core.rights import host_of
@@ -13,15 +11,6 @@ from plait.core.shown import bar
 from plait.core.tools.more import found_in
 from plait.core.tools.tool import ToolSpec
 from plait.planners.agents.debate import Debate
-
-
-class Described(BaseModel):
-    count: int = 3
-    """How many."""
-
-
-def test_the_text_under_a_field_describes_it() -> None:
-    assert fields_of(Described)["count"].description == "How many."
 
 
 def test_of_the_tools_that_were_named_the_known_ones_are_taken_in_order() -> None:

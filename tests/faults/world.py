@@ -24,6 +24,8 @@ from typing import Any
 
 import httpx
 
+from scripts.checkout import python_path
+
 from .hosts import Hosts
 
 HERE = Path(__file__).parent
@@ -148,7 +150,7 @@ class World:
     def start(self, name: str) -> None:
         """Start a process."""
         host, command, database = self._command(name)
-        env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+        env = {**os.environ, "PYTHONPATH": python_path(ROOT)}
         if name in ("db", "one", "two"):
             env |= {"LD_PRELOAD": str(self.folder / "clock.so"), "CLOCK_FILE": str(self.folder / f"clock-{name}")}
         preload = {key: env.pop(key) for key in ("LD_PRELOAD",) if key in env}

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from scripts.checkout import python_path
+
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 CHILD = Path(__file__).with_name("faults_child.py")
@@ -24,7 +26,7 @@ def apart(root: Path, part: str) -> tuple[dict[str, Any], str]:
         cwd=root,
         env={
             **{k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"},
-            "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}",
+            "PYTHONPATH": python_path(root),
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

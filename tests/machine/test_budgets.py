@@ -160,7 +160,10 @@ def test_attempts_count_retries() -> None:
     for _ in range(2):
         world.fail("a", fail_with(retryable=True))
         world.tick()
-    assert message(world) == "BudgetExceeded: run r: all 2 attempts are used up; raise `attempts`"
+    said = message(world)
+    assert said.startswith(
+        "BudgetExceeded: run r: all 2 attempts are used up; raise `attempts`; the step's last failure"
+    )
 
 
 def test_width_holds_back_and_lets_go_in_order() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from plait.core.budget import Budget
 from plait.core.events import Cancel, Dispatch, Failed, Finish, Stopped, Succeeded, WakeAt
 from plait.core.request import Retries
 from plait.core.result import Result, Usage
@@ -29,6 +30,44 @@ def test_each_kind_has_its_own_number_of_retries(step: object, tries: int) -> No
     assert world.finish.failure is not None
     assert world.finish.failure.kind == "ToolError"
     assert world.finish.failure.message == f"busy (after {tries} tries)"
+
+
+def test_a_limit_that_ends_the_tries_reports_the_last_failure() -> None:
+    """The time limit alone was reported: who raised it waited longer for the same end."""
+    world = World()
+    world.submit(call("a"), budget=Budget(seconds=3), retries=Retries(call=9, backoff=4))
+    world.fail("a", fail_with("CUDA out of memory on rank 3", "EngineError", retryable=True))
+    world.tick(3.0)
+    failure = world.finish.failure
+    assert failure is not None and failure.kind == "BudgetExceeded"
+    assert "all 3 seconds are used up; raise `seconds`" in failure.message
+    assert "last failure was try 1: EngineError: CUDA out of memory on rank 3" in failure.message
+
+
+def test_a_limit_without_a_failed_try_reports_the_limit_alone() -> None:
+    world = World()
+    world.submit(call("a"), budget=Budget(seconds=3))
+    world.tick(3.0)
+    world.stopped("a")
+    assert world.finish.failure is not None and world.finish.failure.message.endswith("raise `seconds`")
+
+
+def test_a_vote_without_a_value_says_how_many_branches_failed_and_how_the_first_did() -> None:
+    world = World()
+    world.submit(call("a"), call("b"), call("c"), join("j", "a", "b", "c", best_effort=True))
+    for name in "abc":
+        world.fail(name, fail_with(f"no {name}"))
+    failure = world.finish.failure
+    assert failure is not None
+    assert failure.message.endswith("first failure: r:a: ToolError: no a (3 of 3 branches failed)")
+
+
+def test_a_vote_whose_branches_were_all_cancelled_says_why_the_first_was() -> None:
+    world = World()
+    world.submit(call("a"), call("b"), join("j", "a", "b", best_effort=True))
+    for name in "ab":
+        world.prune(name)
+    assert world.node("a").story[-1][4] in world.node("j").story[-1][4]
 
 
 def test_a_tick_before_its_time_does_not_shorten_the_wait_and_the_wish_is_said_again() -> None:

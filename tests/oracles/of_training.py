@@ -165,7 +165,7 @@ def trl_logprobs(clone: Path) -> Callable[[Any], Any]:
     from training import export
 
     rule = take(clone / "trl/trainer/utils.py", "selective_log_softmax", torch=torch)
-    model = export.load(MADE.parents[4] / "orchestrator/models/countdown")
+    model = export.load(MADE.parents[4] / "packages/plait-models/plait_models/models/countdown")
 
     @torch.inference_mode()
     def run(case: dict[str, Any]) -> list[float]:

@@ -21,8 +21,9 @@ def test_a_plugin_that_names_a_paper_says_how_near_it_is(kind: str) -> None:
     for name in plugins.listed(kind):  # type: ignore[arg-type]
         doc = inspect.getdoc(plugins.class_of(kind, name)) or ""  # type: ignore[arg-type]
         assert name in said or "arXiv" not in doc, (
-            f"the docstring of {name} cites a paper and has no line `Fidelity: …`"
+            f"the docstring of {name} cites a paper and its class has no `fidelity`"
         )
+        assert name not in said or said[name]["paper"] in doc, f"{name}: the docstring does not cite its paper"
     assert all(row["differs"] or row["fidelity"] != "variant" for row in said.values())
 
 
@@ -39,4 +40,5 @@ def test_the_oracles_that_are_named_are_there_and_all_are_named() -> None:
 def test_names_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     names(kind=None, options=False, fidelity=True, as_json=True)
     rows = json.loads(capsys.readouterr().out)["methods"]
-    assert {"kind": "policy", "name": "esc", "fidelity": "exact", "differs": "", "oracles": ["esc"]} in rows
+    esc = {"kind": "policy", "name": "esc", "fidelity": "exact", "differs": "", "oracles": ["esc"]}
+    assert {**esc, "paper": "2401.10480"} in rows

@@ -32,7 +32,7 @@ from tests.plugin_names import module_names
 
 FOLDER = Path(__file__).parent / "corpus"
 ROOT = Path(__file__).resolve().parents[2]
-OURS = tuple(str(ROOT / "src" / "plait" / name) + os.sep for name in ("planners", "policies"))
+OURS = tuple(str(ROOT / name / "plait" / name) + os.sep for name in ("planners", "policies"))
 CORPUS = {path.stem: path.read_bytes().decode() for path in sorted(FOLDER.glob("*.txt"))}
 PUZZLE, PROMPT = "25 6 3 4 -> 39", "Translate each of these words into German: water, light, air, and stone."
 COUNTDOWN, PLAIN = ("countdown", "25 6 3 4 -> 39"), ("plain", PROMPT)
@@ -116,7 +116,7 @@ def setups() -> Iterator[tuple[str, str, dict[str, Any], tuple[str, str]]]:
     }
     for name in module_names("planners"):
         if name == "threads":
-            for dialect in module_names("planners/threads/threads/dialects"):
+            for dialect in module_names("planners/plait/planners/threads/threads/dialects"):
                 small = {"rounds": 3, "most": 20}
                 asked = COUNTDOWN if dialect == "countdown" else ("plain", PUZZLE)
                 yield f"threads-{dialect}", "threads", {"dialect": dialect, **small}, asked
@@ -149,10 +149,10 @@ class Watch:
 
 # Loaded beforehand: the annotations of classes are executed when these are made.
 importlib.import_module("json_repair")
-for _path in sorted((*(ROOT / "planners").rglob("*.py"), *(ROOT / "policies").rglob("*.py"))):
-    importlib.import_module(
-        ("plait." + ".".join(_path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
-    )
+for _root in ("planners", "policies"):
+    for _path in sorted((ROOT / _root).rglob("*.py")):
+        _name = ".".join(_path.relative_to(ROOT / _root).with_suffix("").parts)
+        importlib.import_module(_name.removesuffix(".__init__"))
 
 _watch: Watch | None = None
 _EXECUTES = ("exec", "compile", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.remove", "os.rename",

@@ -374,7 +374,8 @@ def test_a_step_that_is_no_plan_of_this_planner_has_no_reader():
     brief = Brief(Request(text="q"), Plain(text="q"), (tool(search).spec,))
     with pytest.raises(PlannerError, match="no reader"):
         LLMCompiler().reader(Step(name="other", op=Think(prompt="x"), expands=True), brief)
-    reader = LLMCompiler().reader(Step(name="plan-1", op=Think(prompt="x"), expands=True), brief)
+    state = {"round": 1, "repair": 0, "numbers": []}
+    reader = LLMCompiler().reader(Step(name="any", op=Think(prompt="x"), expands=True, role="plan", state=state), brief)
     assert reader.feed('1. search("a")\n')[0].steps[0].name == "1"
     last = reader.close(Result(value='1. search("a")\n'))
     assert last is not None

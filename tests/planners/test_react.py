@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from plait import Orchestrator, ToolContext, tool
+from plait import AsyncOrchestrator, Orchestrator, ToolContext, tool
 from plait.core.budget import Budget
 from plait.core.events import Job
 from plait.core.ops import Call, Think
@@ -25,7 +25,7 @@ from plait.planners.tools.react import React
 from plait.planners.tools.react.fates import fates
 from plait.runtime.simulation.latency import Host, LatencyModel
 from plait.runtime.simulation.simulator import SimReport, simulate
-from plait.workers.scripted import Reply
+from plait.workers.scripted import Reply, Scripted
 from tests.runtime.client.test_messages import Seen, said
 
 SPECS = (
@@ -375,3 +375,19 @@ def test_the_transcript_does_not_depend_on_the_latency_of_tools(runs: int):
         assert asked == first
         seconds.add(round(report.makespan, 3))
     assert len(seconds) > runs // 2  # the times did differ
+
+
+async def test_a_result_that_begins_with_error_is_a_result_and_the_call_is_made_once() -> None:
+    ran: list[str] = []
+
+    @tool
+    def lookup(q: str) -> str:
+        """Look a log line up."""
+        ran.append(q)
+        return "error: disk full (the log line asked for)"
+
+    call = '<tool_call>{"name": "lookup", "arguments": {"q": "x"}}</tool_call>'
+    replies = [Reply(text=call, times=1), Reply(text=call, times=1), Reply(text="The disk is full.")]
+    async with AsyncOrchestrator(workers=[Scripted(replies)], tools=[lookup], journal="off") as orchestrator:
+        answer = await orchestrator.run("What does the line say?", planner="react")
+    assert (answer.answer, ran) == ("The disk is full.", ["x"])

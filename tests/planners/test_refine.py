@@ -157,7 +157,7 @@ def test_a_model_chooses(distiller: str, judges: int) -> None:
     chosen_step = plan.steps[-1]
     assert chosen_step.name == "chosen-1" and len(plan.steps) == judges + 1
     assert all(CHOOSE in prompt(step) for step in plan.steps[:-1])
-    names = chosen_step.state
+    names = chosen_step.state["names"]
     replies = [
         {**record(0, None), "name": name, "text": said} for name, said in zip(names, ("4, 1", "2"), strict=False)
     ]

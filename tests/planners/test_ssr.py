@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from experiments._tools.worker import text_of
+from plait.core.events import Job
+from plait.core.interfaces import Progress
+from plait.core.ops import Think
+from plait.core.result import Failure, Result
 from plait.planners.effort.ssr.strategies import POOL, Strategy, choose
 from tests.planners.scripted_runs import states
 from tests.planners.two_models import Models, goes_on, ran
@@ -113,6 +120,35 @@ async def test_so_many_paths_with_the_same_answer_are_enough(quorum: int | None)
         assert "of 6" in answer.why
     if quorum == 1:
         assert any(state == "cancelled" for state in states(answer).values())
+
+
+class Shuffled(Models):
+    """Models whose paths end in an order drawn from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        ways = ["a", "b", "c", "d"]
+        answer = lambda text: f" Answer: {next(n for n, way in enumerate(ways) if f'way {way}' in text)}"  # noqa: E731
+        super().__init__({"small": answer, "large": answer})
+        self._waits = dict(zip(ways, random.Random(seed).sample(range(0, 12, 3), 4), strict=True))
+
+    async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
+        assert isinstance(job.op, Think)
+        if not job.op.sampling.labels:
+            wait = next(wait for way, wait in self._waits.items() if f"way {way}" in text_of(job.op))
+            for _ in range(2 * wait):
+                await asyncio.sleep(0)
+        async for piece in super().run(job):
+            yield piece
+
+
+async def test_a_tied_vote_does_not_depend_on_which_path_ends_first() -> None:
+    pool = [{"id": way, "text": f"way {way}", "tags": []} for way in "abcd"]
+    answers: set[Any] = set()
+    for seed in range(30):
+        answer = await ran(Shuffled(seed), "ssr", {**ONE, "n": 4, "strategies": pool, "threshold": 0}, seed=1)
+        assert "of 4" in answer.why
+        answers.add(answer.answer)
+    assert len(answers) == 1, answers
 
 
 async def test_random_texts_by_random_marks_end_and_are_made_of_both() -> None:

@@ -18,6 +18,7 @@ from plait.core.request import Request
 from plait.core.result import Failure, Result
 from plait.planners.threads.threads import Threads
 from plait.planners.threads.threads.dialects import Dialect, load
+from plait.planners.threads.threads.names import LegPlace, Memo
 from plait.tasks.countdown import Countdown
 from plait.tasks.plain import Plain
 from tests.planners import countdown_model as model
@@ -43,7 +44,8 @@ def brief(text: str = PUZZLE, seed: int = 0) -> Brief:
 def spawn(planner: Threads, text: str, name: str = "round-1") -> Plan | None:
     """The patch that a leg's text leads to, of a planner whose parent has the last word."""
     planner = planner.model_copy(update={"settle": False})
-    step = Step(name=name, op=Think(prompt=(Text(text="?"),)), expands=True)
+    state = Memo().at(LegPlace((), int(name.removeprefix("round-"))))
+    step = Step(name=name, op=Think(prompt=(Text(text="?"),)), expands=True, role="leg", state=state)
     return planner.reader(step, brief()).close(Result(value=text))
 
 
@@ -198,7 +200,7 @@ WORD = st.sampled_from(
 @given(st.one_of(st.text(max_size=200), st.lists(WORD, max_size=40).map(lambda words: f"{' '.join(words)} <wait>")))
 def test_nothing_that_a_model_writes_breaks_the_reader(text: str) -> None:
     planner = Threads(n=3, settle=False)
-    reader = planner.reader(Step(name="round-1", op=Think(prompt="?"), expands=True), brief())
+    reader = planner.reader(Step(name="first", op=Think(prompt="?"), expands=True, role="leg"), brief())
     assert all(not reader.feed(text[i : i + 7]) for i in range(0, len(text), 7))
     plan = reader.close(Result(value=text))
     if plan is None:

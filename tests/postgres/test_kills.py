@@ -19,6 +19,8 @@ from typing import Any
 import httpx
 import pytest
 
+from scripts.checkout import python_path
+
 CHILD = Path(__file__).with_name("serve_child.py")
 LONGEST = 90.0
 """Seconds for what is under way to end when the killing is over."""
@@ -48,7 +50,7 @@ class Servers:
             return subprocess.Popen(
                 [sys.executable, CHILD, self.store, self.folder / "ledger"],
                 cwd=self.root,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (self.root / "src", self.root)))},
+                env={**os.environ, "PYTHONPATH": python_path(self.root)},
                 stdout=out,
                 stderr=err,
                 start_new_session=True,

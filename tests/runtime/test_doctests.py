@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import os
 import re
 from pathlib import Path
 
 import pytest
 
+from scripts.checkout import ROOTS
+
 _EXAMPLE = re.compile(r"^ *+>>> ", re.MULTILINE)
-SOURCES = Path(__file__).parents[2] / "src"
 
 
 def modules() -> list[str]:
     """Return the modules of the package with examples in their text."""
     found: list[str] = []
-    for folder, _, names in os.walk(SOURCES / "plait", followlinks=True):
-        for path in (Path(folder) / name for name in names if name.endswith(".py")):
+    for root in (Path(__file__).parents[2] / name for name in ROOTS):
+        for path in (root / "plait").rglob("*.py"):
             if _EXAMPLE.search(path.read_text("utf-8")):
-                found.append(".".join(path.relative_to(SOURCES).with_suffix("").parts).removesuffix(".__init__"))
+                found.append(".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"))
     return sorted(found)
 
 

@@ -20,7 +20,7 @@ from training.evaluate import held_out
 from training.export import export, load
 from training.model import Llama, ModelConfig
 
-BUNDLED = Path(__file__).parents[2] / "orchestrator" / "models" / "countdown"
+BUNDLED = Path(__file__).parents[2] / "packages" / "plait-models" / "plait_models" / "models" / "countdown"
 
 
 @pytest.fixture(autouse=True)

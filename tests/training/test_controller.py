@@ -17,7 +17,7 @@ from training.vocab import decode, encode
 
 Script = Callable[[list[str]], str]
 MODEL: Llama = None  # type: ignore[assignment]  # the scripts below never look at it
-BUNDLED = Path(__file__).parents[2] / "orchestrator" / "models" / "countdown"
+BUNDLED = Path(__file__).parents[2] / "packages" / "plait-models" / "plait_models" / "models" / "countdown"
 
 
 def child(words: list[str]) -> str:

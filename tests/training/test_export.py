@@ -19,7 +19,7 @@ from training.trades import by_words
 from training.vocab import END, ID, WORDS, encode
 
 CONFIG = ModelConfig(d=64, layers=2, heads=2, ff=96)
-BUNDLED = Path(__file__).parents[2] / "orchestrator" / "models" / "countdown"
+BUNDLED = Path(__file__).parents[2] / "packages" / "plait-models" / "plait_models" / "models" / "countdown"
 PROMPTS = [
     "<child> T24 9 8 3 <go>",
     "<parent> 4 T62 25 19 5 3 <go>",

@@ -23,7 +23,7 @@ from training.model import Llama, ModelConfig
 from training.task import is_test
 from training.vocab import decode, encode
 
-MODEL = Path("orchestrator/models/countdown")
+MODEL = Path("packages/plait-models/plait_models/models/countdown")
 SMALL = ModelConfig(d=32, layers=1, heads=2, ff=32)
 
 

@@ -23,6 +23,7 @@ from plait.core.plan import Plan, Step
 from plait.core.request import Request
 from plait.runtime.client.briefing import Live
 from plait.workers.scripted import Reply, Scripted
+from scripts.checkout import python_path
 
 # Names that a file may try to have imported: a module beside the file, of the standard library, of ours, and none.
 NAMES = (
@@ -177,11 +178,10 @@ def test_no_file_and_no_text_has_anything_imported_written_or_started(journal: P
     (tmp_path / "evil.py").write_text("open('pwned', 'w').close()\nfn = Class = print\n")
     listed = list(commands(journal, tmp_path))
     (tmp_path / "commands.json").write_text(json.dumps(listed))
-    source = Path(__file__).parents[2] / "src"
     child = subprocess.run(
         [sys.executable, Path(__file__).with_name("reading_child.py"), tmp_path],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{tmp_path}", "PLAIT_DEBUG": ""},
+        env={**os.environ, "PYTHONPATH": python_path(Path(__file__).parents[2], tmp_path), "PLAIT_DEBUG": ""},
         capture_output=True,
         text=True,
         timeout=280,

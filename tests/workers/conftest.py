@@ -13,13 +13,14 @@ import pytest_asyncio
 from plait.workers.engine import Engine
 from tests.one_engine import PLACE
 
-from .tiny_model import build
 from .vllm_server import SERVER_DTYPE
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the random model."""
+    from .tiny_model import build  # needs torch, and most tests of this folder do not
+
     return build(tmp_path_factory.mktemp("models") / "tiny")
 
 

@@ -25,10 +25,12 @@ from plait.apps.control.top import _shown
 from plait.core.errors import UsageError
 from plait.runtime.control.socket import Peer, opened, peers
 from plait.runtime.control.verbs import Control
+from plait.runtime.journal.directory import match_run
 from plait.runtime.journal.journal import Journal
 from plait.runtime.journal.replay import replay
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
+from scripts.checkout import python_path
 
 SLOW = Reply(text="word " * 500, tokens_per_second=50)
 
@@ -232,21 +234,71 @@ async def test_limits_of_a_run_and_slots_change_while_it_runs_and_the_journal_re
 def test_the_commands_say_what_is_there_and_what_is_not(plait, tmp_path):
     assert plait("runs", "top", "--once", "--json").json == {"processes": [], "runs": []}
     assert plait("runs", "top", "--once").out.startswith("0 runs")
-    for words in (("cancel", "abc"), ("watch",), ("pause",), ("prune", "abc", "x"), ("limit", "abc", "width", "2")):
+    for words in (("cancel", "abcd"), ("watch",), ("pause",), ("prune", "abcd", "x"), ("limit", "abcd", "width", "2")):
         done = plait("runs", *words)
         assert done.code == 2 and "plait runs top" in done.err
     done = plait("runs", "resume")
     assert done.code == 2 and "no run is under way: name one that `plait runs list` shows" in done.err
     done = plait("runs", "show", "--from", tmp_path)
     assert done.code == 2 and "there is no run in" in done.err
-    assert "none is open" in plait("runs", "answer", "abc:x?1", "yes").err
-    assert "asks 0 questions" in plait("runs", "answer", "abc", "yes").err
+    assert "none is open" in plait("runs", "answer", "abcd:x?1", "yes").err
+    assert "run 'abcd' has no open question" in plait("runs", "answer", "abcd", "yes").err
+
+
+@pytest.mark.parametrize("where", [[], ["--from", "j.sqlite"]])
+async def test_no_call_is_allowed_by_an_id_that_is_empty_or_too_short(plait, where):
+    """`plait runs answer "$Q" yes` with an empty Q allowed a dangerous call of the only run that asked."""
+    plan = Plan(steps=(Step(name="b", op=Call(tool="book", args={"city": "Rome"})),), output="b")
+    async with AsyncOrchestrator(workers=[], tools=[book], journal="j.sqlite") as running, opened(Control(running)):
+        handle = await running.submit("x", plan=plan)
+        while not handle.questions:
+            await asyncio.sleep(0.01)
+        for given, why in (("", "empty"), (handle.run[:1], "at least 4"), (handle.run[:3], "at least 4")):
+            done = await asyncio.to_thread(plait, "runs", "answer", given, "May", *where)
+            assert done.code == 2 and why in done.err and handle.questions, (given, done.err)
+        done = await asyncio.to_thread(plait, "runs", "answer", f"{handle.run[:4]}:b?1", "May", *where)
+        assert done.code == 2 and "no open question" in done.err, "of a question the whole id"
+        done = await asyncio.to_thread(plait, "runs", "answer", handle.run[:4], "May", *where)
+        assert done.code == 0, done.err
+        assert (await handle).answer == "booked in Rome: May"
+
+
+async def test_every_verb_refuses_a_run_that_is_hardly_named(plait):
+    async with (
+        AsyncOrchestrator(workers=[Scripted([SLOW])], journal="off") as running,
+        opened(Control(running)) as path,
+    ):
+        handle = await running.submit("x")
+        peer = Peer(path)
+        verbs = {"cancel": [], "pause": [], "prune": ["x"], "limit": ["width", "2"], "resume": []}
+        for given, why in (("", "empty"), (handle.run[:1], "at least 4"), (handle.run[:3], "at least 4")):
+            with pytest.raises(UsageError, match=why):
+                await ask(peer, "pause", run=given)
+            for verb, words in verbs.items():
+                done = await asyncio.to_thread(plait, "runs", verb, given, *words)
+                assert done.code == 2 and why in done.err, (verb, given, done.err)
+        shown = await asyncio.to_thread(plait, "runs", "show", handle.run[:1])  # to look is harmless
+        assert shown.out.startswith(f"run {handle.run}: running")
+        done = await asyncio.to_thread(plait, "runs", "cancel")  # none named: the only one
+        assert done.code == 0 and (await handle).status == "cancelled"
+
+
+def test_a_full_id_counts_however_short_it_is_and_several_are_listed():
+    assert match_run("ab", ["ab", "abcdef"], changes=True) == "ab"
+    assert match_run("abcd", ["ab", "abcdef"], changes=True) == "abcdef"
+    assert match_run("ab", ["abcdef"], changes=False) == "abcdef"
+    assert match_run(None, ["ab"], changes=True) == "ab"
+    assert match_run(None, [], changes=True) is None
+    with pytest.raises(UsageError, match="2 runs are under way: give the id of one: abcde1, abcde2"):
+        match_run(None, ["abcde1", "abcde2"], changes=False)
+    with pytest.raises(UsageError, match="begins the ids of 2 runs"):
+        match_run("abcd", ["abcde1", "abcde2"], changes=True)
 
 
 def test_a_detached_run_is_found_steered_and_ends(plait, script, tmp_path, root):
     path = script({"text": "word " * 500, "tokens_per_second": 20})
     words = ["run", "x", "--script", str(path), "--journal", "off", "--json"]
-    env = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
+    env = {**os.environ, "PYTHONPATH": python_path(root)}
     made = subprocess.run(
         [sys.executable, "-m", "plait", *words, "--detach"], capture_output=True, env=env, timeout=500
     )

@@ -34,6 +34,7 @@ from plait.apps.mcp import command
 from plait.apps.mcp.jobs import Jobs
 from plait.apps.mcp.server import build
 from plait.apps.mcp.tasks import IDENTIFIER, Tasks
+from plait.apps.serve.settings import Settings
 from plait.core.tools.context import ToolContext
 from plait.runtime.client.config import Config
 from plait.runtime.client.handle import Handle
@@ -255,22 +256,22 @@ async def test_a_client_of_an_older_protocol_that_declares_tasks_gets_the_answer
         await handle
 
 
-@pytest.mark.parametrize("address", [None, ("127.0.0.1", 0)])
+@pytest.mark.parametrize("access", [None, Settings(port=0)])
 async def test_what_the_server_is_made_of_is_left_out_of_collections(
-    address: tuple[str, int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    access: Settings | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To look through all of it took 0.1 s of the loop, in which nobody was answered."""
     frozen: list[int] = []
 
-    async def serves(**address: Any) -> None:
+    async def serves(*_: object) -> None:
         frozen.append(gc.get_freeze_count())
 
-    made = SimpleNamespace(run_stdio_async=serves, run_streamable_http_async=serves)
-    monkeypatch.setattr("plait.apps.mcp.server.build", lambda *_: made)
+    monkeypatch.setattr("plait.apps.mcp.server.build", lambda *_: SimpleNamespace(run_stdio_async=serves))
+    monkeypatch.setattr("plait.apps.mcp.http.serve_http", serves)
     monkeypatch.setattr(collector, "_settled", False)
     (script := tmp_path / "script.json").write_text('{"replies": [{"text": "fine"}]}')
     try:
-        await command._serve(Config.load(script=script, journal="off"), address)
+        await command._serve(Config.load(script=script, journal="off"), access)
     finally:
         gc.unfreeze()
     assert frozen[0] > 10_000

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.checkout import python_path
+
 ESCAPED = "it is \x1b[31m\x1b]0;owned\x07 \x9b2J \u202e 42"
 TOOLS = '''
 from plait import ToolContext, tool
@@ -390,7 +392,7 @@ def test_ctrl_c_gives_up_the_run_and_not_the_session(script, root):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"},
+        env={**os.environ, "PYTHONPATH": python_path(root)},
     )
     with running:
         assert running.stdin is not None and running.stdout is not None

@@ -12,6 +12,8 @@ import time
 
 import pytest
 
+from scripts.checkout import python_path
+
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed (apt-get install tmux)")
 
 SLOW = {"when": "slow", "text": " ".join(f"word{n}" for n in range(1, 60)), "tokens_per_second": 6}
@@ -66,7 +68,7 @@ def test_a_conversation_on_a_real_terminal(terminal, script, root, tmp_path):
     replies = script(SLOW, EVIL, "answer: 42")
     words = [sys.executable, "-m", "plait.apps.main", "repl", "--script", str(replies), "--planner", "sample:n=3"]
     env = {
-        "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}",
+        "PYTHONPATH": python_path(root),
         "XDG_STATE_HOME": str(tmp_path / "state"),
         "LANG": "C.UTF-8",
     }

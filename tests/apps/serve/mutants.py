@@ -71,6 +71,7 @@ SOUND: dict[str, list[dict[str, Any]]] = {
     "/runs/{run}/{verb}": [{"question": "a", "value": 1}, {"step": "a", "reason": "so"}],
     "/v1/responses/{id}/cancel": [{}],
     "/login": [{"key": "sk-plait-x"}],
+    "/logout": [{}],
 }  # fmt: skip
 """Sound bodies by the address to which they are posted: each address that the server tells of has to be here. One that
 is not there answers 404."""

@@ -10,6 +10,8 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from scripts.checkout import python_path
+
 SETTINGS = """
 [serve]
 drain_seconds = 0.5
@@ -24,7 +26,7 @@ Child = tuple[asyncio.subprocess.Process, str, list[str]]
 async def child(*command: str, cwd: Path, stream: str, speaks: bool = True) -> AsyncIterator[Child]:
     """Start Python with these words. `stream`: on which of its streams it speaks, where it says that it serves."""
     root = Path(__file__).parents[3]
-    env = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
+    env = {**os.environ, "PYTHONPATH": python_path(root)}
     pipes = dict.fromkeys(("stdout", "stderr"), asyncio.subprocess.DEVNULL) | {stream: asyncio.subprocess.PIPE}
     process = await asyncio.create_subprocess_exec(sys.executable, *command, cwd=cwd, env=env, **pipes)  # type: ignore[arg-type]
     pipe = process.stdout if stream == "stdout" else process.stderr

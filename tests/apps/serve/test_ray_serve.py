@@ -27,6 +27,7 @@ from plait.core.errors import ConfigError
 pytest.importorskip("ray.serve", reason="Ray Serve is not installed: pip install 'plait[ray-serve]'")
 
 from plait.apps.serve.ray_serve import DeployArguments, app
+from scripts.checkout import python_path
 
 ROOT = Path(__file__).parents[3]
 
@@ -55,7 +56,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int,
     file.write_text(yaml.safe_dump(found))
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+        "PYTHONPATH": python_path(ROOT),
         "RAY_TMPDIR": home, "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0",
     }  # fmt: skip
     environment.pop("RAY_ADDRESS", None)

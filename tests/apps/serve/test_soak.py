@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from scripts.checkout import python_path
+
 
 async def _soaked(root: Path, requests: int, cancels: int) -> tuple[int, str]:
     words = ["--requests", requests, "--cancels", cancels]
     there: dict[str, Any] = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.STDOUT}
-    environment = {**os.environ, "PYTHONPATH": str(root / "src")}
+    environment = {**os.environ, "PYTHONPATH": python_path(root)}
     command = [sys.executable, str(root / "scripts" / "soak.py"), *map(str, words)]
     soak = await asyncio.create_subprocess_exec(*command, **there, env=environment)
     said, _ = await soak.communicate()

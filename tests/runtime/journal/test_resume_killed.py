@@ -23,6 +23,7 @@ from plait.core.events import Dispatch, Succeeded
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.replay import history, replay
 from plait.runtime.plugins.loader import Plugins
+from scripts.checkout import python_path
 
 CHILD = Path(__file__).with_name("kill_child.py")
 PAYS = [11, 14, 21, 24, 31, 34]
@@ -52,7 +53,7 @@ def child(root: Path, folder: Path, what: str, on_unknown: str) -> subprocess.Po
         return subprocess.Popen(
             [sys.executable, CHILD, what, folder, on_unknown],
             cwd=root,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (root / "src", root, CHILD.parent)))},
+            env={**os.environ, "PYTHONPATH": python_path(root, CHILD.parent)},
             stdout=out,
             stderr=err,
             start_new_session=True,

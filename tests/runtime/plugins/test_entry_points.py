@@ -15,6 +15,7 @@ import pytest
 from plait.core.errors import PluginError
 from plait.core.ops import Plugin
 from plait.runtime.plugins.loader import Plugins
+from scripts.checkout import python_path
 
 PROJECT = """
 [build-system]
@@ -149,7 +150,7 @@ def test_two_distributions_with_one_name(plugins: Plugins, tmp_path: Path, monke
 
 
 def test_the_command_line_lists_and_plans_with_them(folder: Path, root: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(folder)])}
+    environment = {**os.environ, "PYTHONPATH": python_path(root, folder)}
 
     def plait(*words: str) -> str:
         done = subprocess.run(

@@ -138,7 +138,7 @@ def test_word_level_text_survives_a_round_trip_with_its_control_words(words: Pro
 
 
 def test_the_bundled_models_text_survives_a_round_trip(root: Path) -> None:
-    folder = root / "orchestrator" / "models" / "countdown"
+    folder = root / "packages" / "plait-models" / "plait_models" / "models" / "countdown"
     if not (folder / "tokenizer.json").exists():
         pytest.skip("the bundled model is not there")
     from transformers import AutoTokenizer

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from plait.core import Sampling
-from plait.core.described import fields_of
 from plait.core.errors import ConfigError
 from plait.workers._shared import resources
 from plait.workers._shared.resources import identity
@@ -59,8 +58,8 @@ def test_a_state_is_read_where_it_is() -> None:
 # --- options ---
 
 
-def test_each_option_is_described_under_its_name() -> None:
-    assert all(field.description for field in fields_of(EngineOptions).values())
+def test_each_option_has_a_description() -> None:
+    assert all(field.description for field in EngineOptions.model_fields.values())
     assert Engine("a/model", slots=3, lora={"one": "/x"}).options == EngineOptions(
         model="a/model", slots=3, lora={"one": "/x"}
     )

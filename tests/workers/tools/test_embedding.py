@@ -90,7 +90,7 @@ async def test_a_server_that_refuses(server: str, status: int, retryable: bool) 
 @pytest.mark.engine
 def test_a_model_in_a_folder(root: Path) -> None:
     pytest.importorskip("torch")
-    embed = embedder(str(root / "orchestrator" / "models" / "countdown"))
+    embed = embedder(str(root / "packages" / "plait-models" / "plait_models" / "models" / "countdown"))
     one, two, empty = embed(texts=["11-7=4", "11-7=4", ""])
     assert one == two and len(one) == len(empty) > 8 and any(one) and not any(empty)
     with pytest.raises(ToolError, match="cannot be loaded as an embedding model"):

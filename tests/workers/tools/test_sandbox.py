@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import os
@@ -16,7 +17,7 @@ import pytest
 from plait import AsyncOrchestrator, Plan, Step
 from plait.core.errors import ConfigError
 from plait.core.ops import Call
-from plait.workers.tools.sandbox import Container, Program, ProgramOutcome, Sandbox, SandboxLimits
+from plait.workers.tools.sandbox import Bubblewrap, Container, Program, ProgramOutcome, Sandbox, SandboxLimits
 
 BACKENDS = ["process", "bubblewrap", "container"]
 IMAGE, RUNTIME = os.environ.get("SANDBOX_IMAGE"), os.environ.get("SANDBOX_RUNTIME")
@@ -223,10 +224,86 @@ async def test_containers_are_asked_for_with_all_that_isolates_and_killed_by_nam
         "--rm",
         "--init",
     ]
-    for each in (*isolating, "--pids-limit 64", "--memory 2g", f"/{folder}:/work ", "an/image python -I -S -c "):
+    for each in (*isolating, "--pids-limit 64", f"/{folder}:/plait-in:ro ", "an/image python -I -S -c "):
         assert each in words, each
     assert ("--user 65534:65534" if os.getuid() == 0 else f"--user {os.getuid()}:{os.getgid()}") in words
     assert "--privileged" not in words and not there(Path("/tmp") / folder)
+
+
+LIMITED = [SandboxLimits(), SandboxLimits(disk=9, memory=4096), SandboxLimits(network=True, disk=100)]
+
+
+@pytest.mark.parametrize("limits", LIMITED)
+def test_bubblewraps_command_bounds_every_place_that_can_be_written(
+    limits: SandboxLimits, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A program wrote 180 MB with `disk=64`: /work was the machine's disk, /tmp and /dev/shm its memory."""
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    words = Bubblewrap().command(tmp_path, limits)
+    for place in ("/work", "/tmp", "/dev/shm"):
+        at = words.index(place)
+        assert words[at - 3 : at] == ["--size", str(limits.disk << 20), "--tmpfs"], place
+    assert "--bind" not in words and words.count("--tmpfs") == 3
+    at = words.index(str(tmp_path))
+    assert words[at - 1 : at + 2] == ["--ro-bind", str(tmp_path), "/plait-in"]
+    fixed = [words[at + 1] for at, word in enumerate(words) if word == "--remount-ro"]
+    assert fixed == ["/dev", "/"], "bwrap's own root and /dev are tmpfs without a size"
+    assert words.index("--remount-ro") > max(words.index("/work"), words.index("/plait-in"))
+    assert ("--share-net" in words) == limits.network
+
+
+@pytest.mark.parametrize("limits", LIMITED)
+@pytest.mark.parametrize("program", ["podman", "docker"])
+def test_a_containers_command_bounds_disk_and_memory(limits: SandboxLimits, program: str, tmp_path: Path) -> None:
+    words = " ".join(Container(image="an/image", program=program).command(tmp_path, limits))
+    size = f"size={limits.disk}m,mode=1777"
+    for each in (f"--tmpfs /tmp:{size} ", f"--tmpfs /work:{size},exec ", f"--shm-size {limits.disk}m ", "--read-only "):
+        assert each in words, each
+    assert f"--volume {tmp_path}:/plait-in:ro " in words and words.count("--volume") == 1
+    memory = max(2048, limits.memory) + 3 * limits.disk
+    assert f"--memory {memory}m --memory-swap {memory}m " in words, "no more in swap"
+    assert ("--read-only-tmpfs=false" in words) == (program == "podman")
+
+
+async def test_disk_is_a_limit_wherever_the_program_writes(sandbox: Sandbox) -> None:
+    if sandbox.backend.name == "process":
+        pytest.skip("see test_a_program_cannot_fill_the_disk, which asks whether the kernel allows it")
+    code = """
+import os
+done = {}
+for place in (".", "/tmp", "/dev/shm", "/var/tmp", "/", "/dev", "/run", "/plait-in"):
+    done[place] = 0
+    for number in range(8):
+        try:
+            with open(f"{place}/f{number}", "wb") as file:
+                for _ in range(10):
+                    done[place] += file.write(b"x" * (1 << 20))
+        except OSError:
+            pass
+print({place: size >> 20 for place, size in done.items()})
+"""
+    for disk in (40, 20):
+        outcome = await ran(sandbox, code, disk=disk)
+        assert outcome.status == "done", outcome
+        written = ast.literal_eval(outcome.stdout)
+        for place, size in written.items():
+            if place in (".", "/tmp", "/dev/shm"):
+                assert size <= disk, (disk, written)
+            else:
+                assert size == 0, (disk, written)
+        assert disk - 5 <= written["."], written
+
+
+async def test_memory_is_a_limit(sandbox: Sandbox) -> None:
+    outcome = await ran(sandbox, "x = b'x' * (600 << 20); print(len(x))", memory=256)
+    assert outcome.status == "failed" and "MemoryError" in outcome.stderr, outcome
+
+
+async def test_warm_sandboxes_of_another_disk_are_not_used(sandbox: Sandbox) -> None:
+    code = "import os; there = os.statvfs('.'); print(there.f_blocks * there.f_frsize >> 20)"
+    sizes = [(await ran(sandbox, code, disk=disk)).stdout for disk in (30, 30, 50, 30)]
+    if sandbox.backend.name != "process":
+        assert sizes == ["30\n", "30\n", "50\n", "30\n"]
 
 
 async def test_an_unsafe_sandbox_has_to_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,9 @@ def test_trl_gets_lists_of_the_same_lengths() -> None:
 
 
 def test_a_record_that_does_not_retokenise_to_itself_is_refused() -> None:
-    tokenizer = tokenizer_of(Path("orchestrator/models/countdown") if Path("orchestrator").is_dir() else MODEL)
+    tokenizer = tokenizer_of(
+        Path("packages/plait-models/plait_models/models/countdown") if Path("orchestrator").is_dir() else MODEL
+    )
     check = retokenised(tokenizer)
     ids = tuple(tokenizer.encode("<child> T24 11 7 5 <go>").ids)
     good = Record(rollout="1/0", group="1", tokens=ids, mask=(0,) * len(ids))
@@ -80,7 +82,7 @@ def test_a_record_that_does_not_retokenise_to_itself_is_refused() -> None:
     assert "re-tokenise" in check(unknown)
 
 
-MODEL = Path(__file__).parents[4] / "orchestrator" / "models" / "countdown"
+MODEL = Path(__file__).parents[4] / "packages" / "plait-models" / "plait_models" / "models" / "countdown"
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from training.trades import TRADES
 
 from .test_command import check, killed_until_done
 
-MODEL = Path("orchestrator/models/countdown").resolve()
+MODEL = Path("packages/plait-models/plait_models/models/countdown").resolve()
 
 
 @torch.inference_mode()

@@ -20,10 +20,11 @@ import pytest
 
 from plait.apps.lab.rollouts.record import Record, WeightsSegment
 from plait.apps.lab.rollouts.store import Store
+from scripts.checkout import python_path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
-MODEL = ROOT / "orchestrator" / "models" / "countdown"
+MODEL = ROOT / "packages" / "plait-models" / "plait_models" / "models" / "countdown"
 FOLDER = ROOT / "build" / "trainers"
 PACKAGES = (
     "verl==0.9.1", "trl==1.16.0", "tensordict==0.10.0", "pyvers", "hydra-core", "omegaconf",
@@ -60,7 +61,7 @@ def asked(python: str, what: str, records: list[Record], folder: Path) -> dict[s
     with Store(path, {}) as store:
         for rollout in {each.rollout: None for each in records}:
             store.add([each for each in records if each.rollout == rollout])
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "TRL_EXPERIMENTAL_SILENCE": "1"}
+    env = {**os.environ, "PYTHONPATH": python_path(ROOT), "TRL_EXPERIMENTAL_SILENCE": "1"}
     command = [python, str(HERE / "trainers_child.py"), what, str(path), str(MODEL)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

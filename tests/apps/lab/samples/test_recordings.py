@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from plait.apps.lab.samples import recordings
 from plait.apps.lab.samples.recordings import SOURCES, recorded_samples
 from plait.apps.lab.samples.sample import RecordedSample, read_samples, write_samples
 from plait.core.errors import ConfigError
@@ -117,6 +118,22 @@ def test_logs_of_inspect(tmp_path: Path, packed: bool) -> None:
     (sample,) = recorded_samples("inspect", path)
     assert (sample.model, sample.answer, sample.right) == ("openai/gpt-4o", "4", True)
     assert (sample.tokens, sample.counted) == (5, True)
+
+
+@pytest.mark.parametrize("sizes", [[1 << 20], [5000, 5000, 5000]])
+def test_a_log_of_inspect_that_unpacks_to_too_much_is_refused(
+    sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log of 2.9 MB took 3 GB of memory."""
+    monkeypatch.setattr(recordings, "MAX_MEMBER_BYTES", 6000)
+    monkeypatch.setattr(recordings, "MAX_LOG_BYTES", 12_000)
+    path = tmp_path / "log.eval"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("header.json", json.dumps(LOG))
+        for number, size in enumerate(sizes):
+            file.writestr(f"samples/{number}.json", json.dumps({"input": "x" * size, "output": {}}))
+    with pytest.raises(ConfigError, match=r"unpacks to .* bytes, and the limit is"):
+        list(recorded_samples("inspect", path))
 
 
 @pytest.mark.parametrize("source", SOURCES)

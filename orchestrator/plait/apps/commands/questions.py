@@ -1,0 +1,100 @@
+"""`plait runs questions|answer`: what tools have asked and nobody has answered, in any process, and the answers."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from pydantic import JsonValue
+
+from ...core.errors import UsageError
+from ...core.tools.context import Answerer, Question
+from ...runtime.control.verbs import VERBS
+from ...runtime.journal.directory import RunEntry, match_run
+from ...runtime.journal.inbox import leave, pending
+from ..common.journals import Place, place_of
+from ..common.options import Json
+from ..common.output import Output, opened
+from ..common.terminal import safe
+from ..control.command import find, steer
+
+__all__ = ["answer", "questions"]
+
+
+def questions(place: Place = None, as_json: Json = False) -> None:
+    """List what tools of all runs ask and nobody has answered yet."""
+    with opened(as_json) as output:
+        _list(pending(place_of(place)), output)
+
+
+def answer(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="A question's id, or the id of a run with one open question (a prefix of at least 4 characters).",
+        ),
+    ],
+    value: Annotated[str, typer.Argument(metavar="ANSWER", help="One of its choices, a text, or JSON.")],
+    place: Place = None,
+    as_json: Json = False,
+) -> None:
+    """Answer what a tool asks: of a run under way in any process, or of one to be resumed.
+
+    A call that waits to be allowed is answered with yes, no, {"args": {…}} for other arguments, or
+    {"approved": false, "reason": "…"}.
+    """
+    reply = _value(value)
+    run, of_step, _ = name.partition(":")
+    with opened(as_json) as output:
+        # A run in a journal that --from names is answered there, whoever has it.
+        under_way = find(run) if place is None else None
+        if under_way is not None:
+            where, run = under_way
+            steer(VERBS["answer"], where, run, value=reply, question=name if of_step else "")
+            row, words = {"run": run, "done": "answer"}, f"answer: run {run}"
+        else:
+            by = Answerer(name=f"user {getpass.getuser()}")
+            asked = leave(place_of(place), name if of_step else _only(name, place), reply, by)
+            row, words = {"question": asked.id, "left": True}, f"the answer to {asked.id} is left for its run"
+        if as_json:
+            output.result(row)
+        else:
+            output.people.print(words, markup=False, highlight=False)
+
+
+def _only(run: str, place: str | None) -> str:
+    """Return the one question that a run of a journal asks. Raises `UsageError`."""
+    there = pending(place_of(place))
+    name = match_run(run, (entry.run for entry, _ in there), changes=True)
+    asked = [question.id for entry, question in there if entry.run == name]
+    if not asked:
+        raise UsageError(f"run {run!r} has no open question: `plait runs questions` lists those that are open")
+    # To guess which of several was meant would answer the wrong one.
+    if len(asked) > 1:
+        raise UsageError(f"run {run!r} has {len(asked)} open questions: answer one by its id: {', '.join(asked[:5])}")
+    return asked[0]
+
+
+def _list(pairs: Sequence[tuple[RunEntry, Question]], output: Output) -> None:
+    if output.json:
+        output.result(
+            {"questions": [{**question.model_dump(mode="json"), "status": run.status} for run, question in pairs]}
+        )
+        return
+    for run, question in pairs:
+        choices = f" ({', '.join(map(str, question.choices))})" if question.choices else ""
+        text = safe(f"{question.id}  [{run.status}]\n  {question.text}{choices}")
+        output.people.print(text, markup=False, highlight=False, soft_wrap=True)
+    if not pairs:
+        output.people.print("no question is open")
+
+
+def _value(text: str) -> JsonValue:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,252 @@
+"""`plait runs show|resume|gc`: runs that were written down, and those under way."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from typing import Annotated, Any
+
+import typer
+
+from ...core.addresses import allow
+from ...core.errors import UsageError
+from ...core.events import Finish
+from ...core.messages import counted
+from ...core.result import Usage
+from ...runtime.client.answer import Answer
+from ...runtime.client.client import read_answer
+from ...runtime.client.config import Config
+from ...runtime.control.socket import Peer
+from ...runtime.control.verbs import VERBS
+from ...runtime.journal.directory import RunEntry, entries, find, sweep
+from ...runtime.journal.names import refuse_names
+from ...runtime.journal.resume import Rebuilt, rebuild
+from ...runtime.journal.sessions import settings_of
+from ...runtime.plugins.loader import Plugins
+from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
+from ..common.journals import Place, place_of
+from ..common.options import Allow, Common, Json, common_options
+from ..common.output import Output, opened
+from ..common.session import opened_session
+from ..common.tree import StepTree
+from ..control.command import RunUnderWay, find as find_under_way, row_of, steer
+from ..control.distant import Distant
+from .listing import STYLES, about
+from .run import exit_code, name_why, show as show_answer
+
+__all__ = ["gc", "resume", "show"]
+
+_REACHING = ("worker", "tools", "mcp", "base_url", "api_key_env")
+"""Settings of a run that choose code to run, or where prompts and keys are sent."""
+_OF_THE_REQUEST = ("planner", "policies", "merge", "n", "tokens", "seconds")
+"""Settings that a run has in its own request."""
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def show(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN",
+            help="A run's id or a unique prefix of it; if left out, the only run under way, else the newest.",
+        ),
+    ] = None,
+    place: Place = None,
+    allowed: Allow = None,
+    as_json: Json = False,
+) -> None:
+    """Show a run: its steps, what its tools ask and, if it has ended, its answer. Starts nothing."""
+    allow(*(allowed or ()))
+    with opened(as_json) as output:
+        under_way = _shown_under_way(run) if place is None else None
+        if under_way is not None:
+            _show_under_way(row_of(*under_way), output)
+            return
+        where = place_of(place)
+        entry = find(where, run) if run is not None else next(entries(where), None)
+        if entry is None:
+            raise UsageError(f"there is no run in {where} yet")
+        refuse_names(entry.path, entry.run)
+        rebuilt = rebuild(entry.path, entry.run, Plugins())
+        answer = _answer(rebuilt)
+        if as_json:
+            steps = [row.row() for row in answer.report.steps]
+            output.result({**answer.summary(), "status": _status(rebuilt, entry), **about(entry), "steps": steps})
+            return
+        request = rebuilt.submitted.request
+        if rebuilt.record.finish is not None:
+            show_answer(answer, request.text, request.task.name, output, steps=True)
+            name_why(answer, output)
+            return
+        output.people.print(
+            StepTree.of_report(answer.report, title=request.text).renderable(output.people.width), soft_wrap=True
+        )
+        remedy = f": `plait runs resume {entry.run}` finishes it" if entry.status == "interrupted" else ""
+        output.people.print(f"{entry.status}{remedy}", style=STYLES.get(entry.status, ""), markup=False)
+
+
+def _shown_under_way(run: str | None) -> tuple[Peer | Distant, str] | None:
+    """Return the run under way that is shown; `None` for one of the journal, such as the newest where no run is named
+    and several are under way."""
+    try:
+        return find_under_way(run, changes=False)
+    except UsageError:
+        if run is None:
+            return None
+        raise
+
+
+def _show_under_way(row: dict[str, Any], output: Output) -> None:
+    if output.json:
+        output.result(row)
+        return
+    lines = [f"run {row['run']}: {row['status']}, {row['tokens']} tokens, {row['seconds']:.1f} s", row["text"]]
+    lines += [f"asks {question['id']}: {question['text']}" for question in row["questions"]]
+    for step in row["steps"]:
+        tokens, reason = step["tokens"], step["reason"]
+        lines.append(f"  {step['name']} {step['state']}" + (f", {tokens} tokens" if tokens else "")
+                     + (f": {reason}" if reason else ""))  # fmt: skip
+    for line in lines:
+        output.people.print(line, markup=False, highlight=False)
+
+
+def _named(run: str | None) -> str:
+    if run is None:
+        raise UsageError("no run is under way: name one that `plait runs list` shows")
+    return run
+
+
+@common_options
+def resume(
+    run: RunUnderWay = None,
+    place: Place = None,
+    on_unknown: Annotated[
+        str | None,
+        typer.Option(
+            "--on-unknown",
+            metavar="fail|ask|retry",
+            help="What becomes of a tool call with side effects whose outcome is unknown; fail if left out.",
+        ),
+    ] = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Go on although models or tools are not those that it began with.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the steps afterwards.")] = False,
+    as_json: Json = False,
+    *,
+    common: Common,
+) -> None:
+    """Go on with a run. One that is paused starts steps again, in its process. One that was interrupted is finished
+    here, without doing again what is done, and its answer printed.
+
+    Model, worker and tools are those of the run unless others are given. A journal named by --from may be somebody
+    else's: tools, servers and keys that it names have to be given again.
+    """
+    paused = find_under_way(run) if place is None else None
+    if paused is not None and row_of(*paused)["status"] != "interrupted":
+        steer(VERBS["resume"], *paused)
+        with opened(as_json) as output:
+            done = {"run": paused[1], "done": "resume"}
+            output.result(done) if as_json else output.people.print(f"resume: run {paused[1]}")
+        return
+    entry = find(place_of(place), _named(run), changes=True)
+    stored = {key: value for key, value in settings_of(entry).items() if key not in _OF_THE_REQUEST}
+    if place is not None:
+        _refuse_settings(stored, common, entry)
+    if on_unknown is not None:
+        stored["on_unknown"] = on_unknown
+    ours = {field.name for field in dataclasses.fields(Common)}
+    given = {key: value for key, value in stored.items() if key in ours and getattr(common, key, None) is None}
+    config = dataclasses.replace(common, **given).load(**{k: v for k, v in stored.items() if k not in ours})
+    with opened(as_json) as output:
+        refuse_names(entry.path, entry.run)
+        rebuilt = rebuild(entry.path, entry.run, Plugins())
+        if rebuilt.record.finish is not None:
+            answer = _answer(rebuilt)
+        else:
+            alone = all("think" not in host.serves for host in rebuilt.machine.workers.values())
+            answer = run_stoppable(lambda stopper: _resume(config, entry, (alone, anyway), output, stopper))
+        request = rebuilt.submitted.request
+        if as_json:
+            output.result(answer.summary())
+        else:
+            show_answer(answer, request.text, request.task.name, output, verbose)
+            name_why(answer, output)
+    code = exit_code(answer)
+    if code:
+        raise typer.Exit(code)
+
+
+def gc(
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", metavar="30d", help="Last written longer ago: 90m, 12h, 30d, 4w.")
+    ] = None,
+    keep: Annotated[int | None, typer.Option(min=0, help="How many of the newest journals stay.")] = None,
+    interrupted: Annotated[
+        bool, typer.Option("--interrupted", help="Also those with runs that could still be resumed.")
+    ] = False,
+    place: Place = None,
+    as_json: Json = False,
+) -> None:
+    """Delete journals that nobody works on: by age, by number, or both."""
+    # Without a bound all would go.
+    if older_than is None and keep is None:
+        raise UsageError("say which journals may go: --older-than 30d, --keep 100, or both")
+    seconds = None if older_than is None else _seconds(older_than)
+    gone, freed = sweep(place_of(place), keep=keep, older_than=seconds, interrupted=interrupted)
+    with opened(as_json) as output:
+        if as_json:
+            output.result({"deleted": [str(path) for path in gone], "bytes": freed})
+        else:
+            output.people.print(f"{counted(len(gone), 'journal')} deleted, {freed / 1e6:.1f} MB freed", highlight=False)
+
+
+async def _resume(config: Config, entry: RunEntry, how: tuple[bool, bool], output: Output, stopper: Stopper) -> Answer:
+    """Finish a run. `how`: without any worker of a model, and whatever it began with."""
+    alone, anyway = how
+    try:
+        async with opened_session(config, output, stopper, [] if alone else None, start=False) as session:
+            handle = await session.orchestrator.reopen(entry.run, path=entry.path, anyway=anyway)
+            stopper.then(handle.cancel)
+            return await handle
+    except CommandInterrupted:
+        return Answer(run=entry.run, status="cancelled", why="given up before anything ran")
+
+
+def _answer(rebuilt: Rebuilt) -> Answer:
+    """Return the answer of a run that has ended, or what there is of it."""
+    run = rebuilt.record
+    if run.finish is None:
+        usage = run.records.meter.usage() if run.records is not None else Usage()
+        run = dataclasses.replace(run, finish=Finish(run=run.id, status="cancelled", usage=usage))
+    return read_answer(run, Plugins().task(run.request.task, run.request.text))
+
+
+def _refuse_settings(stored: dict[str, Any], common: Common, entry: RunEntry) -> None:
+    """Raise `UsageError` for settings of a journal that choose code to run or where prompts and keys are sent, unless
+    the command names them too."""
+    flags: list[str] = []
+    for key in _REACHING:
+        value = stored.get(key)
+        # What the caller names again is the caller's own choice, whoever wrote the journal.
+        if not value or getattr(common, key) is not None or (key == "worker" and ":" not in str(value)):
+            continue
+        values = value if isinstance(value, list) else [value]
+        flags += [f"--{key.replace('_', '-')} {shlex.quote(str(value))}" for value in values]
+    if flags:
+        raise UsageError(
+            f"{entry.path.name} names tools or servers, and a journal that --from names may be a stranger's: if they "
+            f"are meant, add {' '.join(flags)}"
+        )
+
+
+def _status(rebuilt: Rebuilt, entry: RunEntry) -> str:
+    return rebuilt.record.finish.status if rebuilt.record.finish is not None else entry.status
+
+
+def _seconds(text: str) -> float:
+    matched = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", text)
+    if matched is None:
+        raise UsageError(f"--older-than {text!r} is no length of time: write 90m, 12h, 30d or 4w")
+    return float(matched[1]) * _UNITS[matched[2]]

@@ -1,0 +1,300 @@
+"""HTTP as all endpoints need it: which requests may come from where, bodies in, events out, clients that go away.
+
+A page that a browser shows can send requests to `localhost`, and with a name that its owner has pointed to 127.0.0.1
+(DNS rebinding) it can read the answers too. It cannot choose the headers `Host` and `Origin`, nor send JSON as JSON
+without asking first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from typing import Any, ParamSpec, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from .bodies import LARGE, Body
+from .errors import ApiError, invalid, of_error
+from .settings import LOOPBACK, Settings
+
+__all__ = ["EventStream", "HostGuard", "apart", "gone", "json_only", "read", "same_page", "sse", "unless_gone"]
+
+B = TypeVar("B", bound=BaseModel)
+T = TypeVar("T")
+P = ParamSpec("P")
+
+_FIELDS = 200
+_DISCARDED, _LINGER = 4, 2.0
+"""How many times the longest body, and for how many seconds, is read of one that is refused."""
+_COUNTED = 64 << 10
+"""Bytes whose values are counted at a time."""
+
+
+class HostGuard:
+    """Turns away requests for other hosts, of foreign pages, and of other kinds than JSON.
+
+    With tenants every request needs a key, which no foreign page has: then only `allowed_hosts` are checked, if any.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._on = not settings.tenants or bool(settings.allowed_hosts)
+        self._any = settings.open and not settings.allowed_hosts
+        self._hosts = {*LOOPBACK, settings.host.lower(), *(host.lower() for host in settings.allowed_hosts)}
+
+    def check(self, request: Request) -> None:
+        """Raise `ApiError` for a request that is turned away."""
+        if not self._on:
+            return
+        host = request.headers.get("host", "")
+        if not self._any and _name(f"//{host}") not in self._hosts:
+            raise ApiError(
+                421, f"this server does not answer for the host {host[:200]!r}: name it in `allowed_hosts`",
+                code="host_not_allowed",
+            )  # fmt: skip
+        same_page(request)
+        if request.method == "POST" and request.headers.get("content-type"):
+            json_only(request)
+
+
+def same_page(request: Request) -> None:
+    """Raise `ApiError` for a request that a page of another host or port has sent."""
+    if request.headers.get("sec-fetch-site") == "same-origin":  # no page can set it; a proxy may have changed the host
+        return
+    origin, host = request.headers.get("origin"), request.headers.get("host", "")
+    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        raise ApiError(403, f"pages of {origin[:200]!r} may not ask this server", code="origin_not_allowed")
+
+
+def json_only(request: Request) -> None:
+    """Raise `ApiError` for a body that is not declared as JSON, which a foreign page cannot do without asking first."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(415, "send JSON, with `Content-Type: application/json`", code="not_json")
+
+
+def _name(address: str) -> str:
+    """Return the host of an address without its port; empty for what is none."""
+    try:
+        return (urlsplit(address).hostname or "").lower()
+    except ValueError:  # such as an open bracket
+        return ""
+
+
+async def read(request: Request, model: type[B], settings: Settings, max_bytes: int | None = None) -> B:
+    """Return the body of a request, of `max_bytes` at most (by default those of the settings). Raises `ApiError` for
+    one that is too long, too slow, has too many values, or does not fit the model."""
+    pieces = await _pieces(request, settings, settings.body_bytes if max_bytes is None else max_bytes)
+    size = sum(map(len, pieces))
+    body = await apart(size >= LARGE, parse, pieces, model, settings.body_values)
+    if isinstance(body, Body):
+        body.tell_size(size)
+        body.settle(settings.strict)
+    return body
+
+
+async def apart(long: bool, work: Callable[P, T], *args: P.args, **fields: P.kwargs) -> T:
+    """Return what a function makes of a body: if that may take `long`, on a thread, so that others go on."""
+    if not long:
+        return work(*args, **fields)
+    return await asyncio.to_thread(work, *args, **fields)
+
+
+def parse(pieces: Sequence[bytes], model: type[B], values: int) -> B:
+    """Return a body that was read, in pieces, with so many values at most. Raises `ApiError`."""
+    _count(pieces, values)
+    try:
+        data = from_json(b"".join(pieces), allow_inf_nan=False)
+    except ValueError as error:
+        raise invalid(f"the body is not JSON: {error}", code="invalid_json") from None
+    if not isinstance(data, dict):
+        raise invalid("the body is not a JSON object", code="invalid_json")
+    if len(data) > _FIELDS:  # each that is not known would be a fault of its own
+        raise invalid(f"the body has {len(data)} fields, and there are not so many", code="unknown_parameter")
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise of_error(error) from None
+    except RecursionError:
+        raise invalid("the body is nested too deep", code="invalid_json") from None
+
+
+def _count(pieces: Iterable[bytes], most: int) -> None:
+    """Raise `ApiError` for a body of more values than `most`."""
+    shape = BodyShape()
+    for piece in pieces:
+        for at in range(0, len(piece), _COUNTED):  # little at a time: nobody else has the interpreter meanwhile
+            shape.feed(piece[at : at + _COUNTED])
+            if max(shape.values, shape.strings // 2) > most:  # an object has two strings for each value
+                raise ApiError(413, f"the body has more than {most} values", code="body_too_long")
+
+
+def _too_long(most: int) -> ApiError:
+    message = f"the body is longer than {most} bytes"
+    return ApiError(413, message, code="body_too_long", headers={"connection": "close"})
+
+
+async def _pieces(request: Request, settings: Settings, most: int) -> list[bytes]:
+    length = request.headers.get("content-length", "0")
+    if not length.isdigit() or int(length) > most:
+        await _discard(request, most)
+        raise _too_long(most)
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(settings.body_seconds):
+            async for piece in request.stream():
+                pieces.append(piece)
+                size += len(piece)
+                if size > most:
+                    await _discard(request, most)
+                    raise _too_long(most)
+    except TimeoutError:
+        raise ApiError(408, f"the body did not arrive within {settings.body_seconds:g} s", code="body_too_slow",
+                       headers={"connection": "close"}) from None  # fmt: skip
+    return pieces
+
+
+async def _discard(request: Request, most: int) -> None:
+    """Read on for a while without keeping anything: a client that is cut off while it sends does not see the answer."""
+    left = _DISCARDED * most
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LINGER):
+            async for piece in request.stream():
+                left -= len(piece)
+                if left < 0:
+                    return
+
+
+async def gone(receive: Receive) -> None:
+    """Return when the client has gone away. For after its body was read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def unless_gone(receive: Receive, work: asyncio.Future[T], give_up: Callable[[], object]) -> T | None:
+    """Return what a future ends in; `None` if the client goes away first, which gives the work up."""
+    watch = asyncio.ensure_future(gone(receive))
+    try:
+        await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            return work.result()
+        give_up()
+        return None
+    except asyncio.CancelledError:
+        give_up()
+        raise
+    finally:
+        watch.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watch
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # `json.dumps` would make one for each token
+
+
+def sse(data: Any, event: str = "") -> bytes:
+    """Return one server-sent event."""
+    text = _ENCODER.encode(data)
+    head = f"event: {event}\n" if event else ""
+    return f"{head}data: {text}\n\n".encode("utf-8", "replace")
+
+
+class EventStream:
+    """An answer of server-sent events, as they come. When the client goes away, `give_up` is called and nothing more
+    is sent."""
+
+    def __init__(self, events: AsyncGenerator[bytes, None], give_up: Callable[[], object]) -> None:
+        self._events, self._give_up = events, give_up
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send all events."""
+        watch = asyncio.ensure_future(self._watch(receive))
+        whole = False
+        try:
+            await send(_START)
+            async for event in self._events:
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            whole = True
+        except OSError:  # the connection has broken
+            pass
+        finally:
+            watch.cancel()
+            if not whole:
+                self._give_up()
+            await self._events.aclose()
+
+    async def _watch(self, receive: Receive) -> None:
+        await gone(receive)
+        self._give_up()
+
+
+_START: Any = {
+    "type": "http.response.start",
+    "status": 200,
+    "headers": [
+        (b"content-type", b"text/event-stream; charset=utf-8"),
+        (b"cache-control", b"no-cache"),
+        (b"x-accel-buffering", b"no"),
+    ],
+}
+
+Endpoint = Callable[[Request], Awaitable[Any]]
+
+
+# No group is possessive here: before Python 3.11.5 such ones match wrongly, and may not end.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*"', re.DOTALL)
+_WHOLE = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*")*[^"]*+', re.DOTALL)
+"""All up to a string that does not end. What was no string to the first quote is not looked for behind each other one:
+that would take the square of the time."""
+_REST = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*', re.DOTALL)
+
+
+class BodyShape:
+    """Counts the values of a JSON text that comes in pieces: openings and commas outside of strings.
+
+    Reading JSON, and making a request of it, takes time by the number of its values, not by its bytes: a text of 8 MB
+    is read in milliseconds, two million numbers in the same bytes are not.
+
+    >>> shape = BodyShape()
+    >>> for piece in (b'{"a": [1, 2, "x,', b'[y"]}'):
+    ...     shape.feed(piece)
+    >>> shape.values
+    4
+    """
+
+    def __init__(self) -> None:
+        self.values = self.strings = 0
+        self._within = self._escaped = False
+        """Whether the last piece ended within a string, and there behind a backslash."""
+
+    def feed(self, piece: bytes) -> None:
+        """Count those of one more piece."""
+        if self._within:
+            piece = self._after_the_string(piece)
+        whole = _WHOLE.match(piece)
+        end = len(piece) if whole is None else whole.end()
+        bare, strings = _STRING.subn(b"", piece[:end])
+        self.strings += strings
+        if end < len(piece):
+            self._within = True
+            self._escaped = (len(piece) - len(piece.rstrip(b"\\"))) % 2 == 1
+        self.values += bare.count(b",") + bare.count(b"[") + bare.count(b"{")
+
+    def _after_the_string(self, piece: bytes) -> bytes:
+        """Return what follows the string that the last piece has left open."""
+        start = 1 if self._escaped else 0
+        rest = _REST.match(piece, start)
+        end = len(piece) if rest is None else rest.end()
+        if end < len(piece) and piece[end : end + 1] == b'"':
+            self._within = self._escaped = False
+            return piece[end + 1 :]
+        self._escaped = end < len(piece)  # only a backslash at the end stops the match
+        return b""

@@ -1,0 +1,165 @@
+"""The form of a typed answer: a JSON schema, how a model is told of it, and how a text is read by it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from types import FunctionType
+from typing import cast
+
+from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError
+
+from .errors import FieldError
+from .messages import explain, first_of_each, json_path
+from .values import Frozen, json_value, split_reasoning
+
+_STARTS = 200
+"""Places where a JSON value may begin that are tried, from the first."""
+_START = re.compile(r"[\[{]")
+ADAPTERS: dict[str, TypeAdapter[object]] = {}
+"""Types that runs of this process asked for, by their schema as text: they may check more than a schema says."""
+
+
+class Form(Frozen):
+    """What the answer of a run has to be. `of` makes it from a type."""
+
+    schema_: dict[str, JsonValue]
+    """JSON schema, always of an object: another value stands in its field `value` (`wrapped`)."""
+    wrapped: bool = False
+
+    @classmethod
+    def of(cls, kind: object) -> tuple[Form, TypeAdapter[object] | None]:
+        """Return the form of a pydantic model, dataclass, TypedDict or any other type that pydantic knows, or of a JSON
+        schema, with what reads a value of that type. Raises `FieldError`."""
+        if isinstance(kind, dict):
+            schema = cast("dict[str, JsonValue]", _schema_of(cast("dict[object, object]", kind)))
+            adapter = None
+        else:
+            if isinstance(kind, str | FunctionType):
+                raise FieldError(f"output={kind!r:.80} is no type: give a class, or list[…] of one")
+            try:
+                adapter = TypeAdapter[object](cast("type[object]", kind))
+                schema = cast("dict[str, JsonValue]", adapter.json_schema())
+            except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema, PydanticUserError) as error:
+                if error.code == "typed-dict-version":
+                    raise FieldError(
+                        f"output={kind!r:.80}: before Python 3.12 a TypedDict has to be typing_extensions.TypedDict"
+                    ) from None
+                raise FieldError(
+                    f"output={kind!r:.80} has no JSON schema: give a BaseModel, a dataclass, a TypedDict, a "
+                    "list[…] or dict[…] of such types, or the schema itself as a dictionary"
+                ) from None
+        form = cls(schema_=schema) if _is_object(schema) else cls(schema_=_wrapped(schema), wrapped=True)
+        if adapter is not None:
+            ADAPTERS[form.key] = adapter
+        return form, adapter
+
+    @property
+    def key(self) -> str:
+        """The schema as text."""
+        return json.dumps(self.schema_, sort_keys=True)
+
+    @property
+    def words(self) -> str:
+        """How a model is asked for it."""
+        schema = json.dumps(self.schema_, ensure_ascii=False)
+        return f"Answer with one JSON object and nothing else. It has to fit this JSON schema:\n{schema}"
+
+    def read(self, text: str, check: Callable[[JsonValue], str]) -> tuple[JsonValue, str]:
+        """Return the value that a text holds, and why there is none (empty if there is one). `check` says what is wrong
+        with a value as the schema sees it."""
+        data, is_there = find_json(text)
+        if not is_there:
+            return None, "there is no JSON object in it"
+        if wrong := check(data):
+            wrapping: JsonValue = {"value": data}
+            if not self.wrapped or check(wrapping):  # a model may leave the wrapping out
+                return None, wrong
+            data = wrapping
+        value: JsonValue = cast("dict[str, JsonValue]", data)["value"] if self.wrapped else data
+        adapter = ADAPTERS.get(self.key)
+        if adapter is not None:
+            try:
+                adapter.validate_json(json.dumps(value))
+            except ValidationError as error:
+                detail = first_of_each(error)[0]
+                return None, explain(f"`{json_path(detail['loc'])}`" if detail["loc"] else "it", detail)
+            except Exception as error:  # a validator of the user's own
+                return None, f"{type(error).__name__}: {error}"
+        return value, ""
+
+
+def json_in(text: str) -> JsonValue:
+    """Return the JSON value in a text (`find_json`); `None` if there is none."""
+    return find_json(text)[0]
+
+
+def find_json(text: str) -> tuple[JsonValue, bool]:
+    """Return the JSON value in a text, and whether there is one: the whole of it, of its last block of code, or the
+    longest object or list that stands in it. A block of reasoning before it does not count."""
+    text = split_reasoning(text)[1].strip()
+    blocks = [part.partition("\n")[2] for part in text.split("```")[1::2]]
+    # Models think aloud in earlier blocks; the last is what they settled on.
+    for block in (text, *reversed(blocks)):
+        try:
+            return json_value(json.loads(block, parse_constant=_refuse, parse_float=_finite)), True
+        except (ValueError, RecursionError):
+            pass
+    decoder = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
+    longest: JsonValue = None
+    most = end = 0
+    for _, start in zip(range(_STARTS), _START.finditer(text), strict=False):
+        if start.start() < end:  # within the value before
+            continue
+        try:
+            value, stop = decoder.raw_decode(text, start.start())
+            value = json_value(value)
+        except (ValueError, RecursionError):
+            continue
+        if stop - start.start() > most:
+            longest, most = value, stop - start.start()
+        end = stop
+    return longest, most > 0
+
+
+def _refuse(name: str) -> JsonValue:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _finite(number: str) -> float:
+    if not math.isfinite(value := float(number)):
+        raise ValueError(f"{number} is too large for a float")
+    return value
+
+
+def _schema_of(kind: dict[object, object]) -> JsonValue:
+    try:
+        schema = json_value(kind)
+    except ValueError as error:
+        raise FieldError(f"output: {error}") from None
+    if not isinstance(schema, dict) or not ({"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"} & set(schema)):
+        raise FieldError(f"output={kind!r:.80} is no JSON schema: it says no `type`")
+    return schema
+
+
+def _is_object(schema: dict[str, JsonValue]) -> bool:
+    if "$ref" in schema:
+        name = str(schema["$ref"]).rpartition("/")[2]
+        defs = schema.get("$defs")
+        inner = defs.get(name) if isinstance(defs, dict) else None
+        return isinstance(inner, dict) and inner.get("type") == "object"
+    return schema.get("type") == "object"
+
+
+def _wrapped(schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    inner = {key: value for key, value in schema.items() if key not in ("$defs", "$schema")}
+    outer: dict[str, JsonValue] = {
+        "type": "object",
+        "properties": {"value": inner},
+        "required": ["value"],
+        "additionalProperties": False,
+    }
+    return outer | ({"$defs": schema["$defs"]} if "$defs" in schema else {})

@@ -1,0 +1,182 @@
+"""The shape of a plan: its waves, its critical path, its picture as text.
+
+Pure functions, mostly of one plan before anything runs: the plans that its steps expand into are not known here.
+networkx is imported when a function first needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .messages import counted
+from .ops import Call, Join, Think
+from .plan import Plan, Step, acyclic_graph, needs, some
+from .record import StepRecord
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+Weight = Callable[[Step], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Steps each of which needs the one before it, and the sum of their weights."""
+
+    names: tuple[str, ...]
+    length: float
+
+
+def waves(plan: Plan) -> list[list[str]]:
+    """Return the steps by depth, each wave in plan order. The steps of a wave need only steps of earlier waves. Raises
+    `PlanError` for a cycle."""
+    import networkx as nx
+
+    place = {step.name: number for number, step in enumerate(plan.steps)}
+    return [sorted(wave, key=place.__getitem__) for wave in nx.topological_generations(acyclic_graph(plan))]
+
+
+def critical_path(plan: Plan, weight: Weight = Step.token_cost) -> Chain:
+    """Return the heaviest chain of steps that ends in the output (in any step, if the plan names none).
+
+    `weight` returns the weight of a step, 0 or more. Raises `PlanError` for a cycle.
+    """
+    import networkx as nx
+
+    graph, weights = acyclic_graph(plan), {step.name: weight(step) for step in plan.steps}
+    graph.add_weighted_edges_from([(need, name, weights[need]) for need, name in graph.edges])
+    end = ""  # an extra node after the last step; no step has this name
+    # One more than the last step weighs: a chain without it must be shorter, also if it weighs 0.
+    last = [plan.output] if plan.output in weights else list(graph)
+    graph.add_weighted_edges_from((name, end, weights[name] + 1) for name in last)
+    leads: set[str] = nx.ancestors(graph, end) if last else set()  # pyright: ignore[reportUnknownMemberType]
+    graph.remove_nodes_from(set(weights) - leads)
+    names = tuple(nx.dag_longest_path(graph))[:-1]
+    return Chain(names, sum(map(weights.__getitem__, names), 0.0))
+
+
+def context_lines(steps: Iterable[StepRecord]) -> Callable[[str], list[str]]:
+    """Return a function from a step's id to the ids of the steps whose contexts it continues, directly or not. The
+    steps of an expansion come before the step that expanded into them."""
+    import networkx as nx
+
+    after: dict[str, str | None] = {}
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    for step in steps:
+        after[step.step] = step.after
+        graph.add_edges_from((step.step, before) for before in (step.source, step.after) if before is not None)
+
+    def line(step: str) -> list[str]:
+        before = after.get(step)
+        return [] if before is None else list(nx.dfs_preorder_nodes(graph, before))
+
+    return line
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------------
+
+
+def mermaid(plan: Plan) -> str:
+    """Return the plan as a Mermaid flowchart: rounded think steps, boxed calls, hexagonal joins. A thick arrow
+    continues a context, a dashed border marks a step that expands, a thick one the output."""
+    ids = {step.name: f"s{i}" for i, step in enumerate(plan.steps)}
+    shapes = {"think": ("(", ")"), "call": ("[[", "]]"), "join": ("{{", "}}")}
+    lines = ["flowchart TD"]
+    for step in plan.steps:
+        left, right = shapes[step.op.kind]
+        text = "<br/>".join(_html(line) for line in _caption(step))
+        lines.append(f'  {ids[step.name]}{left}"{text}"{right}')
+    for step in plan.steps:
+        for dep in needs(step):
+            arrow = "==>" if dep == _after(step) else "-->"
+            lines.append(f"  {ids.get(dep, 'outside')} {arrow} {ids[step.name]}")
+    dashed = [ids[step.name] for step in plan.steps if step.expands]
+    if dashed:
+        lines += ["  classDef expands stroke-dasharray: 5 5", f"  class {','.join(dashed)} expands"]
+    if plan.output in ids:
+        lines.append(f"  style {ids[plan.output]} stroke-width:3px")
+    return "\n".join(lines) + "\n"
+
+
+def dot(plan: Plan) -> str:
+    """Return the plan in Graphviz's language, with the same marks as `mermaid`."""
+    shapes = {"think": "ellipse", "call": "box", "join": "hexagon"}
+    lines = ["digraph plan {", "  rankdir=TB;"]
+    for step in plan.steps:
+        style = "dashed" if step.expands else "solid"
+        pen = ", peripheries=2" if step.name == plan.output else ""
+        label = "\\n".join(_quoted(line) for line in _caption(step))
+        lines.append(f'  "{step.name}" [label="{label}", shape={shapes[step.op.kind]}, style={style}{pen}];')
+    for step in plan.steps:
+        for dep in needs(step):
+            bold = " [style=bold]" if dep == _after(step) else ""
+            lines.append(f'  "{dep}" -> "{step.name}"{bold};')
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def text(plan: Plan) -> str:
+    """Return the plan as a table in plain ASCII, a line a step by wave; runs of like steps become one line."""
+    steps = {step.name: step for step in plan.steps}
+    rows = [("wave", "step", "does", "needs")]
+    for depth, layer in enumerate(waves(plan)):
+        for alike in _runs([steps[name] for name in layer]):
+            first, last = alike[0], alike[-1]
+            name = first.name if first is last else f"{first.name} .. {last.name} ({len(alike)})"
+            mark = " *" if plan.output in {first.name, last.name} else ""
+            rows.append((str(depth), name + mark, _does(first), some(needs(first))))
+    columns = [max(len(row[i]) for row in rows) for i in range(3)]
+    lines = [
+        "  ".join([*(cell.ljust(size) for cell, size in zip(row, columns, strict=False)), row[3]]).rstrip()
+        for row in rows
+    ]
+    end = "* the output" if plan.output is not None else "which a flow makes first; what it makes next depends on them"
+    lines.append(f"{counted(len(steps), 'step')}, {end}")
+    return "\n".join(lines).encode("ascii", "replace").decode() + "\n"
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def _after(step: Step) -> str | None:
+    return step.op.after if isinstance(step.op, Think) else None
+
+
+def _does(step: Step) -> str:
+    """Say in a few words what a step does."""
+    match step.op:
+        case Think(after=after, sampling=sampling):
+            what = f"think <= {sampling.max_tokens} tokens" + (f" after {after}" if after else "")
+        case Call(tool=tool):
+            what = f"call {tool}"
+        case Join(merge=merge, tolerate=tolerate, quorum=quorum, deadline=deadline, early=early):
+            what = f"join {merge.name}, {f'quorum {quorum}' if quorum else tolerate}"
+            what += (f", {deadline:g} s" if deadline else "") + (", early" if early else "")
+    return what + (", expands" if step.expands else "") + (", side effects" if step.side_effects else "")
+
+
+def _caption(step: Step) -> list[str]:
+    return [step.name, *([step.label] if step.label else []), _does(step)]
+
+
+def _runs(steps: Sequence[Step]) -> Iterable[list[Step]]:
+    """Yield runs of neighbours that do the same with the same needs."""
+    run: list[Step] = []
+    for step in steps:
+        if run and (_does(step), needs(step)) != (_does(run[0]), needs(run[0])):
+            yield list(run)
+            run.clear()
+        run.append(step)
+    if run:
+        yield list(run)
+
+
+def _html(line: str) -> str:
+    for raw, safe in (("&", "&amp;"), ('"', "&quot;"), ("<", "&lt;"), (">", "&gt;"), ("\n", " ")):
+        line = line.replace(raw, safe)
+    return line
+
+
+def _quoted(line: str) -> str:
+    return line.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")

@@ -1,0 +1,479 @@
+"""The interfaces that plugins implement: Planner, Policy, Merge, Task, Worker.
+
+A plugin's class is its own configuration: a frozen pydantic model whose fields are its options, so flags, config files
+and the journal's header come for free. This file fixes what each may see and say; it knows no implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Annotated, ClassVar, NamedTuple, Protocol, cast, runtime_checkable
+
+from pydantic import Field, JsonValue, SkipValidation
+
+from .access import BranchCount, TokenCount
+from .errors import PlannerError, PluginError
+from .events import CacheNews, Event, Job
+from .fidelity import PluginModel
+from .ops import Kind, Plugin, Think
+from .plan import Plan, Step
+from .prices import Price
+from .prompt import Prompt, WithPrompts
+from .request import Request
+from .result import Failure, Result
+from .task import Task
+from .tools.tool import ToolSpec
+from .values import Frozen
+from .view import Branch, StepView, View
+
+MOST_STEPS = 100_000
+"""Steps that a planner's options may ask for at once, unless the run's budget says more: they are built in memory."""
+
+
+class PluginSource(Protocol):
+    """What makes plugins of any kind by name."""
+
+    def made(self, kind: str, spec: Plugin) -> object:
+        """Return a plugin. Raises `PluginError` for one that is not there, or not of that kind."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """What a planner is told about a run."""
+
+    request: Request
+    task: Task
+    tools: tuple[ToolSpec, ...] = ()
+    plugins: PluginSource | None = field(default=None, compare=False, repr=False)
+    kept: dict[str, object] = field(default_factory=dict[str, object], compare=False, repr=False)
+    """What readers and flows (`Context.keep`) of a run keep for one another, by name. Not written down: a resumed run
+    begins anew, and who is made or run again keeps it again."""
+
+    def plugin(self, kind: str, spec: Plugin) -> object:
+        """Return a plugin of any kind by its name. Raises `PluginError` for one that is not there."""
+        if self.plugins is None:
+            raise PluginError(f"{kind} {spec.name!r} cannot be looked up: this brief was made without plugins")
+        return self.plugins.made(kind, spec)
+
+
+class Reader(Protocol):
+    """A sans-IO parser of one expanding step, made anew for every attempt at it."""
+
+    def feed(self, delta: str) -> Sequence[Plan]:
+        """Take the next piece of text, of any length, and return the patches that are complete now."""
+        ...
+
+    def close(self, result: Result) -> Plan | None:
+        """Take the step's result and return the last patch, or `None` if the step keeps its own value."""
+        ...
+
+
+class JoinReader(Reader, Protocol):
+    """A reader of a join that wants to see the branches, with their log-probabilities and texts, and not only what the
+    merge made of them."""
+
+    def merged(self, result: Result, branches: Sequence[Branch]) -> Plan | None:
+        """Take a join's result and its branches, in the place of `close`."""
+        ...
+
+
+class Planner(WithPrompts):
+    """Turns a request into plans and patches. It runs outside the machine: what it says is journalled, so replay never
+    calls it. It may raise anything; that fails the run (`start`) or the step (`reader`) and nothing else."""
+
+    answer_prompts: ClassVar[tuple[str, ...]] = ("answer",)
+    """Names of its prompts that write the answer: what a request's `generation` is laid over."""
+    pieces: ClassVar[bool] = False
+    """These prompts write pieces of the answer, so a limit of tokens for the answer is none of theirs."""
+
+    def start(self, brief: Brief) -> Plan:
+        """Return the first plan, whose output is the run's answer."""
+        raise NotImplementedError
+
+    def size(self) -> int:
+        """Return about how many steps the options ask for at once; by default the option `n`, where there is one.
+
+        A run is refused before `start` if that is more than `MOST_STEPS` and more than its budget's `steps`."""
+        n: object = getattr(self, "n", None)
+        return n if isinstance(n, int) else 1
+
+    @classmethod
+    def says_answer(cls) -> tuple[str, ...]:
+        """Return the names of the prompts that write the answer, as far as there are prompts of these names."""
+        fields = cls.model_fields
+        return tuple(name for name in cls.answer_prompts if name in fields and isinstance(fields[name].default, Prompt))
+
+    def reader(self, step: Step, brief: Brief) -> Reader:
+        """Return a fresh reader for a step that expands."""
+        raise PlannerError(
+            f"{type(self).__name__} planned {step.name!r} (role {step.role!r}) to expand but has no reader for it. A "
+            "run that another version of plait began may have no roles: submit it again"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A policy's order to give a step up, with the reason that people will read."""
+
+    step: str
+    reason: str
+    merged_into: str | None = None
+    """Id of the branch in whose favour it is given up, as it would come to the same: votes count it with that one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A policy's choice of a worker, with the reason that people will read in `Dispatch.reason`."""
+
+    worker: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A policy's wish that a step which could start waits in our queue. It is asked about again when something of its
+    run has ended or an attempt has told its first tokens, and starts all the same when nothing of its run is under way
+    any more.
+
+    One that waits for a `worker` is asked about again when that worker has given a slot back, whichever run had it, or
+    has gone away. If that worker runs nothing, it is an ordinary hold."""
+
+    reason: str
+    behind: str = ""
+    """What it waits behind (any name, the join's say). Of the steps behind one name the next is asked about only when
+    the one before it was not held again, so that thousands that wait cost little."""
+    worker: str = ""
+    """The worker whose slots are taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hedge:
+    """A policy's wish for a second attempt at a running step, on another worker and from the tokens generated so far.
+    The first result wins and the other attempt is stopped. Done at most once a step, only for a think step or a call
+    without side effects (a streaming step that expands excepted, whose reader follows one text), only where a worker
+    has a free slot and no budget has to be cut; else the wish is void, and the policy may ask again later."""
+
+    step: str
+    reason: str
+    worker: str | None = None
+    """Where; the least loaded of the others if left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """A policy's wish to review its run at a time (seconds, on the clock of `View.now`), whatever happens: with a
+    `Tick`. Only the earliest wish of a run counts, and a millisecond from now is the soonest."""
+
+    at: float
+
+
+class Policy(PluginModel):
+    """Orders, places, prunes and hedges. It runs inside the machine and must be pure: a function of its arguments and
+    options alone. A policy overrides only the methods it has an opinion on.
+
+    Several policies of one run: ranks are taken one after the other, so the next breaks the ties of the first; a hold
+    of any of them holds, else the first that names a worker with room places; all that their reviews wish is done.
+    """
+
+    needs_stream: ClassVar[bool] = False
+    """Whether it judges the branches of a vote while they are written, so that they have to stream."""
+
+    def rank(self, step: StepView, view: View) -> tuple[float, ...]:
+        """Return the key of a step that has just become ready; smaller runs first. Asked once a time."""
+        return ()
+
+    def place(self, step: StepView, view: View) -> str | Place | Hold | None:
+        """Return a worker with a free slot, a hold, or `None` for no opinion. Asked when the step could start."""
+        return None
+
+    def first_look(self) -> float | None:
+        """Return after how many seconds of a run to review it, with a `Tick`, whatever has happened; `None` if only
+        news matter."""
+        return None
+
+    def review(self, event: Event, view: View) -> Sequence[Stop | Hedge | Wake]:
+        """Return what to do in the light of one event: `Progressed`, `Succeeded` or `Failed` of `view.subject`, or a
+        `Tick` that a policy of the run `view.run` asked for, which has no subject."""
+        return ()
+
+
+class Verdict(Frozen):
+    """What a merge decided."""
+
+    value: SkipValidation[JsonValue]
+    """Checked when the join takes it, and not copied: values of branches may stand in it as they are."""
+    why: str
+    """Counts, margin, who was left out: one line that a person can read. No program reads it."""
+    data: JsonValue = None
+    """The same for programs, where some want it: scores, counts, settings. The answer has it as `data`."""
+    winner: str | None = None
+    """Name of the branch whose value this is, if it is one branch's."""
+    extracted: bool = False
+    """The value is an answer that the task has taken from a text already, not a text with an answer in it."""
+    patch: Plan | None = None
+    """More plan, whose output stands in for the value: how a merge asks a model. It may refer to the branches."""
+
+
+class Tally(Protocol):
+    """What a merge has counted of a join so far, branch by branch, so that no end of a branch makes it look at all."""
+
+    def ended(self, branch: Branch) -> None:
+        """Take in a branch that has ended, in whatever state. Of the same branch only the first time counts."""
+        ...
+
+    def decided(self, outstanding: int) -> bool:
+        """Return what `Merge.decided` would return over the branches taken in."""
+        ...
+
+
+class Merge(PluginModel):
+    """Makes one answer of many branches. Pure, like a policy."""
+
+    votes: ClassVar[bool] = False
+    """Whether it weighs the branches' answers against one another, so that a rule about votes may stop its branches."""
+    verifies: ClassVar[bool] = False
+    """Whether one right branch is enough, since it takes what the task's verifier finds right."""
+
+    def reads(self, task: Task) -> Task:
+        """Return the task by which the branches' answers are read, and told equal or not: by default the request's.
+        A vote over something else than answers returns one of its own; the rules that stop votes read by it too."""
+        return task
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the verdict over branches in the join's order; branches without a result have `result is None`."""
+        raise NotImplementedError
+
+    def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
+        """Return whether no outcome of the `outstanding` branches can change the verdict over those done."""
+        return False
+
+    def tally(self, task: Task) -> Tally | None:
+        """Return an empty tally, which is asked in the place of `decided`; `None` if the merge has to see all branches.
+        A class that has its own `decided` and inherits this is asked `decided`."""
+        return None
+
+
+class BranchSpec(Frozen):
+    """One more branch, as an allocation wants it; what is `None` the planner decides."""
+
+    temperature: float | None = Field(default=None, ge=0.0)
+    strategy: str = ""
+    """Words added to the prompt: how to go about it."""
+    model: str | None = None
+    """Name of the model that is to answer."""
+
+
+class Allocation(Frozen):
+    """How many more branches there shall be, and which."""
+
+    branches: tuple[BranchSpec, ...] = ()
+    why: str = ""
+    again: bool = False
+    """Ask again when these have ended: with what they say there may have to be more."""
+
+
+class Allocator(Merge):
+    """A merge of a few probes whose value is an `Allocation`, as JSON: the reader of a join that expands makes the
+    branches of it. Pure, like any merge."""
+
+    most: Annotated[int, BranchCount()] = Field(
+        default=32, ge=1, le=MOST_STEPS, description="Most branches in all, the probes included."
+    )
+    most_tokens: Annotated[int | None, TokenCount()] = Field(
+        default=None,
+        ge=0,
+        description="Most tokens of all branches together: those of the probes count; a branch is reckoned to cost "
+        "what a probe does.",
+    )
+    vote: bool = Field(
+        default=False, description="The answers are voted on: no verifier chooses one of them (`Merge.verifies`)."
+    )
+
+    def allocate(self, probes: Sequence[Branch], task: Task) -> Allocation:
+        """Return what shall follow the probes. `affordable` says how many there may be."""
+        raise NotImplementedError
+
+    def affordable(self, probes: Sequence[Branch]) -> int:
+        """Return how many more branches the limits allow."""
+        room = max(0, self.most - len(probes))
+        if self.most_tokens is None:
+            return room
+        used = sum(probe.tokens for probe in probes)
+        mean = max(1, -(-used // max(1, sum(probe.tokens > 0 for probe in probes))))
+        return min(room, max(0, self.most_tokens - used) // mean)
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the allocation as a value."""
+        allocation = self.allocate(branches, task)
+        return Verdict(value=allocation.model_dump(mode="json"), why=allocation.why)
+
+
+class PluginRegistry(Protocol):
+    """What the machine asks for plugins by name. Each raises `PluginError` for one that is not there; `task` raises
+    `TaskError` for a text that the task cannot read."""
+
+    def policy(self, spec: Plugin) -> Policy:
+        """Return a policy."""
+        ...
+
+    def merge(self, spec: Plugin) -> Merge:
+        """Return a merge."""
+        ...
+
+    def task(self, spec: Plugin, text: str) -> Task:
+        """Return a task bound to a request's text."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Text and tokens generated since a worker's last news of a job."""
+
+    text: str = ""
+    tokens: int = 0
+    logprob: float | None = None
+    ids: tuple[int, ...] = ()
+    """The token ids, from a worker that can go on from ids."""
+    group: float | None = None
+    """Mean confidence (nats) of the last full window, if `Sampling.window` asks for it."""
+    lowest: float | None = None
+    """The lowest such mean so far."""
+
+
+@runtime_checkable
+class Worker(Protocol):
+    """The only thing that touches the world. Its constructor is cheap; `start` does the work.
+
+    A class that inherits from `Worker` gets the defaults below. One that only has the methods may leave out the
+    attributes that have a default: `offer` reads them.
+    """
+
+    name: str
+    slots: int
+    """Jobs at the same time."""
+    serves: tuple[Kind, ...]
+    models: tuple[str, ...] = ()
+    """Names that `Think.model` may ask for; empty: any name."""
+    cache_tokens: int | None = None
+    """Tokens that its prefix cache holds, known after `start`."""
+    block: int | None = None
+    """Tokens in a block of that cache."""
+    reports: int | None = None
+    """Tokens: the most between two reports (`Progress.tokens`) of a job that asks for them (`Job.report`). `None`: it
+    may report none before the end; then a budget of tokens reserves all that a job may generate."""
+    hints: bool = False
+    """Whether its jobs shall come with `Job.hints`."""
+    extra_body: tuple[str, ...] | None = None
+    """Fields of `Think.extra_body` that it takes; `None`: it does not say, as for a server that is asked."""
+    prices: Mapping[str, Price] = MappingProxyType({})
+    """What its models cost, by name; under no name that of any other."""
+    lost: str = ""
+    """Why it went away, once it has: the engine's own error."""
+    lease: float | None = None
+    """Seconds after which it ends a call itself of which it hears nothing. `None`: a call of which it has said nothing
+    for a day is taken for lost."""
+    identity: str = ""
+    """Which model really answers, known after `start`: two workers with the same text give results of the same model.
+    Empty if the worker cannot say."""
+
+    async def start(self) -> None:
+        """Get ready, or raise a `WorkerError` with the cause and the remedy."""
+        ...
+
+    def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
+        """Do one job: any number of `Progress`, then exactly one `Result` or `Failure`. After `cancel` the last item
+        comes promptly and is a `Result` with `finish="cancelled"` and what was generated, or whatever it had ended in.
+        A broken worker yields a `Failure` with `lost=True`. It raises nothing for a job's own trouble."""
+        ...
+
+    async def cancel(self, attempt: int) -> None:
+        """Stop an attempt. Unknown and finished attempts are ignored."""
+        ...
+
+    def health(self) -> AsyncIterator[bool]:
+        """Yield `True` when ready (again) and `False` when down but coming back; end when gone for good. The driver
+        reads it from after `start` until `close`."""
+        ...
+
+    async def close(self) -> None:
+        """Free everything. May be called twice, and after a failed `start`."""
+        ...
+
+    async def count_tokens(self, op: Think) -> int | None:
+        """Return how many tokens a prompt has for the model, templates included, or `None` if it cannot tell. Asked
+        before a job is sent whose prompt a budget limits. A worker need not have this method."""
+        return None
+
+    async def cache_news(self) -> AsyncIterator[CacheNews]:
+        """Yield what changes in the prefix cache, some of it at once, if the worker can tell: steps are placed by it.
+        The first news may be empty. The driver reads it as it does `health`. A worker need not have this method."""
+        return
+        yield
+
+
+Tell = Callable[["Progress | Result | Failure"], None]
+"""Takes what a worker says of a job. Called on the event loop's thread."""
+
+
+class DirectWorker(Worker, Protocol):
+    """A worker with a second way to do a job: called back rather than iterated, which saves a task and an async
+    generator a job. It pays where jobs are short, as most calls of tools are."""
+
+    def begin(self, job: Job, tell: Tell) -> None:
+        """Start one job and return at once; tell what `run` would yield, which may be done before this returns.
+
+        Used in place of `run`, except where a subclass overrides `run` alone.
+        """
+        ...
+
+
+def direct(worker: Worker) -> DirectWorker | None:
+    """Return a worker that jobs may be begun on; `None` for one that has only `run`, or a `run` of its own above the
+    class that has `begin`."""
+    for cls in type(worker).__mro__:
+        if "begin" in vars(cls):
+            return cast("DirectWorker", worker)
+        if "run" in vars(cls):
+            return None
+    return None
+
+
+class Offer(NamedTuple):
+    """What a worker offers at one moment."""
+
+    slots: int
+    serves: tuple[Kind, ...]
+    models: tuple[str, ...]
+    cache_tokens: int | None
+    block: int | None
+    identity: str
+    reports: int | None
+    counts_tokens: bool
+    """It has a method `count_tokens` of its own."""
+    prices: Mapping[str, Price]
+
+
+def cache_news(worker: Worker) -> AsyncIterator[CacheNews] | None:
+    """Return a worker's news of its prefix cache; `None` for one that has none."""
+    own = getattr(type(worker), "cache_news", Worker.cache_news)
+    return None if own is Worker.cache_news else worker.cache_news()
+
+
+def offer(worker: Worker) -> Offer:
+    """Return what a worker offers now. Some of it is known only after its start, or changes when it comes back."""
+    reports: object = getattr(worker, "reports", None)
+    counts = getattr(type(worker), "count_tokens", Worker.count_tokens) is not Worker.count_tokens
+    return Offer(
+        worker.slots,
+        worker.serves,
+        getattr(worker, "models", ()),
+        getattr(worker, "cache_tokens", None),
+        getattr(worker, "block", None),
+        getattr(worker, "identity", ""),
+        reports if type(reports) is int and reports > 0 else None,
+        bool(getattr(worker, "counts_tokens", counts)),
+        getattr(worker, "prices", {}),
+    )

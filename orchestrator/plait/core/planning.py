@@ -1,0 +1,235 @@
+"""Helpers for planners, public as `plait.planning`: seeds, one call of a model, a value passed on, readers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypedDict, Unpack, cast
+
+from pydantic import JsonValue
+
+from .budget import Budget
+from .chat import Message
+from .errors import FlowError
+from .interfaces import Brief
+from .ops import Function, Join, Part, Plugin, Sampling, StructuredOutput, Text, Think
+from .plan import Plan, Step
+from .prompt import Prompt, Thinking
+from .result import Result
+from .task import Task
+from .view import Branch
+
+__all__ = [
+    "NO_THINKING",
+    "CallOptions",
+    "LineOptions",
+    "OnBranches",
+    "OnResult",
+    "call_model",
+    "derive",
+    "fraction",
+    "pass_through",
+]
+
+
+def derive(seed: int, *place: int | str) -> int:
+    """Return the seed of one model call: a 52-bit hash of the request's seed and the call's place in the plan.
+
+    It depends on nothing else, so sample 3 of 8 is sample 3 of 64, and a JSON reader with doubles keeps it exact.
+    """
+    text = "/".join(map(str, (seed, *place)))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 12
+
+
+def fraction(seed: int, *place: int | str) -> float:
+    """Return a number in [0, 1) made of a seed and a place in the same way."""
+    return derive(seed, *place) / (1 << 52)
+
+
+class CallOptions(TypedDict, total=False):
+    """What a planner may say of a model call besides its `Prompt`; it goes before what the prompt says. Fields of
+    `Sampling`, `Think` and `Step` mean what they mean there."""
+
+    max_tokens: int
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    min_p: float
+    arithmetic: float | None
+    seed: int | None
+    """By default made of the request's seed and the step's name; none at temperature 0."""
+    stop: str | Sequence[str]
+    stop_ids: Sequence[int]
+    keep_stop: bool
+    """In a flow on by default, so that a line goes on behind its stop text."""
+    logprobs: int
+    window: int
+    form: StructuredOutput | Literal["calls", "choice", "json"] | None
+    thinking: Thinking
+    thinking_tokens: int | None
+    labels: Sequence[str]
+    before: str
+    chat: bool
+    """By default as the request's task has it. For a line that goes on: the prompt is the next message of the
+    conversation; by default it is more text."""
+    messages: Sequence[Message]
+    """Before the prompt; by default those of the request."""
+    reasoning_effort: str | None
+    chat_template_kwargs: Mapping[str, JsonValue]
+    extra_body: Mapping[str, JsonValue]
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[str, float]
+    begin: str
+    """The start of the model's turn in a chat, the end of a prompt that is plain text. Some servers cannot be told so,
+    and some models write it again: readers take all of it."""
+    stream: bool
+    model: str | None
+    salt: str
+    tools: Sequence[Function]
+    tool_choice: str
+    parallel_tool_calls: bool
+    label: str
+    budget: Budget | None
+    priority: int
+    expands: bool
+    """The planner's `reader` reads the text while it is written; the value is then that of what it expanded into."""
+    role: str
+    """What the step is to that reader."""
+    state: JsonValue
+    """What that reader needs to know."""
+
+
+class LineOptions(CallOptions, total=False):
+    """Options of a model call in a flow."""
+
+    name: str
+    """The step's name; by default `think-1`, `think-2`, …"""
+
+
+_CALL: Callable[..., Think] = Think
+_STEP: Callable[..., Step] = Step
+_OF_STEP = ("label", "budget", "priority", "expands", "role", "state")
+_OF_SAMPLING = frozenset(Sampling.model_fields)
+NO_THINKING = "<think>\nOkay, I think I have finished thinking.\n</think>\n\n"
+"""The start of the model's turn in NoThinking (arXiv 2504.09858): its thoughts are over before they begin."""
+
+
+def call_model(
+    brief: Brief,
+    planner: str,
+    name: str,
+    pieces: str | Sequence[Part],
+    prompt: Prompt | None = None,
+    *,
+    after: str | None = None,
+    **options: Unpack[CallOptions],
+) -> Step:
+    """Return one call of the model.
+
+    Args:
+        brief: the request's.
+        planner: its name, part of the seed of a sampled call.
+        name: the step's name, the other part.
+        pieces: what the model is asked, such as `Prompt.parts` gives.
+        prompt: how, as the planner's user has it.
+        after: the step whose line the call continues.
+        options: what the planner says itself; it goes before what the prompt says.
+    """
+    fields = _as_options(prompt) | cast("dict[str, object]", options)
+    fields.setdefault("chat", brief.task.chat() if after is None else bool(fields.get("messages")))
+    return _called(name, pieces, fields, derive(brief.request.seed, planner, name), after)
+
+
+def ask_model(task: Task, name: str, pieces: str, prompt: Prompt, **options: Unpack[CallOptions]) -> Step:
+    """Return the same for a merge, which sees the task and not the request: a call that is sampled has no seed."""
+    fields = _as_options(prompt) | cast("dict[str, object]", options)
+    fields.setdefault("chat", task.chat())
+    return _called(name, pieces, fields, None)
+
+
+def _called(
+    name: str, pieces: str | Sequence[Part], fields: dict[str, object], seed: int | None, after: str | None = None
+) -> Step:
+    """Return a call with these options."""
+    step = {key: fields.pop(key) for key in _OF_STEP if key in fields}
+    form = fields["structured"] = fields.pop("form", None)
+    if isinstance(form, str):  # the planner makes no such form for this call
+        raise FlowError(f"the call {name!r} has no form {form!r} of its own: leave the form out, or write it out")
+    sampling = {key: fields.pop(key) for key in list(fields) if key in _OF_SAMPLING}
+    stop = sampling.pop("stop", ())
+    if stop:
+        sampling["stop"] = (stop,) if isinstance(stop, str) else tuple(cast("Sequence[str]", stop))
+    # A label is one token: whatever came after it would be thrown away.
+    if sampling.get("labels"):
+        sampling.setdefault("max_tokens", 1)
+    if sampling.get("temperature") != 0:
+        sampling.setdefault("seed", seed)
+    else:
+        sampling.pop("seed", None)  # nothing is drawn
+    chat = fields.pop("chat")
+    given = (Text(text=pieces),) if isinstance(pieces, str) and pieces else pieces
+    parts = tuple(cast("Sequence[Part]", given))
+    begin = str(fields.pop("begin", "") or "")
+    begin = NO_THINKING if begin == "no-thinking" else begin
+    if begin and not chat:  # text without roles: the model's turn begins where the prompt ends
+        parts, begin = (*parts, Text(text=f"\n{begin}")), ""
+    # Said here, with the planner's own word: pydantic's complaint would name the step's fields.
+    unknown = [key for key in fields if key not in Think.model_fields]
+    if unknown:
+        raise FlowError(f"a model call has no option {', '.join(unknown)}")
+    op = _CALL(prompt=parts, chat=chat, begin=begin, sampling=sampling, after=after, **fields)
+    return _STEP(name=name, op=op, **step)
+
+
+def _as_options(prompt: Prompt | None) -> dict[str, object]:
+    """Return what a prompt says as options of a call, without what it leaves open."""
+    if prompt is None:
+        return {}
+    fields = ((name, getattr(prompt, name)) for name in type(prompt).model_fields if name != "template")
+    return {name: value for name, value in fields if value is not None and value != () and value != {}}
+
+
+def pass_through(
+    name: str, branch: str, note: str = "", *, expands: bool = False, tolerate: bool = False, role: str = ""
+) -> Step:
+    """Return a join that passes one step's value on. With `tolerate` it also ends, in `null`, when that step fails, so
+    that its reader can plan something else."""
+    merge = Plugin(name="stitch", options={"note": note} if note else {})
+    op = Join(merge=merge, tolerate="any-end" if tolerate else "all")
+    return Step(name=name, op=op, needs=(branch,), expands=expands, label=note or name, role=role)
+
+
+@dataclass(frozen=True, slots=True)
+class OnResult:
+    """A reader that reads a step's result, and nothing before."""
+
+    read: Callable[[Result], Plan | None]
+
+    def feed(self, delta: str) -> Sequence[Plan]:
+        """Return nothing: there is more to come."""
+        return ()
+
+    def close(self, result: Result) -> Plan | None:
+        """Return what follows from the result."""
+        return self.read(result)
+
+
+@dataclass(frozen=True, slots=True)
+class OnBranches:
+    """A reader of a join that reads the branches too: their texts, states, log-probabilities."""
+
+    read: Callable[[Result, Sequence[Branch]], Plan | None]
+
+    def feed(self, delta: str) -> Sequence[Plan]:
+        """Return nothing: a join has no text."""
+        return ()
+
+    def close(self, result: Result) -> Plan | None:
+        """Return what follows from the result alone."""
+        return self.read(result, ())
+
+    def merged(self, result: Result, branches: Sequence[Branch]) -> Plan | None:
+        """Return what follows from the result and its branches."""
+        return self.read(result, branches)

@@ -1,0 +1,68 @@
+"""What a request means: how it is put to a model, where the answer stands, and whether it is right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue
+
+from .access import Free
+from .fidelity import PluginModel
+from .tools.tool import Tool
+
+Style = Literal["serial", "direct", "threads"]
+
+
+class Task(PluginModel):
+    """What a request means. An instance is bound to one request's text; everything is pure."""
+
+    text: Annotated[str, Free()] = Field(
+        description="The request's text. A subclass validates it and raises `TaskError` with an example of what it "
+        "takes."
+    )
+
+    def render(self, style: Style = "serial", width: int = 8) -> str:
+        """Return the prompt. `style` asks for a mode of answering that the model was trained or told to use (one line
+        of reasoning, the answer at once, spawned threads `width` wide); a task that has no such modes ignores it."""
+        raise NotImplementedError
+
+    def chat(self) -> bool:
+        """Whether the prompt is a user's message, to be put through the model's chat template."""
+        return False
+
+    def extract(self, text: str) -> JsonValue:
+        """Return the answer that a generated text claims, or `None`."""
+        raise NotImplementedError
+
+    def key(self, answer: JsonValue) -> str:
+        """Return the canonical form in which equal answers are equal strings; votes are counted by it."""
+        raise NotImplementedError
+
+    def verify(self, answer: JsonValue) -> bool | None:
+        """Return whether the answer is right, or `None` if that cannot be told."""
+        return None
+
+    def tools(self) -> Sequence[Tool[..., object]]:
+        """Return tools that come with the request, for its run alone: what its question can be looked up with."""
+        return ()
+
+    def steps(self, text: str) -> Sequence[str]:
+        """Return the steps of reasoning that a text, finished or not, has in it whole, in order, each in a form in
+        which equal steps are equal strings. By default: its lines without the last, case and spaces apart."""
+        lines = (" ".join(line.split()).casefold() for line in text.split("\n")[:-1])
+        return [line for line in lines if line]
+
+    def state_key(self, partial: str) -> str | None:
+        """Return the canonical form of the state that an unfinished text has come to: texts that leave the same to be
+        done have equal keys. `None` if the task has no such form; searches then tell states apart by their text."""
+        return None
+
+    def complete(self, partial: str) -> bool | None:
+        """Return whether nothing is left to be done behind an unfinished text; `None` if only the model can tell, by
+        ending it."""
+        return None
+
+    def value(self, partial: str) -> float | None:
+        """Return how promising an unfinished text is, in [0, 1], if that can be computed; `None` if it cannot."""
+        return None

@@ -1,0 +1,186 @@
+"""What a turn of the model asks for: calls of tools, in the dialects in which models write them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from pydantic import JsonValue
+
+from ..chat import call_id, spoken
+from ..values import split_reasoning
+from .calls import CLOSE, OPEN, calls_in, loads
+
+__all__ = ["CallOutcome", "CallRequest", "Dialect", "HasParameters", "ends_a_call", "unread", "wanted"]
+
+Dialect = Literal["native", "action"]
+_ACTION = re.compile(
+    r"^[ \t]*(?:\*\*)?Action(?:\*\*)?[ \t]*:(?:\*\*)?[ \t]*(?P<what>(?:[^ \t\n][^\n]*)?)\n", re.MULTILINE
+)
+_INPUT = re.compile(r"[ \t]*(?:\*\*)?Action Input(?:\*\*)?[ \t]*:(?:\*\*)?[ \t]*(?P<input>(?:[^ \t\n][^\n]*)?)\n")
+_CALL = re.compile(r"(?P<name>[A-Za-z_][\w.\-]*)(?P<rest>.*)")
+_BRACKETS = ("[]", "()")
+_KEYWORD = re.compile(r"[ \t]*([A-Za-z_]\w*)[ \t]*=[ \t]*")
+_LONGEST = 200_000
+"""Characters of a turn in which calls are looked for while it is written."""
+
+
+class HasParameters(Protocol):
+    """A tool, as far as its calls are read: `ToolSpec` and `Function` are."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def parameters(self) -> dict[str, JsonValue]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CallRequest:
+    """A call that a turn asks for."""
+
+    id: str
+    """`call00001`, counted through the conversation; empty for one that cannot be read."""
+    name: str
+    arguments: Mapping[str, JsonValue]
+    wrong: str = ""
+    """Why it cannot be read."""
+
+    @property
+    def key(self) -> str:
+        """The same for the same call."""
+        return f"{self.name} {json.dumps(self.arguments, sort_keys=True)}"
+
+    @property
+    def step(self) -> str:
+        """Name of its step."""
+        return self.id
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutcome:
+    """What became of a call: its result, or why it failed."""
+
+    ok: bool
+    text: str
+    """The result as text, or the error's message."""
+
+    @property
+    def shown(self) -> str:
+        """What the model reads. It does not tell a failure from a result that begins with these words; `ok` does."""
+        return self.text if self.ok else f"error: {self.text}"
+
+
+def wanted(text: str, dialect: Dialect, first: int, tools: Sequence[HasParameters]) -> list[CallRequest]:
+    """Return the calls of a turn, in the order in which they stand. `first` is the number of the first one. Those that
+    cannot be read have no id."""
+    if dialect == "action":
+        return _actions(split_reasoning(text)[1], first, tools)
+    requests: list[CallRequest] = []
+    for call in spoken(text, first).tool_calls:
+        arguments = loads(call.function.arguments)
+        requests.append(CallRequest(call.id, call.function.name, arguments if isinstance(arguments, dict) else {}))
+    return [*requests, *(CallRequest("", "", {}, wrong) for wrong in unread(text))]
+
+
+def unread(text: str) -> list[str]:
+    """Return what is wrong with each tag of a native call that cannot be read."""
+    complaints: list[str] = []
+    for piece in spoken(text).text.split(OPEN)[1:]:
+        inside, closed, _ = piece.partition(CLOSE)
+        value = loads(inside)
+        if not closed:
+            complaints.append(f"the call {_short(inside)} has no end: close it with {CLOSE}")
+        elif value is None:
+            complaints.append(f"the call {_short(inside)} is no JSON")
+        else:
+            wrong = next((call.wrong for call in calls_in(value) if call.wrong), "it has no `name` and `arguments`")
+            complaints.append(f"the call {_short(inside)}: {wrong}")
+    return complaints
+
+
+def ends_a_call(text: str, delta: str, dialect: Dialect) -> bool:
+    """Whether a call may have been completed by the last piece of a text."""
+    if len(text) > _LONGEST:
+        return False
+    tail = text[-len(delta) - len(CLOSE) :]
+    return CLOSE in tail if dialect == "native" else "\n" in delta
+
+
+# -- lines `Action: …` -------------------------------------------------------------------------------------------------
+
+
+def _actions(text: str, first: int, tools: Sequence[HasParameters]) -> list[CallRequest]:
+    """Return the calls in lines `Action: name(a=1)`, `Action: name[text]` or `Action: name` with a line
+    `Action Input: {…}` after it. Only lines that are whole count."""
+    requests: list[CallRequest] = []
+    for line in _ACTION.finditer(text):
+        what = line["what"].strip().strip("*`").strip()
+        read = _CALL.fullmatch(what)
+        if read is None:
+            requests.append(CallRequest("", "", {}, f"the action {_short(what)} cannot be read"))
+            continue
+        rest = read["rest"].strip().removesuffix(".").rstrip()
+        inside = rest[1:-1] if rest[:1] + rest[-1:] in _BRACKETS and len(rest) > 1 else None
+        if rest and inside is None:
+            requests.append(CallRequest("", "", {}, f"the action {_short(what)} cannot be read"))
+            continue
+        if inside is None:
+            given = _INPUT.match(text, line.end())
+            if given is None:
+                continue  # the input may still come
+            inside = given["input"]
+        arguments = _arguments(read["name"], inside.strip(), tools)
+        if arguments is None:
+            requests.append(
+                CallRequest("", read["name"], {}, f"the arguments of the action {_short(what)} cannot be read")
+            )
+            continue
+        number = first + sum(bool(request.id) for request in requests)
+        requests.append(CallRequest(call_id(number), read["name"], arguments))
+    return requests
+
+
+def _arguments(name: str, text: str, tools: Sequence[HasParameters]) -> dict[str, JsonValue] | None:
+    """Return arguments that are a JSON object, `key=value` pairs with values in JSON, or one value for the tool's only
+    (or first) argument."""
+    value = loads(text)
+    if isinstance(value, dict):
+        return value
+    if not text:
+        return {}
+    pairs = _pairs(text)
+    if pairs is not None:
+        return pairs
+    spec = next((tool for tool in tools if tool.name == name), None)
+    fields = spec.parameters.get("properties") if spec is not None else None
+    key = next(iter(fields), "input") if isinstance(fields, dict) else "input"
+    return {key: text if value is None and text != "null" else value}
+
+
+def _pairs(text: str) -> dict[str, JsonValue] | None:
+    decoder = json.JSONDecoder()
+    arguments: dict[str, JsonValue] = {}
+    at = 0
+    while at < len(text):
+        key = _KEYWORD.match(text, at)
+        if key is None:
+            return None
+        try:
+            value, at = decoder.raw_decode(text, key.end())
+        except (ValueError, RecursionError):
+            return None
+        arguments[key[1]] = value
+        rest = text[at:].lstrip()
+        if rest and not rest.startswith(","):
+            return None
+        at = len(text) - len(rest) + 1 if rest else len(text)
+    return arguments
+
+
+def _short(text: str) -> str:
+    text = " ".join(text[:400].split())
+    return repr(text if len(text) <= 80 else f"{text[:79]}…")

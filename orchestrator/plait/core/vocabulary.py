@@ -1,0 +1,186 @@
+"""The shared words of plugins' options: one name has one type, one meaning and one docstring in all of plait.
+
+    class Sample(Planner):
+        n: N = 8
+        merge: MergeOption = Plugin(name="majority")
+
+What is said of a model call is no word of these: it is a field of a `Prompt`. A planner that goes on with what is its
+own begins the docstring with that of the word. Bounds of these words are `gt`: pydantic keeps one bound of a kind, so a
+planner's own `ge` would be lost beside another.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field
+
+from .access import BranchCount, Free, ModelName, PluginOf, ServerFile, TokenCount
+from .ops import Plugin
+
+__all__ = [
+    "Allocate",
+    "Arithmetic",
+    "By",
+    "Conclude",
+    "Confidence",
+    "Deadline",
+    "Depth",
+    "DialectName",
+    "Early",
+    "Least",
+    "MergeOption",
+    "Models",
+    "Most",
+    "N",
+    "ObservationChars",
+    "OnePlugin",
+    "Path",
+    "Quorum",
+    "Reads",
+    "Records",
+    "Repairs",
+    "Rounds",
+    "Scorer",
+    "SearchOption",
+    "Separator",
+    "Settle",
+    "Shown",
+    "Style",
+    "Threshold",
+    "Tolerate",
+    "Warmup",
+    "Width",
+]
+
+
+def _as_plugin(value: object) -> object:
+    return Plugin.of(value) if isinstance(value, str | BaseModel) else value
+
+
+OnePlugin = Annotated[Plugin, BeforeValidator(_as_plugin)]
+"""An option that names a plugin: `alike:ask=model`, `{"name": …, "options": {…}}`, or an instance of its class."""
+
+N = Annotated[
+    int,
+    BranchCount(),
+    Field(gt=0, description="Branches at once: samples, paths, threads, agents. `n=` of a run sets it."),
+]
+Most = Annotated[int, BranchCount(), Field(gt=0, description="Most branches in all; those beyond are not run.")]
+Least = Annotated[
+    int, BranchCount(), Field(gt=0, description="Fewest branches that are worth it: with fewer it is one call.")
+]
+Rounds = Annotated[
+    int, BranchCount(), Field(gt=0, description="Most rounds, of which each reads what the one before it came to.")
+]
+Depth = Annotated[
+    int,
+    BranchCount(),
+    Field(gt=-1, description="Most steps below one another: of a path, or ahead of the last that stands."),
+]
+Width = Annotated[
+    int, BranchCount(), Field(gt=0, description="Branches of one line of reasoning: as many are asked of the model.")
+]
+Shown = Annotated[
+    int | None,
+    BranchCount(),
+    Field(gt=-1, description="How many of what there is a model is shown, the nearest or best. By default all."),
+]
+Repairs = Annotated[
+    int, BranchCount(), Field(gt=-1, description="How often a model is asked to mend what cannot be run.")
+]
+ObservationChars = Annotated[
+    int | None,
+    TokenCount(),
+    Field(gt=0, description="Most characters of one result that a model is shown; of a longer one head and tail."),
+]
+Quorum = Annotated[
+    int | None,
+    BranchCount(),
+    Field(gt=-1, description="Branches that are enough; the others are then stopped. By default all."),
+]
+MergeOption = Annotated[
+    OnePlugin,
+    PluginOf("merge"),
+    Field(description='The merge of the branches, by name or as `{"name": …, "options": {…}}`.'),
+]
+Allocate = Annotated[
+    OnePlugin,
+    PluginOf("merge"),
+    Field(description='The allocation, by name or as `{"name": …, "options": {…}}`: how many branches more.'),
+]
+Scorer = Annotated[
+    OnePlugin,
+    PluginOf("scorer"),
+    Field(description='What scores steps in [0, 1], by name or as `{"name": …, "options": {…}}`.'),
+]
+SearchOption = Annotated[
+    OnePlugin,
+    PluginOf("search"),
+    Field(description='The search: which node grows next, by name or as `{"name": …, "options": {…}}`.'),
+]
+Models = Annotated[
+    tuple[str, ...],
+    ModelName(),
+    Field(description="Names of the models of the branches, in turn; by default that of the prompt."),
+]
+By = Annotated[str, Free(), Field(description="What decides.")]
+Conclude = Annotated[str, Free(), Field(description="What the answer is made of.")]
+DialectName = Annotated[str, Free(), Field(description="How the model writes what it wants done.")]
+Path = Annotated[str | None, ServerFile(), Field(description="A file to read.")]
+Early = Annotated[
+    bool, Field(description="Go on as soon as what is outstanding cannot change the outcome, and stop the rest.")
+]
+Settle = Annotated[
+    bool,
+    Field(
+        description="What the task's verifier finds right ends the run. No difference where the task has no verifier."
+    ),
+]
+Deadline = Annotated[
+    float | None, Field(gt=0.0, description="Seconds after which a round goes on with the branches that are done.")
+]
+Reads = Annotated[
+    int | None,
+    TokenCount(),
+    Field(
+        gt=0,
+        description="Most tokens of the branches' texts that one call reads, shared evenly; longer texts are cut.",
+    ),
+]
+Threshold = Annotated[float, Field(description="The score from which on something counts.")]
+Records = Annotated[
+    tuple[tuple[float, ...], ...],
+    Field(description="What is recorded of earlier runs, by which thresholds are set."),
+]
+Warmup = Annotated[
+    int,
+    BranchCount(),
+    Field(gt=0, description="Branches that run to their ends first; what they show decides about the others."),
+]
+Confidence = Annotated[float, Field(ge=0.0, le=1.0, description="Probability at which something counts as sure.")]
+Separator = Annotated[str, Free(), Field(description="Between the branches' texts in the answer.")]
+Tolerate = Annotated[
+    Literal["all", "best-effort"],
+    Field(
+        description="What becomes of branches that fail. `best-effort`: they are left out. `all`: with the first that "
+        "fails it is one call."
+    ),
+]
+Style = Annotated[
+    Literal["serial", "direct", "threads"],
+    Field(
+        description="Mode of answering that the task's prompt asks for: `serial` (reasoning first), `direct` (the "
+        "answer at once) or `threads`."
+    ),
+]
+Arithmetic = Annotated[
+    bool,
+    Field(
+        description="Arithmetic sampling (Vilnis et al., arXiv 2210.15458): in place of random numbers each sample "
+        "follows a code, and the codes of all are spread evenly, so that the samples repeat one another less and their "
+        "votes scatter less. Each by itself is an ordinary sample. Stop rules that count votes assume independent "
+        "ones. Needs the worker `engine` or `ray`, on a GPU with their option `arithmetic=true`, or a vLLM server with "
+        "`--logits-processors plait.workers.engine.arithmetic:Arithmetic`."
+    ),
+]

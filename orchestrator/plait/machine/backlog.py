@@ -1,0 +1,78 @@
+"""Ready steps that wait: their order, and the backlog of those that may not start now.
+
+It knows of a step what orders it and whether it is still ready.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable
+from typing import Generic, Protocol, TypeVar
+
+from ..core.states import READY, State
+
+
+class QueuedStep(Hashable, Protocol):
+    """A step as queues see it."""
+
+    priority: int
+    rank: tuple[float, ...]
+    ticket: int
+    state: State
+
+
+R = TypeVar("R", bound=QueuedStep)
+Queued = tuple[int, tuple[float, ...], int, R]
+"""A ready step in a heap: its priority, rank, ticket, itself."""
+
+
+def queued(node: R) -> Queued[R]:
+    """Return a step's entry in a heap of ready steps."""
+    return node.priority, node.rank, node.ticket, node
+
+
+class Backlog(Generic[R]):
+    """Ready steps that may not start now, by key; those of one key in order of priority, rank, arrival.
+
+    When something has changed, the first step of a key is asked about again, and the next one only when that one did
+    not stay blocked. So a limit that blocks thousands costs a question or two an attempt.
+    """
+
+    __slots__ = ("heaps",)
+
+    def __init__(self) -> None:
+        self.heaps: dict[str, list[Queued[R]]] = {}
+
+    def put(self, key: str, node: R) -> None:
+        """Add a step."""
+        heapq.heappush(self.heaps.setdefault(key, []), queued(node))
+
+    def take(self, key: str) -> R | None:
+        """Take out the first step of a key that is still ready, or return `None`."""
+        heap = self.heaps.get(key, ())
+        while heap:
+            node = heapq.heappop(heap)[3]
+            if not heap:
+                del self.heaps[key]
+            if node.state is READY:
+                return node
+        return None
+
+    def first(self) -> R | None:
+        """Take out the first step of all keys that is still ready, or return `None`."""
+        ready = [entry for heap in self.heaps.values() for entry in heap if entry[3].state is READY]
+        if not ready:
+            self.heaps.clear()
+            return None
+        first = min(ready)
+        for key, heap in list(self.heaps.items()):
+            if first in heap:
+                heap.remove(first)
+                heapq.heapify(heap)
+                if not heap:
+                    del self.heaps[key]
+        return first[3]
+
+    def nodes(self) -> list[R]:
+        """Return the steps that are still ready."""
+        return [entry[3] for heap in self.heaps.values() for entry in heap if entry[3].state is READY]

@@ -1,0 +1,500 @@
+"""How steps move: what becomes ready, what is cancelled, what the end of a step does to others.
+
+Two rules carry nearly everything. Downstream: a step that ends tells its dependants; one whose needs are all met
+becomes ready, a join counts its branches, and any other step that needs a value which will not come ends without one
+too. Upstream: a step that ends releases its needs; a step that no consumer is left for is cancelled.
+
+The layer above `slots.py`. It chooses no worker and reads no event.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..core.causes import Cause, sentence
+from ..core.errors import (
+    RAISED,
+    BudgetExceeded,
+    DeadlineExceeded,
+    DependencyFailed,
+    EngineError,
+    Interrupted,
+    NeverMade,
+    PluginError,
+    WorkerLost,
+)
+from ..core.events import Cancel, Expand
+from ..core.interfaces import Merge, Policy, Verdict
+from ..core.result import Failure, Result, as_failure, frames_of
+from ..core.states import CANCELLED, DONE, EXPANDED, EXPANDING, FAILED, READY, RUNNING, WAITING, State
+from ..core.values import json_value, writable
+from ..core.view import Branch
+from ..core.weights import weigh
+from .ready_queue import ReadyQueue
+from .records import Attempt, Node, Records, Run, Scope
+from .slots import Slots
+from .views import MachineView, NodeView, branches_of, decided
+from .weighing import charge_join, charge_references, most_of, of_branches
+
+_TRY = "try "
+"""How the reason of a move begins that waits for another try."""
+_LIMITS: dict[str, Cause] = {BudgetExceeded.__name__: "budget", DeadlineExceeded.__name__: "deadline"}
+
+
+class Steps:
+    """The moves of all steps."""
+
+    def __init__(self, records: Records, queue: ReadyQueue, slots: Slots) -> None:
+        self.ended: deque[Node] = deque()
+        """Steps that have ended and whose neighbours have not been told yet."""
+        self._records = records
+        self._queue = queue
+        self._slots = slots
+
+    # -- one step ------------------------------------------------------------------------------------------------------
+
+    def move(self, node: Node, state: State, reason: str = "") -> None:
+        """Move a step, and note it."""
+        node.move(state, self._records, reason)
+
+    def ready(self, node: Node) -> None:
+        """A step's needs are met: rank it and queue it for a slot."""
+        # A step without needs puts nothing together.
+        if node.deps and (heavy := charge_references(node)) is not None:
+            self.fail(node, heavy)
+            return
+        before = node.path_before
+        for dep in node.deps:
+            if dep.path > before:
+                before = dep.path
+        if node.after_own and node.after is not None:
+            before = max(before, node.after.path_own)
+        node.path_before = before
+        node.move(READY, self._records)
+        if not node.run.rankers or self._rank(node, node.run):
+            self._queue.push(node)
+
+    def enqueue(self, node: Node) -> None:
+        """Ask the policies for the rank of a ready step, and queue it."""
+        if not node.run.rankers or self._rank(node, node.run):
+            self._queue.push(node)
+
+    def _rank(self, node: Node, run: Run) -> bool:
+        """Set a step's rank; return whether no policy raised."""
+        node.rank = ()
+        for policy in run.rankers:
+            try:
+                subject = NodeView(node)
+                rank = policy.rank(subject, MachineView(self._records, self._queue, subject, run.id))
+                node.rank += tuple(map(float, rank))  # one after the other: a later policy only breaks ties
+            except RAISED as error:
+                self.break_run(run, policy, error)
+                return False
+        return True
+
+    def done(self, node: Node, result: Result, path: int) -> None:
+        """End a step with a value; `path` is the longest chain of generated tokens that it was made from."""
+        node.result, node.path = result, path
+        node.move(DONE, self._records)
+        self.ended.append(node)
+        owner = node.scope.owner
+        if owner is not None and path > owner.path_own and _is_flow(owner):
+            owner.path_own = path  # what the flow makes from now on may depend on it
+
+    def fail(self, node: Node, failure: Failure) -> None:
+        """End a step without a value, unless it has ended already."""
+        if node.ended:
+            return
+        if is_limit(failure):
+            failure = _with_last_try(node, failure)
+        node.failure = failure
+        node.limited = node.limited or (failure if is_limit(failure) else None)
+        self._slots.stop_all(node, _cause_of(failure), failure.message)
+        self.move(node, FAILED, f"{failure.kind}: {failure.message}")
+        self.ended.append(node)
+
+    def cancel(self, node: Node, cause: Cause, about: str = "") -> None:
+        """Give a step up, unless it has ended already. `about`: see `core.causes.sentence`."""
+        if node.ended:
+            return
+        if not self._slots.stop_all(node, cause, about):
+            # No worker has it, so nobody else would tell those who watch that it is over.
+            self._records.actions.append(Cancel(node.id, cause=cause, about=about))
+        node.move(CANCELLED, self._records, sentence(cause, about), cause)
+        self.ended.append(node)
+
+    def end_like(self, node: Node, dep: Node) -> None:
+        """End a step because one that it needs ended without a value."""
+        node.limited = node.limited or dep.limited
+        if dep.failure is not None:
+            self.fail(node, dependency_failed(dep))
+        else:
+            self.cancel(node, "failed-need", dep.id)
+
+    def retry_or_fail(self, attempt: Attempt, failure: Failure) -> None:
+        """Go on after an attempt without a value: with the other attempt if there is one; else try the step again if
+        its failure and its kind allow it, a lost one from its checkpoint; else let it fail."""
+        node = attempt.node
+        checkpoint = attempt.checkpoint() if failure.lost else None
+        if not failure.lost:
+            node.checkpoint = None  # the failure may lie in the text generated so far
+        elif checkpoint is not None and (node.checkpoint is None or len(checkpoint.ids) > len(node.checkpoint.ids)):
+            node.checkpoint = checkpoint
+        if node.attempt is not None:
+            return  # its other attempt goes on: the failure of one of two is no event for the step
+        if node.inner is not None:  # patches to the failed attempt are void
+            for name in node.inner.names.values():
+                self.cancel(name, "retried", node.id)
+            node.inner, node.own_waiters = None, None
+        match retry_delay(node, failure):
+            case Failure() as final:
+                self.fail(node, final)
+            case delay:
+                self.move(node, WAITING, f"{_TRY}{node.tries}: {failure.kind}: {failure.message}")
+                if failure.lost:
+                    # A loss says nothing about the step, so it goes again at once; after a failure it waits, for the
+                    # cause may pass.
+                    node.lost += 1
+                    node.interrupted += failure.kind == Interrupted.__name__
+                    self.ready(node)
+                else:
+                    self._slots.timers.add(self._records.now + delay, "retry", node)
+
+    def lose_worker(self, live: Sequence[Attempt], worker: str, message: str) -> None:
+        """Go on after a worker went away that ran these attempts. Where just one of their steps has lost another worker
+        before, it may be what ends them: as often as `Retries.deaths` allows, and no more."""
+        again = [attempt.node for attempt in live if attempt.node.lost_on and attempt.node.lost_on[-1] != worker]
+        for attempt in live:
+            node = attempt.node
+            if node.state is not RUNNING:  # it ended as part of another that was lost
+                continue
+            before = node.lost_on
+            node.lost_on = before if before and before[-1] == worker else (*before, worker)
+            if again == [node] and len(node.lost_on) >= node.run.request.retries.deaths:
+                problem = f"{message}, as {before[-1]} had before: it is not run again, for it may be what ends workers"
+                self.retry_or_fail(attempt, as_failure(EngineError(problem)))
+            else:
+                self.retry_or_fail(attempt, as_failure(WorkerLost(message)))
+
+    # -- its neighbours ------------------------------------------------------------------------------------------------
+
+    def spread(self) -> None:
+        """Tell the neighbours of all steps that have ended, and of those that end by this."""
+        ended = self.ended
+        while ended:
+            self._tell(ended.popleft())
+
+    def _tell(self, node: Node) -> None:
+        """Tell everyone concerned that a step has ended."""
+        run, scope, done = node.run, node.scope, node.state is DONE
+        for reader in node.dependants:
+            if reader.ended or reader.released:
+                continue  # a released join has its verdict, and what its branches do is of no account
+            reader.pending -= 1
+            if reader.merge is not None:
+                if reader.untallied is not None:
+                    reader.untallied.append(node)
+                if done:
+                    reader.branches_done += 1
+                    if reader.waits_for_all and reader.pending:
+                        continue  # nothing can come of it before the last branch, unless one fails
+                elif node.state is FAILED:
+                    reader.branches_failed += 1
+                self.judge(reader, arrived=done)
+            elif not done:
+                self.end_like(reader, node)
+            elif reader.pending == 0:
+                self.ready(reader)
+        if not node.released:  # else it let go of them when it had its verdict
+            for dep in node.deps:
+                if not dep.ended:
+                    self.release(dep)
+        if not done and node.account is not None and node.last_move[2] == "ready":
+            # It never began, so no attempt of it will be over and free what it had kept others from.
+            self._slots.ask_others(node)
+        node.blocked = None
+        if run.held.heaps:
+            self._slots.stirred[run.id] = run
+        if node.inner is not None:
+            for step in node.inner.names.values():
+                self.cancel(step, "owner-ended", node.id)
+        if scope.output is node and not scope.open:  # a patch to come may name another output
+            self.output_ended(scope, node)
+
+    def release(self, node: Node) -> None:
+        """A consumer of a step has gone; the step is cancelled when it was the last."""
+        node.consumers -= 1
+        if node.consumers == 0:
+            self.cancel(node, "unneeded")
+
+    def expand(self, node: Node, result: Result) -> None:
+        """Ask the planner how a step goes on that has its own result."""
+        self.move(node, EXPANDING)
+        self._records.actions.append(Expand(node.id, node.generation, result=result))
+        waiters, node.own_waiters = node.own_waiters or (), None
+        for waiter in waiters:  # they read the text that it generated itself, which is whole now
+            waiter.pending -= 1
+            if waiter.pending == 0 and not waiter.ended:
+                self.ready(waiter)
+
+    def output_ended(self, scope: Scope, output: Node) -> None:
+        """The output of a closed scope has ended: so does the step that expands into it, or the run."""
+        owner = scope.owner
+        if owner is None:
+            self._slots.closing.append(scope.run)
+            return
+        if owner.state is not EXPANDED:
+            return  # its reader has not closed yet; when it does, this is asked again
+        owner.limited = owner.limited or output.limited
+        if output.result is not None:
+            path = output.path if _is_flow(owner) else max(output.path, owner.path_own)
+            self.done(owner, output.result, path)
+        elif output.failure is not None:
+            self.fail(owner, output.failure.bare)
+        else:
+            self.cancel(owner, "failed-output", output.id)
+
+    # -- joins ---------------------------------------------------------------------------------------------------------
+
+    def judge(self, node: Node, arrived: bool) -> None:
+        """End a join if it can end, now that a branch has; `arrived` is whether the branch brought a value."""
+        try:
+            ruling = judge(node, arrived)
+        except RAISED as error:
+            self.fail(node, raised(node.merge, error))
+            return
+        if ruling is not WAIT:
+            self.obey(node, ruling)
+
+    def obey(self, node: Node, ruling: Ruling) -> None:
+        """Do with a join as was ruled."""
+        match ruling.verdict:
+            case "wait":
+                return
+            case "close":
+                self._close_join(node)
+            case "stop":
+                self.cancel(node, "too-few", ruling.about)
+            case "fail":
+                assert ruling.failure is not None
+                node.limited = limit_of(node)
+                self.fail(node, ruling.failure)
+
+    def _close_join(self, node: Node) -> None:
+        if (heavy := charge_join(node)) is not None:
+            self.fail(node, heavy)
+            return
+        try:
+            result = conclude(node)
+        except RAISED as error:
+            self.fail(node, raised(node.merge, error))
+            return
+        node.own = result
+        node.limited = limit_of(node)
+        node.path_own = max([node.path_before, *(dep.path for dep in node.deps if dep.state is DONE)])
+        if not node.step.expands and result.patch is None:
+            self.done(node, result, node.path_own)
+            return
+        node.released = True  # before its branches end by this: they would be counted
+        self.expand(node, result)
+        for dep in node.deps:
+            if not dep.ended:
+                self.release(dep)
+
+    # -- whole runs ----------------------------------------------------------------------------------------------------
+
+    def break_run(self, run: Run, plugin: Policy, error: BaseException) -> None:
+        """End a run whose policy raised."""
+        self.break_with(run, raised(plugin, error))
+
+    def break_with(self, run: Run, failure: Failure) -> None:
+        """End a run with the failure of a policy, unless one has ended it already."""
+        if run.broken is None:  # the first cause is the one to tell: later ones may follow from it
+            run.broken = failure
+            self.cancel_all(run, "broken", failure.message)
+
+    def cancel_all(self, run: Run, cause: Cause, about: str) -> None:
+        """Give up all steps of a run."""
+        for node in run.nodes:
+            self.cancel(node, cause, about)
+
+
+def _cause_of(failure: Failure) -> Cause:
+    """Return why the attempts of a step that fails are stopped."""
+    return _LIMITS.get(failure.kind, "failed")
+
+
+def raised(plugin: Policy | Merge | None, error: BaseException) -> Failure:
+    """Return the failure of a step or run whose plugin raised."""
+    problem = writable(f"{type(plugin).__name__} raised {type(error).__name__}: {error}")
+    return Failure(kind=PluginError.__name__, message=problem, frames=frames_of(error))
+
+
+def _is_flow(node: Node) -> bool:
+    """Whether a step stands for a flow: a join without branches that expands."""
+    return node.merge is not None and node.step.expands and not node.step.needs
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What a join should do now: wait, close over what is done, or end without a value."""
+
+    verdict: Literal["wait", "close", "fail", "stop"]
+    failure: Failure | None = None
+    about: str = ""
+    """What a join that stops lacked."""
+
+
+WAIT, CLOSE = Ruling("wait"), Ruling("close")
+
+
+def judge(node: Node, arrived: bool) -> Ruling:
+    """Say whether a join can end, now that a branch has. `arrived`: that branch brought a value.
+
+    Asks the merge whether it is certain if the join may close early; what the merge raises comes out.
+    """
+    op = node.step.op
+    assert op.kind == "join" and node.merge is not None
+    done, out = node.branches_done, node.pending
+    if op.tolerate == "all" and node.branches_failed:
+        return _fail_like(next(dep for dep in node.deps if dep.state is FAILED))
+    if op.tolerate == "quorum":
+        quorum = op.quorum or 1
+        if done + out < quorum:
+            return _short(node, f"needs {quorum} branches and can get no more than {done + out}")
+        out = max(0, quorum - done)  # no more than these will be heard
+    if out == 0:
+        return CLOSE if done or op.tolerate == "any-end" else _short(node, "got a value from none of its branches")
+    if op.early and arrived and decided(node, out):
+        return CLOSE
+    return WAIT
+
+
+def judge_at_deadline(node: Node, failure: Failure | None = None) -> Ruling:
+    """Say what a join whose time is up does with the branches that are done: it closes over them, or fails when they
+    are too few, with `failure` or as at its `deadline`."""
+    op = node.step.op
+    assert op.kind == "join"
+    enough = {"all": len(node.deps), "quorum": op.quorum or 1, "best-effort": 1, "any-end": 0}[op.tolerate]
+    if node.branches_done >= enough:
+        return CLOSE
+    if failure is not None:
+        return Ruling("fail", failure)
+    short = late(node)
+    return Ruling("fail", short.model_copy(update={"message": f"{short.message}, {enough} are needed"}))
+
+
+def late(node: Node) -> Failure:
+    """Return how far a join had come at its deadline."""
+    op = node.step.op
+    assert op.kind == "join"
+    message = f"{node.id}: after {op.deadline:g} s {node.branches_done} branches are done"
+    return Failure(kind=DeadlineExceeded.__name__, message=message)
+
+
+def limit_of(join: Node) -> Failure | None:
+    """Return the budget or deadline that limited a join or one of its branches, if any did."""
+    return join.limited or next((dep.limited for dep in join.deps if dep.limited), None)
+
+
+def conclude(node: Node) -> Result:
+    """Return a join's result over the branches that are done; what the merge raises comes out. Values of branches stand
+    in it as they are, however often."""
+    assert node.merge is not None
+    branches, known = branches_of(node), of_branches(node)
+    node.seen = None
+    verdict = node.merge.merge(branches, node.run.task)
+    if not isinstance(verdict, Verdict):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"it returned a {type(verdict).__name__}, which is no Verdict")
+    weight, most = weigh(verdict.value, known, most_of(node.run)), most_of(node.run)
+    if weight.bytes > most:
+        raise ValueError(f"its value has more than {most:,} bytes: raise `value_bytes`")
+    result = Result(
+        why=writable(verdict.why),
+        data=json_value(verdict.data),
+        partial=limit_of(node) is not None,
+        extracted=verdict.extracted,
+        patch=verdict.patch,
+        prior=_prior(verdict, branches),
+    )
+    node.weight = weight
+    value = json_value(verdict.value, known={same: weighed.levels for same, weighed in known.items()})
+    return result.model_copy(update={"value": value})
+
+
+def _prior(verdict: Verdict, branches: Sequence[Branch]) -> str:
+    """Return what stands in the line before the value, if that is one branch's own text."""
+    if verdict.winner is None or verdict.extracted:
+        return ""
+    result = next((branch.result for branch in branches if branch.name == verdict.winner), None)
+    return result.prior if result is not None and result.value == verdict.value else ""
+
+
+def dependency_failed(dep: Node) -> Failure:
+    """Return the failure of a step that needs `dep`, which failed. The first cause is carried on, not nested."""
+    cause = dep.failure
+    assert cause is not None
+    if cause.kind == DependencyFailed.__name__:
+        return cause
+    return Failure(kind=DependencyFailed.__name__, message=f"{dep.id}: {cause.kind}: {cause.message}")
+
+
+def _fail_like(dep: Node) -> Ruling:
+    return Ruling("fail", dependency_failed(dep))
+
+
+def _short(node: Node, what: str) -> Ruling:
+    ended = [dep for dep in node.deps if dep.ended and dep.state is not DONE]
+    failed = [dep for dep in ended if dep.failure is not None]
+    if not failed:
+        why = next((f"; first, {dep.id}: {dep.story[-1][4]}" for dep in ended if dep.story and dep.story[-1][4]), "")
+        return Ruling("stop", about=f"{what}{why}")
+    first = failed[0]
+    cause = first.failure
+    assert cause is not None
+    count = f"{len(failed)} of {len(node.deps)} branches failed"
+    message = f"{node.id} {what}; first failure: {first.id}: {cause.kind}: {cause.message} ({count})"
+    return Ruling("fail", Failure(kind=DependencyFailed.__name__, message=message))
+
+
+def _with_last_try(node: Node, failure: Failure) -> Failure:
+    """Return the failure of a limit with that of the step's last try, if it was tried: who is told of the limit alone
+    raises it, and waits longer for the same end."""
+    tried = next((move[4] for move in reversed(node.story) if move[4].startswith(_TRY)), "")
+    if not tried:
+        return failure
+    return failure.model_copy(update={"message": f"{failure.message}; the step's last failure was {tried}"})
+
+
+def retry_delay(node: Node, failure: Failure) -> float | Failure:
+    """Return the seconds to wait before a step is tried again, or the failure it ends in.
+
+    A step with side effects is never tried again, unless its attempt was never made. A step whose worker was lost is
+    tried again at once: `Retries.lost` times, ends of our own process not counted. After any other failure that is
+    retryable, the retries of its kind count, with exponential backoff.
+    """
+    retries = node.run.request.retries
+    if failure.kind == NeverMade.__name__:
+        return 0.0
+    if node.step.side_effects:
+        if failure.lost:
+            message = f"{failure.message}; whether it took effect is unknown, so it is not tried again"
+            return failure.model_copy(update={"message": message})
+        return failure
+    if failure.kind == Interrupted.__name__ or (failure.lost and node.lost - node.interrupted < retries.lost):
+        return 0.0
+    again = retries.think if node.step.op.kind == "think" else retries.call
+    tried = node.tries - node.lost
+    if failure.retryable and not failure.lost and tried <= again:
+        return retries.backoff * 2.0 ** (tried - 1)
+    if node.tries > 1:
+        return failure.model_copy(update={"message": f"{failure.message} (after {node.tries} tries)"})
+    return failure
+
+
+def is_limit(failure: Failure) -> bool:
+    """Whether a failure comes from a budget or deadline rather than from the step."""
+    return failure.kind in ("BudgetExceeded", "DeadlineExceeded")

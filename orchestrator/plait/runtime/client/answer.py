@@ -1,0 +1,424 @@
+"""What a user gets back: the answer with the report of what it took, and the news of a run on the way there.
+
+Plain data, that can be printed, written and sent."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, InstanceOf, JsonValue, PlainSerializer, PlainValidator
+
+from ...core.chat import Message, spoken
+from ...core.errors import CutInForm, CutInThoughts, OutcomeUnknown, RunFailed, TaskError
+from ...core.events import Status
+from ...core.form import ADAPTERS, Form
+from ...core.ops import Kind
+from ...core.plan import Plan
+from ...core.provenance import Provenance
+from ...core.record import StepRecord
+from ...core.result import NO_USAGE, Failure, Finish, Token, Usage, as_failure
+from ...core.shown import bar, marked, table
+from ...core.steps_table import steps_table
+from ...core.tools.context import Question
+from ...core.values import Frozen, as_text
+from ..runlog import RunRecord
+
+_SHOWN, _ROWS = 200, 10
+"""Of an answer: characters of it in `repr`, and in a notebook; steps there."""
+_VERDICTS = {True: ", verified", False: ", wrong", None: ""}
+
+
+def _read_steps(rows: Iterable[StepRecord | Mapping[str, Any]]) -> tuple[StepRecord, ...]:
+    return tuple([row if isinstance(row, StepRecord) else StepRecord.read(row) for row in rows])
+
+
+def _step_rows(steps: tuple[StepRecord, ...]) -> list[dict[str, JsonValue]]:
+    return [step.row() for step in steps]
+
+
+@dataclass(frozen=True, slots=True)
+class Spell:
+    """A stretch of the chain of steps that the end of the run waited for."""
+
+    step: str
+    waited: float
+    """Seconds in the queue, or between its last need and its being ready."""
+    ran: float
+    """Seconds on a worker (for a step that expanded: of its own attempt)."""
+    kind: Kind
+
+
+class Report(Frozen):
+    """What a run cost."""
+
+    usage: Usage = NO_USAGE
+    critical_path_tokens: int = 0
+    """Most generated tokens along any chain of steps that the answer was made from."""
+    seconds: float = 0.0
+    """Wall-clock from submission to the end."""
+    waited_for: tuple[Spell, ...] = ()
+    """The chain of steps that the end waited for, first to last; its times add up to nearly `seconds`."""
+    steps: Annotated[tuple[StepRecord, ...], PlainValidator(_read_steps), PlainSerializer(_step_rows)] = ()
+
+    def __repr__(self) -> str:
+        return f"<{len(self.steps)} steps, {self.usage.completion} tokens, {self.seconds:.2f} s>"
+
+    def time_by(self) -> dict[str, float]:
+        """Return where the wall-clock went, in seconds: model, tools, queue, and the rest (planning, transport)."""
+        model = sum(spell.ran for spell in self.waited_for if spell.kind == "think")
+        tools = sum(spell.ran for spell in self.waited_for if spell.kind == "call")
+        queue = sum(spell.waited for spell in self.waited_for)
+        rest = max(0.0, self.seconds - model - tools - queue)
+        return {"model": model, "tools": tools, "queue": queue, "other": rest}
+
+
+class Answer(Frozen):
+    """The end of a run. A run that failed is an answer too; only `unwrap` raises."""
+
+    run: str
+    """Id of the run."""
+    status: Status
+    """`done`; `partial`: a budget or deadline cut something; `failed`; `cancelled`: the user gave it up."""
+    answer: JsonValue = None
+    """What the task reads out of the output's text: the answer that is claimed, or `None`."""
+    verified: bool | None = None
+    """Whether the task can tell that the answer is right; `None` if it cannot tell."""
+    value: JsonValue = None
+    """The output step's value, as it is."""
+    why: str = ""
+    """How the answer was chosen, if it was chosen among several."""
+    data: JsonValue = None
+    """What was measured when it was chosen, for programs: a merge's or a planner's `Verdict.data`."""
+    finish: Finish | None = None
+    """How the output's text ended: `stop`, or `length` where it was cut at its most tokens; `None` without an
+    output."""
+    failure: Failure | None = None
+    """Why there is no answer, or only a partial one; `failure.usage` is what the run used."""
+    partial: dict[str, JsonValue] = {}
+    """Values of the steps that were done, by step id, if the run has no value of its own."""
+    output: Any = None
+    """The answer as the type that the request asked for (`Request.output`)."""
+    reasoning: str = ""
+    """What the model thought before the output: a block `<think>…</think>`, or what a server keeps apart."""
+    tokens: tuple[Token, ...] = ()
+    """The output's tokens with their log-probabilities, if `top_logprobs` asked for them and one call wrote it."""
+    anew: tuple[str, ...] = ()
+    """Why parts of a conversation were rendered anew, and not continued token for token."""
+    report: Report = Field(default_factory=Report)
+    plan: Plan | None = None
+    """The first plan, as the planner made it. What steps expanded into stands in `trace`."""
+
+    made_of: Callable[[], Provenance] | None = Field(default=None, exclude=True, repr=False)
+    """Makes its provenance, when somebody asks for it."""
+
+    def __eq__(self, other: object) -> bool:
+        """Compare all but `made_of`: a pickle of an answer is equal to it, and functions are not."""
+        if not isinstance(other, Answer):
+            return NotImplemented
+        return Frozen.__eq__(*(one.model_copy(update={"made_of": None}) for one in (self, other)))
+
+    __hash__ = Frozen.__hash__
+
+    @property
+    def provenance(self) -> Provenance | None:
+        """What it depends on beside the question: models, tools, planner and options, seed, version. `None` where it
+        was read from a journal."""
+        return None if self.made_of is None else self.made_of()
+
+    @property
+    def trace(self) -> tuple[StepRecord, ...]:
+        """What became of every step, expansions included, in the order in which they entered the plan: where it ran and
+        when, what it cost, how it ended and why. `plait runs view` draws it."""
+        return self.report.steps
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Ids of the steps whose tool may or may not have changed the world when the process ended."""
+        return tuple(row.step for row in self.trace if row.error == OutcomeUnknown.code)
+
+    def explain(self) -> str:
+        """Return in a few lines how the answer came about: what was chosen and why, what every step ended in, what that
+        took. For people; `summary` and `report` are for programs.
+
+        >>> print(Answer(run="r1", status="cancelled", why="given up by its owner").explain())
+        run r1: cancelled, no answer
+        given up by its owner
+        0.00 s, 0 tokens generated, 0 on the critical path
+        """
+        lines = [f"run {self.run}: {self.status}, {self._found()}"]
+        lines += [self.why] if self.why else []
+        failed = f"{self.failure.kind}: {self.failure.message}" if self.failure is not None else ""
+        lines += [failed] if failed else []
+        lines += [f"unknown whether it took effect: {step}" for step in self.unknown]
+        depth: dict[str, int] = {}
+        for row in self.trace:
+            depth[row.step] = 1 if row.owner is None else depth.get(row.owner, 0) + 1
+            tokens = f", {row.tokens} tokens" if row.tokens else ""
+            tries = f", {row.tries} tries" if row.tries > 1 else ""
+            reason = f": {row.reason}" if row.reason not in ("", self.why, failed) else ""
+            lines.append(f"{'  ' * depth[row.step]}{row.name} {row.state}{tokens}{tries}{reason}")
+        return "\n".join([*lines, self._cost()])
+
+    def _found(self) -> str:
+        return "no answer" if self.answer is None else f"answer {as_text(self.answer)!r}{_VERDICTS[self.verified]}"
+
+    def _cost(self) -> str:
+        reused = f", {self.usage.reused} taken from the result cache" if self.usage.reused else ""
+        cancelled = f", {self.usage.cancelled} of them read by nobody" if self.usage.cancelled else ""
+        usage = self.usage
+        least = "about " if usage.uncounted else ""
+        return (
+            f"{self.seconds:.2f} s, {least}{self.total_tokens} tokens generated{cancelled}{reused}, "
+            f"{self.critical_path_tokens} on the critical path" + (f", cost {usage.cost:.6g}" if usage.cost else "")
+        )
+
+    def __repr__(self) -> str:
+        text = self._found()
+        text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+        return f"<run {self.run}: {self.status}, {text}; {self.total_tokens} tokens, {self.seconds:.2f} s>"
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the answer and why, what branches said, each step as a tree, and the cost."""
+        text = self.text if self.answer is None else as_text(self.answer)
+        failed = "" if self.failure is None else f"<br>{marked(self.failure.message)}"
+        head = f"<b>{marked(text)}</b><br>{self.status}{_VERDICTS[self.verified]}. {marked(self.why)}{failed}"
+        steps = f"<details open><summary>{escape(self._cost())}</summary>{steps_table(self.trace)}</details>"
+        return f"<div><p>{head}</p>{self._votes()}{steps}</div>"
+
+    def _votes(self) -> str:
+        """Return how often the branches of the last join said what, the most frequent first; empty without one."""
+        records = {record.step: record for record in self.trace}
+        join = next((record for record in reversed(self.trace) if record.kind == "join" and record.needs), None)
+        texts = Counter(
+            as_text(records[step].output).strip().rpartition("\n")[2]
+            for step in (() if join is None else join.needs)
+            if step in records and records[step].output is not None
+        )
+        if len(texts) < 1 or join is None or len(join.needs) < 2:
+            return ""
+        rows = [(marked(text), bar(0, count, texts.total()), str(count)) for text, count in texts.most_common(_ROWS)]
+        return table(("last line of a branch", "", "branches"), rows)
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of all attempts: prompt, cached, completion, cancelled."""
+        return self.report.usage
+
+    @property
+    def text(self) -> str:
+        """The output as text."""
+        return self.value if isinstance(self.value, str) else "" if self.value is None else str(self.value)
+
+    @property
+    def cut(self) -> bool:
+        """Whether a limit has cut it, or left nothing of it."""
+        return self.finish == "length" or self.status == "partial" or self.value is None
+
+    @property
+    def at_length(self) -> bool:
+        """Whether there is no value because the text was cut at its most tokens, before it had its form or left its
+        thoughts: to OpenAI's clients that is no error."""
+        return self.failure is not None and self.failure.code in (CutInForm.code, CutInThoughts.code)
+
+    @property
+    def written(self) -> str:
+        """The output as text, also where it was cut before it had its form."""
+        if self.value is None and self.failure is not None and self.failure.code == CutInForm.code:
+            return as_text(next(reversed(self.partial.values()), ""))
+        return "" if self.value is None else as_text(self.value)
+
+    @property
+    def message(self) -> Message:
+        """The output as an assistant's message: its text, calls of functions, and reasoning apart."""
+        if self.value is None and self.at_length:
+            return Message(role="assistant", content=self.written)
+        if self.value is not None and not isinstance(self.value, str):
+            return Message(role="assistant", content=as_text(self.value), reasoning=self.reasoning)
+        message = spoken(self.text, of=self.run)
+        fields = {"reasoning": self.reasoning or message.reasoning, "said": ""}
+        return message.model_copy(update=fields)
+
+    @property
+    def critical_path_tokens(self) -> int:
+        """Most generated tokens along any chain of steps that the answer was made from."""
+        return self.report.critical_path_tokens
+
+    @property
+    def total_tokens(self) -> int:
+        """Generated tokens of all attempts, cancelled ones included as far as their server told of them
+        (`Usage.uncounted`)."""
+        return self.report.usage.completion
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock of the run."""
+        return self.report.seconds
+
+    def unwrap(self) -> JsonValue:
+        """Return the answer (the output's value where the task finds none in it); raise `RunFailed` if there is
+        none."""
+        if self.failure is not None and self.value is None:
+            raise RunFailed(self.failure)
+        return self.value if self.answer is None else self.answer
+
+    def summary(self) -> dict[str, JsonValue]:
+        """Return the fields that `plait run --json` prints."""
+        usage = self.usage
+        return {
+            "answer": self.answer,
+            "status": self.status,
+            "verified": self.verified,
+            "usage": {
+                "prompt": usage.prompt,
+                "cached": usage.cached,
+                "completion": usage.completion,
+                "cancelled": usage.cancelled,
+                **({"cost": usage.cost} if usage.cost else {}),
+                **({"reused": usage.reused} if usage.reused else {}),
+                **({"thoughts": usage.thoughts} if usage.thoughts else {}),
+                **({"uncounted": usage.uncounted} if usage.uncounted else {}),
+                **({"uncounted_prompt": usage.uncounted_prompt} if usage.uncounted_prompt else {}),
+                "sources": usage.sources.model_dump(),
+            },
+            "critical_path_tokens": self.critical_path_tokens,
+            "total_tokens": self.total_tokens,
+            "seconds": round(self.seconds, 4),
+            "run": self.run,
+            "why": self.why,
+            "error": None if self.failure is None else f"{self.failure.kind}: {self.failure.message}",
+            "partial": self.partial,
+        }
+
+
+def typed(answer: Answer, form: Form) -> Answer:
+    """Return an answer with its value as the type that was asked for: as plain JSON if the type is not known here."""
+    if answer.failure is not None or answer.value is None or answer.message.tool_calls:
+        return answer
+    adapter = ADAPTERS.get(form.key)
+    if adapter is None:
+        return answer.model_copy(update={"output": answer.value, "answer": answer.value})
+    try:
+        output = adapter.validate_json(json.dumps(answer.value))
+    except Exception as error:  # pydantic's, or a validator of the user's own
+        reason = str(error).strip().partition("\n")[0]
+        failure = as_failure(TaskError(f"the answer is not of the type that was asked for: {reason}"))
+        return answer.model_copy(update={"failure": failure, "status": "failed"})
+    return answer.model_copy(update={"output": output, "answer": answer.value})
+
+
+class StepNews(Frozen):
+    """A step entered the plan or moved."""
+
+    kind: Literal["step"] = "step"
+    at: float
+    """Seconds after the run began."""
+    record: InstanceOf[StepRecord]
+    """The step as it then was."""
+
+
+class TextNews(Frozen):
+    """A step generated more text."""
+
+    kind: Literal["text"] = "text"
+    at: float
+    step: str
+    """Step id: which branch it is."""
+    name: str = ""
+    """The step's name, such as `sample-2`."""
+    label: str = ""
+    """What it is, in a few words."""
+    text: str
+    tokens: int
+    logprob: float | None = None
+    """Mean log-probability (nats) of the tokens of this text, if asked for."""
+
+
+class AnswerNews(Frozen):
+    """The run is over. Always the last."""
+
+    kind: Literal["answer"] = "answer"
+    at: float
+    answer: Answer
+
+
+class AskNews(Frozen):
+    """A tool asks a person: answer with `Handle.answer(news.question.id, …)`. Not sent where `on_ask` is there to be
+    asked."""
+
+    kind: Literal["ask"] = "ask"
+    at: float
+    question: Question
+
+
+News = StepNews | TextNews | AskNews | AnswerNews
+Mode = Literal["step", "text", "ask", "answer"]
+"""A kind of news."""
+
+
+# -- the report of a record ---------------------------------------------------------------------------------------
+
+
+def report(run: RunRecord) -> Report:
+    """Return the report of a run, as far as it has come."""
+    steps, finish, output = run.steps, run.finish, run.output
+    return Report(
+        usage=Usage() if finish is None else finish.usage,
+        critical_path_tokens=0 if finish is None else finish.critical_path_tokens,
+        seconds=run.seconds,
+        waited_for=() if output is None else _waited_for(steps, output),
+        steps=steps,
+    )
+
+
+def _waited_for(steps: Sequence[StepRecord], output: str) -> tuple[Spell, ...]:
+    """Walk back from the output along the steps that ended last before each could go on."""
+    known = {step.step: step for step in steps}
+    expanded = {step.owner for step in steps}
+    spells: list[Spell] = []
+    seen: set[str] = set()
+    entered: set[str] = set()
+    step = known.get(output)
+    while step is not None and step.step not in seen:
+        if step.source is not None and step.step not in entered:
+            entered.add(step.step)  # its own attempt may come yet, before what it expanded into
+            step = known[step.source]
+            continue
+        seen.add(step.step)
+        ready, started, left = _attempt(step)
+        if ready is not None and started is not None:
+            spells.append(Spell(step.step, started - ready, max(0.0, left - started), step.kind))
+        own = step.after if step.after_own else None
+        last: StepRecord | None = None
+        at = 0.0
+        for name in step.needs:
+            need = known[name]
+            if name == own or (need.state == "done" and name not in seen):
+                end = _attempt(need)[2] if name in expanded else need.moves[-1][0]
+                if last is None or end > at:
+                    last, at = need, end
+        step = known[step.owner] if last is None and step.owner is not None else last
+    return tuple(reversed(spells))
+
+
+def _attempt(step: StepRecord) -> tuple[float | None, float | None, float]:
+    """Return when a step was last ready, when it was last sent to a worker, and when that attempt of its own ended
+    (before what it expanded into; 0 if there is none)."""
+    ready: float | None = None
+    started: float | None = None
+    left, before = 0.0, ""
+    for at, state, _ in step.moves:
+        if before == "running":
+            left = at
+        if state == "ready":
+            ready = at
+        elif state == "running":
+            started = at
+        before = state
+    return ready, started, left

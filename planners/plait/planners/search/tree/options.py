@@ -1,0 +1,72 @@
+"""Options of the planner `tree`."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from plait.core.access import BranchCount, Free
+from plait.core.flow import Flow
+from plait.core.ops import Plugin
+from plait.core.prompt import Prompt, Uses
+from plait.core.vocabulary import Depth, Most, N, Scorer, SearchOption, Style, Threshold
+
+from .vote import Weight
+
+__all__ = ["LIST", "TreeOptions"]
+
+LIST = "\nWrite up to {width} different next steps, each on a line of its own, and nothing else:\n"
+
+
+class TreeOptions(Flow):
+    """The fields of `Tree`."""
+
+    answer_prompts: ClassVar[tuple[str, ...]] = ("step",)
+
+    step: Annotated[Prompt, Uses()] = Field(
+        default=Prompt(thinking="off", max_tokens=256, temperature=1.0, stop=("\n",)),
+        description="Writes one step of reasoning behind a node; `stop` ends it. At temperature 0 the children of a "
+        'node are equal. `form=calls`: a step may call tools, as `<tool_call>{"name": …, "arguments": '
+        "{…}}</tool_call>`; its result is shown to what follows. Reading calls are made once a run. A call with side "
+        "effects gives up all other branches first.",
+    )
+    plan: Annotated[Prompt, Uses("width")] = Field(
+        default=Prompt(thinking="off", max_tokens=256, temperature=1.0),
+        description="Writes several next steps, `{width}` of them, one a line.",
+    )
+    search: SearchOption = Plugin(name="best-first")
+    scorer: Scorer = Plugin(name="function")
+    n: N = 16
+    most: Most = 256
+    depth: Depth = Field(default=16, ge=1)
+    width: Annotated[int | None, BranchCount()] = Field(
+        default=None,
+        ge=1,
+        le=1_000,
+        description="Branches of one line of reasoning: as many are asked of the model in one call (`plan`). By "
+        "default a call writes one child (`step`), or five with a search that has lists.",
+    )
+    until: Annotated[str, Free()] = Field(
+        default="",
+        description="A step that has this text in it (case apart) ends its path, besides the model's own end.",
+    )
+    give_up: Annotated[str, Free()] = Field(
+        default="",
+        description="A step that has this text in it (case apart) is a dead end: the model's word for it, where it "
+        "was told one.",
+    )
+    quorum: Annotated[int | None, BranchCount()] = Field(
+        default=None,
+        ge=0,
+        description="Branches that are enough; the others are then stopped: answers that score at least "
+        "`threshold`. 0: never; by default as the search has it.",
+    )
+    threshold: Threshold = Field(default=0.0, ge=0.0, le=1.0)
+    by: Weight = Field(
+        default="last",
+        description="What decides between the answers: a vote, in which an answer weighs the score of its `last` "
+        "node, or the `mean`, least (`min`) or `product` along its path. `best`: no vote, the highest score wins. "
+        "`count`: a majority vote.",
+    )
+    style: Style = "serial"

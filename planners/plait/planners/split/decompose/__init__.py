@@ -1,0 +1,185 @@
+"""Planner `decompose`: a prompt with several pieces of one kind, split and answered piece by piece at the same time.
+
+The rules for a sound split are in `rules.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field, JsonValue
+
+from plait.core.fidelity import Fidelity
+from plait.core.flow import Answerable, Flow, StepFailed
+from plait.core.ops import Join, Part, Plugin, StructuredOutput, Text
+from plait.core.plan import Plan, Step
+from plait.core.prompt import Prompt, Uses
+from plait.core.result import Result
+from plait.core.vocabulary import Most, Separator, Threshold, Tolerate
+
+from ..._shared.json_text import read_object
+from ..._shared.steps import Asker, shortened
+from .rules import Split, Tier, faults, read, signals, tier
+
+__all__ = ["Decompose"]
+
+_EXTRACT = """\
+Some requests ask for the same thing several times: once for each of several given texts, or a number of times over. \
+They can be split into independent requests. Decide whether this one can, and how.
+
+<request>
+{question}
+</request>
+
+Reply with one JSON object and nothing else. If it can be split:
+- "template": the instruction for a single piece, as a complete request. Put {data} where the piece goes. If all \
+pieces need the same text, begin with {context}. For something written several times over there is no {data}: word \
+the instruction for one.
+- "context": that text, copied from the request, or null.
+- "data": the pieces as a list of strings, copied from the request; or null if the same is written several times over.
+- "n": how many times, or null if there is "data".
+- "category": "Repeated Generation", "Reading Comprehension", "Keyword Extraction", "Named Entity Recognition", \
+"Translation", "Language Correction", "Sentiment Analysis", or a name of your own.
+If pieces depend on one another, or there is only one, it cannot be split: reply {"template": null}.
+
+Examples:
+"Translate to German: 1. Good day. 2. Good night." gives
+{"template": "Translate to German: {data}", "context": null, "data": ["Good day.", "Good night."], "n": null, \
+"category": "Translation"}
+"Write 3 riddles about rain" gives
+{"template": "Write a riddle about rain", "context": null, "data": null, "n": 3, "category": "Repeated Generation"}
+"""
+_FORM = StructuredOutput(
+    kind="json",
+    required=False,
+    spec={
+        "type": "object",
+        "properties": {
+            "template": {"type": ["string", "null"]},
+            "context": {"type": ["string", "null"]},
+            "data": {"type": ["array", "null"], "items": {"type": "string"}},
+            "n": {"type": ["integer", "null"]},
+            "category": {"type": "string"},
+        },
+        "required": ["template"],
+        "additionalProperties": False,
+    },
+)
+_VARY = """
+
+This is one of {n} independent answers to the same request, number {i}. Choose something that the others are unlikely \
+to choose, and write only one.
+"""
+_SCORES: dict[Tier, float] = {"low": 0.0, "medium": 0.5, "high": 1.0}
+
+
+class Decompose(Flow):
+    """Intra-query parallelism with the schema and rules of PARALLELPROMPT (Kolawole et al., arXiv 2506.18728).
+
+    Steps: a prompt without any sign of several pieces is one call at once, and no model is asked about it. Otherwise
+    `extract` asks for `{template, context, data | n, category}`; what it writes is checked by rules; `item-1` …
+    `item-n` are answered at the same time, and `text` puts them together in the order of the pieces. A split that is
+    not sound, less sure than `threshold`, or fails is one call, `direct`; `why` says so.
+
+    Differs from the original, a benchmark whose splits were extracted beforehand by a large model: extraction is part
+    of the run, behind a free look for signs of several pieces; pieces and context must stand in the prompt, and a
+    number must be said there; what is written n times over is varied by a seed and a line in each prompt, not by a seed
+    alone (the same answer n times is the known weakness); pieces that depend on one another are not split at all.
+    Temperature 0.7 and 1,000 tokens for a piece by default, as there.
+    """
+
+    fidelity = Fidelity("variant", "pieces found by rules first, then by one call", paper="2506.18728")
+
+    answer_prompts: ClassVar[tuple[str, ...]] = ("part", "answer")
+
+    plan: Annotated[Prompt, Uses("question", "context", "data")] = Field(
+        default=Prompt(thinking="off", max_tokens=1024, temperature=0.0, form="json"),
+        description="The question how the request is split. Its template has `{question}`; `{context}` and `{data}` "
+        "stay as they are. `form=json`: an engine that can allows nothing but the JSON that is read; `form=null`: "
+        "anything.",
+    )
+    part: Annotated[Prompt, Uses("piece")] = Field(
+        default=Prompt(max_tokens=1000, temperature=0.7),
+        description="The answer to a piece. Its template has `{piece}`, the request for this piece.",
+    )
+    answer: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=4000, temperature=0.7),
+        description="The one call for a prompt that is not split. Its template has `{question}`.",
+    )
+    threshold: Threshold = Field(
+        default=0.5,
+        ge=0.0,
+        le=1.0,
+        description="The score from which on something counts: how sure a split must be. A count, a list, two "
+        'questions or a word for several in the prompt score 1; commas, "for each", a plural before a colon, '
+        "translation and its like, or three pieces 0.5; any other sound split 0.",
+    )
+    most: Most = Field(default=64, ge=2)
+    tolerate: Tolerate = "best-effort"
+    numbered: bool = Field(default=True, description="Write the piece's number before its answer.")
+    separator: Separator = "\n\n"
+
+    async def run(self, ctx: Flow.Context, question: str) -> Answerable:
+        """Return the pieces put together, or the one call."""
+        asker = Asker("decompose", ctx.brief)
+        if not signals(ctx.brief.request.text):
+            return self._direct(ctx, asker, "one call: no sign of several pieces")
+        try:
+            split = self.split(asker, (await ctx.step(self.extraction(asker))).result)
+            if isinstance(split, str):
+                return self._direct(ctx, asker, f"one call: {split}")
+            async with ctx.scope() as inner:
+                pieces = inner.plan(split)
+                await pieces
+                return pieces
+        except StepFailed as error:
+            return self._direct(ctx, asker, f"one call instead ({error})")
+
+    def extraction(self, asker: Asker, expands: bool = False) -> Step:
+        """Return the call that asks how the prompt is split; with `expands` a reader reads it."""
+        form = _FORM if self.plan.form == "json" else self.plan.form
+        pieces = self.plan.parts(_EXTRACT, question=asker.question)
+        return asker.step(
+            "extract", pieces, self.plan, form=form, expands=expands, label="several pieces?", role="extract"
+        )
+
+    def split(self, asker: Asker, result: Result) -> Plan | str:
+        """Return the pieces and their join that an extraction asks for, or why it asks for none."""
+        if result.finish == "length":  # half a list of pieces would be read as the whole
+            return "the extraction was cut off"
+        split = read(read_object(result.text))
+        if isinstance(split, str):
+            return split
+        wrong = faults(split, asker.question, self.most)
+        if wrong:
+            return f"the split is not sound ({'; '.join(wrong)})"
+        sure = tier(split, signals(asker.brief.request.text))
+        if _SCORES[sure] < self.threshold:
+            return f"{sure} confidence in the split, a score of {_SCORES[sure]:g}, where {self.threshold:g} is wanted"
+        return self._pieces(asker, split, sure)
+
+    def _pieces(self, asker: Asker, split: Split, sure: Tier) -> Plan:
+        steps: list[Step] = []
+        entries: list[JsonValue] = []
+        for i in range(1, split.size + 1):
+            data = split.data[i - 1] if split.data is not None else None
+            shared, own = split.piece(data)
+            if data is None:
+                own += _VARY.format(n=split.size, i=i)
+            pieces: tuple[Part, ...] = tuple(Text(text=part) for part in (shared, own) if part)
+            if self.part.template is not None:  # else in two texts: an engine reads what all pieces share once
+                pieces = self.part.parts("", piece=pieces)
+            label = shortened(data) if data is not None else f"{i} of {split.size}"
+            steps.append(step := asker.step(f"item-{i}", pieces, self.part, label=label, role="item"))
+            head = f"{i}. " if self.numbered else ""
+            missing = f"{head}(no answer: {{reason}})"
+            entries.append({"branch": step.name, "head": head, "missing": missing})
+        note = f"{split.size} pieces, {sure} confidence"
+        note += f", {shortened(split.category, 40)}" if split.category.strip() else ""
+        merge = Plugin(name="stitch", options={"parts": entries, "separator": self.separator, "note": note})
+        op = Join(merge=merge, tolerate=self.tolerate)
+        join = Step(name="text", op=op, needs=tuple(step.name for step in steps), label=note)
+        return Plan(steps=(*steps, join), output="text")
+
+    def _direct(self, ctx: Flow.Context, asker: Asker, note: str) -> Answerable:
+        return ctx.plan(asker.direct(self.answer, note))

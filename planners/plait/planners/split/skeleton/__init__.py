@@ -1,0 +1,155 @@
+"""Planner `skeleton`: an outline first, then all of its points at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, JsonValue, model_validator
+
+from plait.core.awaited import JoinHandle
+from plait.core.errors import PluginError
+from plait.core.fidelity import Fidelity
+from plait.core.flow import Answerable, Flow, Line, StepFailed
+from plait.core.ops import Plugin, StructuredOutput, Text
+from plait.core.plan import Step
+from plait.core.prompt import Prompt, Uses
+from plait.core.vocabulary import Least, Most, Separator, Tolerate
+
+from ..._shared.steps import Asker, shortened
+from . import text as words
+
+__all__ = ["Skeleton"]
+
+_LETTERS = StructuredOutput(kind="choice", spec=["A", "B", "C"], required=False)
+
+
+class Skeleton(Flow):
+    """Skeleton-of-Thought with its router, SoT-R (Ning et al., arXiv 2307.15337).
+
+    Steps: `route` asks whether the answer is a list of independent points (A), a list whose points build on one another
+    (B) or no list (C). Only A is split: `skeleton` writes 3 to 10 points of three to five words, `point-1` … `point-n`
+    write one or two sentences each at the same time, and `text` puts them together. Everything else, a skeleton that
+    cannot be read or has too few points, and a router or skeleton that fails, is one call, `direct`; `why` says so.
+
+    Differs from the original: numbers count only at the start of a line; sub-points are not folded in; a point that
+    fails leaves its heading, and the answer goes on; the prompts of all points differ in their last lines only, so a
+    prefix cache reads question and skeleton once. The start of each answer (`1.`, then the point's heading) is written
+    for the model, and in a chat also asked for in words, since not every server takes the start of a turn. Defaults:
+    temperature 0 and blank lines between points, as there.
+    """
+
+    fidelity = Fidelity("variant", "our prompts, theirs as templates", paper="2307.15337")
+
+    answer_prompts: ClassVar[tuple[str, ...]] = ("part", "answer")
+
+    judge: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(thinking="off", max_tokens=16, temperature=0.0, form="choice"),
+        description="The question whether to split. Its template has `{question}`. `form=choice`: an engine that "
+        "can allows nothing but A, B or C; `form=null`: anything. Raise `max_tokens` for a model that thinks before "
+        "it answers.",
+    )
+    outline: Annotated[Prompt, Uses("question", "least", "most", "begin")] = Field(
+        default=Prompt(thinking="off", max_tokens=256, temperature=0.0),
+        description="The skeleton. Its template has `{question}`, `{least}`, `{most}`, and `{begin}`, how to begin "
+        "in words. `begin` is the list's start; give an empty one to a model that thinks before it answers.",
+    )
+    part: Annotated[Prompt, Uses("number", "text", "begin")] = Field(
+        default=Prompt(max_tokens=128, temperature=0.0),
+        description="A point. Its template, behind question and skeleton, has `{number}`, `{text}`, the heading, "
+        "and `{begin}`, how to begin in words. `begin` is the heading; give an empty one to a model that thinks "
+        "before it answers.",
+    )
+    answer: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=1024, temperature=0.0),
+        description="The one call for a request that is not split. Its template has `{question}`.",
+    )
+    by: Literal["judge", "all"] = Field(
+        default="judge",
+        description="What decides whether a request is split: the `judge`, or nothing: `all` are (the original "
+        "without its router).",
+    )
+    least: Least = 3
+    most: Most = Field(default=10, le=100)
+    separator: Separator = "\n\n"
+    tolerate: Tolerate = "best-effort"
+
+    @model_validator(mode="after")
+    def _range(self) -> Skeleton:
+        if self.least > self.most:
+            raise PluginError(f"the fewest points ({self.least}) are more than the most ({self.most})")
+        return self
+
+    async def run(self, ctx: Flow.Context, question: str) -> Answerable:
+        """Return the points put together, or the one call."""
+        asker = Asker("skeleton", ctx.brief)
+        refused = await self._refused(ctx, asker) if self.by == "judge" else ""
+        if refused:
+            return self._direct(ctx, asker, f"one call: {refused}")
+        try:
+            outline = (await ctx.step(self._outline(asker))).result
+            points = words.points(outline.text, self.most, cut=outline.finish == "length")
+            if len(points) < self.least:
+                note = f"one call: a skeleton of {len(points)} points, {self.least} are wanted"
+                return self._direct(ctx, asker, note)
+            async with ctx.scope() as inner:
+                return await self._written(inner, asker, points)
+        except StepFailed as error:
+            return self._direct(ctx, asker, f"one call instead ({error})")
+
+    async def _refused(self, ctx: Flow.Context, asker: Asker) -> str:
+        """Return why the router will not have the request split, or nothing."""
+        form = _LETTERS if self.judge.form == "choice" else self.judge.form
+        pieces = self.judge.parts(words.ROUTER, question=asker.question)
+        route = asker.step("route", pieces, self.judge, form=form, label="independent points?")
+        try:
+            letter = words.letter((await ctx.step(route)).text)
+        except StepFailed as error:
+            return f"no router ({error})"
+        reasons = {"A": "", "B": "B, its points build on one another", "C": "C, no list"}
+        reason = reasons.get(letter or "", "neither A, B nor C")
+        return reason and f"the router says {reason}"
+
+    def _outline(self, asker: Asker) -> Step:
+        pieces = self.outline.parts(
+            words.SKELETON,
+            question=asker.question,
+            least=str(self.least),
+            most=str(self.most),
+            begin=words.begin_in_words("1.", asker.brief.task.chat()),
+        )
+        begin, stop = _begin(self.outline, "1."), self.outline.stop or (f"\n{self.most + 1}.",)
+        return asker.step("skeleton", pieces, self.outline, begin=begin, stop=stop, label="skeleton")
+
+    def _written(self, ctx: Flow.Context, asker: Asker, points: Sequence[words.Point]) -> JoinHandle:
+        """Make a call for each point, and the join that puts them together."""
+        outline = "\n".join(map(str, points))
+        shared = Text(text=words.SHARED.format(question=asker.question, skeleton=outline))
+        calls: list[Line] = []
+        entries: list[JsonValue] = []
+        for point in points:
+            head = str(point)
+            begin = words.begin_in_words(head, asker.brief.task.chat())
+            own = self.part.parts(words.POINT, number=str(point.number), text=point.text, begin=begin)
+            call = asker.step(
+                f"point-{point.number}",
+                (shared, *own),
+                self.part,
+                begin=_begin(self.part, head),
+                stop=self.part.stop or (f"\n{point.number + 1}.",),
+                label=shortened(head),
+            )
+            calls.append(ctx.step(call))
+            entry: dict[str, JsonValue] = {"head": f"{head}\n", "flows": True, "missing": head}
+            entries.append({"branch": call.name, "echo": [head, point.text], **entry})
+        note = f"{len(points)} points"
+        merge = Plugin(name="stitch", options={"parts": entries, "separator": self.separator, "note": note})
+        return ctx.join(calls, merge, tolerate=self.tolerate, name="text", label=note)
+
+    def _direct(self, ctx: Flow.Context, asker: Asker, note: str) -> Answerable:
+        return ctx.plan(asker.direct(self.answer, note))
+
+
+def _begin(prompt: Prompt, ours: str) -> str:
+    """Return what the model's turn begins with: ours, unless the prompt says something, which may be nothing."""
+    return ours if prompt.begin is None else prompt.begin

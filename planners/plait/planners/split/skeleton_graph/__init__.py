@@ -1,0 +1,173 @@
+"""Planner `skeleton_graph`: sub-problems with dependencies and difficulties, each started as soon as it can be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, JsonValue, model_validator
+
+from plait.core.errors import PluginError
+from plait.core.fidelity import Fidelity
+from plait.core.interfaces import Brief, Planner, Reader
+from plait.core.ops import Join, Part as Piece, Plugin, Ref, Text
+from plait.core.plan import Plan, Step
+from plait.core.prompt import Prompt, Uses
+from plait.core.result import Result
+from plait.core.vocabulary import Least, Most, Threshold, Tolerate
+
+from ..._shared.steps import Asker, instead, or_direct, shortened
+from ..._shared.sub_problems import HARDEST, GraphText, Part
+from . import text as words
+
+__all__ = ["SkeletonGraph"]
+
+
+class SkeletonGraph(Planner):
+    """Adaptive Skeleton Graph Decoding, later Plato (Jin et al., arXiv 2402.12280).
+
+    Steps: `graph` writes one line for each sub-problem, with its difficulty (1 to 5) and the sub-problems it needs;
+    `part-1` … `part-n` work on them, each reading the question, its own line and the answers of those it needs, and
+    starting when these are there, while the list is still being written; `text` puts the parts together in order.
+    A list of fewer than `least` lines, or a graph that fails, is one call, `direct`; `why` says so.
+
+    The difficulty chooses between two ways to ask, `part` and `hard`, with the threshold of SCALE (arXiv 2512.00466:
+    scores in [0, 1] above 0.5 get the slow way of thinking), here of (difficulty - 1) / 4. Differs from the papers,
+    which leave the scale of the difficulty and the treatment of nonsense open: a sub-problem without a difficulty
+    counts as 5; a need that names no earlier sub-problem is dropped and noted on the label of `text`; a sub-problem
+    whose need failed fails too. Default: temperature 0.
+    """
+
+    fidelity = Fidelity("variant", "our prompts and scale of difficulty", paper="2402.12280")
+
+    answer_prompts: ClassVar[tuple[str, ...]] = ("part", "hard", "summary", "answer")
+
+    plan: Annotated[Prompt, Uses("question", "least", "most")] = Field(
+        default=Prompt(thinking="off", max_tokens=512, temperature=0.0, stream=True),
+        description="The list of sub-problems. Its template, such as the authors' own, has `{question}`, `{least}` "
+        "and `{most}`. What it asks for is read as `number. [difficulty D; needs N] text`.",
+    )
+    part: Annotated[Prompt, Uses("text")] = Field(
+        default=Prompt(max_tokens=256, temperature=0.0),
+        description="A sub-problem. Its template, behind the question and the answers that it needs, has `{text}`. "
+        "It can end in a switch for a hybrid model, such as ` /no_think`, or `model` can be a smaller one.",
+    )
+    hard: Annotated[Prompt, Uses("text")] = Field(
+        default=Prompt(max_tokens=1024, temperature=0.0),
+        description="The same of a hard one, which is thought through first.",
+    )
+    summary: Annotated[Prompt, Uses("question", "parts")] = Field(
+        default=Prompt(max_tokens=1024, temperature=0.0),
+        description="The answer written from the parts, with `conclude=summary`. Its template has `{question}` and "
+        "`{parts}`.",
+    )
+    answer: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=1024, temperature=0.0),
+        description="The one call for a request that is not split. Its template has `{question}`.",
+    )
+    threshold: Threshold = Field(default=0.5, ge=0.0, le=1.0)
+    least: Least = 2
+    most: Most = Field(default=10, le=100)
+    conclude: Literal["stitch", "summary"] = Field(
+        default="stitch",
+        description="What the answer is made of. `stitch`: the parts in order. `summary`: what one more call writes "
+        "from them.",
+    )
+    tolerate: Tolerate = "all"
+
+    @model_validator(mode="after")
+    def _range(self) -> SkeletonGraph:
+        if self.least > self.most:
+            raise PluginError(f"the fewest sub-problems ({self.least}) are more than the most ({self.most})")
+        return self
+
+    def start(self, brief: Brief) -> Plan:
+        """Return the step that writes the list, and what takes its place if that fails."""
+        asker = Asker("skeleton_graph", brief)
+        fields = {"question": asker.question, "least": str(self.least), "most": str(self.most)}
+        step = asker.step(
+            "graph",
+            self.plan.parts(words.PLAN, **fields),
+            self.plan,
+            stop=self.plan.stop or (f"\n{self.most + 1}.",),
+            expands=True,
+            role="graph",
+            label="sub-problems",
+        )
+        return Plan(steps=(step, or_direct("graph")), output="answer")
+
+    def reader(self, step: Step, brief: Brief) -> Reader:
+        """Return a reader of the list while it is written, or of how it all ended."""
+        asker = Asker("skeleton_graph", brief)
+        match step.role:
+            case "graph":
+                return _GraphReader(self, asker)
+            case "answer":
+                return instead(asker, self.answer)
+            case _:
+                return super().reader(step, brief)
+
+    def call(self, asker: Asker, part: Part, before: Mapping[int, Part]) -> Step:
+        """Return the call that works on one sub-problem."""
+        pieces: list[Piece] = [Text(text=words.SHARED.format(question=asker.question))]
+        if part.needs:
+            pieces.append(Text(text=words.KNOWN))
+            for number in part.needs:
+                pieces.append(Text(text=f"{number}. {before[number].text}\n"))
+                pieces += [Ref(step=f"part-{number}"), Text(text="\n\n")]
+        hard = (part.difficulty - 1) / (HARDEST - 1) > self.threshold
+        prompt, default = (self.hard, words.HARD) if hard else (self.part, words.PART)
+        grade = f"difficulty {part.difficulty}" + (f", {prompt.model}" if prompt.model else "")
+        label = shortened(f"{part.text} ({grade})", 90)
+        return asker.step(f"part-{part.number}", (*pieces, *prompt.parts(default, text=part.text)), prompt, label=label)
+
+    def ending(self, asker: Asker, text: GraphText) -> Plan:
+        """Return what puts the parts together; or the one call, if there are too few."""
+        parts = sorted(text.parts.values())
+        if len(parts) < self.least:
+            note = f"one call: {len(parts)} sub-problems, {self.least} are wanted"
+            return asker.direct(self.answer, note)
+        names = tuple(f"part-{part.number}" for part in parts)
+        entries: list[JsonValue] = []
+        for name, part in zip(names, parts, strict=True):
+            head = f"{part.number}. {part.text}\n" if self.conclude == "summary" else ""
+            entries.append({"branch": name, "head": head, "echo": [part.text]})
+        note = f"{len(parts)} sub-problems in {_depth(text.parts)} waves"
+        merge = Plugin(name="stitch", options={"parts": entries, "note": note})
+        label = note + (f"; {shortened('; '.join(text.repairs), 160)}" if text.repairs else "")
+        join = Step(name="text", op=Join(merge=merge, tolerate=self.tolerate), needs=names, label=label)
+        if self.conclude == "stitch":
+            return Plan(steps=(join,), output="text")
+        pieces = self.summary.parts(words.SUMMARY, question=asker.question, parts=(Ref(step="text"),))
+        final = asker.step("final", pieces, self.summary, label="synthesis")
+        merge = Plugin(name="synthesis-or-vote", options={"note": note})
+        end = Step(name="answered", op=Join(merge=merge, tolerate="best-effort"), needs=("final", "text"))
+        return Plan(steps=(join, final, end), output="answered")
+
+
+class _GraphReader:
+    """Makes a call of every sub-problem the moment its line is complete."""
+
+    def __init__(self, planner: SkeletonGraph, asker: Asker) -> None:
+        self.planner, self.asker = planner, asker
+        self.text = GraphText(planner.most)
+
+    def feed(self, delta: str) -> Sequence[Plan]:
+        steps = self._steps(self.text.feed(delta))
+        return (Plan(steps=steps),) if steps else ()
+
+    def close(self, result: Result) -> Plan | None:
+        steps = self._steps(self.text.close(cut=result.finish == "length"))
+        end = self.planner.ending(self.asker, self.text)
+        return Plan(steps=(*steps, *end.steps), output=end.output)
+
+    def _steps(self, parts: Sequence[Part]) -> tuple[Step, ...]:
+        return tuple(self.planner.call(self.asker, part, self.text.parts) for part in parts)
+
+
+def _depth(parts: Mapping[int, Part]) -> int:
+    """Return how many sub-problems there are along the longest chain of needs."""
+    depth: dict[int, int] = {}
+    for number, part in parts.items():  # in the order in which they were written: needs come first
+        depth[number] = 1 + max((depth[need] for need in part.needs), default=0)
+    return max(depth.values(), default=0)

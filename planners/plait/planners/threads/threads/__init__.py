@@ -1,0 +1,382 @@
+"""Planner `threads`: a model that spawns threads of reasoning, and goes on with what they found.
+
+One controller for all dialects of spawn and join. A line of reasoning is generated until it ends in a spawn list; a
+thread is run for each item; their texts are appended, and the line goes on. The words are in the dialect's table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field, JsonValue, model_validator
+
+from plait.core.access import BranchCount, Free
+from plait.core.budget import Budget
+from plait.core.errors import PluginError
+from plait.core.fidelity import Fidelity
+from plait.core.interfaces import Brief, Planner, Reader
+from plait.core.ops import Join, Plugin, Ref, Text, Tokens
+from plait.core.plan import Plan, Step
+from plait.core.planning import call_model
+from plait.core.prompt import Prompt, Uses
+from plait.core.result import Result
+from plait.core.vocabulary import Deadline, Early, Most, Reads, Settle
+
+from ..._shared.seeds import derive
+from .dialects import Dialect, Item, load, names as dialect_names
+from .names import LegPlace, Memo, Piece, block_pieces, prompt_of, text_of
+from .preflight import preflight
+
+__all__ = ["Threads", "dialect_names"]
+
+Parts = tuple[Text | Tokens | Ref, ...]
+_SPAWNED = "threads "
+
+
+class Threads(Planner):
+    """Spawn and join over any engine that takes token ids, after ThreadWeaver (arXiv 2512.07843) and APR (2504.15466).
+
+    Steps: `round-1` is the parent up to its first spawn list. It expands into `child-1` … `child-k`, `join-1` and
+    `round-2`, which continues `round-1` with the join's text, and so on. The answer is the text of the last round, or,
+    with `settle`, that of `answer-i` as soon as a thread's claim is verified. Threads may spawn threads where the
+    dialect nests.
+
+    Contexts are carried as token ids, the threads' output in their parent's context included; only the prompt, the
+    headers and the words of a join are text. A thread that fails, is cut off or writes nonsense is closed, and its
+    parent reads it as a thread that found nothing.
+
+    Differs from the originals: one controller for all of them, over an unmodified engine; token ids are never decoded
+    and tokenised again; a bad thread harms only itself; every count, depth and length has a bound. Defaults: those of
+    the dialect (see its file), the dialect `countdown`, 256 threads a run.
+    """
+
+    fidelity = Fidelity(
+        "variant",
+        "a thread that fails or is cut off is read as far as it came",
+        oracles=(
+            "apr-traces",
+            "threadweaver-contexts",
+            "multiverse-documents",
+            "tokens-multiverse",
+            "tokens-npr",
+            "tokens-threadweaver",
+        ),
+        paper="2512.07843",
+    )
+
+    answer: Annotated[Prompt, Uses("question", "opening")] = Field(
+        default=Prompt(),
+        description="A leg of the parent: its text between two joins. What it leaves open is the dialect's. Its "
+        "template takes the place of the dialect's, for a model that was trained with an instruction of its own, such "
+        "as the one in NPR's repository; `{opening}` stands for the dialect's: `Sub Call Budget: 3 {opening}` asks a "
+        "model of APR for 3 threads.",
+    )
+    part: Annotated[Prompt, Uses("header")] = Field(
+        default=Prompt(),
+        description="A thread (a leg of it, if it spawns). What it leaves open is the dialect's. Its template has "
+        "`{header}`, the dialect's words.",
+    )
+    dialect: Annotated[str, Free()] | Dialect = Field(
+        default="countdown", description="How the model writes what it wants done, by name, or as a table of your own."
+    )
+    n: Annotated[int | None, BranchCount()] = Field(
+        default=None,
+        ge=1,
+        le=64,
+        description="Branches at once: threads a round; the prompt asks for as many where it can. Default: the "
+        "dialect's.",
+    )
+    most: Most = Field(
+        default=256,
+        description="Most branches in all; those beyond are not run. Threads of threads are counted too: who spawns "
+        "first has them. A resumed run counts anew.",
+    )
+    rounds: Annotated[int | None, BranchCount()] = Field(
+        default=None,
+        ge=1,
+        description="Most rounds, of which each reads what the one before it came to. Default: the dialect's.",
+    )
+    depth: Annotated[int | None, BranchCount()] = Field(
+        default=None, ge=0, description="Most steps below one another: threads within threads. Default: the dialect's."
+    )
+    budget: Annotated[Budget | None, Free()] = Field(
+        default=None, description="Limits on each thread of the parent, the threads that it spawns included."
+    )
+    reads: Reads = None
+    fork: bool | None = Field(
+        default=None,
+        description="Whether a thread continues its parent's context or sees only its own header. Default: as the "
+        "dialect's models were trained.",
+    )
+    early: Early = True
+    settle: Settle = True
+    deadline: Deadline = None
+
+    @model_validator(mode="after")
+    def _fits_the_dialect(self) -> Threads:
+        table = self.table
+        if self.fork is False and not table.fresh:
+            raise PluginError("threads of this dialect need their parent's context: leave `fork` on")
+        if self.fork and not table.forked:
+            raise PluginError("threads of this dialect begin afresh, without their parent's context: leave `fork` out")
+        template = self.answer.template
+        asks = type(table).opening is Dialect.opening and "{question}" in (template or "")
+        if template is not None and "{opening}" not in template and not asks:
+            raise PluginError(
+                "`answer.template` needs {opening}, or {question} and a dialect whose parent begins with a question"
+            )
+        return self
+
+    @property
+    def table(self) -> Dialect:
+        """The dialect."""
+        return self.dialect if isinstance(self.dialect, Dialect) else load(self.dialect)
+
+    def preflight(self, encode: Callable[[str], Sequence[int]], opening: str | None = None) -> tuple[str, ...]:
+        """Return warnings about this dialect on a model; see `preflight.preflight`."""
+        return preflight(self.table, encode, opening)
+
+    def start(self, brief: Brief) -> Plan:
+        """Return the first leg of the parent."""
+        table = self.table
+        text = self._opening(brief)
+        memo = Memo(notes=table.remember("", text))
+        chat = brief.task.chat() and table.chat
+        leg = self._leg(LegPlace((), 1), memo, brief, (Text(text=text),), chat=chat, label="parent")
+        if not table.answer:
+            return Plan(steps=(leg,), output=leg.name)
+        options = {**table.join.model_dump(mode="json"), "pick": True, "otherwise": True}
+        last = Join(merge=Plugin(name="splice", options=options))
+        return Plan(steps=(leg, Step(name="answer", op=last, needs=(leg.name,))), output="answer")
+
+    def reader(self, step: Step, brief: Brief) -> Reader:
+        """Return a reader that waits for the end of a leg or join."""
+        if step.role not in ("leg", "join"):
+            return super().reader(step, brief)
+        memo = Memo.model_validate(step.state or {})
+        place = LegPlace(memo.path, memo.round)
+        if step.role == "join":
+            return _JoinReader(self, place, step, memo, brief)
+        return _LegReader(self, place, memo, brief)
+
+    def patch(self, place: LegPlace, memo: Memo, result: Result, brief: Brief) -> Plan | None:
+        """Return the threads, the join and the next leg for the spawn list that a leg ends in; `None` without one."""
+        table, text = self.table, result.text
+        unclosed = self._unclosed(memo, text) if place.path else -1
+        if unclosed >= 0 and place.round <= self._rounds:  # the end of a path within the thread, not the thread's
+            memo = Memo(notes=memo.notes, open=unclosed)
+            return self._onward(place, memo, brief, (), place.name)
+        if not self._may_spawn(place, brief):
+            return None
+        notes = table.remember(memo.notes, text)
+        if table.wrong and text.rstrip().endswith(table.wrong):
+            memo = Memo(notes=notes, after=place.name, before=table.wrong)
+            return self._onward(place, memo, brief, (table.right,), place.name, table.wrong)
+        opened = bool(memo.after)
+        width = min(self._width, self._left(brief))
+        items = table.items(text, self._opening(brief, own=True), width, notes, opened)
+        after, before = place.name, table.open if table.replaces else ""
+        if opened:
+            after, before = memo.after, memo.before
+        if not any(item.header is not None for item in items):
+            if not text.rstrip().endswith(table.fork) or not (items or table.inline or table.replaces):
+                return None
+            nothing = table.nothing(items) if items or table.replaces else ""
+            memo = Memo(notes=notes)
+            return self._onward(place, memo, brief, (nothing,) if nothing else (), after, before)
+        return self._spawn(place, Memo(notes=notes, after=after, before=before), items, brief)
+
+    def resume(self, place: LegPlace, join: Step, memo: Memo, result: Result, brief: Brief) -> Plan:
+        """Return the step after a join: the first verified claim as the answer, or the parent's next leg."""
+        assert isinstance(join.op, Join)
+        table, task = self.table, brief.task
+        block = block_pieces(result.value)
+        claim = table.claim(text_of(block)) if self._settles else None
+        answer = None if claim is None else task.extract(claim)
+        if answer is not None and task.verify(answer) is True:
+            merge = Plugin(name="splice", options={**join.op.merge.options, "pick": True})
+            op = Join(merge=merge, tolerate="any-end")
+            step = Step(name=f"answer-{place.spawn}", op=op, needs=join.needs, label="verified")
+            return Plan(steps=(step,), output=step.name)
+        onward = Memo(notes=table.remember(memo.notes, text_of(block)))
+        return self._onward(place, onward, brief, block, memo.after or place.name, memo.before)
+
+    def _spawn(self, place: LegPlace, memo: Memo, items: list[Item], brief: Brief) -> Plan:
+        """Return threads for a spawn list, their join and, where the join needs no reader, the next leg."""
+        table = self.table
+        spawned = sum(item.header is not None for item in items)
+        brief.kept[_SPAWNED] = self.most - self._left(brief) + spawned
+        children: list[Step] = []
+        entries: list[JsonValue] = []
+        for i, item in enumerate(items, 1):
+            child = None
+            if item.header is not None:
+                child = self._child(LegPlace((*place.path, i), 1), Memo(), place.name, item, brief)
+                children.append(child)
+            entries.append({"item": item.echo, "branch": child.name if child else None})
+        options: dict[str, JsonValue] = {**table.join.model_dump(mode="json"), "places": entries}
+        if self.reads is not None and table.join.carry:
+            options["most_tokens"] = self.reads
+        merge = Plugin(name="splice", options=options)
+        read = self._settles or table.join.carry or table.replaces
+        join = Step(
+            name=f"join-{place.spawn}",
+            op=Join(merge=merge, tolerate="any-end", early=self.early, deadline=self.deadline),
+            needs=tuple(child.name for child in children),
+            expands=read,
+            label=f"join of {len(children)}",
+            role="join" if read else "",
+            state=memo.at(place) if read else None,
+        )
+        if read:
+            return Plan(steps=(*children, join), output=join.name)
+        onward = Memo(notes=memo.notes)
+        leg = self._leg(place.next, onward, brief, (Ref(step=join.name),), memo.after, memo.before)
+        return Plan(steps=(*children, join, leg), output=leg.name)
+
+    def _onward(
+        self,
+        place: LegPlace,
+        memo: Memo,
+        brief: Brief,
+        pieces: tuple[Piece, ...],
+        after: str,
+        before: str = "",
+    ) -> Plan:
+        """Return the next leg of a line of reasoning: the context of `after` up to `before`, then `said`."""
+        leg = self._leg(place.next, memo, brief, prompt_of(pieces), after, before)
+        return Plan(steps=(leg,), output=leg.name)
+
+    def _child(self, place: LegPlace, memo: Memo, parent: str, item: Item, brief: Brief) -> Step:
+        forks = self.table.forked if self.fork is None else self.fork
+        header = item.header or ""
+        prompt = (Text(text=self.part.text("{header}", header=header if forks else header.lstrip())),)
+        leg = self._leg(place, memo, brief, prompt, parent if forks else None, label=item.label)
+        if self.budget is not None and len(place.path) == 1:
+            leg = leg.model_copy(update={"budget": self.budget})
+        return leg
+
+    def _leg(
+        self,
+        place: LegPlace,
+        memo: Memo,
+        brief: Brief,
+        prompt: Parts,
+        after: str | None = None,
+        before: str = "",
+        chat: bool = False,
+        label: str = "",
+    ) -> Step:
+        table = self.table
+        may_spawn = self._may_spawn(place, brief)
+        reads = may_spawn or bool(place.path and table.nesting)
+        stop = table.child_stop if place.path else table.stop
+        if may_spawn or not (place.path or table.inline):
+            stop = (table.fork, *([table.wrong] if table.wrong else []), *stop)
+        return call_model(
+            brief,
+            "threads",
+            place.name,
+            prompt,
+            self._own(self.part if place.path else self.answer, place.path),
+            after=after,
+            before=before,
+            chat=chat,
+            # The context that a leg goes on from belongs to its seed: legs of two threads have equal names.
+            seed=derive(brief.request.seed, "threads", after or "", place.name),
+            stop=stop,
+            keep_stop=bool(stop),
+            expands=reads,
+            label=label or f"round {place.round}",
+            role="leg" if reads else "",
+            state=memo.at(place) if reads else None,
+        )
+
+    def _own(self, prompt: Prompt, path: tuple[int, ...]) -> Prompt:
+        """Return how parent or threads are asked, with what the user leaves open as the dialect has it."""
+        table = self.table
+        return prompt.over(
+            Prompt(
+                max_tokens=table.child_tokens if path else table.parent_tokens,
+                temperature=table.child_temperature if path else table.temperature,
+                repetition_penalty=table.repetition_penalty,
+            )
+        )
+
+    def _opening(self, brief: Brief, own: bool = False) -> str:
+        """Return what the parent begins with; with `own` as the dialect has it, which reads it later."""
+        question = brief.task.render("threads", self._width)
+        ours = self.table.opening(question, brief.request.text)
+        template = self.answer.template or ""
+        return (
+            ours if own and "{opening}" in template else self.answer.text("{opening}", question=question, opening=ours)
+        )
+
+    @property
+    def _width(self) -> int:
+        return self.table.width if self.n is None else self.n
+
+    @property
+    def _settles(self) -> bool:
+        block = self.table.join
+        return self.settle and block.goal is not None and bool(block.separator or block.claim_item)
+
+    @property
+    def _nesting(self) -> int:
+        return self.table.nesting if self.depth is None else self.depth
+
+    @property
+    def _rounds(self) -> int:
+        return self.table.rounds if self.rounds is None else self.rounds
+
+    def _left(self, brief: Brief) -> int:
+        """Return the threads that the run may still spawn. Those of a leg that is tried again count twice: places of
+        two threads have equal names, so that they cannot tell whose they were."""
+        spawned = brief.kept.get(_SPAWNED, 0)
+        return self.most - (spawned if isinstance(spawned, int) else 0)
+
+    def _may_spawn(self, place: LegPlace, brief: Brief) -> bool:
+        return place.round <= self._rounds and len(place.path) <= self._nesting and self._left(brief) > 0
+
+    def _unclosed(self, memo: Memo, text: str) -> int:
+        """Return how many paths a thread that nests is in the midst of, where it was stopped at the end of one of them;
+        negative where it ended itself, or was not stopped so."""
+        end = next((stop for stop in self.table.child_stop if text.rstrip().endswith(stop)), None)
+        if end is None or not self.table.nesting or not end.startswith("</"):
+            return -1
+        return memo.open + text.count(f"<{end[2:]}") - text.count(end)
+
+
+@dataclass(frozen=True, slots=True)
+class _LegReader:
+    """Reads a leg at its end: a thread may need its parent's whole context."""
+
+    planner: Threads
+    place: LegPlace
+    memo: Memo
+    brief: Brief
+
+    def feed(self, delta: str) -> Sequence[Plan]:
+        return ()
+
+    def close(self, result: Result) -> Plan | None:
+        return self.planner.patch(self.place, self.memo, result, self.brief)
+
+
+@dataclass(frozen=True, slots=True)
+class _JoinReader:
+    """Reads a join's text."""
+
+    planner: Threads
+    place: LegPlace
+    step: Step
+    memo: Memo
+    brief: Brief
+
+    def feed(self, delta: str) -> Sequence[Plan]:
+        return ()
+
+    def close(self, result: Result) -> Plan | None:
+        return self.planner.resume(self.place, self.step, self.memo, result, self.brief)

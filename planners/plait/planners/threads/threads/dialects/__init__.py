@@ -1,0 +1,251 @@
+"""Dialects of spawn and join: how a trained model asks for threads, and the form in which it reads their results.
+
+A dialect is a table (`Dialect`), one file each, exported as `DIALECT`. Rules that a table cannot express (those of a
+game, for example) are methods of a subclass in that file.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import itertools
+import pkgutil
+import re
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from plait.core.access import BranchCount, Free, TokenCount
+from plait.core.errors import PluginError
+from plait.core.messages import did_you_mean
+from plait.core.regex import ExpressionMatch, expression
+from plait.core.values import Frozen
+
+FreeText = Annotated[str, Free()]
+FreeTexts = Annotated[tuple[str, ...], Free()]
+_FIELD = re.compile(r"\{(\w+)\}")
+_MAX_ENTRIES = 256
+_MAX_MATCHES = 4096  # of which repeats are left out
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One entry of a spawn list."""
+
+    echo: str
+    """The entry's name in the join block."""
+    header: str | None
+    """The beginning of the thread's context; `None`: no thread for this entry."""
+    label: str = ""
+    """The entry's name for people."""
+
+
+class Block(Frozen):
+    """The form of a join: options of the merge `splice`, documented there."""
+
+    head: str = ""
+    hit: str = "{text}"
+    none: str = ""
+    separator: str = ""
+    tail: str = ""
+    goal: str | None = None
+    check: bool = True
+    words: bool = False
+    end: str = ""
+    close: str = ""
+    carry: bool = False
+    most_tokens: int | None = None
+    claim_from: str = ""
+    claim_item: str = ""
+    claim_separator: str = " ; "
+
+
+class Dialect(Frozen):
+    """The table. In templates, `{name}` stands for the named group of the item's regular expression, `{number}` for the
+    item's place in the list, from 1, and `{index}` for the same from 0."""
+
+    fork: FreeText = Field(min_length=1)
+    """The text that ends a spawn list; generation stops there and the text stays in the context."""
+    stop: FreeTexts = ()
+    """Other texts at which the parent has ended."""
+    tags: FreeTexts = ()
+    """The control words that are single tokens in the tokenizer of a model trained on the dialect."""
+    ask: FreeText = "{prompt}"
+    """Template of the prompt: `{prompt}` is the task's, `{text}` the request's text."""
+    chat: bool = True
+    """Whether a user's message goes through the model's chat template."""
+    open: FreeText = ""
+    """The text before a spawn list; the last one in the text counts. Empty: the list is the whole text."""
+    separator: FreeText = ""
+    """Between items. Empty: items are found wherever the regular expression matches."""
+    item: FreeText | None = None
+    """Regular expression of an item. `None`: there is no list; `width` equal threads are spawned."""
+    words: bool = False
+    """The text is words; the amount of white space between them means nothing."""
+    holes: bool = False
+    """A malformed or repeated item keeps its place in the join and reads as a thread that found nothing. Off: it is
+    left out."""
+    inline: bool = False
+    """The model writes on after a spawn list that cannot be read or has no more threads left. Off: its line ends."""
+    replaces: bool = False
+    """The join replaces the spawn list: the parent goes on from before the last `open`."""
+    wrong: FreeText = ""
+    """Text that the parent must not write; `right` then replaces it, and the parent goes on."""
+    right: FreeText = ""
+    echo: FreeText = "{number}"
+    """Template of an item's name."""
+    label: FreeText = ""
+    """Template of its name for people. Empty: `echo`."""
+    repeats: bool = False
+    """Items of one round with the same echo each get a thread; else only the first does."""
+    header: FreeText = ""
+    """Template of a thread's beginning. It is appended to the parent's context (forked) or stands alone (fresh)."""
+    forked: bool = True
+    """Whether a thread may continue its parent's context."""
+    fresh: bool = False
+    """Whether a thread may begin with its header alone, without the parent's context."""
+    child_stop: FreeTexts = ()
+    """Texts at which a thread has ended."""
+    join: Annotated[Block, Free()] = Block()
+    """The form in which the parent reads its threads' results."""
+    answer: bool = False
+    """The answer is read from the parent's last words by the join's `goal` and claim, like a thread's."""
+    width: Annotated[int, BranchCount()] = Field(default=8, ge=1)
+    """Most threads a round."""
+    rounds: Annotated[int, BranchCount()] = Field(default=32, ge=1)
+    """Most rounds of threads one line of reasoning may spawn."""
+    nesting: Annotated[int, BranchCount()] = Field(default=0, ge=0)
+    """How deep threads may spawn threads of their own."""
+    parent_tokens: Annotated[int, TokenCount()] = Field(default=8192, ge=1)
+    """Most tokens between two joins of the parent."""
+    child_tokens: Annotated[int, TokenCount()] = Field(default=8192, ge=1)
+    """Most tokens of a thread."""
+    temperature: float = Field(default=0.0, ge=0.0)
+    """Of the parent."""
+    child_temperature: float = Field(default=0.0, ge=0.0)
+    """Of the threads."""
+    repetition_penalty: float = Field(default=1.0, gt=0.0)
+    """Of parent and threads (`Sampling.repetition_penalty`)."""
+
+    @field_validator("item")
+    @classmethod
+    def _compiles(cls, value: str | None) -> str | None:
+        if value is not None:
+            expression(value)
+        return value
+
+    def opening(self, prompt: str, text: str) -> str:
+        """Return the parent's prompt; `prompt` is the task's, `text` the request's text."""
+        return fill(self.ask, {"prompt": prompt, "text": text})
+
+    def remember(self, notes: str, text: str) -> str:
+        """Return the dialect's notes on a line of reasoning after the line wrote or read `text`."""
+        return notes
+
+    def items(self, text: str, prompt: str, width: int, notes: str = "", opened: bool = False) -> list[Item]:
+        """Return the spawn list that `text` ends with; empty when it ends in none.
+
+        At most `width` items get a thread. The result is also empty when no item can be read. `opened`: the list's
+        `open` was already in the text before.
+        """
+        body = self._list(text, opened)
+        if body is None:
+            return []
+        items: list[Item] = []
+        seen: set[str] = set()
+        readable = threads = 0
+        for number, fields in enumerate(self._entries(body, width), 1):
+            if len(items) == _MAX_ENTRIES:
+                break
+            item = Item("", None)
+            if fields is not None:
+                readable += 1
+                fields = {**fields, "number": str(number), "index": str(number - 1)}
+                echo = fill(self.echo, fields)
+                fresh = (echo not in seen or self.repeats) and threads < width
+                seen.add(echo)
+                label = fill(self.label or self.echo, fields).strip().rstrip(":")
+                item = Item(echo, self.begin(fields, prompt, notes) if fresh else None, label)
+                threads += item.header is not None
+            if item.header is not None or self.holes:
+                items.append(item)
+        return items if readable else []
+
+    def begin(self, fields: dict[str, str], prompt: str, notes: str) -> str | None:
+        """Return the header of an item's thread, or `None` if the item makes no sense. `prompt` is the parent's prompt,
+        `notes` its notes (`remember`)."""
+        return fill(self.header, fields)
+
+    def nothing(self, items: list[Item]) -> str:
+        """Return the join block of a round in which no thread was run."""
+        block = self.join
+        entries = [
+            fill(block.none, {"item": item.echo, "number": str(i), "index": str(i - 1)})
+            for i, item in enumerate(items, 1)
+        ]
+        return block.head + block.separator.join(entries) + block.tail
+
+    def claim(self, block: str) -> str | None:
+        """Return the claim of the first successful thread in a join block, in the form that a task reads."""
+        table = self.join
+        if table.separator:
+            entries = block.removeprefix(table.head).removesuffix(table.tail).split(table.separator)
+            claim = next((entry for entry in entries if entry != table.none), None)
+        else:
+            mark = table.hit.partition("{")[0]
+            claim = block.partition(mark)[2].partition(mark)[0] if mark and mark in block else None
+        if claim is None or not table.claim_item:
+            return claim
+        start = claim.rfind(table.claim_from) if table.claim_from else 0
+        steps = expression(table.claim_item).finditer(claim[max(0, start) :])
+        return table.claim_separator.join(step.text for step in steps) or None
+
+    def _list(self, text: str, opened: bool) -> str | None:
+        """Return what is between the last `open` and the `fork` that the text ends with."""
+        text = text.rstrip()
+        if not text.endswith(self.fork):
+            return None
+        body = text[: -len(self.fork)]
+        start = body.rfind(self.open)
+        if start < 0:
+            return body if opened else None
+        return body[start + len(self.open) :]
+
+    def _entries(self, body: str, width: int) -> list[dict[str, str] | None]:
+        """Return the fields of each entry, `None` for one that cannot be read."""
+        if self.item is None:
+            return [{} for _ in range(width)]
+        if not self.separator:
+            body = " ".join(body.split()) if self.words else body
+            matches = itertools.islice(expression(self.item).finditer(body), _MAX_MATCHES)
+            return [_groups(entry) for entry in matches]
+        parts = body.split(self.separator, _MAX_ENTRIES)[:_MAX_ENTRIES]
+        item = expression(self.item)
+        matches = (item.fullmatch(" ".join(part.split()) if self.words else part) for part in parts)
+        return [_groups(match) if match else None for match in matches]
+
+
+def _groups(match: ExpressionMatch) -> dict[str, str]:
+    return {name: value or "" for name, value in match.named.items()}
+
+
+def fill(template: str, fields: dict[str, str]) -> str:
+    """Put fields into a template, once each; a name that is not among them stays as it is."""
+    return _FIELD.sub(lambda field: fields.get(field[1], field[0]), template)
+
+
+@functools.cache
+def names() -> list[str]:
+    """Return the names of the dialects, in alphabetical order."""
+    return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
+
+
+def load(name: str) -> Dialect:
+    """Return a dialect by name. Raises `PluginError` with the names there are."""
+    if name.replace("_", "-") not in names():
+        there = ", ".join(names())
+        raise PluginError(
+            f"there is no dialect {name!r}{did_you_mean(name, names())}; there are: {there}; or a table of your own"
+        )
+    return importlib.import_module(f".{name.replace('-', '_')}", __name__).DIALECT

@@ -1,0 +1,130 @@
+"""Planner `fixed`: a plan written by a person, from a file or inline."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, JsonValue, ValidationError
+
+from plait.core.access import PlanSpec, ServerFile
+from plait.core.errors import PlanError
+from plait.core.interfaces import Brief, Planner
+from plait.core.messages import near
+from plait.core.plan import Plan
+
+__all__ = ["Fixed"]
+
+_PLACEHOLDER = re.compile(r"\{\{(request|prompt)\}\}")
+_MAX_BYTES = 16 << 20
+
+
+class Fixed(Planner):
+    """Run the plan given by `path` or `graph` (one of them).
+
+    Inside the `op` of a step, `{{request}}` in a string stands for the request's text and `{{prompt}}` for the prompt
+    that the task makes of it. They are put in once and not read again. It is nobody's method, so it differs from none;
+    the defaults are those of `Step` and `Sampling`.
+    """
+
+    path: Annotated[str | None, ServerFile()] = Field(
+        default=None,
+        description="A file to read, JSON or TOML (told apart by its ending, `.json` or `.toml`), that holds a plan.",
+    )
+    graph: Annotated[dict[str, JsonValue] | None, PlanSpec()] = Field(
+        default=None, description='The plan itself: `{"steps": […], "output": …}`.'
+    )
+
+    def start(self, brief: Brief) -> Plan:
+        """Return the plan. Raises `PlanError` with the place of the first mistake."""
+        source, raw = self._read()
+        if isinstance(raw, dict) and isinstance(raw.get("steps"), list):
+            values = {"request": brief.request.text}
+            if _mentions_prompt(raw["steps"]):
+                values["prompt"] = brief.task.render()
+            raw = {**raw, "steps": [_fill_step(step, values) for step in _items(raw["steps"])]}
+        try:
+            plan = Plan.model_validate(raw)
+        except ValidationError as error:
+            raise PlanError(f"{source}: {_first(error)}") from None
+        if plan.output is None:
+            raise PlanError(f'{source}: $.output: missing; name the step whose value is the answer ("output": "…")')
+        for i, step in enumerate(plan.steps):
+            if step.expands:
+                raise PlanError(
+                    f"{source}: $.steps[{i}].expands: a fixed plan cannot expand, nobody would say into what; remove it"
+                )
+        return plan
+
+    def _read(self) -> tuple[str, JsonValue]:
+        """Return what to call the plan in messages, and the plan unread."""
+        if (self.path is None) == (self.graph is None):
+            raise PlanError("the planner `fixed` needs a plan: give its option `path` (a file) or `graph`, one of them")
+        if self.path is None:
+            return "graph", self.graph
+        path = Path(self.path)
+        if path.suffix not in (".json", ".toml"):
+            raise PlanError(f"{path}: a plan file ends in .json or .toml")
+        try:
+            if path.stat().st_size > _MAX_BYTES:
+                raise PlanError(f"{path}: larger than {_MAX_BYTES >> 20} MiB, which no plan is")
+            text = path.read_text(encoding="utf-8")
+            return str(path), tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+        except OSError as error:
+            raise PlanError(f"{path}: cannot be read: {error.strerror or error}") from None
+        except RecursionError:
+            raise PlanError(f"{path}: nested too deeply") from None
+        except ValueError as error:
+            raise PlanError(f"{path}: is not {path.suffix[1:].upper()}: {error}") from None
+
+
+def _first(error: ValidationError) -> str:
+    """Say where the first mistake is, and what it is."""
+    details = error.errors(include_url=False)
+    place = "$" + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in details[0]["loc"])
+    more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
+    return f"{place}: {details[0]['msg']}{near(details[0], Plan)}{more}"
+
+
+def _items(value: JsonValue) -> list[JsonValue]:
+    return value if isinstance(value, list) else []
+
+
+def _mentions_prompt(value: JsonValue) -> bool:
+    return any("{{prompt}}" in text for text in _strings(value))
+
+
+def _strings(value: JsonValue) -> Iterator[str]:
+    stack = [value]
+    while stack:
+        match stack.pop():
+            case str() as text:
+                yield text
+            case list() as items:
+                stack.extend(items)
+            case dict() as fields:
+                stack.extend(fields.values())
+            case _:
+                pass
+
+
+def _fill_step(step: JsonValue, values: Mapping[str, str]) -> JsonValue:
+    if not isinstance(step, dict) or "op" not in step:
+        return step
+    return {**step, "op": _fill(step["op"], values)}
+
+
+def _fill(value: JsonValue, values: Mapping[str, str]) -> JsonValue:
+    match value:
+        case str():
+            return _PLACEHOLDER.sub(lambda hole: values[hole[1]], value)
+        case list():
+            return [_fill(item, values) for item in value]
+        case dict():
+            return {key: _fill(item, values) for key, item in value.items()}
+        case _:
+            return value

@@ -1,0 +1,106 @@
+"""Planner `llmcompiler`: a model writes a plan of tool calls, which start while it is still writing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pydantic import JsonValue
+
+from plait.core.errors import PlannerError
+from plait.core.fidelity import Fidelity
+from plait.core.interfaces import Brief, Reader
+from plait.core.ops import Call, Text
+from plait.core.plan import Plan, Step
+from plait.core.tools.more import MORE_TOOLS, more_tools
+from plait.core.tools.tool import ToolSpec
+
+from ..._shared.steps import OnResult, through
+from . import prompts
+from .options import LLMCompilerOptions
+from .reader import AnswerReader, PlanReader, done_reader
+
+__all__ = ["LLMCompiler"]
+
+_TOOLS, _PLANNED = "tools", "planned"
+
+
+class LLMCompiler(LLMCompilerOptions):
+    """Function calls in parallel, after LLMCompiler (Kim et al., arXiv 2312.04511).
+
+    Steps: `plan-1` writes the plan and expands into a call for each task, named by its number, as soon as the task's
+    line is complete; `scratchpad-1` gathers what they observed; `joiner-1` reads that and answers or asks for another
+    plan; `answer-1` is the answer, or expands into `plan-2`, and so on. Results keep their numbers in later plans. With
+    `conclude="last-task"` the joiner is left out where all tasks were done.
+
+    Differs from the original: a task starts the moment its inputs are there; results are put in once, as typed values,
+    and never read as references; a task that fails, or needs one that did, is an observation; lines that cannot be run
+    are sent back to the model; a tool that changes the world starts only when the whole plan is written. Temperature 0
+    and two plans at most by default (the original's `max_replans=1` allows one).
+    """
+
+    fidelity = Fidelity(
+        "variant",
+        "reads more ways of writing, a call with one list gets the list",
+        oracles=("llmcompiler-plans",),
+        paper="2312.04511",
+    )
+
+    def start(self, brief: Brief) -> Plan:
+        """Return the step that writes the first plan. Raises `PlannerError` if there are no tools to plan with."""
+        if not brief.tools:
+            raise PlannerError(
+                "the planner `llmcompiler` has no tools to plan with: pass tools=[…], or --tools FILE.py with "
+                "functions marked @tool"
+            )
+        if any(spec.name.lower() == "join" for spec in brief.tools):
+            raise PlannerError("a tool is named 'join', which ends plans: give it another name with @tool(name=…)")
+        if self.shown is None or len(brief.tools) <= self.shown:
+            return self._first(brief)
+        search = Call(tool=MORE_TOOLS, args={"query": {"$literal": brief.task.render()}, "k": self.shown})
+        steps = (Step(name=_TOOLS, op=search, label="tools"), through(_PLANNED, _TOOLS, expands=True, role="tools"))
+        return Plan(steps=steps, output=_PLANNED)
+
+    def _first(self, brief: Brief) -> Plan:
+        prompt = prompts.plan(self.plan, brief, native=self.calls(brief))
+        step = self.plan_step(brief, 1, 0, (Text(text=f"{prompt}\n"),), "plan")
+        return Plan(steps=(step,), output=step.name)
+
+    def _narrowed(self, brief: Brief, told: JsonValue) -> Brief:
+        """Return a brief with the tools of these names alone, and `more_tools`; the same for `None`."""
+        if not isinstance(told, list) or len(told) >= len(brief.tools):
+            return brief
+        chosen = [spec for spec in brief.tools if spec.name in told]
+        return replace(brief, tools=(*chosen, more_tools(len(brief.tools) - len(chosen))))
+
+    def reader(self, step: Step, brief: Brief) -> Reader:
+        """Return a reader of a plan while it is written, or of the joiner's decision."""
+        told = step.state.get("told") if isinstance(step.state, dict) else None
+        narrowed = self._narrowed(brief, told)
+        match step.role, step.state:
+            case "tools", _:
+                names = [spec.name for spec in brief.tools]
+                return OnResult(lambda result: self._first(self._narrowed(brief, _names(result.value, names))))
+            case "done", _:
+                return done_reader(self, narrowed, step.state)
+            case "answer", _:
+                return AnswerReader(self, step.state, narrowed)
+            case "plan", {"round": int(round), "repair": int(repair), "numbers": list(numbers)}:
+                known = [number for number in numbers if isinstance(number, int)]
+                reader = PlanReader(self, narrowed, round, repair, step.op, known)
+                reader.tools = {**reader.tools, **{spec.name: spec for spec in brief.tools}}
+                return reader
+            case _:
+                return super().reader(step, brief)
+
+    def parse(self, text: str, tools: Sequence[ToolSpec] = ()) -> dict[str, JsonValue]:
+        """Return a written plan as JSON: `steps` (`name`, `tool`, `args`, `needs`), `repairs`, `errors`, `output`, and
+        the same as a `plan`. Without `tools` any tool will do; with them, calls that do not fit are errors."""
+        reader = PlanReader.of_text(self, tools)
+        return reader.parsed(text)
+
+
+def _names(value: JsonValue, known: Sequence[str]) -> list[JsonValue]:
+    """Return the names of tools that a value of `more_tools` has."""
+    rows = value if isinstance(value, list) else []
+    return [row["name"] for row in rows if isinstance(row, dict) and row.get("name") in known]

@@ -1,0 +1,183 @@
+"""Options of the planner `llmcompiler`, and the steps that they make: of a plan, and of what is said at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, JsonValue, model_validator
+
+from plait.core.errors import PluginError
+from plait.core.interfaces import Brief, Planner
+from plait.core.ops import Join, Part, Plugin, Ref, StructuredOutput, Text
+from plait.core.plan import Plan, Step
+from plait.core.planning import call_model
+from plait.core.prompt import Prompt, Uses
+from plait.core.tools.more import MORE_TOOLS
+from plait.core.vocabulary import Most, ObservationChars, Repairs, Rounds, Shown
+
+from ..._shared.told import functions
+from . import prompts
+from .grammar import MOST_TOOLS, grammar
+
+__all__ = ["LLMCompilerOptions"]
+
+"""Of a round's step that looks whether all tasks were done: the beginning of its name."""
+
+
+class LLMCompilerOptions(Planner):
+    """The fields of `LLMCompiler`."""
+
+    answer_prompts: ClassVar[tuple[str, ...]] = ("joiner",)
+
+    plan: Annotated[Prompt, Uses("instructions", "tools", "join")] = Field(
+        default=Prompt(thinking="off", max_tokens=1024, temperature=0.0, stream=True, form="calls"),
+        description="Writes a plan. Its template holds the instructions, such as the authors' own with examples: "
+        "`{instructions}` stands for ours, `{tools}` for the numbered list of tools, `{join}` for the number of the "
+        "join. The question and earlier plans follow. `form=calls`: the engine allows nothing but a plan that calls "
+        "the tools there are, with arguments as they are typed and references to earlier tasks; where it cannot, or "
+        "there are more than 64 tools, the words alone ask for that. `form=none`: it may write anything.",
+    )
+    joiner: Annotated[Prompt, Uses("instructions", "replan")] = Field(
+        default=Prompt(thinking="off", max_tokens=512, temperature=0.0),
+        description="Reads what the tasks observed, and answers or asks for another plan. In its template "
+        "`{instructions}` stands for ours, `{replan}` for the words on another plan. The question and the "
+        "observations follow.",
+    )
+    dialect: Literal["lines", "native"] = Field(
+        default="lines",
+        description="How the model writes what it wants done. `lines`: numbered tasks. `native`: the tools are also "
+        "offered as functions that the model calls by itself (OpenAI's `tools`), all in one turn, for models trained "
+        'to call functions that way. The first call is task 1; `"$1"` as an argument stands for its result. A server '
+        "that takes no functions is asked for lines alone, and says so in the log. `plan.form` is then left out.",
+    )
+    shown: Shown = Field(
+        default=None,
+        description="How many of what there is a model is shown, the nearest or best, here of the tools: it finds "
+        "others by a task `more_tools`, for another plan. By default all.",
+    )
+    rounds: Rounds = 2
+    repairs: Repairs = 1
+    most: Most = 10_000
+    observation_chars: ObservationChars = None
+    tolerate: Literal["all", "any-end"] = Field(
+        default="any-end",
+        description="What becomes of branches that fail. `any-end`: the joiner reads what a task failed with. "
+        "`all`: the first failure ends the run.",
+    )
+    conclude: Literal["joiner", "last-task"] = Field(
+        default="joiner",
+        description="What the answer is made of: what the `joiner` says of the tasks. `last-task`: where all of "
+        "them were done, it is the last one's result, as it is, which saves a call of the model; the joiner is asked "
+        "where one failed or could not be run. For models whose plans end in the task that works out the answer; the "
+        "original always asks the joiner.",
+    )
+
+    @model_validator(mode="after")
+    def _one_language(self) -> LLMCompilerOptions:
+        if self.dialect == "native" and isinstance(self.plan.form, StructuredOutput):
+            raise PluginError("`dialect=native` and a form of your own are two languages: give one of them")
+        return self
+
+    def plan_step(
+        self,
+        brief: Brief,
+        round: int,
+        repair: int,
+        pieces: tuple[Part, ...],
+        label: str,
+        known: Sequence[int] = (),
+    ) -> Step:
+        """Return the call that writes the plan of a round, or its `repair`. `known` are the numbers of earlier plans'
+        results."""
+        form = self.plan.form
+        if form == "calls":
+            held = not self.calls(brief) and len(brief.tools) <= MOST_TOOLS
+            text = grammar(brief.tools, known, max(known, default=0) + 1) if held else ""
+            form = StructuredOutput(kind="grammar", spec=text, required=False) if held else None
+        return call_model(
+            brief,
+            "llmcompiler",
+            f"plan-{round}" + (f"-repair-{repair}" if repair else ""),
+            pieces,
+            self.plan,
+            expands=True,
+            role="plan",
+            form=form,
+            label=label,
+            state={"round": round, "repair": repair, "numbers": list(known)} | _told(brief),
+            stop=self.plan.stop or prompts.STOP_PLAN,
+            tools=functions(brief.tools) if self.calls(brief) else (),
+        )
+
+    def calls(self, brief: Brief) -> bool:
+        """Whether the model is offered functions: a prompt that is plain text has no place for them."""
+        return self.dialect == "native" and brief.task.chat()
+
+    def plan_again(
+        self,
+        brief: Brief,
+        round: int,
+        numbers: Sequence[int],
+        scratchpad: str | None,
+        thought: str,
+        errors: Sequence[str] = (),
+        repair: int = 0,
+    ) -> Plan:
+        """Return the step that writes another plan, or more of one."""
+        after = max(numbers, default=0) + 1
+        head = prompts.plan(self.plan, brief, after, replan=True, native=self.calls(brief))
+        parts: list[Part] = [Text(text=f"{head}\nPrevious Plan:\n\n")]
+        parts.append(Ref(step=scratchpad) if scratchpad else Text(text="(no task was run)\n"))
+        parts.append(Text(text=prompts.replan_end(thought, errors)))
+        listed = ", ".join(f"${number}" for number in numbers) or "none"
+        parts += [Text(text=f"\nResults that can be referred to: {listed}\n"), Text(text="\nCurrent Plan:\n\n")]
+        step = self.plan_step(brief, round, repair, tuple(parts), "repair" if errors else "another plan", numbers)
+        return Plan(steps=(step,), output=step.name)
+
+    def unless_done(
+        self, brief: Brief, round: int, numbers: Sequence[int], scratchpad: str, tasks: Sequence[str]
+    ) -> Step:
+        """Return the join that ends a plan by its last task where all were done; its reader asks the joiner if not. It
+        needs the scratchpad too, which the joiner would read."""
+        op = Join(merge=Plugin(name="collect"), tolerate=self.tolerate)
+        return Step(
+            name=f"done-{round}",
+            op=op,
+            needs=(scratchpad, *tasks),
+            expands=True,
+            label="all done?",
+            role="done",
+            state={"round": round, "numbers": list(numbers), "scratchpad": scratchpad} | _told(brief),
+        )
+
+    def conclusion(
+        self, brief: Brief, round: int, numbers: Sequence[int], scratchpad: str | None, errors: Sequence[str]
+    ) -> tuple[Step, Step]:
+        """Return the joiner and the answer that is made of what it says."""
+        again = round < self.rounds
+        head = prompts.joiner(self.joiner, brief.task.render(), again)
+        nothing = "(no tool was called)\n" + "".join(f"Not run: {error}\n" for error in errors)
+        observed = Ref(step=scratchpad) if scratchpad else Text(text=nothing)
+        pieces = (Text(text=head), observed, Text(text="\n"))
+        stop = self.joiner.stop or prompts.STOP_JOINER
+        joiner = call_model(brief, "llmcompiler", f"joiner-{round}", pieces, self.joiner, stop=stop, label="joiner")
+        state: dict[str, JsonValue] = {"round": round, "numbers": list(numbers), "scratchpad": scratchpad}
+        merge = Join(merge=Plugin(name="finish", options={"replan": True} if again else {}))
+        answer = Step(
+            name=f"answer-{round}",
+            op=merge,
+            needs=(joiner.name,),
+            expands=again,
+            label="answer",
+            role="answer" if again else "",
+            state=state | _told(brief) if again else None,
+        )
+        return joiner, answer
+
+
+def _told(brief: Brief) -> dict[str, JsonValue]:
+    """Return the part of a step's state with the names of the tools that a narrowed brief has; empty for all tools."""
+    if not any(spec.name == MORE_TOOLS for spec in brief.tools):
+        return {}
+    return {"told": [spec.name for spec in brief.tools]}

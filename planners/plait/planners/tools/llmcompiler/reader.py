@@ -1,0 +1,322 @@
+"""Reads plans while they are written, and the joiner's decision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pydantic import JsonValue
+
+from plait.core.errors import PlannerError
+from plait.core.interfaces import Brief
+from plait.core.messages import did_you_mean
+from plait.core.ops import Call, Join, Op, Plugin, Ref, Think
+from plait.core.plan import Plan, Step
+from plait.core.planning import OnBranches
+from plait.core.result import Result
+from plait.core.tools.canonical import canonical_text
+from plait.core.tools.tool import ToolSpec
+from plait.core.view import Branch
+
+from ..._shared.steps import shortened, through
+from .binding import bind
+from .options import LLMCompilerOptions
+from .parser import PlanTask, PlanText
+from .tool_calls import NativeCalls
+
+__all__ = ["UNREAD", "AnswerReader", "PlanReader", "done_reader"]
+
+_NOT_RUN = "the plan that it stood in was sent back"
+UNREAD = "this line cannot be read as a task: write it as `1. tool(arguments)`, one task a line"
+
+
+class PlanReader:
+    """Makes a patch of every task of a plan the moment it is complete, and the end of the round when the plan is."""
+
+    def __init__(
+        self,
+        planner: LLMCompilerOptions,
+        brief: Brief | None,
+        round: int,
+        repair: int,
+        op: Op | None,
+        numbers: Sequence[int] = (),
+    ) -> None:
+        self.planner, self.brief, self.round, self.repair = planner, brief, round, repair
+        self.text = PlanText()
+        self.tools: Mapping[str, ToolSpec] = {spec.name: spec for spec in brief.tools} if brief else {}
+        self.errors: list[str] = []
+        self.repairs: list[str] = []
+        self.join: int | None = None
+        self.steps: list[Step] = []
+        """All steps so far, those held back included."""
+        self.held: dict[str, Step] = {}
+        """Calls that change the world, and what needs them: they wait until the whole plan is written."""
+        self._entries: list[dict[str, JsonValue]] = []
+        self._earlier: str | None = None
+        """The scratchpad before this plan."""
+        if isinstance(op, Think):
+            self._earlier = next((part.step for part in op.prompt if isinstance(part, Ref)), None)
+        self._known = {number: str(number) for number in numbers}
+        self._taken = set(self._known.values())
+        self._before = frozenset(numbers)
+        self._last = max(numbers, default=0)
+        self._native = NativeCalls(self._last)
+        self._said: set[tuple[int, str]] = set()
+        self._made: dict[str, str] = {}
+        """The names of the calls that change nothing, by what they are: an equal one is not made again."""
+        self._full = False
+        """Whether it has been noted that there are more tasks than may be run."""
+
+    @classmethod
+    def of_text(cls, planner: LLMCompilerOptions, tools: Sequence[ToolSpec]) -> PlanReader:
+        """Return a reader of a plan that is not going to be run."""
+        reader = cls(planner, None, 1, 0, None)
+        reader.tools = {spec.name: spec for spec in tools}
+        return reader
+
+    def feed(self, delta: str) -> Sequence[Plan]:
+        """Return a patch with the calls of the tasks that are complete now and may start."""
+        steps = self._take(self.text.feed(self._native.feed(delta)))
+        self._misread()
+        return (Plan(steps=tuple(steps)),) if steps else ()
+
+    def close(self, result: Result) -> Plan | None:
+        """Return the calls that are left, and the joiner; or the repair of what cannot be run."""
+        brief = self.brief
+        assert brief is not None
+        cut = result.finish != "stop"
+        steps = self._take(self._rest(cut))
+        # After its join() a plan is whole, whatever the model would have added.
+        if cut and self.join is None:
+            self.errors.append("the plan was cut off before its join()")
+        if not self._entries and self.join is None and not cut:
+            self.errors.append("no task was found: write each on a line of its own, as `1. tool(arguments)`")
+        if self.errors and self.repair < self.planner.repairs:
+            return self._sent_back(steps, brief)
+        # The plan is written to its end and is run: what changes the world may start now.
+        steps += self.held.values()
+        branches = self.steps
+        scratchpad = self._scratchpad(branches)
+        steps += [scratchpad] if scratchpad else []
+        name, results = scratchpad.name if scratchpad else None, self._results(branches)
+        if self.planner.conclude == "last-task" and branches and name and not self.errors:
+            steps.append(self.planner.unless_done(brief, self.round, results, name, [step.name for step in branches]))
+        else:
+            steps += self.planner.conclusion(brief, self.round, results, name, self.errors)
+        return Plan(steps=tuple(steps), output=steps[-1].name)
+
+    def parsed(self, text: str) -> dict[str, JsonValue]:
+        """Return a whole plan as JSON."""
+        self._take([*self.text.feed(self._native.feed(text)), *self._rest(False)])
+        names = tuple(step.name for step in self.steps)
+        last = max(self._known, default=0) + 1 if self.join is None or self.join < 0 else self.join
+        if self.join is None:
+            self.text.repairs.append("join was missing")
+        shown: list[JsonValue] = []
+        for step in self.steps:
+            assert isinstance(step.op, Call)
+            shown.append({"name": step.name, "tool": step.op.tool, "args": step.op.args, "needs": list(step.needs)})
+        end = str(last) if str(last) not in names else "join"
+        shown.append({"name": end, "tool": "join", "args": {}, "needs": list(names)})
+        plan = None
+        if names:
+            join = Step(name=end, op=Join(tolerate=self.planner.tolerate), needs=names)
+            plan = Plan(steps=(*self.steps, join), output=end).model_dump(mode="json", exclude_none=True)
+        repairs: list[JsonValue] = [*self.text.repairs, *self.repairs]
+        return {"steps": shown, "output": end, "repairs": repairs, "errors": list(self.errors), "plan": plan}
+
+    def _rest(self, cut: bool) -> list[PlanTask]:
+        """Return the tasks that the end of the text completes."""
+        tasks = [*self.text.feed(self._native.close()), *self.text.close(cut)]
+        self._misread()
+        if self._native.count:
+            self.text.repairs.append(f"{_counted(self._native.count, 'native tool call')} read as tasks")
+        return tasks
+
+    def _misread(self) -> None:
+        """Note calls that cannot be read as tasks that are not run."""
+        for number, text, why in self._native.misread:
+            self._entries.append({"text": f"{number}. {text}", "thought": "", "error": why})
+            self.errors.append(f"{number}. {text}: {why}")
+            self._known.setdefault(number, "")
+        self._native.misread.clear()
+
+    def _take(self, tasks: Sequence[PlanTask]) -> list[Step]:
+        """Return the steps of tasks that may start now; keep the others."""
+        started: list[Step] = []
+        for task in tasks:
+            if task.is_join:
+                self.join = task.id
+                continue
+            if task.is_unread:
+                self._entries.append({"text": task.arguments.raw, "thought": "", "error": UNREAD})
+                self.errors.append(f"{task.arguments.raw}: {UNREAD}")
+                continue
+            step = self._step(task)
+            if step is None:
+                continue
+            self.steps.append(step)
+            # A plan that is sent back for repair must not have changed anything yet.
+            if step.side_effects or (self.held and any(name in self.held for name in step.references())):
+                self.held[step.name] = step
+            else:
+                started.append(step)
+        return started
+
+    def _step(self, task: PlanTask) -> Step | None:
+        """Return a task's call, or `None` if it is not to be run."""
+        # Models that go round in circles write whole plans twice.
+        written = (task.id, task.text)
+        if written in self._said:
+            self.repairs.append(f"task {task.id}: written twice, run once")
+            return None
+        if len(self._entries) >= self.planner.most:
+            if not self._full:  # said once, however many there are
+                self._full = True
+                self.repairs.append(f"more tasks than {self.planner.most}: the others are not run")
+            return None
+        self._said.add(written)
+        name = self._name(task.id)
+        spec = self._tool(task.tool)
+        entry: dict[str, JsonValue] = {"text": f"{name}. {task.text}", "thought": task.thought}
+        self._entries.append(entry)
+        bound = bind(task, self._known, spec, self.text.names)
+        errors = bound.errors
+        if spec is None and self.tools:
+            names = [spec.name for spec in self.brief.tools] if self.brief else list(self.tools)
+            there = ", ".join(names)
+            errors = [f"there is no tool {task.tool!r}{did_you_mean(task.tool, self.tools)} (there are: {there})"]
+        errors += [f"it needs task {number}, which is not run" for number in dict.fromkeys(bound.blocked)]
+        once = not errors and spec is not None and not spec.side_effects
+        made = f"{spec.name} {canonical_text(bound.args, spec.parameters)}" if once and spec is not None else ""
+        if made in self._made:
+            self._entries.pop()
+            self._known[task.id] = self._made[made]
+            self.repairs.append(f"task {task.id}: the same call as task {self._made[made]}, made once")
+            return None
+        if made:
+            self._made[made] = name
+        if errors:
+            entry["error"] = "; ".join(errors)
+            self.errors.append(f"{name}. {task.text}: {entry['error']}")
+            self._known[task.id] = ""
+            return None
+        self.repairs += [f"task {task.id}: {repair}" for repair in bound.repairs]
+        entry["branch"] = self._known[task.id] = name
+        self._taken.add(name)
+        # Not validated again: the arguments were built from JSON just now, and this runs while the model writes.
+        op = Call.model_construct(tool=spec.name if spec else task.tool, args=bound.args)
+        effects = spec.side_effects if spec else False
+        return Step(name=name, op=op, needs=tuple(bound.needs), side_effects=effects, label=shortened(task.text))
+
+    def _name(self, number: int) -> str:
+        """Return a task's name: its number, or the next free one if an earlier plan's task has that. A second task of
+        the same number in one plan is numbered `2-2`, and later references mean it."""
+        if number in self._before or (self._before and str(number) in self._taken and number not in self._known):
+            self._last += 1
+            while str(self._last) in self._taken:
+                self._last += 1
+            self.repairs.append(f"task {number}: an earlier plan has this number, so it is {self._last}")
+            return str(self._last)
+        name, again = str(number), 1
+        while name in self._taken:
+            again += 1
+            name = f"{number}-{again}"
+        if again > 1:
+            self.repairs.append(f"task {number}: a second task has this number; later references mean {name}")
+        return name
+
+    def _tool(self, name: str) -> ToolSpec | None:
+        """Return a tool by its name, however it is cased and hyphenated."""
+        spec = self.tools.get(name)
+        if spec is not None or not self.tools:
+            return spec
+        alike = [spec for spec in self.tools.values() if _plain(spec.name) == _plain(name)]
+        if len(alike) != 1:
+            return None
+        self.repairs.append(f"tool {name!r} taken as {alike[0].name!r}")
+        return alike[0]
+
+    def _sent_back(self, steps: list[Step], brief: Brief) -> Plan:
+        """Return the calls that may start all the same, and the step that is to repair the others."""
+        for entry in self._entries:
+            if entry.get("branch") in self.held:
+                entry["branch"], entry["error"] = None, _NOT_RUN
+        branches = [step for step in self.steps if step.name not in self.held]
+        scratchpad = self._scratchpad(branches)
+        at, known = scratchpad.name if scratchpad else None, self._results(branches)
+        plan = self.planner.plan_again(brief, self.round, known, at, "", self.errors, self.repair + 1)
+        return Plan(steps=(*steps, *([scratchpad] if scratchpad else []), *plan.steps), output=plan.output)
+
+    def _results(self, branches: Sequence[Step]) -> list[int]:
+        """Return the numbers of the tasks that later plans can refer to."""
+        return sorted(self._before | {int(step.name) for step in branches if step.name.isdecimal()})
+
+    def _scratchpad(self, branches: Sequence[Step]) -> Step | None:
+        """Return the join of what tasks observed, earlier plans' included; `None` if there is nothing to join."""
+        needs = (*([self._earlier] if self._earlier else []), *(step.name for step in branches))
+        if not needs:
+            return None
+        options: dict[str, JsonValue] = {"actions": list(self._entries), "earlier": self._earlier}
+        if self.planner.observation_chars is not None:
+            options["observation_chars"] = self.planner.observation_chars
+        merge = Plugin(name="scratchpad", options=options)
+        op = Join(merge=merge, tolerate=self.planner.tolerate)
+        label = f"{len(branches)} tasks"
+        repairs = [*self.text.repairs, *self.repairs]
+        if repairs:
+            label += f"; {_counted(len(repairs), 'repair')}: {shortened('; '.join(repairs), 160)}"
+        suffix = f"-repair-{self.repair}" if self.repair else ""
+        return Step(name=f"scratchpad-{self.round}{suffix}", op=op, needs=needs, label=label)
+
+
+def done_reader(planner: LLMCompilerOptions, brief: Brief, state: JsonValue) -> OnBranches:
+    """Return the reader of the join that looks whether all tasks were done."""
+
+    def read(result: Result, branches: Sequence[Branch]) -> Plan | None:
+        match state:
+            case {"round": int(round), "numbers": list(numbers), "scratchpad": scratchpad}:
+                pass
+            case _:
+                raise PlannerError(f"the step that asks whether all is done has the state {state!r}")
+        tasks = [branch for branch in branches if branch.name != scratchpad]
+        if tasks and all(branch.done for branch in tasks):
+            answer = through(f"answer-{round}", tasks[-1].name, "the last task's result")
+            return Plan(steps=(answer,), output=answer.name)
+        known = [number for number in numbers if isinstance(number, int)]
+        steps = planner.conclusion(brief, round, known, scratchpad if isinstance(scratchpad, str) else None, ())
+        return Plan(steps=steps, output=steps[-1].name)
+
+    return OnBranches(read)
+
+
+class AnswerReader:
+    """Reads the joiner's decision: the answer stands, or another plan is written."""
+
+    def __init__(self, planner: LLMCompilerOptions, state: JsonValue, brief: Brief) -> None:
+        self.planner, self.state, self.brief = planner, state, brief
+
+    def feed(self, delta: str) -> Sequence[Plan]:
+        return ()
+
+    def close(self, result: Result) -> Plan | None:
+        match result.value, self.state:
+            case {"replan": str(missing), "thought": str(thought)}, {
+                "round": int(round),
+                "numbers": list(numbers),
+                "scratchpad": scratchpad,
+            }:
+                words = " ".join(part for part in (thought, missing) if part)
+                known = [number for number in numbers if isinstance(number, int)]
+                name = scratchpad if isinstance(scratchpad, str) else None
+                return self.planner.plan_again(self.brief, round + 1, known, name, words)
+            case _:
+                return None
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" + ("s" if number != 1 else "")
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_").replace(".", "_")

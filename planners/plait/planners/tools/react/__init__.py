@@ -1,0 +1,184 @@
+"""Planner `react`: a model reasons and calls tools, turn by turn; calls start while the turn is still being written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from plait.core.agent import Agent
+from plait.core.awaited import Line, StepFailed
+from plait.core.chat import Message, with_prompt
+from plait.core.errors import PlannerError, PluginError
+from plait.core.fidelity import Fidelity
+from plait.core.flow import Answerable, Context
+from plait.core.interfaces import Brief, Merge, Reader
+from plait.core.plan import Step
+from plait.core.tools.more import MORE_TOOLS, found_in
+from plait.core.tools.tool import ToolSpec
+from plait.core.tools.turns import CallOutcome, CallRequest
+
+from ..._shared.told import LAST, REPAIR, instructions
+from .ledger import Ledger, answered
+from .options import ReactOptions, transfer
+from .reader import TurnReader
+
+__all__ = ["React"]
+
+
+class React(ReactOptions):
+    """Reasoning and acting (ReAct, Yao et al., arXiv 2210.03629), with parallel calls.
+
+    A turn `turn-1` is one call of the model. Each call that it writes starts as soon as it is complete; those that
+    change the world when the turn is whole. The results go back in the order of the calls, whichever ended first, and
+    the next turn continues the conversation, so its prefix is cached. A turn without a call is the answer.
+
+    A call that fails is an observation, and so is one beyond `most`. A call that changes nothing is made once; its
+    result is given again, until a call is made that may change something. Of a long result head and tail are shown, and
+    the model may call `more`. A call that cannot be read is sent back once. After `rounds`, or when it repeats itself,
+    the model is asked for its answer. With `n` each turn is written several times, and a vote over actions
+    chooses one.
+
+    Differs from the original: several calls a turn; results in the order of the calls; no forced empty finish.
+    Defaults: greedy, 12 turns (the original: 7), 8 calls a turn (1), 8,000 characters of a result.
+    """
+
+    fidelity = Fidelity("variant", "calls side by side, while the turn is written", paper="2210.03629")
+
+    async def run(self, ctx: Context, question: str) -> Answerable:
+        """Take turns until one has no call."""
+        ledger = Ledger(ctx.brief, self, await self._told(ctx, question))
+        ledger.name = ctx.keep(ledger)
+        turn = await self._turn(ctx, None, ledger, self._opening(ctx.brief, ledger), self._asked(ctx.brief, question))
+        repaired = False
+        for number in range(2, self.rounds + 1):
+            calls = ledger.calls(turn.value)
+            if not calls:
+                break
+            answers = await self._agents(ctx, calls) if self.n > 1 else {}
+            heir = next((heir for heir in self.handoffs for call, _ in calls if call.name == transfer(heir)), None)
+            readable = [call for call, _ in calls if call.id]
+            value = turn.value if self.n == 1 else await self._made(ctx, turn, calls)
+            messages = ledger.observe(value, calls, answers)
+            if heir is not None:
+                return await heir.work(ctx, question, [*ledger.talk, *messages])
+            misread = [call.wrong for call, _ in calls if call.wrong]
+            prompt = "\n".join([*misread, REPAIR[self.dialect]]) if misread else ""
+            last = number == self.rounds or ledger.tired or (bool(misread) and not readable and repaired)
+            repaired = repaired or bool(misread)
+            turn = await self._turn(ctx, turn, ledger, messages, LAST if last else prompt, last)
+            if last:
+                break
+        return turn
+
+    async def _told(self, ctx: Context, question: str) -> list[ToolSpec]:
+        """Return the tools that the model is told of at first."""
+        tools = ctx.brief.tools
+        if self.shown is None or len(tools) <= self.shown:
+            return list(tools)
+        return list(found_in(await ctx.call(MORE_TOOLS, query=question, k=self.shown), tools))
+
+    async def _made(self, ctx: Context, turn: Line, calls: Sequence[tuple[CallRequest, str]]) -> JsonValue:
+        """Make the calls of a turn that was voted for, and return what a turn comes to whose calls its reader made."""
+        wanted = [call for call, fate in calls if fate == "run"]
+        made = [ctx.call(call.name, **call.arguments) for call in wanted]
+        await ctx.gather(*made, return_exceptions=True)
+        results: dict[str, JsonValue] = {}
+        for call, result in zip(wanted, made, strict=True):
+            error = result.error
+            what = error.failure.message if isinstance(error, StepFailed) else ""
+            results[call.step] = {"value": result.value} if result.done else {"error": what}
+        return {"text": turn.text, "results": results}
+
+    async def _agents(self, ctx: Context, calls: Sequence[tuple[CallRequest, str]]) -> dict[str, CallOutcome]:
+        """Let the agents that a voted turn calls work, side by side, and return their outcomes by the id of the call.
+        Those of other turns are steps of the turn's own."""
+
+        async def one(agent: Agent, question: str) -> CallOutcome:
+            try:
+                return CallOutcome(True, answered(await agent.work(ctx, question)))
+            except (StepFailed, PlannerError, PluginError) as error:
+                return CallOutcome(False, f"the agent {agent.name}, asked {question[:80]!r}: {error}")
+
+        asked = [(call, work) for call, fate in calls if fate == "ours" and (work := self.asks(call)) is not None]
+        lines = await ctx.gather(*(one(*work) for _, work in asked))
+        return {call.id: line for (call, _), line in zip(asked, lines, strict=True)}
+
+    def reader(self, step: Step, brief: Brief) -> Reader:
+        """Return a reader that starts a turn's calls as they are written."""
+        match step.state:
+            case {"first": int() as first, "ledger": str() as name, "known": [int() as epoch, int() as count]}:
+                ledger = brief.kept.get(name)
+                known = ledger.known(epoch, count) if isinstance(ledger, Ledger) else ()
+                return TurnReader(self, brief, first, known)
+            case _:
+                return super().reader(step, brief)
+
+    def _opening(self, brief: Brief, ledger: Ledger) -> list[Message]:
+        """Return the messages before the question: instructions, and what the user's conversation has."""
+        history = list(brief.request.messages)
+        system = [self.opening] if self.opening else []
+        if history and history[0].role in ("system", "developer"):
+            system.append(history.pop(0).text)
+        if ledger.functions:
+            system.append(instructions(ledger.functions, self.dialect))
+        return [*([Message(role="system", content="\n\n".join(system))] if system else []), *history]
+
+    @staticmethod
+    def _asked(brief: Brief, question: str) -> str:
+        return "" if brief.request.asked else question
+
+    async def _turn(
+        self,
+        ctx: Context,
+        before: Line | None,
+        ledger: Ledger,
+        messages: Sequence[Message],
+        prompt: str,
+        last: bool = False,
+    ) -> Line:
+        """Let the model write a turn, or several that vote, and return the one that it comes to."""
+        ledger.turns += 1
+        ledger.talk += with_prompt([message for message in messages if message.role != "system"], prompt)
+        name, label = f"turn-{ledger.turns}", "answer" if last else f"turn {ledger.turns}"
+        reads = self.n == 1 and not last and bool(ledger.functions)
+        state = ledger.state if reads else None
+        think = ctx.think if before is None else before.think
+
+        def written(name: str, label: str) -> Line:
+            return think(
+                prompt or (),
+                self.turn,
+                name=name,
+                label=label,
+                chat=True,
+                messages=messages,
+                tools=ledger.functions if self.dialect == "native" and not last else (),
+                tool_choice="auto",
+                stop=self.turn.stop or (("\nObservation",) if self.dialect == "action" else ()),
+                keep_stop=False,
+                logprobs=1 if self.n > 1 else self.turn.logprobs or 0,
+                expands=reads,
+                state=state,
+            )
+
+        if self.n == 1:
+            return await written(name, label)
+        samples = [written(f"{name}-{n}", f"{label}, sample {n}") for n in range(1, self.n + 1)]
+        return await self._voted(ctx, samples, ledger, name, label)
+
+    async def _voted(self, ctx: Context, samples: Sequence[Line], ledger: Ledger, name: str, label: str) -> Line:
+        """Return the sample that a vote chooses; if none can be read, the first that was written."""
+        kind = ctx.brief.plugin("merge", self.merge)
+        own = {"tools": ledger.functions, "dialect": self.dialect, "gives": "text"}
+        fields = type(kind).model_fields if isinstance(kind, Merge) else {}
+        if not isinstance(kind, Merge) or own.keys() - fields.keys():
+            raise PlannerError(
+                f"turns cannot vote by {self.merge.name!r}: give a merge over actions, as `tool-majority`"
+            )
+        merge = type(kind).model_validate({**kind.model_dump(exclude_unset=True), **own})
+        vote = await ctx.join(
+            samples, merge, tolerate="best-effort", early=True, name=name, label=f"{label}, vote of {len(samples)}"
+        )
+        done = [sample for sample in samples if sample.done]
+        return next((sample for sample in done if sample.value == vote.value), done[0])

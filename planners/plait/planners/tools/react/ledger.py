@@ -1,0 +1,215 @@
+"""What a conversation has called so far, and what the model is told of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pydantic import JsonValue
+
+from plait.core.agent import Agent
+from plait.core.chat import Message, spoken
+from plait.core.interfaces import Brief
+from plait.core.ops import Function
+from plait.core.tools.calls import loads
+from plait.core.tools.more import MORE_TOOLS, found_in, more_tools
+from plait.core.tools.tool import ToolSpec
+from plait.core.tools.turns import CallOutcome, CallRequest
+from plait.core.values import as_text, split_reasoning
+
+from . import prompts
+from .fates import MORE, turn_calls
+from .options import ReactOptions, transfer
+
+__all__ = ["Ledger", "answered"]
+
+_TIRING = 3
+"""How often the same call is answered; after that the model has to answer itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCalls:
+    """The first `count` calls of which the results are known."""
+
+    results: Mapping[str, tuple[int, str]]
+    count: int
+
+    def __contains__(self, call: object) -> bool:
+        return isinstance(call, str) and self.results.get(call, (self.count,))[0] < self.count
+
+
+@dataclass
+class Ledger:
+    """What a conversation has called so far."""
+
+    brief: Brief
+    planner: ReactOptions
+    told: list[ToolSpec]
+    """The tools that the model knows of."""
+    name: str = ""
+    """By which the readers of turns find it (`Context.keep`): what was called grows with each turn, and is in none's
+    state."""
+    talk: list[Message] = field(default_factory=list[Message])
+    """The conversation without instructions, for who takes it over."""
+    turns: int = 0
+    next: int = 1
+    """Number of the next call."""
+    results: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
+    """Whole results of calls that change nothing, by call, each with its place; since the last call that may have
+    changed something."""
+    before: list[dict[str, tuple[int, str]]] = field(default_factory=list[dict[str, tuple[int, str]]])
+    """The same before each such call: a turn is read by what was known when it was asked for."""
+    by_id: dict[str, str] = field(default_factory=dict[str, str])
+    """Whole results, by id."""
+    counts: dict[str, int] = field(default_factory=dict[str, int])
+    tired: bool = False
+    """The model repeats itself, and was told."""
+    cut: bool = False
+    """A result was cut, so that `more` makes sense."""
+    _functions: tuple[int, tuple[Function, ...]] | None = None
+
+    def __post_init__(self) -> None:
+        self.next += sum(len(message.tool_calls) for message in self.brief.request.messages)
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """What the model may call: the same tuple while no more tools are told of."""
+        if self._functions is None or self._functions[0] != len(self.told):
+            self._functions = len(self.told), self._offered()
+        return self._functions[1]
+
+    def _offered(self) -> tuple[Function, ...]:
+        told = [
+            Function(name=function.name, description=function.description, parameters=function.parameters)
+            for function in [*self.told, *self._finder()]
+        ]
+        told += [prompts.agent_function(agent.name, agent.description) for agent in self.planner.agents]
+        told += [prompts.transfer_function(transfer(agent), agent.description) for agent in self.planner.handoffs]
+        own = [] if not told or any(function.name == MORE for function in told) else [prompts.more_function()]
+        return (*told, *own)
+
+    def _finder(self) -> list[ToolSpec]:
+        hidden = len(self.brief.tools) - len(self.told)
+        return [more_tools(hidden)] if hidden else []
+
+    def _found(self, value: str) -> str:
+        """Take the tools that `more_tools` found, and return them as the model is told of them. Those that this flow
+        may not call are left out."""
+        tools = found_in(loads(value), self.brief.tools)
+        self.told += [tool for tool in tools if tool not in self.told]
+        rows: list[JsonValue] = [tool.model_dump(include={"name", "description", "parameters"}) for tool in tools]
+        return as_text(rows) if rows else "no function was found: say it in other words"
+
+    @property
+    def state(self) -> JsonValue:
+        """What the reader of the next turn needs: the number of its first call, and what is known now."""
+        return {"first": self.next, "ledger": self.name, "known": [len(self.before), len(self.results)]}
+
+    def known(self, epoch: int, count: int) -> KnownCalls:
+        """Return what was known at a turn, by its `state`."""
+        return KnownCalls(self.before[epoch] if epoch < len(self.before) else self.results, count)
+
+    def calls(self, value: JsonValue) -> list[tuple[CallRequest, str]]:
+        """Return the calls of a turn that has ended, with what became of each."""
+        return turn_calls(self.planner, self.brief, _text(value), self.next, self.results)
+
+    def observe(
+        self, value: JsonValue, calls: Sequence[tuple[CallRequest, str]], agents: Mapping[str, CallOutcome]
+    ) -> list[Message]:
+        """Take the results of a turn's calls, and return them as messages, in the order of the calls. `agents`:
+        outcomes of agents that were called, by the id of the call."""
+        self.talk.append(spoken(_text(value), self.next))
+        most = self.planner.observation_chars or sys.maxsize
+        answers: list[tuple[CallRequest, str]] = []
+        now: dict[str, CallOutcome] = {}
+        changed = False
+        for call, fate in calls:
+            # What cannot be read has no name and no number; the model is told of it as text.
+            if fate == "unread":
+                continue
+            # A call that is not made is numbered too: the reader counted it while the turn was written.
+            self.next += 1
+            self.counts[call.key] = count = self.counts.get(call.key, 0) + 1
+            if fate == "limit":
+                most_calls = f"a turn may make {self.planner.most} calls"
+                answers.append((call, f"not run: {most_calls}; make it again if it is needed"))
+                continue
+            asked = self.planner.asks(call) if fate == "ours" else None
+            if fate == "ours" and asked is None:
+                if any(call.name == agent.name for agent in self.planner.agents):
+                    answers.append((call, CallOutcome(False, "give the `question` as a text").shown))
+                    continue
+                moved = any(call.name == transfer(agent) for agent in self.planner.handoffs)
+                answers.append((call, "The conversation is handed over." if moved else self._more(call, most)))
+                continue
+            if fate == "same":
+                outcome = now.get(call.key) or CallOutcome(True, self.results[call.key][1])
+            else:
+                outcome = agents.get(call.id) or _outcome(value, call)
+            # Several agents may be asked in one turn: the model has to see who failed.
+            if asked is not None and call.id not in agents:
+                who = f"the agent {call.name}, asked {asked[1][:80]!r}: "
+                outcome = replace(outcome, text=answered(outcome.text) if outcome.ok else who + outcome.text)
+            if call.name == MORE_TOOLS and fate == "run" and outcome.ok:
+                outcome = replace(outcome, text=self._found(outcome.text))
+            changes = self._may_change(call, asked)
+            changed = changed or changes
+            now[call.key] = outcome
+            self.by_id[call.id] = outcome.shown
+            if fate == "run" and not changes and outcome.ok:  # a failed call may be tried again
+                self.results[call.key] = self.results.get(call.key, (len(self.results),))[0], outcome.text
+            shown = prompts.cut(outcome.shown, most, call.id)
+            if fate == "same" and count >= _TIRING:
+                self.tired = self.tired or count > _TIRING
+                shown = f"{prompts.TIRED.format(count=count)}\n{shown}"
+            answers.append((call, shown))
+        if changed:  # what was read before it, or beside it, may be otherwise now
+            self.before.append(self.results)
+            self.results = {}
+            self.counts.clear()
+        return [self._message(call, text) for call, text in answers]
+
+    def _may_change(self, call: CallRequest, asked: tuple[Agent, str] | None) -> bool:
+        """Whether a call may have changed something: its tool has side effects, or the agent may call one that has."""
+        lasting = {spec.name for spec in self.brief.tools if spec.side_effects}
+        if asked is None:
+            return call.name in lasting
+        reach = asked[0].reach
+        return bool(lasting if reach is None else lasting.intersection(reach))
+
+    def _message(self, call: CallRequest, text: str) -> Message:
+        if self.planner.dialect == "native":
+            return Message(role="tool", tool_call_id=call.id, name=call.name, content=text)
+        return Message(role="user", content=f"Observation of {call.name} ({call.id}): {text}")
+
+    def _more(self, call: CallRequest, most: int) -> str:
+        name = call.arguments.get("id")
+        if not isinstance(name, str) or name not in self.by_id:
+            return f"error: there is no result {name!r:.80} (there are: {', '.join(self.by_id) or 'none'})"
+        return prompts.slice_of(self.by_id[name], call.arguments, most)
+
+
+def answered(value: JsonValue) -> str:
+    """Return what an agent answered."""
+    return split_reasoning(as_text(value))[1].strip()
+
+
+def _text(value: JsonValue) -> str:
+    """Return what the model wrote in a turn, from the turn's value."""
+    match value:
+        case {"text": str() as text, "results": dict()}:
+            return text
+        case _:
+            return as_text(value)
+
+
+def _outcome(value: JsonValue, call: CallRequest) -> CallOutcome:
+    results = value.get("results") if isinstance(value, dict) else None
+    match results.get(call.step) if isinstance(results, dict) else None:
+        case {"value": inner}:
+            return CallOutcome(True, as_text(inner))
+        case {"error": str() as error}:
+            return CallOutcome(False, error)
+        case _:
+            return CallOutcome(False, "the call was not made")

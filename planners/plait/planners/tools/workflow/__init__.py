@@ -1,0 +1,193 @@
+"""Planner `workflow`: a plan with conditions, loops and questions to people, checked before anything of it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from pydantic import Field, JsonValue
+
+from plait.core.awaited import Line, StepFailed, StepHandle
+from plait.core.errors import PlannerError
+from plait.core.fidelity import Fidelity
+from plait.core.flow import Answerable, Context, Flow
+from plait.core.prompt import Prompt, Uses
+from plait.core.tools.more import MORE_TOOLS, SHOWN, found_in
+from plait.core.tools.tool import ToolSpec
+from plait.core.values import as_text
+from plait.core.vocabulary import ObservationChars, Repairs, Rounds, Shown
+
+from ..._shared.json_text import read_object
+from . import prompts
+from .check import check
+from .execute import Runner
+from .plan import WorkflowFault, WorkflowPlan as Plan, abstracted, parse, repaired, without
+
+__all__ = ["FIND_PLANS", "KEEP_PLAN", "Workflow"]
+
+FIND_PLANS, KEEP_PLAN = "find_plans", "keep_plan"
+"""Tools of a library of plans (`plait.workers.tools.plan_library`): the planner calls them if a run has them."""
+_EXAMPLES = 2
+"""Most plans of the library that the model is shown."""
+
+
+class Workflow(Flow):
+    """Plans with conditions and loops over many tools (WorkflowLLM, Fan et al., arXiv 2411.05451; repairs after
+    ComfyGPT, arXiv 2503.17671; reviews by people after Opus, arXiv 2412.00573).
+
+    `plan-1` writes a plan as JSON: calls, `if`, `foreach`, `while` with a limit, `review`. It is checked whole, against
+    the tools' schemas; all faults go back with candidates, and the model rewrites the steps that have them. A repair
+    that does not lower the number of faults is dropped and is the last. Then the steps run, each as soon as its inputs
+    are there; calls that change the world in the order in which they are written. Of many tools the model is told of
+    those nearest to the question and may ask for more. Plans that ran go into a library, if there is one.
+
+    Differs from the originals: nothing is trained; plans are data, not code; every fault is told at once.
+    Defaults: 12 tools shown, 2 repairs, greedy.
+    """
+
+    fidelity = Fidelity("idea", paper="2411.05451")
+
+    plan: Annotated[Prompt, Uses("question", "tools", "more", "examples")] = Field(
+        default=Prompt(thinking="off", max_tokens=2048, temperature=0.0),
+        description="Writes the plan, also after it has asked for `more` tools.",
+    )
+    repair: Annotated[Prompt, Uses()] = Field(
+        default=Prompt(thinking="off", max_tokens=2048, temperature=0.0),
+        description="Rewrites the steps of a plan that have faults.",
+    )
+    answer: Annotated[Prompt, Uses("results")] = Field(
+        default=Prompt(max_tokens=2048), description="Words the answer, of a plan that has none."
+    )
+    shown: Shown = SHOWN
+    rounds: Rounds = Field(
+        default=3,
+        description="Most rounds, of which each reads what the one before it came to: in all but the last the model "
+        "may ask for more tools in place of a plan.",
+    )
+    repairs: Repairs = 2
+    observation_chars: ObservationChars = 8000
+
+    async def run(self, ctx: Context, question: str) -> Answerable:
+        """Plan, repair, run, answer. Raises `PlannerError` for a plan that stays broken."""
+        tools = {tool.name: tool for tool in ctx.brief.tools if tool.name not in (FIND_PLANS, KEEP_PLAN)}
+        library = {tool.name for tool in ctx.brief.tools} - set(tools)
+        writer = Writer(ctx, self, tools)
+        examples = await self._examples(ctx, question) if FIND_PLANS in library else []
+        plan, faults = await writer.plan(question, examples)
+        plan, faults = await writer.mend(plan, faults)
+        unused = frozenset(fault.node for fault in faults if fault.kind == "unused")
+        if faults and len(faults) == len([fault for fault in faults if fault.kind == "unused"]):
+            plan = without(plan, unused)
+            faults = check(plan, tools)
+        if faults:
+            reasons = "; ".join(map(str, faults[:5]))
+            rest = f"; and {len(faults) - 5} more" if len(faults) > 5 else ""
+            raise PlannerError(f"the plan cannot run: {reasons}{rest}. Raise `repairs`, or take a larger model")
+        runner = Runner(ctx, question, tools)
+        ended = await runner.run(plan)
+        failed = [error for error in ended.values() if isinstance(error, BaseException)]
+        if KEEP_PLAN in library and not failed:
+            await self._kept(ctx, question, plan)
+        if plan.answer is not None:
+            return await runner.answer(plan.answer)
+        return writer.answer({name: _said(value) for name, value in ended.items()})
+
+    async def _examples(self, ctx: Context, question: str) -> list[tuple[str, JsonValue]]:
+        try:
+            plans = await ctx.call(FIND_PLANS, intention=question, k=_EXAMPLES)
+        except StepFailed:
+            return []
+        rows = plans if isinstance(plans, list) else []
+        return [
+            (as_text(row["intention"]), row["plan"])
+            for row in rows
+            if isinstance(row, dict) and "intention" in row and "plan" in row
+        ]
+
+    async def _kept(self, ctx: Context, question: str, plan: Plan) -> None:
+        try:
+            await ctx.call(KEEP_PLAN, intention=question, plan=abstracted(plan))
+        except StepFailed:
+            return  # the answer does not depend on it; the step says why
+
+
+class Writer:
+    """The conversation in which a model writes a plan and mends it."""
+
+    def __init__(self, ctx: Context, options: Workflow, tools: Mapping[str, ToolSpec]) -> None:
+        self._ctx, self._options, self._tools = ctx, options, tools
+        self._line: Line | None = None
+        self._count = 0
+
+    async def plan(self, question: str, examples: Sequence[tuple[str, JsonValue]]) -> tuple[Plan, list[WorkflowFault]]:
+        """Return the plan that the model writes, with its faults."""
+        told = list(self._tools.values())
+        if self._options.shown is not None and len(told) > self._options.shown:
+            told = await self._found(question)
+        hidden = len(self._tools) - len(told) if self._options.rounds > 1 else 0
+        asked = prompts.plan(self._options.plan, question, told, hidden, examples)
+        reply = await self._say(asked, self._options.plan, "plan")
+        for _ in range(self._options.rounds - 1):
+            match reply:
+                case {"more_tools": str() as query}:
+                    new = await self._found(query, [tool.name for tool in told])
+                    told += new
+                    reply = await self._say(prompts.found(new), self._options.plan, "plan, with more tools")
+                case _:
+                    break
+        plan = parse(reply)
+        return plan, check(plan, self._tools)
+
+    async def mend(self, plan: Plan, faults: list[WorkflowFault]) -> tuple[Plan, list[WorkflowFault]]:
+        """Return the plan after repairs, each with fewer faults than before."""
+        for _ in range(self._options.repairs):
+            if not faults:
+                break
+            unknown = [fault for fault in faults if fault.kind == "tool"]
+            near = [await self._found(fault.message, k=3) for fault in unknown[:5]]
+            told = {tool.name: tool for some in near for tool in some}
+            told |= {name: self._tools[name] for fault in faults for name in fault.candidates if name in self._tools}
+            reply = await self._say(prompts.repair(faults, plan, list(told.values())), self._options.repair, "repair")
+            better = repaired(plan, reply, faults)
+            left = check(better, self._tools) if better is not None else faults
+            if better is None or len(left) >= len(faults):
+                break
+            plan, faults = better, left
+        return plan, faults
+
+    def answer(self, results: Mapping[str, str]) -> Line:
+        """Return the call of the model that words the answer."""
+        prompt = self._options.answer
+        return self._ask(prompts.answer(prompt, results, self._options.observation_chars), prompt, "answer")
+
+    async def _found(self, query: str, without: Sequence[str] = (), k: int | None = None) -> list[ToolSpec]:
+        """Return tools by what they shall do; none if that fails."""
+        args = {"query": query, "k": k or self._options.shown or SHOWN, "without": [*without, FIND_PLANS, KEEP_PLAN]}
+        try:
+            return list(found_in(await self._ctx.call(MORE_TOOLS, **args), self._tools.values()))
+        except StepFailed:
+            if self._line is None:
+                raise  # without it there is nothing to plan with
+            return []
+
+    async def _say(self, text: str, prompt: Prompt, label: str) -> JsonValue:
+        line = await self._ask(text, prompt, label)
+        return read_object(line.text)
+
+    def _ask(self, text: str, prompt: Prompt, label: str) -> Line:
+        self._count += 1
+        before, chat = self._line, self._ctx.brief.task.chat()
+        think = self._ctx.think if before is None else before.think
+        self._line = think(
+            text if before is None or chat else f"\n\n{text}\n",
+            prompt,
+            name=f"plan-{self._count}" if label != "answer" else "answer-1",
+            label=label,
+            chat=chat,
+        )
+        return self._line
+
+
+def _said(ended: StepHandle[object] | BaseException) -> str:
+    """Return what became of a node, as a model reads it."""
+    return f"failed: {ended}" if isinstance(ended, BaseException) else as_text(ended.value)

@@ -1,0 +1,106 @@
+"""Planner `adaptive`: a few probes first, then as many samples as an allocation finds worth it, and a vote over all."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, JsonValue, ValidationError
+
+from plait.core.errors import PlannerError
+from plait.core.fidelity import Fidelity
+from plait.core.flow import Answerable, Context, Flow, Line, StepFailed
+from plait.core.interfaces import Allocation, BranchSpec, Merge
+from plait.core.ops import Plugin, Text
+from plait.core.planning import derive
+from plait.core.prompt import Prompt, Uses
+from plait.core.vocabulary import Allocate, Arithmetic, Early, MergeOption, Most, N, Rounds, Style, Width
+
+from .._shared.seeds import line_code
+
+__all__ = ["Adaptive"]
+
+
+class Adaptive(Flow):
+    """Samples of one prompt, their number decided after `n` of them: for a vote by how clearly the first answer
+    leads, and again when more have ended; with `merge=best-of` and a verifier as in TTSPM (arXiv 2505.20522).
+
+    The probes vote too. The allocation keeps within the run's token budget and is asked again, up to `rounds` times,
+    where it wants to be. Failed samples are left out of the vote; the run fails only if all of them do. The codes of
+    arithmetic sampling are those of `most` samples in an order whose every beginning is spread, so the probes and each
+    round after them are spread among all that were drawn before; an allocation takes samples for independent, and
+    spread ones disagree more, so it ends a little later.
+
+    Differs from the paper, which fits one success rate to a data set: here the rate is that of this request. Defaults:
+    4 probes, 32 samples at most, temperature 1, a majority vote. With these a vote loses less than a point to that of
+    all 32 samples, whether wrong answers scatter or repeat; four equal answers end it, and where they scatter most of
+    the 32 are drawn.
+    """
+
+    fidelity = Fidelity("variant", "the rate is that of the request, not of a data set", paper="2505.20522")
+
+    answer: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=512, temperature=1.0),
+        description="The samples' calls, unless the allocation says something else. Their template has `{question}`.",
+    )
+    n: N = 4
+    most: Most = 32
+    rounds: Rounds = 8
+    allocate: Allocate = Plugin(name="by-saturation", options={"confidence": 0.95})
+    style: Style = "serial"
+    width: Width = 8
+    merge: MergeOption = Plugin(name="majority")
+    early: Early = False
+    arithmetic: Arithmetic = False
+
+    def size(self) -> int:
+        """Return how many samples there may be."""
+        return max(self.n, self.most)
+
+    async def run(self, ctx: Context, question: str) -> Answerable:
+        """Sample the probes, ask the allocation, sample what it says until it wants no more, and vote over all."""
+        samples = [self._sample(ctx, i, BranchSpec()) for i in range(1, min(self.n, self.most) + 1)]
+        merge = ctx.brief.plugin("merge", self.merge) if ctx.brief.plugins is not None else None
+        vote = not (isinstance(merge, Merge) and merge.verifies)
+        options: dict[str, JsonValue] = {"most": self.most, "vote": vote, **self.allocate.options}
+        # An allocation beyond the budget would be cut in the middle of its samples.
+        if ctx.brief.request.budget.tokens is not None:
+            options.setdefault("most_tokens", ctx.brief.request.budget.tokens)
+        name = self.allocate.name
+        allocate = Plugin(name=name, options=options)
+        for number in range(1, self.rounds + 1):
+            step = "allocation" if number == 1 else f"allocation-{number}"
+            verdict = await ctx.join(samples, allocate, tolerate="any-end", name=step, label=name)
+            if all(map(_cut, samples)):  # more of the same would be too: the vote says which limit to raise
+                break
+            try:
+                allocation = Allocation.model_validate(verdict.value)
+            except ValidationError:
+                raise PlannerError(f"{name!r} gave no allocation: `allocate` must name an Allocator") from None
+            more = enumerate(allocation.branches, len(samples) + 1)
+            samples += [self._sample(ctx, i, share) for i, share in more]
+            if not allocation.again:
+                break
+        label = f"{self.merge.name} of {len(samples)}"
+        return ctx.join(samples, self.merge, tolerate="best-effort", early=self.early, name="vote", label=label)
+
+    def _sample(self, ctx: Context, index: int, share: BranchSpec) -> Line:
+        temperature = self.answer.temperature if share.temperature is None else share.temperature
+        sampling = {"temperature": temperature, "model": share.model or self.answer.model}
+        prompt = self.answer.model_copy(update=sampling)
+        pieces = [*prompt.parts("{question}", question=ctx.brief.task.render(self.style, self.width))]
+        if share.strategy:
+            pieces.append(Text(text=f"\n\n{share.strategy}"))
+        seed = ctx.brief.request.seed
+        return ctx.think(
+            pieces,
+            prompt,
+            name=f"sample-{index}",
+            label=f"sample {index}",
+            seed=derive(seed, "sample", index) if temperature != 0 else None,
+            arithmetic=line_code(seed, index, self.size()) if self.arithmetic and temperature != 0 else None,
+        )
+
+
+def _cut(sample: Line) -> bool:
+    """Whether a sample ended within its thoughts."""
+    return isinstance(sample.error, StepFailed) and sample.error.failure.kind == "CutInThoughts"

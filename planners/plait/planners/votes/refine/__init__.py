@@ -1,0 +1,313 @@
+"""Planner `refine`: rounds of drafts, each of which reads a short digest of the round before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from random import Random
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, JsonValue, field_validator
+
+from plait.core.access import BranchCount
+from plait.core.errors import PlannerError
+from plait.core.fidelity import Fidelity
+from plait.core.interfaces import Brief, Planner, Reader
+from plait.core.ops import Join, Part, Plugin, Ref
+from plait.core.plan import Plan, Step
+from plait.core.prompt import Prompt, Uses
+from plait.core.result import Result
+from plait.core.sampling_theory import semantic_entropy
+from plait.core.vocabulary import Deadline, MergeOption, Reads, Settle
+
+from ..._shared.drafts import Draft, block, drafts_of, histogram, ranked, verified
+from ..._shared.seeds import derive
+from ..._shared.steps import Asker, OnResult, through
+from . import prompts as words
+
+__all__ = ["Refine"]
+
+
+def _as_rounds(value: object) -> object:
+    """Take one number as so many rounds of one draft, and `8x4x1` as three rounds."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value > 1000:
+            raise ValueError(f"{value:,} rounds are too many: 1,000 are the most")
+        return (1,) * value
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.replace(",", "x").split("x"))
+    return value
+
+
+class Refine(Planner):
+    """Parallel-Distill-Refine (arXiv 2510.01123), with one draft a round Sequential Refinement.
+
+    Steps: `draft-r-1` … `draft-r-M` are the drafts of round r. `round-r` gathers them and expands into the workspace of
+    the next round (`distill-r` with the distiller `summary`, `choose-r` where a model selects) and the next drafts. The
+    workspace has at most the tokens of `summary` and is made anew each round. The last round has one draft, the answer;
+    if it fails, the round before votes. A draft that the task's verifier finds right ends the run.
+
+    Differs from the paper: the workspace begins with the count of the drafts' answers, since a summary can lose that of
+    a minority; failed drafts are left out, and the best drafts replace a distiller that fails. The paper leaves open
+    how the top k are found; here by verifier, votes and log-probability,
+    or by a call of the model (`by=model`). Default: rounds (8, 4, 1), temperature 1, a summary of 1,024 tokens.
+    """
+
+    fidelity = Fidelity("variant", "the count of answers stands in the workspace", paper="2510.01123")
+
+    answer_prompts: ClassVar[tuple[str, ...]] = ("draft",)
+
+    draft: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=1024, temperature=1.0),
+        description="A draft of the first round. Its template has `{question}`. At temperature 0 those of a round "
+        "are all the same; with `logprobs` drafts with equally frequent answers are ranked by them.",
+    )
+    turn: Annotated[Prompt, Uses("question", "histogram", "workspace")] = Field(
+        default=Prompt(),
+        description="A draft that reads `{workspace}` and `{histogram}`, the count of the answers before; what it "
+        "leaves open is as `draft` has it.",
+    )
+    summary: Annotated[Prompt, Uses("question", "count", "drafts", "histogram", "tokens")] = Field(
+        default=Prompt(max_tokens=1024),
+        description="The notes on a round's `{drafts}`. `max_tokens` are those of any workspace (the paper's "
+        "kappa), without the line that counts answers.",
+    )
+    judge: Annotated[Prompt, Uses("question", "count", "drafts", "histogram", "k")] = Field(
+        default=Prompt(thinking="off", max_tokens=64), description='The choice of the k best drafts, with `by="model"`.'
+    )
+    rounds: Annotated[tuple[int, ...], BeforeValidator(_as_rounds), BranchCount()] = Field(
+        default=(8, 4, 1),
+        description="Most rounds, of which each reads what the one before it came to: the drafts of each, as "
+        "`[8,4,1]` or `8x4x1`. A single number is so many rounds of one draft: sequential refinement.",
+    )
+    distiller: Literal["summary", "shared-top-k", "per-sample-top-k", "random-k"] = Field(
+        default="summary",
+        description="Content of the workspace. `summary`: a model's notes on all drafts. `shared-top-k`: the k best "
+        "drafts. `per-sample-top-k`: for the i-th draft of the next round the i-th best draft and the k - 1 best "
+        'others; with `by="model"` the k drafts of a choice of its own. `random-k`: k random drafts for each.',
+    )
+    shown: Annotated[int, BranchCount()] = Field(
+        default=3,
+        ge=1,
+        description="How many of what there is a model is shown, the nearest or best: the k of the distillers that "
+        "take drafts as they are.",
+    )
+    by: Literal["votes", "model"] = Field(
+        default="votes",
+        description="What decides which are the top k: verifier, frequency of the answer and log-probability, or a "
+        "call of the model.",
+    )
+    reads: Reads = 8192
+    merge: MergeOption = Plugin(name="majority")
+    deadline: Deadline = None
+    threshold: float | None = Field(
+        default=None,
+        ge=0.0,
+        description="The score from which on something counts: a round whose answers have at most this semantic "
+        "entropy, in nats, is the last, and its vote the answer. With `rounds=8x8x8`, `distiller=shared-top-k` and "
+        "`shown=8` these are the rounds of SEAT (arXiv 2507.06829), which read one another.",
+    )
+    settle: Settle = True
+
+    @field_validator("rounds")
+    @classmethod
+    def _some(cls, rounds: tuple[int, ...]) -> tuple[int, ...]:
+        if not rounds or min(rounds) < 1:
+            raise ValueError("a round needs at least one draft: write [8,4,1], or [1,1,1] for sequential refinement")
+        return rounds
+
+    def size(self) -> int:
+        """Return the drafts of the largest round, or the drafts that its largest workspaces hold if that is more."""
+        most = max(self.rounds)
+        return most * (min(self.shown, most) if self.distiller in ("per-sample-top-k", "random-k") else 1)
+
+    def start(self, brief: Brief) -> Plan:
+        """Return the first round."""
+        asker = Asker("refine", brief)
+        prompts = [self.draft.parts("{question}", question=asker.question)] * self.rounds[0]
+        return self._round(asker, 1, prompts, (), ())
+
+    def reader(self, step: Step, brief: Brief) -> Reader:
+        """Return a reader of a round's drafts, or of what a model chose of them."""
+        asker = Asker("refine", brief)
+        match step.role, step.state:
+            case "round", {"round": int(round), "names": list(names)}:
+                return OnResult(lambda result: self._gathered(asker, round, result, tuple(map(str, names))))
+            case "chosen", {"round": int(round), "names": list(names)}:
+                return OnResult(lambda result: self._chosen(asker, round, result, tuple(map(str, names))))
+            case _:
+                return super().reader(step, brief)
+
+    def _gathered(self, asker: Asker, round: int, result: Result, before: tuple[str, ...]) -> Plan:
+        """Return what follows from a round's drafts: the answer, a judge, or the next round. `before`: the drafts of
+        the round before."""
+        drafts = drafts_of(result)
+        if not drafts:  # all of this round failed: the round before has the last word
+            op = Join(merge=self.merge, tolerate="best-effort")
+            label = f"round {round} failed: {result.why}"
+            answer = Step(name="answer", op=op, needs=before, label=label)
+            return Plan(steps=(answer,), output="answer")
+        right = verified(drafts) if self.settle else None
+        if right is not None:
+            note = f"{right.name} is verified, in round {round} of {len(self.rounds)}; {result.why}"
+            return Plan(steps=(through("answer", right.name, note),), output="answer")
+        votes = Counter(draft.key for draft in drafts if draft.key is not None)
+        if self.threshold is not None and votes and sum(votes.values()) > 1:
+            entropy = semantic_entropy(list(votes.values()))
+            if entropy <= self.threshold:
+                label = f"round {round} has semantic entropy {entropy:.3g}"
+                op = Join(merge=self.merge, tolerate="best-effort")
+                answer = Step(name="answer", op=op, needs=tuple(draft.name for draft in drafts), label=label)
+                return Plan(steps=(answer,), output="answer")
+        selects = self.distiller in ("shared-top-k", "per-sample-top-k") and len(drafts) > self.shown
+        if self.by == "model" and selects:
+            return self._judged(asker, round, drafts)
+        return self.next_round(asker, round, drafts, None)
+
+    def _judged(self, asker: Asker, round: int, drafts: list[Draft]) -> Plan:
+        """Return the calls that choose drafts, and the join that reads them."""
+        many = self.rounds[round] if self.distiller == "per-sample-top-k" else 1
+        # several choices are to differ, one is the model's best
+        judge = self.judge.over(Prompt(temperature=self.draft.temperature if many > 1 else 0.0))
+        steps = [
+            asker.step(
+                f"choose-{round}-{i}" if many > 1 else f"choose-{round}",
+                self._digest(asker, drafts, self.judge, words.CHOOSE_END, k=str(self.shown)),
+                judge,
+                label=f"choose {self.shown} of {len(drafts)}",
+            )
+            for i in range(1, many + 1)
+        ]
+        names = tuple(step.name for step in steps)
+        merge = Plugin(name="synthesis-drafts")
+        needs = (*names, *(draft.name for draft in drafts))
+        chosen = Step(
+            name=f"chosen-{round}",
+            op=Join(merge=merge, tolerate="any-end"),
+            needs=needs,
+            expands=True,
+            role="chosen",
+            state={"round": round, "names": [*names]},
+            label=f"the {self.shown} best",
+        )
+        return Plan(steps=(*steps, chosen), output=chosen.name)
+
+    def _chosen(self, asker: Asker, round: int, result: Result, judges: tuple[str, ...]) -> Plan:
+        texts = {draft.name: draft.text for draft in drafts_of(result)}
+        drafts = [draft for draft in drafts_of(result) if draft.name not in judges]
+        if not drafts:
+            raise PlannerError(f"no draft of round {round} is left")
+        picks = [words.chosen(texts.get(judge, ""), len(drafts), self.shown) for judge in judges]
+        return self.next_round(asker, round, drafts, picks)
+
+    def next_round(self, asker: Asker, round: int, drafts: list[Draft], picks: list[list[int]] | None = None) -> Plan:
+        """Return the round after `round`, with its workspace. `picks`: drafts that judges chose."""
+        many = self.rounds[round]
+        counted = histogram(drafts) if len(drafts) > 1 else ""
+        turn = self._prompt(round + 1)
+        fields = {"question": asker.question, "histogram": f"{counted}\n\n" if counted else ""}
+        if self.distiller == "summary" and len(drafts) > 1:
+            distill = asker.step(
+                f"distill-{round}",
+                self._digest(asker, drafts, self.summary, words.DISTIL_END, tokens=str(self._workspace)),
+                self.summary,
+                label=f"notes on {len(drafts)} drafts",
+            )
+            best = block(ranked(drafts)[: self.shown], self._workspace)  # instead of notes that fail
+            entries: list[JsonValue] = [{"branch": distill.name, "missing": best}]
+            notes = Step(
+                name=f"notes-{round}",
+                op=Join(merge=Plugin(name="stitch", options={"parts": entries}), tolerate="any-end"),
+                needs=(distill.name,),
+                label="workspace",
+            )
+            prompts = [turn.parts(words.REFINE, **fields, workspace=(Ref(step=notes.name),))] * many
+            return self._round(asker, round + 1, prompts, drafts, (distill, notes))
+        blocks = [block(chosen, self._workspace) for chosen in self._selected(asker, round, drafts, picks)]
+        prompts = [turn.parts(words.REFINE, **fields, workspace=text) for text in blocks]
+        return self._round(asker, round + 1, prompts, drafts, ())
+
+    def _selected(
+        self, asker: Asker, round: int, drafts: list[Draft], picks: list[list[int]] | None
+    ) -> list[list[Draft]]:
+        """Return the drafts that each draft of the next round reads."""
+        many, best = self.rounds[round], ranked(drafts)
+        if picks is not None:
+            chosen = [[drafts[at] for at in pick] or best[: self.shown] for pick in picks]
+            return [chosen[i % len(chosen)] for i in range(many)]
+        match self.distiller:
+            case "per-sample-top-k":
+                own = [best[i % len(best)] for i in range(many)]
+                more = self.shown - 1
+                return [[draft, *islice((other for other in best if other is not draft), more)] for draft in own]
+            case "random-k":
+                seeds = [derive(asker.brief.request.seed, "refine", "pick", round, i) for i in range(many)]
+                return [Random(seed).sample(drafts, min(self.shown, len(drafts))) for seed in seeds]
+            case _:
+                return [best[: self.shown]] * many
+
+    @property
+    def _workspace(self) -> int:
+        return self.summary.max_tokens or 1024
+
+    def _prompt(self, round: int) -> Prompt:
+        """Return how the drafts of a round are asked for."""
+        if round == 1 and len(self.rounds) > 1:
+            return self.draft
+        return self.turn.over(self.draft).model_copy(update={"template": self.turn.template})
+
+    def _digest(self, asker: Asker, drafts: list[Draft], prompt: Prompt, end: str, **more: str) -> tuple[Part, ...]:
+        """Return the prompt of a call that reads all drafts."""
+        counted = histogram(drafts)
+        return prompt.parts(
+            words.DISTIL + end,
+            question=asker.question,
+            count=str(len(drafts)),
+            drafts=block(drafts, self.reads, "Attempt"),
+            histogram=f"{counted}\n\n" if counted else "",
+            **more,
+        )
+
+    def _round(
+        self,
+        asker: Asker,
+        round: int,
+        prompts: list[tuple[Part, ...]],
+        before: list[Draft] | tuple[()],
+        made_of: tuple[Step, ...],
+    ) -> Plan:
+        """Return the drafts of a round and the join that gathers them, or makes the answer of them."""
+        last = round == len(self.rounds)
+        names = tuple(f"draft-{round}-{i}" for i in range(1, len(prompts) + 1))
+        steps = [
+            asker.step(
+                name,
+                prompt,
+                self._prompt(round),
+                label=f"draft {i} of {len(names)}, round {round} of {len(self.rounds)}",
+            )
+            for i, (name, prompt) in enumerate(zip(names, prompts, strict=True), 1)
+        ]
+        if not last:
+            options: dict[str, JsonValue] = {"settle": self.settle}
+            merge = Plugin(name="synthesis-drafts", options=options)
+            tolerate = "best-effort" if round == 1 else "any-end"
+            op = Join(merge=merge, tolerate=tolerate, early=self.settle, deadline=self.deadline)
+            join = Step(
+                name=f"round-{round}",
+                op=op,
+                needs=names,
+                expands=True,
+                label=f"{len(names)} drafts",
+                role="round",
+                state={"round": round, "names": [draft.name for draft in before]},
+            )
+        elif len(names) > 1:
+            op = Join(merge=self.merge, tolerate="best-effort", deadline=self.deadline)
+            join = Step(name="answer", op=op, needs=names, label=f"{self.merge.name} of {len(names)}")
+        else:
+            merge = Plugin(name="synthesis-or-vote", options={"note": f"round {round} of {len(self.rounds)}"})
+            needs = (*names, *(draft.name for draft in before))
+            op = Join(merge=merge, tolerate="best-effort", early=True)
+            join = Step(name="answer", op=op, needs=needs, label=f"round {round}")
+        return Plan(steps=(*made_of, *steps, join), output=join.name)

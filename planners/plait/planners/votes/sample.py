@@ -1,0 +1,64 @@
+"""Planner `sample`: n independent samples of one prompt, and a merge that makes one answer of them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from plait.core.fidelity import Fidelity
+from plait.core.interfaces import Brief, Planner
+from plait.core.ops import Join, Plugin
+from plait.core.plan import Plan, Step
+from plait.core.planning import call_model
+from plait.core.prompt import Prompt, Uses
+from plait.core.vocabulary import Arithmetic, Early, MergeOption, N, Style, Width
+
+from .._shared.seeds import derive, line_code
+
+__all__ = ["Sample"]
+
+
+class Sample(Planner):
+    """Self-consistency (Wang et al., arXiv 2203.11171) with `merge="majority"`, best-of-n with `merge="best-of"`.
+
+    Samples that fail are left out of the vote; the run fails only if all of them do. Each is a model call of its own,
+    so that each can be stopped alone. `n=auto`: as many as end within the run's `seconds`, by what `plait simulate
+    calibrate` has found.
+
+    Differs from the paper: answers are compared as the task canonicalises them, a tie has a rule, and the vote can end
+    as soon as what is outstanding cannot change it. Defaults: 8 samples, temperature 1, 512 tokens each.
+    """
+
+    fidelity = Fidelity(
+        "variant", "answers are compared as the task has it, it ends when nothing can change", paper="2203.11171"
+    )
+
+    answer: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=512, temperature=1.0),
+        description="The samples' calls. Their template has `{question}`. With `logprobs` of 1 the majority breaks "
+        "ties by the mean; merges and prunings by confidence need 2 or more.",
+    )
+    n: N = 8
+    style: Style = "serial"
+    width: Width = 8
+    merge: MergeOption = Plugin(name="majority")
+    early: Early = False
+    arithmetic: Arithmetic = False
+
+    def start(self, brief: Brief) -> Plan:
+        """Return `sample-1` … `sample-n` and their join `vote`."""
+        pieces = self.answer.parts("{question}", question=brief.task.render(self.style, self.width))
+        names = tuple(f"sample-{i}" for i in range(1, self.n + 1))
+        seed, sampled = brief.request.seed, self.answer.temperature != 0
+        samples = [
+            call_model(
+                brief, "sample", name, pieces, self.answer, label=f"sample {i} of {self.n}",
+                seed=derive(seed, "sample", i) if sampled else None,
+                arithmetic=line_code(seed, i, self.n) if self.arithmetic and sampled else None,
+            )
+            for i, name in enumerate(names, 1)
+        ]  # fmt: skip
+        vote = Join(merge=self.merge, tolerate="best-effort", early=self.early)
+        join = Step(name="vote", op=vote, needs=names, label=f"{self.merge.name} of {self.n}")
+        return Plan(steps=(*samples, join), output="vote")

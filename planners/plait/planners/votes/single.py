@@ -1,0 +1,37 @@
+"""Planner `single`: one model call, one line of reasoning. The baseline of everything else."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from plait.core.interfaces import Brief, Planner
+from plait.core.plan import Plan
+from plait.core.planning import call_model
+from plait.core.prompt import Prompt, Uses
+from plait.core.vocabulary import Style, Width
+
+from .._shared.seeds import derive
+
+__all__ = ["Single"]
+
+
+class Single(Planner):
+    """Put the task to the model once and take what it writes.
+
+    Nobody's method: what the others differ from. Defaults: the model's own temperature, 512 tokens.
+    """
+
+    answer: Annotated[Prompt, Uses("question")] = Field(
+        default=Prompt(max_tokens=512, stream=True), description="The call. Its template has `{question}`."
+    )
+    style: Style = "serial"
+    width: Width = 8
+
+    def start(self, brief: Brief) -> Plan:
+        """Return a plan of one step, `think`."""
+        pieces = self.answer.parts("{question}", question=brief.task.render(self.style, self.width))
+        seed = derive(brief.request.seed, "single")
+        step = call_model(brief, "single", "think", pieces, self.answer, seed=seed, label="think")
+        return Plan(steps=(step,), output="think")

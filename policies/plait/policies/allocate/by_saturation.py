@@ -1,0 +1,118 @@
+"""Allocation `by-saturation`: as many further branches as pay, estimated from a few probes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from plait.core.access import Free, ModelName
+from plait.core.fidelity import Fidelity
+from plait.core.interfaces import Allocation, Allocator, BranchSpec
+from plait.core.sampling_theory import beta_mean, branches_needed, votes_needed
+from plait.core.task import Task
+from plait.core.view import Branch
+
+from .._ballots import truth_of
+from .._stopping import Poll
+
+__all__ = ["BySaturation"]
+
+
+class BySaturation(Allocator):
+    """The number of branches, by the kind of evidence that the probes give:
+
+    | evidence | number of branches |
+    |---|---|
+    | a verifier judged the probes, and will choose | N* of TTSPM (arXiv 2505.20522): one more gains at most `epsilon` |
+    | answers to vote on | until the first answer leads with probability `confidence` (arXiv 2305.11860) |
+
+    N* is about coverage: one right branch is enough when a verifier finds it. A vote needs a clear lead instead, and a
+    4:4 split needs many more votes: as many as it takes if further votes fall as those so far. When these have ended it
+    is asked again, and allocates more where they fell otherwise.
+
+    N* is for ceiling * (1 - (1-p)^N), with p the mean of the posterior Beta(1 + successes, 1 + failures); a probe
+    without an answer failed. `evidence=share` is the paper's own reading, N* with the share of the first answer as p.
+    `most` and `most_tokens` cap the number.
+
+    Branches take `temperatures` and `wordings` in turn. `models` are listed from weak to strong, and the model at
+    place 1 - p of the list is asked: the stronger one the worse the probes did.
+    """
+
+    fidelity = Fidelity("variant", "the request's own rate, for votes the rule of another paper", paper="2505.20522")
+
+    epsilon: float = Field(default=0.01, gt=0.0, lt=1.0, description="Least gain that one more branch must bring.")
+    ceiling: float = Field(
+        default=1.0, gt=0.0, le=1.0, description="F_max: the share of problems that any number of branches would solve."
+    )
+    evidence: Literal["auto", "agreement", "share", "verifier"] = Field(
+        default="auto",
+        description="What counts as a success. `auto`: `verifier` where the task's verifier judged a probe and the "
+        "answers are not voted on, else `agreement`.",
+    )
+    confidence: float = Field(
+        default=0.9,
+        gt=0.5,
+        lt=1.0,
+        description="Probability at which something counts as sure: the first answer's lead, for `agreement`: 3 "
+        "votes to none have 0.9375.",
+    )
+    temperatures: tuple[float, ...] = Field(
+        default=(), description="Of the further branches, in turn; the planner's own by default."
+    )
+    wordings: Annotated[tuple[str, ...], Free()] = Field(
+        default=(), description="Words for the prompts of the further branches, in turn; none by default."
+    )
+    models: Annotated[tuple[str, ...], ModelName()] = Field(
+        default=(),
+        description="Names of the models of the branches, in turn: of the further ones, from the one for easy "
+        "questions to the one for hard ones.",
+    )
+
+    def allocate(self, probes: Sequence[Branch], task: Task) -> Allocation:
+        """Return the further branches; `why` has the estimate, N* and what capped it."""
+        good, bad, how = self._evidence(probes, task)
+        p = beta_mean(good, bad)
+        needed = self._votes_needed(probes, task) if how == "agree" else branches_needed(p, self.epsilon, self.ceiling)
+        wanted = max(0, needed - len(probes))
+        allowed = self.affordable(probes)
+        count = min(wanted, allowed)
+        reason = "are needed for a clear lead" if how == "agree" else "saturate"
+        shown = "share the first answer" if how == "share" else how
+        why = f"{good} of {good + bad} probes {shown}, p = {p:.3g}: {needed} branches {reason}, {count} more"
+        if count < wanted:
+            why += f" ({wanted} wanted)"
+        model = self.models[min(int((1.0 - p) * len(self.models)), len(self.models) - 1)] if self.models else None
+        branches = [
+            BranchSpec(
+                temperature=self.temperatures[i % len(self.temperatures)] if self.temperatures else None,
+                strategy=self.wordings[i % len(self.wordings)] if self.wordings else "",
+                model=model,
+            )
+            for i in range(count)
+        ]
+        why = f"{why}, model {model}" if model and count else why
+        return Allocation(branches=tuple(branches), why=why, again=how == "agree" and count > 0)
+
+    def _evidence(self, probes: Sequence[Branch], task: Task) -> tuple[int, int, str]:
+        """Return successes, failures and what they mean."""
+        vote = Poll(probes, task)
+        truths = [truth_of(ballot.branch, task) for ballot in vote.roll.ballots]
+        # A probe that ended without an answer tells as much of the request as one that is wrong: it is a failure.
+        silent = sum(probe.done for probe in probes) - len(truths)
+        judged = len(truths) - truths.count(None)
+        if self.evidence == "verifier" or (self.evidence == "auto" and judged and not self.vote):
+            return truths.count(True), truths.count(False) + silent, "verified"
+        first, _ = vote.lead()
+        return first, len(truths) - first + silent, "share" if self.evidence == "share" else "agree"
+
+    def _votes_needed(self, probes: Sequence[Branch], task: Task) -> int:
+        """Return the branches for a clear lead: the votes it takes, over the share of branches that have an answer."""
+        poll = Poll(probes, task)
+        first, second = poll.lead()
+        # Probes beyond `most` have run already: the limit is of those to come.
+        most = max(self.most, len(probes))
+        votes = votes_needed(first, second, self.confidence, most)
+        return min(most, len(probes) + math.ceil((votes - first - second) * len(probes) / max(1, poll.votes)))

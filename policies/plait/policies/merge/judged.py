@@ -1,0 +1,127 @@
+"""Merge `judged`: a model marks each different answer, and the best mark wins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
+
+from pydantic import Field, JsonValue
+
+from plait.core.access import Free
+from plait.core.interfaces import Verdict
+from plait.core.ops import Join, Plugin
+from plait.core.plan import Plan, Step
+from plait.core.planning import ask_model
+from plait.core.prompt import Prompt, Uses
+from plait.core.task import Task
+from plait.core.values import Frozen
+from plait.core.view import Branch
+
+from .._ballots import OpenTally, absent, claim_of, classes, nobody, read
+from ._asking import Asking, fresh
+
+__all__ = ["Judged"]
+
+_MARK = """\
+{question}
+
+An answer to this:
+{answer}
+
+How likely is this answer right? Give a mark from 0 (surely wrong) to {best} (surely right).
+Mark:"""
+_NUMBER = re.compile(r"(?<![\w.])\d++(?:\.\d++)?(?![\w.]*\d)")
+
+
+class CandidateMark(Frozen):
+    """A candidate."""
+
+    branch: str
+    """The first that gave this answer."""
+    call: str
+    """The step that marks it."""
+    votes: int
+    """How many gave it."""
+
+
+class Judged(Asking):
+    """Best-of-n with a model for a scorer: a mark from 0 to `best` for every different answer.
+
+    Equal answers are marked once, a single answer not at all. The highest mark wins; ties go to the answer with more
+    votes, then to the answer whose first voter comes earliest. The mark is the last number in the judge's reply (`8`,
+    `8/10`, `8 out of 10`). An answer whose call fails, or gives no number from 0 to `best`, loses to any answer with a
+    mark. The join expands into the calls.
+    """
+
+    votes: ClassVar[bool] = True
+
+    best: Annotated[int, Free()] = Field(default=10, ge=1, description="The highest mark.")
+    judge: Annotated[Prompt, Uses("question", "answer", "best")] = Field(
+        default=Prompt(max_tokens=512, temperature=0.0),
+        description="Marks an answer. Its template has `{question}`, `{answer}`, and `{best}`, the highest mark.",
+    )
+    marks: Annotated[tuple[CandidateMark, ...], Free()] = Field(
+        default=(), description="What has been marked; set by the merge itself."
+    )
+    left_out: Annotated[tuple[str, ...], Free()] = Field(
+        default=(), description="Who did not vote, and why; set by the merge itself."
+    )
+
+    def tally(self, task: Task) -> OpenTally:
+        """Return an empty tally for the rules that stop votes."""
+        return OpenTally(task)
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the answer with the best mark, or the calls as more plan; `why` has the marks."""
+        if self.marks:
+            return self._best({branch.name: branch for branch in branches}, task)
+        roll = read(branches, task)
+        counted = sorted(classes(roll.ballots), key=lambda group: (-group.votes, group.first.place))
+        if not counted:
+            return nobody(roll)
+        why = f"{len(counted)} different answers of {roll.votes} votes"
+        if len(counted) == 1:
+            only = counted[0].first
+            nothing = "; ".join([f"nothing to mark: {why}", *absent(roll)])
+            return Verdict(value=only.answer, why=nothing, winner=only.branch.name, extracted=True)
+        names = [group.first.branch.name for group in counted]
+        calls: list[Step] = []
+        entries: list[CandidateMark] = []
+        for i, group in enumerate(counted, 1):
+            text = self.excerpt(group.first.branch.line)
+            pieces = self.judge.text(_MARK, question=task.render(), answer=text, best=str(self.best))
+            label = f"mark {group.first.branch.name}"
+            calls.append(ask_model(task, fresh(f"mark-{i}", names), pieces, self.judge, label=label))
+            entries.append(CandidateMark(branch=group.first.branch.name, call=calls[-1].name, votes=group.votes))
+        update = {"marks": tuple(entries), "left_out": tuple(absent(roll))}
+        options: dict[str, JsonValue] = self.model_copy(update=update).model_dump(mode="json")
+        op = Join(merge=Plugin(name="judged", options=options), tolerate="any-end")
+        end = Step(name=fresh("marks", names), op=op, needs=(*(call.name for call in calls), *names), label="marks")
+        return Verdict(value=None, why=why, patch=Plan(steps=(*calls, end), output=end.name))
+
+    def _best(self, by_name: dict[str, Branch], task: Task) -> Verdict:
+        marks = [self._mark(by_name.get(entry.call)) for entry in self.marks]
+        at = max(range(len(marks)), key=lambda i: (-1.0 if marks[i] is None else marks[i], self.marks[i].votes, -i))
+        best = self.marks[at]
+        claim = claim_of(by_name[best.branch], task)
+        shown = ", ".join(f"{entry.branch} {_shown(mark)}" for entry, mark in zip(self.marks, marks, strict=True))
+        why = f"marked {_shown(marks[at])} of {self.best} ({shown}); {best.votes} votes"
+        others = [mark for i, mark in enumerate(marks) if i != at and mark is not None]
+        mark = marks[at]
+        # Without a second mark there is nothing to be ahead of.
+        if mark is not None and others:
+            why += f", margin {_shown(mark - max(others))}"
+        why = "; ".join([why, *self.left_out])
+        return Verdict(value=claim[0] if claim else None, why=why, winner=best.branch, extracted=True)
+
+    def _mark(self, call: Branch | None) -> float | None:
+        text = call.text if call is not None and call.done else ""
+        # "8 of 10" ends in a number that is no mark.
+        numbers = _NUMBER.findall(re.sub(rf"(?<!\s)\s*+(?:/|out of|of)\s*+{self.best}\b", "", text))
+        mark = float(numbers[-1]) if numbers else -1.0
+        return mark if 0.0 <= mark <= self.best else None
+
+
+def _shown(mark: float | None) -> str:
+    return "none" if mark is None else f"{mark:g}"

@@ -1,0 +1,74 @@
+"""Merge `map-reduce`: many texts made one by a model, few at a time. The branches are the map; this is the reduce."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field, JsonValue
+
+from plait.core.access import Free
+from plait.core.interfaces import Verdict
+from plait.core.ops import Join, Plugin
+from plait.core.plan import Plan, Step
+from plait.core.planning import ask_model
+from plait.core.prompt import Prompt, Uses
+from plait.core.task import Task
+from plait.core.view import Branch
+
+from ._asking import Asking, fresh, silent, texts
+
+__all__ = ["MapReduce"]
+
+_COMBINE = """\
+Request:
+{question}
+
+{parts}
+
+Combine these parts into one text that answers the request. Leave nothing out that matters, say nothing twice.
+"""
+
+
+class MapReduce(Asking):
+    """A model combines up to `fan_in` texts at a time, all groups of a level side by side, until one text is left.
+
+    n texts take about log n / log `fan_in` levels. The order of the branches is kept. A group whose call fails is left
+    out of the next level; the join fails if all of a level do. One text is its own reduction, and none gives `null`.
+    """
+
+    fan_in: Annotated[int, Free()] = Field(default=4, ge=2, description="Texts that one call reads.")
+    summary: Annotated[Prompt, Uses("question", "parts")] = Field(
+        default=Prompt(max_tokens=512, temperature=0.0),
+        description="Makes one text of several. Its template has `{question}` and `{parts}`.",
+    )
+    level: Annotated[int, Free()] = Field(default=0, ge=0, description="Levels done so far; set by the merge itself.")
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the last text, or the next level as more plan; `why` says how many texts there were."""
+        parts = texts(branches)
+        why = f"{len(parts)} texts{silent(branches)}"
+        if len(parts) < 2:
+            only = parts[0] if parts else None
+            value: JsonValue = only.result.value if only and only.result else None
+            return Verdict(value=value, why=f"reduced in {self.level} levels; {why}")
+        names = [part.name for part in parts]
+        groups = math.ceil(len(parts) / self.fan_in)
+        size = math.ceil(len(parts) / groups)  # even groups: none with a single text where it can be helped
+        calls: list[Step] = []
+        for i in range(groups):
+            group = parts[i * size : (i + 1) * size]
+            written = "\n\n".join(f"Part {j}:\n{self.excerpt(part.text)}" for j, part in enumerate(group, 1))
+            pieces = self.summary.text(_COMBINE, question=task.render(), parts=written)
+            name = fresh(f"reduce-{i + 1}", names)
+            calls.append(ask_model(task, name, pieces, self.summary, label=f"reduce {len(group)}"))
+        options = {**self.model_dump(mode="json"), "level": self.level + 1}
+        needs = tuple(call.name for call in calls)
+        end = Step(
+            name=fresh("reduced", names),
+            op=Join(merge=Plugin(name="map-reduce", options=options), tolerate="best-effort"),
+            needs=needs,
+            label=f"level {self.level + 1}",
+        )
+        return Verdict(value=None, why=why, patch=Plan(steps=(*calls, end), output=end.name))

@@ -1,0 +1,135 @@
+"""Merge `pairwise`: a tournament in which a model says which of two answers is better."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
+
+from pydantic import Field, JsonValue
+
+from plait.core.access import Free
+from plait.core.interfaces import Verdict
+from plait.core.ops import Join, Plugin, StructuredOutput
+from plait.core.plan import Plan, Step
+from plait.core.planning import ask_model
+from plait.core.prompt import Prompt, Uses
+from plait.core.task import Task
+from plait.core.values import Frozen
+from plait.core.view import Branch
+
+from .._ballots import OpenTally, absent, claim_of, classes, nobody, read
+from ._asking import Asking, fresh
+
+__all__ = ["Pairwise"]
+
+_LETTERS = StructuredOutput(kind="choice", spec=["A", "B"], required=False)
+_LETTER = re.compile(r"\b([AB])\b")
+_COMPARE = """\
+{question}
+
+Answer A:
+{a}
+
+Answer B:
+{b}
+
+Which of the two answers is more likely right? Answer with one letter, A or B.
+"""
+
+
+class Match(Frozen):
+    """Two candidates and the calls that decide between them."""
+
+    first: str
+    """Branch with more votes (or the earlier one): it stays if the calls do not agree."""
+    second: str | None = None
+    """The other branch; without it the first goes on alone."""
+    calls: tuple[str, ...] = ()
+    """Steps: one in which the first is A, one in which it is B."""
+
+
+class Pairwise(Asking):
+    """Knockout selection by pairwise comparison, as in the tournaments of best-of-n by a model.
+
+    Equal answers are one candidate, so k different answers take k - 1 matches in about log2 k rounds. Candidates are
+    seeded by votes, then by the join's order: the first meets the last. Each match is asked twice with the candidates
+    swapped, since models favour a place. The second candidate must win both calls, else the first stays: a model that
+    always says "A", or fails, leaves the majority as it is. The join expands into one round at a time.
+    """
+
+    votes: ClassVar[bool] = True
+
+    judge: Annotated[Prompt, Uses("question", "a", "b")] = Field(
+        default=Prompt(max_tokens=512, temperature=0.0, form="choice"),
+        description="Compares two answers. Its template has `{question}`, `{a}` and `{b}`. `form=choice`: an engine "
+        "that can allows nothing but A or B; `form=null`: anything.",
+    )
+    matches: Annotated[tuple[Match, ...], Free()] = Field(
+        default=(), description="The round that has been played; set by the merge itself."
+    )
+    played: Annotated[int, Free()] = Field(default=0, description="Rounds so far; set by the merge itself.")
+    counts: Annotated[str, Free()] = Field(
+        default="", description="How many votes and answers there were, and who did not vote; set by the merge itself."
+    )
+
+    def tally(self, task: Task) -> OpenTally:
+        """Return an empty tally for the rules that stop votes."""
+        return OpenTally(task)
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the winner, or the next round as more plan; `why` says how many were compared."""
+        by_name = {branch.name: branch for branch in branches}
+        if self.matches:
+            left = [self._winner(match, by_name) for match in self.matches]
+            why = f"round {self.played}: {len(left)} left"
+        else:
+            roll = read(branches, task)
+            counted = sorted(classes(roll.ballots), key=lambda group: (-group.votes, group.first.place))
+            if not counted:
+                return nobody(roll)
+            left = [group.first.branch.name for group in counted]
+            why = "; ".join([f"{len(left)} different answers of {roll.votes} votes", *absent(roll)])
+        if len(left) == 1:
+            claim = claim_of(by_name[left[0]], task)
+            reason = f"won all of {self.played} rounds; {self.counts}" if self.played else f"nothing to compare: {why}"
+            return Verdict(value=claim[0] if claim else None, why=reason, winner=left[0], extracted=True)
+        return Verdict(value=None, why=why, patch=self._round(left, by_name, task, self.counts or why))
+
+    def _round(self, left: Sequence[str], by_name: dict[str, Branch], task: Task, counts: str) -> Plan:
+        calls: list[Step] = []
+        matches: list[Match] = []
+        half = (len(left) + 1) // 2
+        for i in range(half):
+            first, second = left[i], left[len(left) - 1 - i]
+            # Of an odd number the middle one has nobody to meet, and goes on.
+            if first == second:
+                matches.append(Match(first=first))
+                continue
+            pair = (by_name[first], by_name[second])
+            names = [fresh(f"match-{i + 1}{way}", by_name) for way in "ab"]
+            form = _LETTERS if self.judge.form == "choice" else self.judge.form
+            for name, (a, b) in zip(names, (pair, pair[::-1]), strict=True):
+                shown = {"a": self.excerpt(a.line), "b": self.excerpt(b.line)}
+                pieces = self.judge.text(_COMPARE, question=task.render(), **shown)
+                label = f"{a.name} or {b.name}"
+                calls.append(ask_model(task, name, pieces, self.judge, label=label, form=form))
+            matches.append(Match(first=first, second=second, calls=tuple(names)))
+        update = {"matches": tuple(matches), "played": self.played + 1, "counts": counts}
+        played = self.model_copy(update=update)
+        options: dict[str, JsonValue] = played.model_dump(mode="json")
+        op = Join(merge=Plugin(name="pairwise", options=options), tolerate="any-end")
+        needs = (*(call.name for call in calls), *left)
+        end = Step(name=fresh("round", by_name), op=op, needs=needs, label=f"round {self.played + 1}")
+        return Plan(steps=(*calls, end), output=end.name)
+
+    @staticmethod
+    def _winner(match: Match, by_name: dict[str, Branch]) -> str:
+        choices = [_choice(by_name.get(call)) for call in match.calls]
+        return match.second if match.second is not None and choices == ["B", "A"] else match.first
+
+
+def _choice(call: Branch | None) -> str | None:
+    """Return the last A or B that a model wrote by itself."""
+    letters = _LETTER.findall(call.text) if call is not None and call.done else []
+    return letters[-1] if letters else None

@@ -1,0 +1,182 @@
+"""Merge `tool-majority`: what most branches want to do next, of turns that call tools."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, JsonValue, model_validator
+
+from plait.core.access import Free
+from plait.core.errors import PluginError
+from plait.core.fidelity import Fidelity
+from plait.core.interfaces import Merge, Verdict
+from plait.core.ops import Function
+from plait.core.task import Task
+from plait.core.tools.turns import Dialect
+from plait.core.view import Branch
+
+from .._actions import Actions, By
+from .._ballots import Ballot, Class, absent, classes, lead, most, nobody, read
+
+__all__ = ["ToolMajority"]
+
+
+_KEPT = 16
+"""Tasks for which the reading task is kept: what was read of a branch is remembered with it."""
+
+
+class ToolMajority(Merge):
+    """Self-consistency (Wang et al., arXiv 2203.11171) over actions: each turn that is done has one vote.
+
+    The branches are turns of one conversation, sampled several times, none of whose calls has been made yet. A turn
+    votes for its calls; one that makes none votes for answering, with the answer that the request's task takes from it.
+    A turn with a call that cannot be read does not vote. Ties go to the action whose voters' mean log-probabilities sum
+    to more, if every voter of the tied ones has one, and else to the one whose first voter comes earliest. The rules
+    that stop a vote count these votes.
+
+    Arguments count in the form in which the tool takes them for the same, where `tools` says its schema: defaults
+    filled in, `"3"` for a number is 3.
+
+    Differs from votes over sets of calls: a call that is made twice counts twice (`multiset`). Default: `hierarchical`.
+    """
+
+    fidelity = Fidelity(
+        "variant",
+        "votes over calls, all of a turn; of one call by name or `hierarchical` as its_hub",
+        oracles=("its-hub-tool-votes",),
+        paper="2203.11171",
+    )
+
+    votes: ClassVar[bool] = True
+
+    by: By = Field(
+        default="hierarchical",
+        description="What decides: what has to be equal. `name`: the names of the tools, in order. `arguments`: "
+        "these and their arguments. `hierarchical`: first a vote over the names, then over the arguments among those "
+        "who won. `multiset`: names and arguments, in any order.",
+    )
+    exclude: Annotated[tuple[str, ...], Free()] = Field(
+        default=(),
+        description="Arguments that do not count, of all tools (`comment`) or of one (`search.reason`): those of "
+        "the first voter are taken.",
+    )
+    tools: tuple[Function, ...] = Field(default=(), description="The tools, for their schemas.")
+    dialect: Dialect = Field(
+        default="native",
+        description="How the model writes what it wants done: tags of native calls, or lines `Action: …`.",
+    )
+    gives: Literal["action", "text"] = Field(
+        default="action",
+        description='What the join\'s value is: `{"calls": [{"name", "arguments"}, …]}` or the answer; or the text '
+        "of the turn.",
+    )
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> ToolMajority:
+        if self.exclude and self.by == "name":
+            raise ValueError("`exclude` leaves arguments out, and a vote by name looks at none: leave one of them out")
+        fields = {tool.name: tool.parameters.get("properties") for tool in self.tools}
+        known = {name for properties in fields.values() if isinstance(properties, dict) for name in properties}
+        for name in self.exclude if self.tools else ():
+            tool, dot, argument = name.rpartition(".")
+            of_tool = fields.get(tool)
+            if not (name in known or (dot and isinstance(of_tool, dict) and argument in of_tool)):
+                raise ValueError(f"no tool has an argument {name!r:.80}, which `exclude` names")
+        return self
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the verdict; `why` has the counts, the margin and who did not vote. Raises `PluginError` for branches
+        that are no turns of a model."""
+        values = ((branch.name, branch.result.value) for branch in branches if branch.result)
+        # A vote over what tools returned would read every value as "no call".
+        odd = next((name for name, value in values if not isinstance(value, str)), None)
+        if odd is not None:
+            raise PluginError(
+                f"tool-majority votes over turns of a model, and the value of {odd} is no text: join turns"
+            )
+        actions = self.reads(task)
+        roll = read(branches, actions)
+        if not roll.ballots:
+            return nobody(roll)
+        ballots, prefix = roll.ballots, ""
+        if self.by == "hierarchical":
+            named = _by_names(ballots, actions)
+            best, how = most(named)
+            second = lead(group.votes for group in named if group is not best)[0]
+            prefix = f"names {best.votes} of {roll.votes} votes, margin {best.votes - second}{how}; "
+            ballots = best.ballots
+        counted = classes(ballots)
+        best, how = most(counted)
+        votes = sum(ballot.count for ballot in ballots)
+        second = lead(group.votes for group in counted if group is not best)[0]
+        why = f"{prefix}{_told(best.first.answer)}: {best.votes} of {votes} votes, margin {best.votes - second}{how}"
+        value = self._value(best.first)
+        return Verdict(
+            value=value, why="; ".join([why, *absent(roll)]), winner=best.first.branch.name, extracted=value is not None
+        )
+
+    def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
+        """Return whether no outcome of the `outstanding` branches can change what is done: the lead exceeds their
+        votes, and where turns that vote together may differ (`name`, `exclude`), none before the first voter is out."""
+        if outstanding <= 0:
+            return True
+        actions = self.reads(task)
+        roll = read(branches, actions)
+        out = outstanding + roll.pending
+        ballots = roll.ballots
+        if self.by == "hierarchical":
+            named = _by_names(ballots, actions)
+            top, second = lead(group.votes for group in named)
+            if top - second <= out:
+                return False
+            ballots = max(named, key=lambda group: group.votes).ballots
+        counted = classes(ballots)
+        top, second = lead(group.votes for group in counted)
+        if top - second <= out:
+            return False
+        if self.by != "name" and not self.exclude:
+            return True
+        # Which arguments are used is the first voter's to say, and an earlier branch could still become that.
+        first = max(counted, key=lambda group: group.votes).first
+        return all(branch.state.ended for branch in branches[: first.place])
+
+    def reads(self, task: Task) -> Actions:
+        """Return the task by which the branches' answers are read: to say what to do next."""
+        known = next((reading for reading in self._read if reading.inner is task), None)
+        if known is None:
+            known = Actions(
+                text=task.text, inner=task, by=self.by, exclude=self.exclude, functions=self.tools, dialect=self.dialect
+            )
+            self._read.append(known)
+        return known
+
+    @cached_property
+    def _read(self) -> deque[Actions]:
+        return deque(maxlen=_KEPT)
+
+    def _value(self, ballot: Ballot) -> JsonValue:
+        if self.gives == "text":
+            return ballot.result.text
+        answer = ballot.answer
+        return answer["answer"] if isinstance(answer, dict) and "answer" in answer else answer
+
+
+def _by_names(ballots: Sequence[Ballot], actions: Actions) -> list[Class]:
+    """Return the ballots in classes of those that call the same tools."""
+    groups: dict[str, Class] = {}
+    for ballot in ballots:
+        named = groups.setdefault(actions.names(ballot.answer), Class(ballot))
+        named.ballots.append(ballot)
+        named.votes += ballot.count
+    return list(groups.values())
+
+
+def _told(answer: JsonValue) -> str:
+    match answer:
+        case {"calls": list() as calls}:
+            return ", ".join(str(call["name"]) for call in calls if isinstance(call, dict))
+        case _:
+            return "answer"

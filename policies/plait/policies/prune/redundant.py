@@ -1,0 +1,157 @@
+"""Policy `redundant`: stop a branch that begins like another one, which then votes for both."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, ClassVar, cast
+
+from pydantic import Field, field_validator
+
+from plait.core.access import CodeAddress
+from plait.core.addresses import resolve
+from plait.core.errors import PluginError
+from plait.core.events import Event, Progressed, Succeeded
+from plait.core.fidelity import Fidelity
+from plait.core.interfaces import Policy, Stop
+from plait.core.ops import Think
+from plait.core.states import State
+from plait.core.task import Task
+from plait.core.view import StepView, View
+
+from .._similarity import cosine, counts_cosine, grams, jaccard
+from .._stopping import votes_of
+
+__all__ = ["Redundant"]
+
+Beginning = Sequence[str]
+"""The first steps of a branch, in the task's canonical form."""
+
+
+class Redundant(Policy):
+    """Redundancy pruning after DeepPrune (arXiv 2510.08483): greedy clustering while the branches are generated.
+
+    After `steps` steps (or `tokens` tokens) a branch is compared with the branches that are past this point. If the
+    most similar one reaches `threshold`, the branch is given up and its vote goes to that one; else it runs on. A
+    cluster keeps its count as weight, so pruning does not shift the vote towards rare answers.
+
+    Differs from the paper, whose trained judge says how likely two traces come to the same answer: here `by`
+    compares their first steps in the task's canonical form. A policy is pure, so a judge behind a wire (an embedding
+    server, a model) belongs to the planner `deepprune`. Measure a judge with `plait.policies._similarity.auroc` first
+    (the paper: 0.71 for its own on unseen models, 0.66 for an untrained model, 0.58 for sentence embeddings). A branch
+    without a step is its own cluster, and clusters are not capped. Needs branches that stream (`stream=true` of the
+    planner).
+    """
+
+    fidelity = Fidelity("variant", "equal steps, not their trained judge", paper="2510.08483")
+
+    needs_stream: ClassVar[bool] = True
+
+    steps: int = Field(default=25, ge=1, description="Steps at which to compare.")
+    tokens: int = Field(
+        default=500, ge=1, description="Tokens at which to compare a branch that has fewer steps by then."
+    )
+    threshold: float = Field(
+        default=0.8,
+        gt=0.0,
+        le=1.0,
+        description="The score from which on something counts: the similarity at which a branch is given up.",
+    )
+    by: Annotated[str, CodeAddress()] = Field(
+        default="steps",
+        pattern=r"^(steps|ngrams|[\w.]+:\w+)$",
+        description="What decides. `steps`: the Jaccard similarity of the sets of steps. `ngrams`: the cosine of "
+        "the counts of three characters in a row. `pkg.mod:fn`: the cosine of what your function makes of a text, a "
+        "list of numbers of one length; it runs inside the machine, so it must be quick (a table of word vectors, not "
+        "a network), and a function of its argument alone.",
+    )
+
+    @field_validator("by")
+    @classmethod
+    def _there(cls, value: str) -> str:
+        if ":" in value:
+            _embedding(value)
+        return value
+
+    def review(self, event: Event, view: View) -> Sequence[Stop]:
+        """Return the branch that has just written enough, if it begins as another one."""
+        subject = view.subject
+        if subject is None:
+            return ()
+        if isinstance(event, Succeeded):
+            self._demand_stream(subject)
+            return ()
+        if not isinstance(event, Progressed) or subject.state is not State.RUNNING:
+            return ()
+        joins = votes_of(subject)
+        if not joins or subject.tokens - event.tokens >= self.tokens:  # was compared before
+            return ()
+        task = view.task(subject.run)
+        text = subject.line
+        if not self._reached(task, text, subject.tokens):
+            return ()
+        # It had reached the point before this piece, and each branch is compared once.
+        if self._reached(task, text[: len(text) - len(event.text)], subject.tokens - event.tokens):
+            return ()
+        return list(self._like(joins, subject, task))
+
+    def _reached(self, task: Task, text: str, tokens: int) -> bool:
+        return tokens >= self.tokens or len(task.steps(text)) >= self.steps
+
+    def _like(self, joins: Sequence[StepView], subject: StepView, task: Task) -> Iterator[Stop]:
+        if any(reader not in joins for reader in subject.consumers) or len(joins) > 1:
+            return  # somebody else wants it too
+        mine = task.steps(subject.line)[: self.steps]
+        # Branches without a step would all be alike.
+        if not mine:
+            return
+        best: StepView | None = None
+        similarity = -1.0
+        for other in joins[0].needs:
+            if other == subject or other.state not in (State.RUNNING, State.DONE):
+                continue
+            text = other.line
+            # Its beginning is not whole yet: it will be compared with this one when it is.
+            if other.state is State.RUNNING and not self._reached(task, text, other.tokens):
+                continue
+            like = self._alike(mine, task.steps(text)[: self.steps])
+            if like > similarity:
+                best, similarity = other, like
+        if best is not None and similarity >= self.threshold:
+            why = f"{joins[0].plan.name}: {similarity:.2g} like {best.plan.name}, which its vote goes with"
+            yield Stop(subject.id, why, merged_into=best.id)
+
+    def _alike(self, a: Beginning, b: Beginning) -> float:
+        match self.by:
+            case "steps":
+                return jaccard(a, b)
+            case "ngrams":
+                return counts_cosine(_grams("\n".join(a)), _grams("\n".join(b)))
+            case path:
+                return cosine(_embedded(path, "\n".join(a)), _embedded(path, "\n".join(b))) if b else 0.0
+
+    @staticmethod
+    def _demand_stream(subject: StepView) -> None:
+        op = subject.plan.op
+        if isinstance(op, Think) and not op.stream and votes_of(subject):
+            raise PluginError(f"{subject.plan.name} does not stream, so nothing can be compared: set stream=true")
+
+
+@functools.lru_cache(maxsize=1024)
+def _grams(text: str) -> Mapping[str, int]:
+    return grams(text) if text else {}
+
+
+@functools.lru_cache(maxsize=1024)
+def _embedded(path: str, text: str) -> tuple[float, ...]:
+    """Return what a function of the user's makes of a text. Raises `PluginError`."""
+    vector = _embedding(path)(text)
+    try:
+        return tuple(map(float, vector))
+    except (TypeError, ValueError):
+        raise PluginError(f"judge={path} must return a list of numbers, not a {type(vector).__name__}") from None
+
+
+def _embedding(path: str) -> Callable[[str], Sequence[float]]:
+    """Return a function by `pkg.mod:fn`. Raises `PluginError`."""
+    return cast("Callable[[str], Sequence[float]]", resolve(path, "judge"))

@@ -1,0 +1,71 @@
+"""Policy `successive-halving`: at one length after another, keep the surer part of the branches. The plain baseline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from plait.core.events import Event, Progressed
+from plait.core.fidelity import Fidelity
+from plait.core.interfaces import Policy, Stop
+from plait.core.states import State
+from plait.core.view import StepView, View
+
+from .._stopping import votes_of
+
+__all__ = ["SuccessiveHalving"]
+
+
+class SuccessiveHalving(Policy):
+    """Successive halving (Karnin et al., 2013; Jamieson and Talwalkar, arXiv 1502.07943), tokens being the resource.
+
+    Rung k is at `first` * `factor`^k tokens, and is reached when all running branches of a vote are that long. Of n
+    branches the ceil(n / factor^(k+1)) with the highest sliding confidence then stay, at least `stay`; finished
+    branches stay and count. Branches that have not started take part from the next rung on. Ties go by the join's
+    order. Needs `logprobs=20` and a `window` of the planner; a branch without confidence ranks last.
+    """
+
+    fidelity = Fidelity("exact", paper="1502.07943")
+
+    first: int = Field(default=64, ge=1, description="Tokens at the first rung.")
+    factor: float = Field(default=2.0, gt=1.0, description="How much longer each rung is, and how many fewer stay.")
+    stay: int = Field(default=1, ge=1, description="Branches that always stay.")
+
+    def review(self, event: Event, view: View) -> Sequence[Stop]:
+        """Return the branches that do not stay, when the slowest has just reached a rung."""
+        subject = view.subject
+        if not isinstance(event, Progressed) or event.tokens == 0 or subject is None:
+            return ()
+        before, now = subject.tokens - event.tokens, subject.tokens
+        rung = self._rung(now)
+        if rung < 0 or self._rung(before) == rung:
+            return ()
+        stops: dict[str, Stop] = {}
+        for join in votes_of(subject):
+            for stop in self._at(rung, join):
+                stops.setdefault(stop.step, stop)
+        return tuple(stops.values())
+
+    def _rung(self, tokens: int) -> int:
+        """Return the last rung that a length has reached, -1 for none."""
+        rung = -1
+        while tokens >= self.first * self.factor ** (rung + 1):
+            rung += 1
+        return rung
+
+    def _at(self, rung: int, join: StepView) -> list[Stop]:
+        branches = join.needs
+        running = [step for step in branches if step.state is State.RUNNING]
+        # The slowest decides when a rung is reached: short branches would else be judged by less.
+        if any(self._rung(step.tokens) < rung for step in running):
+            return []
+        done = sum(step.state is State.DONE for step in branches)
+        # Those that are done stay anyway, and take of the places.
+        keep = max(math.ceil(len(branches) / self.factor ** (rung + 1)), self.stay) - done
+        order = {step.id: at for at, step in enumerate(branches)}
+        ranked = sorted(running, key=lambda step: (-(step.group or -math.inf), order[step.id]))
+        why = f"{join.plan.name}: not among the {max(keep, 0)} surest of {len(running)} at {running[0].tokens} tokens"
+        out = [step for step in ranked[max(keep, 0) :] if all(reader == join for reader in step.consumers)]
+        return [Stop(step.id, why) for step in out]

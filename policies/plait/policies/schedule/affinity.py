@@ -1,0 +1,127 @@
+"""Policy `affinity`: a step goes where the context that it continues is cached, unless that worker is overloaded."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+
+from pydantic import Field
+
+from plait.core.interfaces import Hold, Place, Policy
+from plait.core.view import StepView, View, WorkerView
+
+__all__ = ["Affinity"]
+
+_AS_GOOD = 0.9
+"""Of what the best has cached: a worker with so much is as good, if it is less loaded."""
+
+
+class Affinity(Policy):
+    """Sends a step to the worker of the step that it continues (`after`). One that begins a context goes to a worker
+    that has most of its prompt cached, from any run, or else to the worker with most of its siblings (the steps with
+    the same prompt). So each prompt is read once however often it is sampled, and a header that many runs share too.
+
+    Of several workers that have it cached the least loaded is taken. When all of them are overloaded the step goes to
+    the least loaded worker of all, which has the prompt cached from then on: so a prefix that many want is replicated.
+    What Ray Serve's prefix-aware router guesses from characters is read off the plan here where the plan says it, and
+    there is the load guard that the router lacks by default.
+    """
+
+    cached_share: float = Field(
+        default=0.5, gt=0, le=1, description="A cached beginning counts when it is at least this share of the prompt …"
+    )
+    cached_tokens: int = Field(default=64, ge=1, description="… and so many tokens.")
+    overload: float = Field(
+        default=2.0,
+        ge=1.0,
+        description="The worker is overloaded when it runs more than this times as many attempts as the least "
+        "loaded one …",
+    )
+    slack: int | None = Field(
+        default=None,
+        ge=0,
+        description="… and this many more besides; by default 32, or three quarters of its slots if these are "
+        "fewer; for a beginning that another run has left there a quarter of its slots, since all runs may want it. "
+        "Then the step goes to the least loaded one and its context is read again.",
+    )
+    wait: bool = Field(
+        default=True,
+        description="A step whose worker has no free slot and is not overloaded waits for it. Off: it goes to the "
+        "least loaded one.",
+    )
+    read: float = Field(
+        default=150.0,
+        ge=0,
+        description="Prompt tokens that a worker reads in the time that it decodes one token of each sequence. For "
+        "what another run has left in a cache a step waits only if reading it again would take longer than it takes "
+        "until a slot is free.",
+    )
+    agree: bool = Field(
+        default=False,
+        description="For several processes that send to the same engines: a prompt that this one has sent nowhere "
+        "yet goes where its first 1,024 bytes say (rendezvous hashing, Thaler and Ravishankar, 1998), so that all "
+        "have the same place for the same beginning though none tells another. The workers need the same names in all.",
+    )
+
+    def place(self, step: StepView, view: View) -> Place | Hold | None:
+        """Return the worker where the context is cached, or `None` if there is none to prefer."""
+        if step.kind != "think":
+            return None
+        # A step that continues another has its context where that one ran: nothing else compares with it.
+        cached = {} if step.home is not None else view.cached(step)
+        wanted, of_run = self._wanted(step, view, cached)
+        if wanted is None or not wanted.up:
+            return None
+        idlest = view.idlest(step)
+        least = idlest.running if idlest is not None else 0
+        slack = self.slack
+        if slack is None:
+            # A header that another run has left is wanted by all runs, so it is copied to other workers sooner.
+            slack = min(32, 3 * wanted.slots // 4 if of_run else -(-wanted.slots // 4))
+        # Reading the context again elsewhere takes less than waiting here; from then on it is cached there too.
+        if wanted.running > self.overload * least + slack:
+            return None
+        if wanted.takes(step):
+            return Place(wanted.name, f"{wanted.name} has its context cached")
+        # A worker that serves another model will never have a slot for it.
+        if not self.wait or not wanted.could_take(step):
+            return None
+        reason = f"waits for {wanted.name}, which has its context cached"
+        # A slot is free after about expected / slots steps of decoding; in one of these `read` tokens could be read.
+        if cached.get(wanted.name, 0) * wanted.slots >= self.read * view.expected_tokens(step):
+            return Hold(reason, worker=wanted.name)
+        return Hold(reason, behind=wanted.name) if of_run else None
+
+    def _wanted(self, step: StepView, view: View, cached: Mapping[str, int]) -> tuple[WorkerView | None, bool]:
+        """Return the worker that a step should go to, and whether a step of its own run made it so."""
+        if step.home is not None:
+            return view.worker(step.home), True
+        sent = step.siblings.sent
+        most = max(cached.values(), default=0)
+        if most >= max(self.cached_tokens, self.cached_share * step.prompt_tokens):
+            holders = (view.worker(name) for name, tokens in cached.items() if tokens >= _AS_GOOD * most)
+            there = [worker for worker in holders if worker is not None and worker.could_take(step)]
+            if there:
+                best = min(there, key=lambda worker: (worker.running, worker.name))
+                return best, best.name in sent
+        name = max(sent, key=lambda worker: sent[worker], default=None)
+        if name is None and self.agree:
+            return _agreed(step, view), False
+        return (view.worker(name) if name is not None else None), True
+
+
+def _agreed(step: StepView, view: View) -> WorkerView | None:
+    """Return the worker that the beginning of a prompt names: of each pair a number is drawn, and the largest wins. A
+    worker that comes or goes moves no other beginnings than its own."""
+    if (beginning := step.beginning) is None:
+        return None
+    able = [worker for worker in view.workers if worker.up and worker.could_take(step)]
+    return max(able, key=lambda worker: (_drawn(worker.name, beginning), worker.name), default=None)
+
+
+def _drawn(name: str, beginning: int) -> int:
+    """Return a number that looks drawn (the finaliser of MurmurHash3)."""
+    mixed = zlib.crc32(name.encode()) ^ beginning
+    mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+    mixed = (mixed ^ mixed >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+    return mixed ^ mixed >> 16

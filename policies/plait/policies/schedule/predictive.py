@@ -1,0 +1,87 @@
+"""Policy `predictive`: each step goes where it is predicted to end first, also if it has to wait there for a slot."""
+
+from __future__ import annotations
+
+import math
+
+from pydantic import Field
+
+from plait.core.fidelity import Fidelity
+from plait.core.interfaces import Hold, Place, Policy
+from plait.core.lengths import QUANTILE
+from plait.core.view import StepView, View, WorkerView
+
+__all__ = ["Predictive"]
+
+
+class Predictive(Policy):
+    """For each worker the time until the step would end is predicted: a wait for a free slot, the part of the prompt
+    that the worker has not cached, and the expected tokens at the pace of the worker with one attempt more (Block,
+    arXiv 2508.03611; the pace is learned from the attempts that ended, so nothing has to be calibrated). The step goes
+    to the first of them, or waits for it.
+
+    Differs from Block: what was sent and has not arrived counts at once, so requests that come together do not all go
+    to one place; what a worker has cached counts; a worker of unknown pace is taken for the slowest and never left
+    out; a step waits in our queue rather than in the engine's, and can still go elsewhere.
+    """
+
+    fidelity = Fidelity("variant", "what is on its way and what is cached counts", paper="2508.03611")
+
+    quantile: float = Field(
+        default=QUANTILE,
+        gt=0,
+        lt=1,
+        description="Which quantile counts: of the lengths of like steps, for what a step is expected to generate.",
+    )
+    read: float = Field(
+        default=150.0,
+        gt=0,
+        description="Prompt tokens that a worker reads in the time that it decodes one token of each sequence.",
+    )
+    choices: int = Field(
+        default=0, ge=0, description="Look at so many workers only, a different lot each time; 0: at all."
+    )
+    patience: float = Field(
+        default=1.2,
+        ge=1.0,
+        description="A step waits for a worker only if any with a free slot is predicted to take this times as long.",
+    )
+
+    def place(self, step: StepView, view: View) -> Place | Hold | None:
+        """Return the worker that is predicted to end the step first, or a hold until that one has a slot."""
+        if step.kind != "think":
+            return None
+        workers = [worker for worker in view.workers if worker.could_take(step)]
+        if self.choices and len(workers) > self.choices:
+            stride = len(workers) // self.choices
+            workers = [workers[(view.attempts + i * stride) % len(workers)] for i in range(self.choices)]
+        paces = {worker.name: worker.pace(min(worker.slots, worker.running + 1)) for worker in workers}
+        slowest = max((pace for pace in paces.values() if pace is not None), default=None)
+        if slowest is None:
+            return None
+        tokens = view.expected_tokens(step, self.quantile)
+        cached = view.cached(step)
+        best, soonest, free, soon = None, math.inf, None, math.inf
+        for worker in workers:
+            unread = step.prompt_tokens - _has(step, worker, cached.get(worker.name, 0))
+            end = self._seconds(worker, paces[worker.name] or slowest, tokens, unread)
+            if end < soonest:
+                best, soonest = worker, end
+            if worker.takes(step) and end < soon:
+                free, soon = worker, end
+        if free is not None and soon <= self.patience * soonest:
+            return Place(free.name, f"it is predicted to end there in {soon:.2f} s")
+        if best is None or best is free:
+            return None
+        return Hold(f"waits for {best.name}: predicted to end there in {soonest:.2f} s", worker=best.name)
+
+    def _seconds(self, worker: WorkerView, pace: float, tokens: float, unread: int) -> float:
+        """Return the seconds until a step would end on a worker. One of its slots is free after a part of the time
+        that a step takes, as they do not all begin together; those that wait there already go first."""
+        wait = 0.0 if worker.free > 0 else (worker.kept + 1) * pace * tokens / max(1, worker.slots)
+        return wait + pace * (tokens + unread / self.read)
+
+
+def _has(step: StepView, worker: WorkerView, cached: int) -> int:
+    """Return how many tokens of a step's prompt a worker has cached."""
+    return step.shared_tokens if step.home == worker.name else min(cached, step.prompt_tokens)

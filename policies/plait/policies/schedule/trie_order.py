@@ -1,0 +1,106 @@
+"""Policy `trie-order`: depth first over the tree of prefixes, and no more groups in flight than the caches hold.
+
+It sees prompts as in the plan, without tool results, and no evictions of the engine.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+from pydantic import Field
+
+from plait.core.fidelity import Fidelity
+from plait.core.interfaces import Hold, Place, Policy
+from plait.core.ops import Ref, Text
+from plait.core.view import StepView, View, WorkerView
+
+__all__ = ["TrieOrder"]
+
+
+class TrieOrder(Policy):
+    """Steps with a common prefix run one after the other, so that a cache that drops what was least recently used never
+    drops what is still wanted; groups that generate most for each token of prompt go first, so that decoding mixes with
+    the prefill of later ones (BatchLLM, arXiv 2412.03594).
+
+    A step's key is its path in the tree of prefixes: for each context that it continues, outermost first, and for each
+    `piece` characters of its own prompt, a hash of all up to there. Steps that share a prefix share the beginning of
+    their key, so sorted keys are a depth-first walk. The groups in flight on a worker take
+    Σ prefix + Σ (own prompt + most tokens) of its cache; a step that would exceed it waits in our queue.
+    """
+
+    fidelity = Fidelity("variant", "depth first over the trie, for engines that hash blocks", paper="2412.03594")
+
+    piece: int = Field(default=128, ge=4, description="Characters of a prompt that count as one node of the tree.")
+    fill: float = Field(
+        default=1.0,
+        gt=0,
+        description="Share of a worker's cache that the groups in flight may take. Workers that do not tell its "
+        "size have no bound.",
+    )
+
+    def rank(self, step: StepView, view: View) -> tuple[float, ...]:
+        """Return the path of a step, the groups with more to decode first."""
+        if step.kind != "think":
+            return ()
+        chain = [step]
+        while (before := chain[-1].after) is not None:
+            chain.append(before)
+        root = chain[-1]
+        key: list[float] = [-_ratio(root), *self._path(root)]
+        for link in reversed(chain[:-1]):
+            key += [-_ratio(link), *self._path(link)]
+        return tuple(key)
+
+    def place(self, step: StepView, view: View) -> Place | Hold | None:
+        """Return a worker that has the step's group in flight, else the idlest if its cache has room for the group."""
+        if step.kind != "think":
+            return None
+        own = step.prompt_tokens - step.shared_tokens + step.max_tokens
+        live = step.siblings.live
+        there = [worker for name in live if (worker := view.worker(name)) is not None]
+        free = [worker for worker in there if worker.takes(step) and self._fits(worker, own)]
+        if free:
+            best = max(free, key=lambda worker: live[worker.name])
+            return Place(best.name, f"{best.name} has {live[best.name]} of its group in flight")
+        home = view.worker(step.home) if step.home is not None else None
+        if home is not None and home.takes(step) and self._fits(home, own + step.shared_tokens):
+            return Place(home.name, f"{home.name} has its context cached")
+        idlest = view.idlest(step)
+        if idlest is None:
+            return None
+        # An empty worker takes any group: one that is too large for every cache would else wait for ever.
+        if self._fits(idlest, own + step.shared_tokens) or not idlest.context:
+            return Place(idlest.name, f"its group begins on {idlest.name}")
+        taken = f"{idlest.context} of {idlest.cache_tokens} tokens of cache are taken on {idlest.name}"
+        return Hold(f"{taken}, it needs {own + step.shared_tokens}", behind="cache")
+
+    def _fits(self, worker: WorkerView, tokens: int) -> bool:
+        cache = worker.cache_tokens
+        return cache is None or worker.context + tokens <= self.fill * cache
+
+    def _path(self, step: StepView) -> list[float]:
+        """Return a hash for each piece of a step's own prompt, of all up to there; a reference ends it."""
+        op = step.plan.op
+        path: list[float] = []
+        value = 0
+        assert op.kind == "think"
+        for part in op.parts:
+            # Its text is not known when the order is made.
+            if isinstance(part, Ref):
+                break
+            data = part.text.encode() if isinstance(part, Text) else _bytes(part.ids)
+            for start in range(0, len(data), self.piece):
+                value = zlib.crc32(data[start : start + self.piece], value)
+                path.append(float(value))
+        return path
+
+
+def _bytes(ids: tuple[int, ...]) -> bytes:
+    return b"".join(token.to_bytes(8, "big") for token in ids)
+
+
+def _ratio(step: StepView) -> float:
+    """Return the tokens that a step's group may generate for each token of its prompts, in steps of an eighth."""
+    siblings = len(step.siblings)
+    prompts = step.shared_tokens + siblings * (step.prompt_tokens - step.shared_tokens)
+    return round(8 * siblings * step.max_tokens / max(1, prompts)) / 8

@@ -1,0 +1,31 @@
+"""Policy `waves`: only so many branches of a join are in flight; the others wait, where giving them up is free."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from plait.core.fidelity import Fidelity
+from plait.core.interfaces import Hold, Policy
+from plait.core.view import StepView, View
+
+__all__ = ["Waves"]
+
+
+class Waves(Policy):
+    """Keeps unstarted branches in our queue: at most `n` of one join are under way, and the next starts only when
+    one of them has ended and left the join undecided (the windows of early-stopping self-consistency, arXiv 2401.10480,
+    without the wait for the slowest of each window). Together with `consensus` what is never started costs nothing.
+    """
+
+    fidelity = Fidelity("exact", paper="2401.10480")
+
+    n: int = Field(default=8, ge=1, description="Branches at once: those of one join in flight.")
+
+    def place(self, step: StepView, view: View) -> Hold | None:
+        """Hold a branch of a join that has its number in flight."""
+        for join in step.consumers:
+            if join.kind != "join":
+                continue
+            if join.going >= self.n:
+                return Hold(f"{join.going} branches of {join.plan.name} are in flight", behind=join.id)
+        return None

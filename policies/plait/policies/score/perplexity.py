@@ -1,0 +1,44 @@
+"""Scorer `perplexity`: how likely another model finds a step."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from plait.core.access import ToolName
+from plait.core.fidelity import Fidelity
+from plait.core.flow import Context
+from plait.core.search import SearchNode
+
+from .tool import ToolScorer
+
+__all__ = ["Perplexity"]
+
+
+class Perplexity(ToolScorer):
+    """Calls the tool `perplexity` (`plait.workers.tools.perplexity.prompt_perplexity`) with the step's own text and all
+    that stands before it: the mean probability of its tokens in the eyes of the tool's model, 1 divided by the
+    perplexity. It is what ATTS (arXiv 2509.15148) scores a drafted segment by.
+    """
+
+    fidelity = Fidelity("variant", "1 / perplexity, which puts segments in the same order", paper="2509.15148")
+
+    tool: Annotated[str, ToolName()] = Field(default="perplexity", description="Name of the tool.")
+    question: bool = Field(
+        default=True,
+        description="Give it the request as `question`, too. Here it stands before the text; without it the text "
+        "alone is read.",
+    )
+
+    async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
+        """Return the tool's number; `None` for a step without a text."""
+        if not node.step.strip():
+            return None
+        before = node.text.removesuffix(node.step + node.seen)
+        asked = question + before if self.question else before
+        match await ctx.call(self.tool, text=node.step, before=asked, **self.args):
+            case int() | float() as number:
+                return float(number)
+            case _:
+                return None

@@ -1,0 +1,93 @@
+"""Search `dfs`: depth first, with a few siblings in flight; made for tool calls (DFSDT)."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from plait.core.access import BranchCount
+from plait.core.fidelity import Fidelity
+from plait.core.search import Frontier, Search, SearchNode, SearchTree
+
+from ._ranked import Key, RankedFrontier
+
+__all__ = ["Dfs"]
+
+
+class Dfs(Search):
+    """The deepest open node gets the next child; a dead end goes back. The first answer ends the search.
+
+    As DFSDT of ToolLLM (arXiv 2307.16789): a node that is expanded again is shown its earlier children and asked for
+    something else. Differs: `parallel` nodes may be in flight (1 is theirs); read-only calls are made once a run;
+    behind a call with side effects there is no way back.
+
+    With several in flight, a node gets its next child once the one before it is written, so that it can be shown that:
+    the call is made, and the branch explored, while the next sibling is written. So no sibling is paid for twice.
+    """
+
+    fidelity = Fidelity(
+        "variant",
+        "several in flight, goes on where the root's child gives up",
+        oracles=("toolbench-dfs",),
+        paper="2307.16789",
+    )
+
+    answers: ClassVar[int] = 1
+
+    branch: Annotated[int, BranchCount()] = Field(default=2, ge=1, le=1_000, description="Children of a node.")
+    parallel: Annotated[int, BranchCount()] = Field(default=2, ge=1, le=1_000, description="Nodes in flight.")
+    back: Annotated[int, BranchCount()] = Field(
+        default=2,
+        ge=1,
+        le=1_000,
+        description="Levels to go back where the model gives a way up: with 2 the parent gets no more children. "
+        "From another dead end, such as the greatest depth, it is one level, as in the authors' code.",
+    )
+    diverse: bool = Field(
+        default=True,
+        description="Show a node that is expanded again its earlier children. Without, siblings are written at the "
+        "same time.",
+    )
+
+    def frontier(self, tree: SearchTree) -> Frontier:
+        """Return a queue by depth."""
+        return _Deepest(tree, self)
+
+
+class _Deepest(RankedFrontier):
+    reads_steps = True
+
+    def __init__(self, tree: SearchTree, options: Dfs) -> None:
+        self._options = options
+        super().__init__(tree, options.branch)
+
+    def rank(self, node: SearchNode, child: int) -> Key:
+        return (-node.depth, *(step.index for step in node.path()), child)
+
+    def take(self) -> SearchNode | None:
+        return None if len(self.tree.pending) >= self._options.parallel else super().take()
+
+    def waits(self, node: SearchNode) -> bool:
+        """Whether a node's last child, which the next is to be shown, is being written."""
+        last = node.children[-1] if node.children and self._options.diverse else None
+        return last is not None and not last.step and last in self.tree.pending
+
+    def ended(self, node: SearchNode) -> None:
+        super().ended(node)
+        above = node.parent
+        for _ in range(self._options.back - 1 if node.gave_up else 0):
+            if above is not None and above.parent is not None and above.outcome == "open":
+                above.outcome = "expanded"
+            above = above.parent if above is not None else None
+
+    def say(self, node: SearchNode) -> str:
+        tried = [child for child in node.children[:-1] if child.step.strip()]
+        if not tried or not self._options.diverse:
+            return ""
+        listed = "".join(f"- {child.step.strip()}{_short(child.seen)}\n" for child in tried)
+        return f"\nThis was tried here before:\n{listed}Do something else now.\n"
+
+
+def _short(seen: str, most: int = 500) -> str:
+    return "" if not seen.strip() else f" gave {seen.strip()[:most]}"

@@ -1,0 +1,67 @@
+"""Search `lats`: Monte Carlo tree search that writes down what it learned from failures."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from plait.core.access import BranchCount
+from plait.core.awaited import StepFailed
+from plait.core.fidelity import Fidelity
+from plait.core.flow import Context
+from plait.core.prompt import Prompt, Uses, WithPrompts
+from plait.core.search import Frontier, SearchNode, SearchTree
+
+from .mcts import Mcts, Visits
+
+__all__ = ["Lats"]
+
+_REFLECT = "\n\nThis attempt failed. In two or three sentences: what went wrong, and what should be done otherwise?\n"
+
+
+class Lats(WithPrompts, Mcts):
+    """`mcts` with reflections (arXiv 2310.04406): of an answer that scores below `fail`, the model says in two or three
+    sentences what to do otherwise, and later steps are shown it behind the shared prefix.
+
+    Differs: the scorer alone says what failed; the authors' code asks the grader. Nodes are kept, and run in parallel.
+    """
+
+    fidelity = Fidelity("variant", "the scorer says what failed, not the grader, in parallel", paper="2310.04406")
+
+    fail: float = Field(default=0.5, ge=0, le=1, description="Score below which an answer counts as failed.")
+    reflections: Annotated[int, BranchCount()] = Field(default=3, ge=0, description="Most reflections, all different.")
+    summary: Annotated[Prompt, Uses()] = Field(
+        default=Prompt(max_tokens=128), description="A reflection. Its template is put behind the failed attempt."
+    )
+
+    def frontier(self, tree: SearchTree) -> Frontier:
+        """Return the statistics and reflections of one run."""
+        return _Reflecting(tree, self)
+
+
+class _Reflecting(Visits):
+    def __init__(self, tree: SearchTree, options: Lats) -> None:
+        super().__init__(tree, options)
+        self._lats = options
+        self._said: dict[str, None] = {}
+        self._asked = 0
+
+    async def learn(self, ctx: Context, question: str, node: SearchNode) -> None:
+        failed = node.outcome == "answer" and node.score is not None and node.score < self._lats.fail
+        if not failed or self._asked >= self._lats.reflections:
+            return
+        self._asked += 1
+        asked = self._lats.summary
+        pieces = [question, "\n", node.text, asked.text(_REFLECT)]
+        try:
+            reflection = await ctx.think(pieces, asked, name=f"{node.name}-reflection", label="reflection")
+        except StepFailed:
+            return
+        if reflection.text.strip():
+            self._said[reflection.text.strip()] = None
+
+    def say(self, node: SearchNode) -> str:
+        if not self._said:
+            return ""
+        return "\nLearned from earlier attempts:\n" + "".join(f"- {reflection}\n" for reflection in self._said)

@@ -1,0 +1,129 @@
+"""Search `mcts`: Monte Carlo tree search with several nodes in flight."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Annotated
+
+from pydantic import Field
+
+from plait.core.access import BranchCount
+from plait.core.fidelity import Fidelity
+from plait.core.search import Frontier, Search, SearchNode, SearchTree
+
+__all__ = ["Mcts", "Visits"]
+
+
+class Mcts(Search):
+    """Goes down from the root by `Q + explore · P · sqrt(N) / (1 + n)` (PUCT) and adds a child where a node has fewer
+    than `ceil(widen · N^growth)` (progressive widening); a node's score is its value, and goes back up the path.
+
+    With `rollout` each new child goes on for so many steps at once, as in LATS; these nodes are kept. Where every node
+    has a score it is better to choose anew after each step.
+
+    Nodes in flight count as visits without a value, as in WU-UCT (arXiv 1810.11755), so that several can be in flight.
+    Equal states share their statistics, since they are merged. P is the node's score among its siblings'.
+    """
+
+    fidelity = Fidelity("variant", "PUCT with virtual visits, several in flight", paper="1810.11755")
+
+    explore: float = Field(default=0.3, ge=0, description="Weight of what was visited little (c).")
+    widen: float = Field(default=2.0, gt=0, description="Children at the first visit (k).")
+    growth: float = Field(default=0.25, ge=0, le=1, description="How children grow with visits.")
+    rollout: Annotated[int, BranchCount()] = Field(
+        default=0, ge=0, description="Further steps that a new node goes on for."
+    )
+
+    def frontier(self, tree: SearchTree) -> Frontier:
+        """Return the statistics of one run."""
+        return Visits(tree, self)
+
+
+class Visits(Frontier):
+    """Visits and values of nodes."""
+
+    def __init__(self, tree: SearchTree, options: Mcts) -> None:
+        super().__init__(tree)
+        self._options = options
+        self._rolling: deque[tuple[SearchNode, int]] = deque()
+        self._flying: dict[SearchNode, int] = {}
+        self._counted: set[SearchNode] = set()
+        self._left: dict[tuple[SearchNode | None, int], int] = {}
+        """Steps of a rollout that are left behind a node in flight, by its parent and number."""
+
+    def ended(self, node: SearchNode) -> None:
+        """Send a value up the path: the score of an open node or an answer, 0 of a dead end."""
+        value = self.tree.prior(node) if node.outcome in ("open", "answer", "merged") else 0.0
+        for above in node.path():
+            above.visits += 1
+            above.value += value
+        left = self._left.pop((node.parent, node.index), self._options.rollout)
+        if node.outcome == "open" and left:
+            self._rolling.append((node, left - 1))
+
+    def take(self) -> SearchNode | None:
+        """Go down from the root to a node that may have one child more."""
+        while self._rolling:
+            node, left = self._rolling.popleft()
+            if node.outcome == "open":
+                self._left[node, len(node.children) + 1] = left
+                return node
+        return self._down(self.tree.root, self._in_flight())
+
+    def _in_flight(self) -> dict[SearchNode, int]:
+        """Return how many nodes in flight are below each node, or it: those that came or went since the last time are
+        counted, and no others."""
+        pending, flying = set(self.tree.pending), self._flying
+        for change, nodes in ((1, pending - self._counted), (-1, self._counted - pending)):
+            for node in nodes:
+                for above in node.path():
+                    flying[above] = flying.get(above, 0) + change
+        self._counted = pending
+        return flying
+
+    def _down(self, node: SearchNode, flying: dict[SearchNode, int]) -> SearchNode | None:
+        path: list[SearchNode] = []
+        dead: set[SearchNode] = set()
+        while True:
+            visits = node.visits + flying.get(node, 0)
+            if node.outcome == "open" and len(node.children) < self._wide(visits):
+                return node
+            best = self._best(node, visits, flying, dead)
+            if best is not None:
+                path.append(node)
+                node = best
+            elif node.outcome == "open" and node not in self.tree.pending and not self._waits(node):
+                return node  # all below is closed: widen further
+            elif path:
+                dead.add(node)
+                node = path.pop()
+            else:
+                return None
+
+    def _wide(self, visits: float) -> int:
+        return math.ceil(self._options.widen * max(visits, 1.0) ** self._options.growth)
+
+    def _waits(self, node: SearchNode) -> bool:
+        """Whether children of a node are in flight, so that it need not grow wider yet."""
+        return any(child in self.tree.pending for child in node.children)
+
+    def _best(
+        self, node: SearchNode, visits: float, flying: dict[SearchNode, int], dead: set[SearchNode]
+    ) -> SearchNode | None:
+        open_ = [
+            child
+            for child in node.children
+            if child.outcome == "open" and child not in self.tree.pending and child not in dead
+        ]
+        if not open_:
+            return None
+        total = sum(self.tree.prior(node) for node in open_) or 1.0
+
+        def puct(child: SearchNode) -> float:
+            n = child.visits + flying.get(child, 0)
+            mean = child.value / child.visits if child.visits else self.tree.prior(child)
+            prior = self.tree.prior(child) / total
+            return mean + self._options.explore * prior * math.sqrt(max(visits, 1.0)) / (1 + n)
+
+        return max(open_, key=lambda child: (puct(child), -child.index))

@@ -1,0 +1,153 @@
+"""Search `stride`: children in proportion to e^(score/reward_temperature), without waiting for a depth to be whole."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
+
+from plait.core.access import BranchCount
+from plait.core.fidelity import Fidelity
+from plait.core.search import Frontier, Search, SearchNode, SearchTree
+
+__all__ = ["Stride", "Strides"]
+
+_LEAST = -600.0
+"""Of a logarithm of a weight: sums of weights and their quotients are finite and not 0."""
+
+
+class Stride(Search):
+    """REBASE's shares of children (arXiv 2408.00724) by stride scheduling (Waldspurger and Weihl, 1995).
+
+    Child j of node v, from 0, has the rank `(j + 1) · W / w_v`, with `w_v = e^(score / reward_temperature)` and `W` the
+    sum of w over the nodes of v's depth. So the n-th child of a depth has a rank of about n. The smallest rank starts
+    first, whatever its depth: all depths get about as many children. A node in flight counts in W with the mean w of
+    its depth; an answer keeps its share, which nobody uses. A node that is scored late catches up.
+
+    With `per_depth`, a child starts as soon as its rank is within it even if all nodes in flight score 1: what is
+    certain does not wait. So the shares are those of `rebase` without its wait for a whole depth. Example: scores .9,
+    .8, .5 and .2 with 64 children get 36, 22, 5 and 1.
+    """
+
+    fidelity = Fidelity("variant", "the same shares without a barrier", paper="2408.00724")
+
+    per_depth: Annotated[int | None, BranchCount()] = Field(
+        default=None,
+        ge=1,
+        le=10_000,
+        description="Children of a depth: as in `rebase`; by default the planner's number of nodes is the only limit.",
+    )
+    reward_temperature: float = Field(
+        default=0.2, gt=0, description="Temperature of the scores: T_R, small favours the best."
+    )
+    branch: Annotated[int | None, BranchCount()] = Field(
+        default=None, ge=1, le=1_000, description="Children of a node: no limit by default."
+    )
+
+    def frontier(self, tree: SearchTree) -> Frontier:
+        """Return a queue by stride."""
+        return Strides(tree, self)
+
+
+@dataclass(slots=True)
+class _Depth:
+    """The nodes of one depth."""
+
+    queue: list[tuple[float, str, int, SearchNode]] = field(default_factory=list[tuple[float, str, int, SearchNode]])
+    """Each open node once, by its next child's rank divided by W."""
+    weights: dict[SearchNode, float] = field(default_factory=dict[SearchNode, float])
+    total: float = 0.0
+    """Sum of `weights`, the W of the formula without what is in flight."""
+    begun: int = 0
+    """Children that have begun."""
+
+
+class Strides(Frontier):
+    """Ranks children by stride."""
+
+    def __init__(self, tree: SearchTree, options: Stride) -> None:
+        super().__init__(tree)
+        self._options = options
+        self._depths: list[_Depth] = []
+        self._pushed = 0
+        self.ended(tree.root)
+
+    def ended(self, node: SearchNode) -> None:
+        """Give a node its share, and offer its first child if it is open."""
+        if node.outcome not in ("open", "answer"):
+            return
+        while len(self._depths) <= node.depth:
+            self._depths.append(_Depth())
+        depth = self._depths[node.depth]
+        depth.weights[node] = math.exp(max(_LEAST, (self.tree.prior(node) - 1) / self._options.reward_temperature))
+        depth.total += depth.weights[node]
+        if depth.begun == self._options.per_depth:
+            _close(node)
+        elif node.outcome == "open":
+            self._push(depth, node, 0)
+
+    def gave_up(self, nodes: Iterable[SearchNode]) -> None:
+        """Take the shares of nodes that the search has given up, for the others of their depths."""
+        touched: set[int] = set()
+        for node in nodes:
+            if self._depths[node.depth].weights.pop(node, None) is not None:
+                touched.add(node.depth)
+        for number in touched:
+            self._depths[number].total = sum(self._depths[number].weights.values())
+
+    def take(self) -> SearchNode | None:
+        """Return the node whose next child has the smallest rank.
+
+        What the shares of a depth leave of its budget, since no child is a fraction, is handed out by rank when no node
+        of the depth or above is in flight any more.
+        """
+        flying = Counter(node.depth for node in self.tree.pending)
+        ranks: list[tuple[float, int]] = []
+        above = 0
+        for number, depth in enumerate(self._depths):
+            self._clean(depth)
+            above += flying[number]
+            if not depth.queue:
+                continue
+            (stride, *_), flies = depth.queue[0], flying[number]
+            certain = stride * (depth.total + flies)
+            if self._options.per_depth is None or certain <= self._options.per_depth or not above:
+                ranks.append((stride * depth.total * (1 + flies / max(1, len(depth.weights))), number))
+        if not ranks:
+            return None
+        depth = self._depths[min(ranks)[1]]
+        *_, node = heapq.heappop(depth.queue)
+        depth.begun += 1
+        if len(node.children) + 1 == self._options.branch:
+            node.outcome = "expanded"
+        else:
+            self._push(depth, node, len(node.children) + 1)
+        if depth.begun == self._options.per_depth:
+            depth.queue.clear()
+            for other in depth.weights:
+                _close(other, other is node)
+        return node
+
+    def _clean(self, depth: _Depth) -> None:
+        """Drop nodes at the head of a queue that are open no longer."""
+        gone: list[SearchNode] = []
+        while depth.queue and depth.queue[0][-1].outcome != "open":
+            gone.append(heapq.heappop(depth.queue)[-1])
+        if gone:
+            self.gave_up(gone)
+
+    def _push(self, depth: _Depth, node: SearchNode, child: int) -> None:
+        """Offer a node's next child. Equal ranks: by state key, so that the order of completion is no matter."""
+        self._pushed += 1
+        heapq.heappush(depth.queue, ((child + 1) / depth.weights[node], node.key, self._pushed, node))
+
+
+def _close(node: SearchNode, parent: bool = False) -> None:
+    """Give a node no more children, since its depth has all that it gets."""
+    if node.outcome == "open":
+        node.outcome = "expanded" if node.children or parent else "pruned"

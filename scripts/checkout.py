@@ -1,0 +1,18 @@
+"""The roots of a checkout: folders that each hold a part of `plait`, for processes that run from it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["ROOTS", "python_path"]
+
+ROOTS = ("orchestrator", "planners", "policies", "workers")
+"""Folders that hold a part of the package `plait` each, relative to the top of the repository."""
+
+
+def python_path(checkout: Path, *more: Path | str) -> str:
+    """Return a `PYTHONPATH` for a checkout: its roots, its other distributions, its top, then `more`."""
+    distributions = sorted((checkout / "packages").glob("*/pyproject.toml"))
+    folders = [*(checkout / root for root in ROOTS), *(path.parent for path in distributions), checkout, *more]
+    return os.pathsep.join(map(str, folders))

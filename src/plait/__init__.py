@@ -1,1 +1,0 @@
-../../orchestrator/__init__.py

@@ -1,1 +1,0 @@
-../../orchestrator/__main__.py

@@ -1,1 +1,0 @@
-../../orchestrator/compiled.py

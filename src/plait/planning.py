@@ -1,1 +1,0 @@
-../../orchestrator/planning.py

@@ -1,0 +1,82 @@
+"""The options of the worker `engine`, which the worker and its thread read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from plait.core.values import Frozen
+
+Named = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value)]
+"""A folder or an id; a `Path` is taken too."""
+
+
+class EngineOptions(Frozen):
+    """Which model, and how much of this machine it may use."""
+
+    model: Named = Field(description="Folder of the model, or its id on the Hugging Face hub.")
+    name: str = Field(default="engine", description="Name of the worker.")
+    slots: int = Field(default=128, ge=1, description="Requests that are decoded together.")
+    kv_cache_memory_bytes: int | None = Field(
+        default=None,
+        ge=1,
+        description="Memory for keys and values. By default, on a CPU: what the slots need, 1 GiB or a third of the "
+        "free memory at most.",
+    )
+    max_model_len: int | None = Field(
+        default=None,
+        ge=1,
+        description="Most tokens of prompt and output together; by default what the model allows and the cache holds.",
+    )
+    block_size: int | None = Field(
+        default=None, ge=1, description="Tokens in a block of the cache; 32 on a CPU by default."
+    )
+    dtype: Literal["auto", "bfloat16", "float16", "half", "float32", "float"] = Field(
+        default="auto",
+        description="Type of the weights. On a CPU `auto` is bfloat16 where the processor has AVX-512-BF16 or AMX, "
+        "else float32, which is then faster.",
+    )
+    threads: int | None = Field(
+        default=None,
+        ge=1,
+        description="Compute threads on a CPU. By default one for a very small model, else half of the cores, or "
+        "all of `cpu_list`.",
+    )
+    seed: int = Field(default=0, description="Seed of requests that have none.")
+    tensor_parallel_size: int = Field(default=1, ge=1, description="GPUs that hold one copy of the model.")
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1, description="Fraction of a GPU's memory to take.")
+    cpu_list: tuple[int, ...] | None = Field(default=None, description="Cores to stay on.")
+    lora: dict[str, Named] = Field(
+        default={},
+        description="Adapters of the model, folder by name. `Think.model` asks for one by that name, and for the "
+        "model itself by its folder's name or by none.",
+    )
+    checkpoint: int = Field(
+        default=0,
+        ge=0,
+        description="Every so many engine steps the new token ids of all requests are told, also of requests that "
+        "do not stream, so that another engine can go on from there if this one dies; 0 for never.",
+    )
+    kv_events: bool = Field(
+        default=False,
+        description="Follow vLLM's own news of blocks that its prefix cache stores and evicts, so that steps are "
+        "placed by what it really holds. It pays with several engines.",
+    )
+    arithmetic: bool | None = Field(
+        default=None,
+        description="Load what draws samples by a code (`Sampling.arithmetic`). By default on a CPU only: on a GPU "
+        "vLLM reads each step's tokens back before the next as soon as any logits processor is loaded.",
+    )
+    processed_logprobs: bool = Field(
+        default=False,
+        description="Tell log-probabilities of the distribution that is drawn from: after temperature, `top_p`, the "
+        'form and so on (vLLM\'s `logprobs_mode="processed_logprobs"`), as trainers on rollouts want them. By default '
+        "the model's own, at temperature 1. It holds for all that the engine tells: signals and labels too.",
+    )
+    silence: float = Field(
+        default=600.0,
+        gt=0,
+        description="Seconds in which an engine that has requests has to make a step; else it is taken for dead.",
+    )

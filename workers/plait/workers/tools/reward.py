@@ -1,0 +1,214 @@
+"""Tool `reward`: how good a text is, by a reward model. The scorer `reward-model` calls it.
+
+Give it to a run with a tools file of two lines, as `--tools FILE.py`:
+
+    from plait.workers.tools.reward import reward_model
+    reward = reward_model("/models/reward")
+
+Without an address the model runs in a vLLM engine of its own beside the one that generates; with one
+(`base_url="http://127.0.0.1:8000"`) on a server, such as `vllm serve MODEL --runner pooling`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from plait.core.errors import ConfigError, EngineError, ToolError
+from plait.core.tools.tool import Tool, tool
+
+from ..http import ResponseLimits, ServerConnection, ServerError
+from .process_rewards import STYLES, RewardPrompt, Style, asked, likely, tokenizer_of
+
+__all__ = ["reward_model"]
+
+Endpoint = Literal["classify", "score", "pooling"]
+_FIELDS = {"classify": "probs", "score": "score", "pooling": "data"}
+"""Endpoints, and where their answers have the numbers."""
+_LIKELIEST = 20
+"""Tokens that a server tells of at most, by default."""
+
+
+def reward_model(
+    model: str,
+    *,
+    base_url: str | None = None,
+    endpoint: Endpoint = "classify",
+    label: int = -1,
+    chat: bool = False,
+    style: Style = "plain",
+    tokenizer: str | None = None,
+    system: str = "",
+    key_variable: str | None = None,
+    name: str = "reward",
+    timeout: float | None = None,
+    engine: Mapping[str, Any] | None = None,
+) -> Tool[..., Any]:
+    """Return a tool that takes `question` and `text` and returns a number in [0, 1].
+
+    Args:
+        model: folder of the model (or its id on the hub), or with `base_url` its name on the server.
+        base_url: a vLLM server, with or without `/v1`.
+        endpoint: `classify` (a classification head: the probability of a label), `score` (a cross-encoder's score of
+            question and text), or `pooling` (a head that tells something at each token: what it tells at the last one,
+            as a process reward model does; one number goes through a sigmoid, several through a softmax).
+        label: the place of the label that means good; the last one by default.
+        chat: render question and text as a conversation by the model's template, as most outcome reward models were
+            trained; by default the text follows the question as it is.
+        style: how a published process reward model was trained to be asked: `qwen-prm` (Qwen2.5-Math-PRM: the head's
+            number at `<extra_0>` behind the last step), `skywork` (the head's number at the last line's end),
+            `math-shepherd` and `rlhflow` (how likely it would write `+` rather than `-`; served by
+            `vllm serve MODEL`, without a head). `endpoint`, `label` and `chat` are then the style's.
+        tokenizer: folder or id of the model's tokenizer, for a style; by default that of `model`.
+        system: text before the question, for `math-shepherd`.
+        key_variable: environment variable with the server's key.
+        name: name of the tool.
+        timeout: seconds that a call may take; by default 60 on a server and 600 in the engine, whose first call waits
+            until the model is loaded.
+        engine: options of the engine (`plait.workers.engine.options.EngineOptions`), such as `{"dtype": "float32"}`.
+
+    Raises `ConfigError` for options that make no sense.
+    """
+    if endpoint not in _FIELDS:
+        raise ConfigError(f"there is no endpoint {endpoint!r} of reward models: there are {', '.join(_FIELDS)}")
+    if style not in STYLES:
+        raise ConfigError(f"there is no style {style!r} of reward models: there are {', '.join(STYLES)}")
+    if style in ("math-shepherd", "rlhflow") and base_url is None:
+        raise ConfigError(
+            f"a model of style {style!r} writes its marks: serve it (`vllm serve MODEL`), give `base_url`"
+        )
+    if chat and endpoint == "score":
+        raise ConfigError("a score is of question and text as they are: leave `chat` out, or use another endpoint")
+    if base_url is not None and engine is not None:
+        raise ConfigError("`engine` are options of an engine here, and `base_url` names a server: give one of them")
+    if style != "plain":
+        endpoint = "pooling"
+    seconds = timeout if timeout is not None else 600.0 if base_url is None else 60.0
+    ask = _here(model, endpoint, engine or {}) if base_url is None else _there(
+        model, endpoint, base_url.rstrip("/").removesuffix("/v1"), key_variable, seconds
+    )  # fmt: skip
+
+    words: list[Any] = []
+    """The tokenizer, once it was needed."""
+
+    async def reward(text: str, question: str = "") -> float:
+        """Return how good a text is, from 0 to 1.
+
+        Args:
+            text: the answer, or its beginning.
+            question: what was asked.
+        """
+        if style != "plain":
+            if not words:
+                words.append(tokenizer_of(tokenizer or model))
+            order = asked(style, words[0], question, text, system)
+            return await _of_style(ask, order, model)
+        if chat:
+            turns = [{"role": "user", "content": question}, {"role": "assistant", "content": text}]
+            numbers = await ask({"messages": turns})
+        elif endpoint == "score":
+            numbers = await ask({"text": question or " ", "pair": text or " "})
+        else:
+            numbers = await ask({"text": question + text or " "})
+        return _number(numbers, endpoint, label, model)
+
+    return tool(name=name, timeout=seconds)(reward)
+
+
+async def _of_style(ask: Any, order: RewardPrompt, model: str) -> float:
+    """Return the mark of an order's last step."""
+    if order.words is not None:
+        return likely(await ask({"next": order.prompt, "words": order.words}))
+    rewards = await ask({"ids": order.ids})
+    rows = rewards if isinstance(rewards, list) and rewards and isinstance(rewards[-1], list) else [rewards]
+    if len(rows) not in (len(order.ids), len(order.places)):  # of each token, or already of the steps alone
+        raise ToolError(
+            f"{model} gave {len(rows)} rows of numbers for {len(order.ids)} tokens: is it of this style, and served "
+            """with --pooler-config '{"task": "token_classify"}'?"""
+        )
+    return _number(rows[order.places[-1]] if len(rows) == len(order.ids) else rows[-1], "pooling", -1, model)
+
+
+def _here(model: str, endpoint: Endpoint, options: Mapping[str, Any]) -> Any:
+    """Return what asks an engine beside this process."""
+    from ..engine import Pooling
+
+    pooling = Pooling(model, **options)
+    task = "token_classify" if endpoint == "pooling" else "classify"
+
+    async def ask(order: dict[str, Any]) -> Any:
+        try:
+            return await pooling.ask(task=task, activation=False if endpoint == "pooling" else None, **order)
+        except EngineError as error:
+            raise ToolError(str(error)) from None
+
+    return ask
+
+
+def _there(model: str, endpoint: Endpoint, address: str, key_variable: str | None, seconds: float) -> Any:
+    """Return what asks a server."""
+
+    def link() -> ServerConnection:
+        return ServerConnection(address, key_variable, ResponseLimits(request_s=seconds))
+
+    async def ask(order: dict[str, Any]) -> Any:
+        fields: dict[str, Any] = {"model": model}
+        if "next" in order:
+            return await _next(link(), fields, order)
+        if "ids" in order:
+            fields |= {"input": order["ids"]}
+        elif endpoint == "score":
+            fields |= {"text_1": order["text"], "text_2": order["pair"]}
+        else:
+            fields |= {"input": order["text"]} if "text" in order else {"messages": order["messages"]}
+        if endpoint == "pooling":
+            # The model's own activation may be a sigmoid, a softmax or none: the numbers are asked for without it.
+            fields |= {"use_activation": False}
+        reply = await _posted(link(), f"/{endpoint}", fields)
+        rows: Any = reply.get("data") if isinstance(reply, Mapping) else None
+        row: Any = rows[0] if isinstance(rows, list) and rows else None
+        return row.get(_FIELDS[endpoint]) if isinstance(row, Mapping) else None
+
+    return ask
+
+
+async def _posted(link: ServerConnection, path: str, fields: dict[str, Any]) -> Any:
+    """Post once, and close the link. Raises `ToolError`."""
+    try:
+        return await link.post(path, fields)
+    except ServerError as trouble:
+        error = ToolError(trouble.message)
+        error.retryable = trouble.retryable
+        raise error from None
+    finally:
+        await link.close()
+
+
+async def _next(link: ServerConnection, fields: dict[str, Any], order: dict[str, Any]) -> list[float | None]:
+    """Return the log-probabilities of two tokens behind a prompt, where they are among the likeliest."""
+    fields |= {"prompt": order["next"], "max_tokens": 1, "temperature": 0.0, "logprobs": _LIKELIEST}
+    reply = await _posted(link, "/v1/completions", fields | {"return_tokens_as_token_ids": True})
+    choices: Any = reply.get("choices") if isinstance(reply, Mapping) else None
+    told: Any = choices[0].get("logprobs") if isinstance(choices, list) and choices else None
+    tops: Any = told.get("top_logprobs") if isinstance(told, Mapping) else None
+    first: Mapping[str, Any] = tops[0] if isinstance(tops, list) and tops else {}
+    return [first.get(f"token_id:{word}") for word in order["words"]]
+
+
+def _number(value: Any, endpoint: Endpoint, label: int, model: str) -> float:
+    """Return the number in what a model said. Raises `ToolError` where there is none."""
+    while endpoint == "pooling" and isinstance(value, list) and value and isinstance(value[-1], list):
+        value = value[-1]  # the last token's
+    numbers: list[Any] = value if isinstance(value, list) else [value]
+    sound = all(
+        isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number) for number in numbers
+    )
+    if not sound or not -len(numbers) <= label < len(numbers):
+        raise ToolError(f"{model} gave no number by {endpoint!r}: is it a reward model for that?")
+    if endpoint != "pooling":
+        return float(numbers[label])
+    if len(numbers) == 1:
+        return 1.0 / (1.0 + math.exp(-max(-700.0, min(700.0, numbers[0]))))
+    shares = [math.exp(number - max(numbers)) for number in numbers]
+    return shares[label] / sum(shares)
