@@ -22,11 +22,13 @@ TESTS = ("core", "machine", "runtime", "planners", "policies", "tasks", "workers
 
 
 def unbounded_requirements() -> list[str]:
-    """Return the requirements of pyproject.toml, extras included, that have no lower bound."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"].values()
-    requirements = [*project["dependencies"], *(each for extra in extras for each in extra)]
-    return [each for each in requirements if not re.search(r">=\d", each) and not each.startswith("plait[")]
+    """Return the requirements of all distributions, extras included, that have no lower bound."""
+    requirements: list[str] = []
+    for path in (ROOT / "pyproject.toml", *sorted(ROOT.glob("packages/*/pyproject.toml"))):
+        project = tomllib.loads(path.read_text())["project"]
+        requirements += project.get("dependencies", [])
+        requirements += [each for extra in project.get("optional-dependencies", {}).values() for each in extra]
+    return [each for each in requirements if not re.search(r">=\d", each) and not re.match(r"plait\b", each)]
 
 
 def install_lowest(folder: Path, extras: str) -> Path:
@@ -35,7 +37,8 @@ def install_lowest(folder: Path, extras: str) -> Path:
     python = folder / "bin" / "python"
     subprocess.run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, folder], check=True)
     install = [uv, "pip", "install", "--python", python, "--resolution", "lowest-direct"]
-    subprocess.run([*install, "--editable", f"{ROOT}[{extras}]", ROOT / "packages/plait-models"], check=True)
+    packages = [path.parent for path in sorted(ROOT.glob("packages/*/pyproject.toml"))]
+    subprocess.run([*install, "--editable", f"{ROOT}[{extras}]", *packages], check=True)
     return python
 
 

@@ -136,7 +136,7 @@ def test_what_is_valid_here_enters_a_machine(p: Plan) -> None:
     validate(p)
     run = Run("r", Request(), Plugins().task(Request().task, "text"))
     added = insert(p, Scope(run, None, None, "r:"), None, 0.0, Plugins().merge)
-    assert max(node.upward_rank for node in added.nodes) == graph.critical_path(p).length
+    assert max(node.path_tokens.upward_rank for node in added.nodes) == graph.critical_path(p).length
 
 
 @given(dags(), st.randoms())
@@ -145,7 +145,7 @@ def test_a_plan_in_any_order_enters_a_machine_like_one_in_order(p: Plan, random:
     steps = list(p.steps)
     random.shuffle(steps)
     added = insert(Plan(steps=tuple(steps), output=p.output), Scope(run, None, None, "r:"), None, 0.0, Plugins().merge)
-    ranks = {node.step.name: node.upward_rank for node in added.nodes}
+    ranks = {node.step.name: node.path_tokens.upward_rank for node in added.nodes}
     costs = {step.name: step.token_cost() for step in p.steps}
     for name in costs:
         readers = [ranks[step.name] for step in p.steps if name in step.needs]

@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from plait.core.interfaces import Merge
 from plait.core.plan import Plan
 from plait.core.request import Retries
 from plait.core.values import DEEPEST, Same, json_value
 from plait.core.weights import Weight, cost_of, weigh
+from plait.runtime.plugins.loader import Plugins
 
 MOST = 1 << 30
+MERGE_CLASS = Plugins().merge_class
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -78,25 +81,39 @@ def doubling(levels: int) -> list[dict[str, Any]]:
 
 
 def test_a_plan_that_doubles_its_values_is_known_by_its_graph() -> None:
-    small, large = (cost_of(plan(*doubling(levels)), Retries(), MOST).bytes for levels in (10, 11))
+    small, large = (cost_of(plan(*doubling(levels)), Retries(), MOST, MERGE_CLASS).bytes for levels in (10, 11))
     assert 1.9 < large / small < 2.1
-    assert cost_of(plan(*doubling(4_000)), Retries(), 1000).bytes == 1001
+    assert cost_of(plan(*doubling(4_000)), Retries(), 1000, MERGE_CLASS).bytes == 1001
 
 
 def test_a_value_that_a_prompt_names_often_counts_as_often() -> None:
     refs = [{"kind": "ref", "step": "a"}] * 50
     asks = plan({"name": "a", "op": {"kind": "think", "prompt": "x"}},
                 {"name": "b", "needs": ["a"], "op": {"kind": "think", "prompt": refs}})  # fmt: skip
-    assert cost_of(asks, Retries(), MOST).bytes == 50 * 64
+    assert cost_of(asks, Retries(), MOST, MERGE_CLASS).bytes == 50 * 64
 
 
 def test_the_most_tokens_are_those_of_all_tries_unless_steps_plan_more() -> None:
     think = {"kind": "think", "prompt": "x", "sampling": {"max_tokens": 10}, "thinking": "off"}
-    assert cost_of(plan({"name": "a", "op": think}), Retries(think=0, lost=0), MOST).tokens == 20
-    assert cost_of(plan({"name": "a", "op": think, "expands": True}), Retries(), MOST).tokens is None
+    assert cost_of(plan({"name": "a", "op": think}), Retries(think=0, lost=0), MOST, MERGE_CLASS).tokens == 20
+    assert cost_of(plan({"name": "a", "op": think, "expands": True}), Retries(), MOST, MERGE_CLASS).tokens is None
     judged = {"kind": "join", "merge": {"name": "judged"}}
     assert cost_of(plan({"name": "a", "op": think}, {"name": "j", "needs": ["a"], "op": judged}),
-                   Retries(), MOST).tokens is None  # fmt: skip
+                   Retries(), MOST, MERGE_CLASS).tokens is None  # fmt: skip
+
+
+def test_any_merge_may_declare_that_it_plans_no_more_and_that_it_collects() -> None:
+    class Plain(Merge):
+        plans_more = False
+        collects = True
+
+    steps = [{"name": name, "op": {"kind": "think", "prompt": "x", "sampling": {"max_tokens": 10}}} for name in "ab"]
+    joined = plan(*steps, {"name": "j", "needs": ["a", "b"], "op": {"kind": "join", "merge": {"name": "theirs"}}},
+                  {"name": "k", "needs": ["j"], "op": {"kind": "join"}})  # fmt: skip
+    plain = cost_of(joined, Retries(), MOST, lambda name: Plain if name == "theirs" else MERGE_CLASS(name))
+    other = cost_of(joined, Retries(), MOST, lambda name: Merge if name == "theirs" else MERGE_CLASS(name))
+    assert plain.tokens is not None and other.tokens is None
+    assert plain.bytes > other.bytes
 
 
 def test_weights_add_up() -> None:
@@ -110,4 +127,4 @@ def test_what_comes_later_in_a_plan_counts_nothing_yet() -> None:
                   {"name": "a", "op": {"kind": "think", "prompt": "x"}}],
         "output": "b",
     })  # fmt: skip
-    assert cost_of(asks, Retries(), MOST).bytes == 0
+    assert cost_of(asks, Retries(), MOST, MERGE_CLASS).bytes == 0

@@ -423,11 +423,11 @@ class World:
     ) -> list[Action]:
         """A patch to a step; without `steps` and `output` only the news that no more will come."""
         patch = plan(*steps, output=output, budget=budget) if steps or output else None
-        number = self.machine.nodes[self.id(step)].generation if attempt is None else attempt
+        number = self.machine.nodes[self.id(step)].attempts.generation if attempt is None else attempt
         return self.send(Expanded(at=self.now, step=self.id(step), attempt=number, patch=patch, closed=closed))
 
     def fail_expansion(self, step: str, failure: Failure | None = None) -> list[Action]:
-        number = self.machine.nodes[self.id(step)].generation
+        number = self.machine.nodes[self.id(step)].attempts.generation
         failure = failure or fail_with("cannot read this", "PlannerError")
         return self.send(Expanded(at=self.now, step=self.id(step), attempt=number, failure=failure))
 

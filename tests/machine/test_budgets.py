@@ -234,8 +234,8 @@ def test_a_steps_own_budget_holds_for_what_it_expands_into() -> None:
     assert granted(world, "e/a") == 20
     world.expand("e", call("b"), call("c"), output=None, closed=False)
     assert world.state("e") == "failed"
-    assert world.node("e").failure is not None
-    assert "r:e: 1 + 2 steps exceed a limit of 2" in str(world.node("e").failure)
+    assert world.node("e").outcome.failure is not None
+    assert "r:e: 1 + 2 steps exceed a limit of 2" in str(world.node("e").outcome.failure)
 
 
 def test_steps_count_against_every_budget_around_them() -> None:
@@ -248,7 +248,7 @@ def test_steps_count_against_every_budget_around_them() -> None:
     assert world.state("e") == "expanding"
     world.expand("e", call("b"), closed=True)
     assert world.state("e") == "failed"
-    assert "run r: 4 + 1 steps exceed a limit of 4" in str(world.node("e").failure)
+    assert "run r: 4 + 1 steps exceed a limit of 4" in str(world.node("e").outcome.failure)
 
 
 def test_a_group_shares_what_its_plan_gives_it() -> None:
@@ -331,8 +331,8 @@ def test_seconds_of_a_step_start_when_it_enters_the_plan_and_hold_for_it_alone()
     world.tick()
     assert world.now == 2
     assert world.states("a", "b") == ["failed", "running"]
-    assert world.node("a").failure is not None
-    assert "r:a: all 2 seconds are used up; raise `seconds`" in str(world.node("a").failure)
+    assert world.node("a").outcome.failure is not None
+    assert "r:a: all 2 seconds are used up; raise `seconds`" in str(world.node("a").outcome.failure)
 
 
 def test_seconds_of_an_expander_end_what_it_expanded_into() -> None:

@@ -52,7 +52,7 @@ def test_what_several_lost_attempts_had_adds_up_whichever_way_they_were_lost() -
     world.tick(world.now + 60.0)
     assert generated(world, "a") == (1, 2, 3, 4)
     world.succeed("a", "text", token_ids=[1, 2, 3, 4, 5], tokens=1)
-    assert world.node("a").own.usage.completion == 5
+    assert world.node("a").outcome.own.usage.completion == 5
 
 
 def test_tokens_of_a_lost_attempt_that_were_gone_on_from_count_once_and_are_not_cancelled() -> None:
@@ -83,7 +83,7 @@ def test_a_worker_without_ids_that_begins_again_is_taken_at_its_word() -> None:
     world.down(world.jobs[world.attempt("a")].worker)
     world.progress("a", "one ", tokens=1)
     world.progress("a", "two ", tokens=1)
-    assert "".join(world.node("a").attempt.text) == "one two "
+    assert "".join(world.node("a").attempts.live.text) == "one two "
     world.succeed("a", "one two ", tokens=2)
     assert (world.finish.usage.completion, world.finish.usage.cancelled) == (3, 1)
 
@@ -117,7 +117,7 @@ def test_a_budget_is_asked_only_for_what_is_left_to_generate() -> None:
     assert op.sampling.max_tokens == 10
     account = world.node("a").account
     assert account is not None
-    assert (account.tokens, account.reserved) == (13, 4)
+    assert (account.tokens, account.held_back.tokens) == (13, 4)
 
 
 def test_a_budget_that_is_nearly_used_up_cuts_what_is_new() -> None:
@@ -197,7 +197,7 @@ def test_the_reader_of_the_new_attempt_gets_the_earlier_text_first() -> None:
     world.submit(think("e", tokens=10, stream=True, expands=True))
     world.progress("e", "one ", ids=[1])
     world.progress("e", "two ", ids=[2])
-    first = world.node("e").generation
+    first = world.node("e").attempts.generation
     world.expand("e", think("x"), closed=False, output=None)
     world.down(world.jobs[world.attempt("e")].worker)
     assert world.state("e/x") == "cancelled", "patches to the lost attempt are void"

@@ -326,11 +326,11 @@ def test_the_critical_path_runs_through_expansions() -> None:
     world.progress("e", "x", 4)
     world.expand("e", think("t"), output=None, closed=False)
     world.succeed("e/t", tokens=3)
-    assert world.node("e/t").path == 7  # four tokens had been generated when it was spawned
+    assert world.node("e/t").path_tokens.total == 7  # four tokens had been generated when it was spawned
     world.succeed("e", tokens=10)
     world.expand("e", think("u", after="e"), join("k", "u", "t"))
     world.succeed("e/u", tokens=5)
-    assert world.node("e/u").path == 15
+    assert world.node("e/u").path_tokens.total == 15
     world.succeed("z", tokens=1)
     assert world.finish.critical_path_tokens == 16
 
@@ -341,7 +341,7 @@ def test_a_join_inside_an_expansion_comes_after_what_the_expander_had_generated(
     world.succeed("x", tokens=3)
     world.succeed("e", tokens=50)
     world.expand("e", join("k", "x"))
-    assert world.node("e/k").path == 53
+    assert world.node("e/k").path_tokens.total == 53
     assert world.finish.critical_path_tokens == 53
 
 

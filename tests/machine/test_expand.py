@@ -105,7 +105,7 @@ def test_a_patch_after_the_close_is_late() -> None:
     world = World()
     world.submit(think("e", expands=True))
     world.succeed("e", "x")
-    attempt = world.node("e").generation
+    attempt = world.node("e").attempts.generation
     world.expand("e", call("a"))
     assert world.expand("e", call("b"), attempt=attempt) == []
     assert world.machine.late == 1

@@ -285,20 +285,20 @@ def test_a_blocked_step_says_by_what_since_when_and_behind_which_key() -> None:
     world = World(slots=64, policies={"at-most": AtMost(most=1)})
     world.now = 2.0
     world.submit(call("a1"), call("a2"), join("j", "a1", "a2"), policies=["at-most"])
-    blocked = world.node("a2").blocked
+    blocked = world.node("a2").place.blocked
     assert blocked is not None and (blocked.by, blocked.since, blocked.key) == ("policy", 2.0, "a")
     world.now = 3.0
     world.submit(call("b1"), call("b2"), join("k", "b1", "b2"), run="narrow", budget=Budget(width=1))
-    blocked = world.node("narrow:b2").blocked
+    blocked = world.node("narrow:b2").place.blocked
     assert blocked is not None and (blocked.by, blocked.since, blocked.key) == ("budget", 3.0, "call")
     world.pause(run="narrow")
     world.now = 4.0
     world.succeed("narrow:b1")
-    blocked = world.node("narrow:b2").blocked
+    blocked = world.node("narrow:b2").place.blocked
     assert blocked is not None and (blocked.by, blocked.since) == ("pause", 4.0)
     world.now = 5.0
     world.pause(on=False, run="narrow")
-    assert world.node("narrow:b2").blocked is None and world.state("narrow:b2").value == "running"
+    assert world.node("narrow:b2").place.blocked is None and world.state("narrow:b2").value == "running"
 
 
 class Only(Policy):
@@ -334,7 +334,7 @@ def test_a_step_waits_no_longer_for_a_worker_that_is_gone() -> None:
     world.submit(call("b"), run="two", policies=["only"])
     world.down("w")
     assert sorted(world.running()) == ["one:a", "two:b"]
-    assert {world.node(name).ran_on for name in ("one:a", "two:b")} == {"v"}
+    assert {world.node(name).attempts.ran_on for name in ("one:a", "two:b")} == {"v"}
 
 
 def test_a_step_that_waits_for_a_worker_can_be_given_up() -> None:

@@ -228,9 +228,9 @@ def test_a_merge_that_raises_fails_the_join_and_nothing_else(merge: str, early: 
         if world.state(name) == "running":
             world.succeed(name)
     assert world.state("j") == "failed"
-    assert world.node("j").failure is not None
-    assert world.node("j").failure.kind == "PluginError"  # type: ignore[union-attr]
-    assert "raised ZeroDivisionError" in str(world.node("j").failure)
+    assert world.node("j").outcome.failure is not None
+    assert world.node("j").outcome.failure.kind == "PluginError"  # type: ignore[union-attr]
+    assert "raised ZeroDivisionError" in str(world.node("j").outcome.failure)
     world.succeed("x", 0)
     assert value(world) == [0]
 

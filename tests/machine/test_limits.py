@@ -101,7 +101,7 @@ def test_a_cut_attempt_that_has_nothing_or_never_answers_fails_with_the_limit() 
     halt(world, "b", 0, "")
     world.tick()
     assert world.states("a", "b", "c") == ["failed", "failed", "failed"]
-    assert "all 60 tokens are used up" in str(world.node("a").failure)
+    assert "all 60 tokens are used up" in str(world.node("a").outcome.failure)
 
 
 def test_strict_reserves_all_and_nothing_passes_it() -> None:
@@ -156,7 +156,9 @@ def test_a_prompt_is_counted_before_its_step_is_sent_and_once_for_all_that_share
     for each in asked:
         world.send(Counted(at=0.0, step=each.step, tokens=100))
     assert world.running() == ["s0", "s1"]
-    assert "a prompt of 100 tokens does not fit into the 50 that are left of 250" in str(world.node("s2").failure)
+    assert "a prompt of 100 tokens does not fit into the 50 that are left of 250" in str(
+        world.node("s2").outcome.failure
+    )
 
 
 def test_a_worker_that_cannot_tell_leaves_an_estimate_which_is_called_one() -> None:
@@ -198,7 +200,7 @@ def test_a_prompt_that_nobody_tells_stays_charged_with_what_it_may_have_been() -
     world.submit(*steps, budget=Budget(prompt_tokens=400))
     world.succeed("a", usage=Usage(prompt=90, completion=5, uncounted_prompt=310))
     account = world.node("b").account
-    assert account is not None and (account.prompt, account.margin) == (100 + 50 + 100, 50)
+    assert account is not None and (account.prompt, account.held_back.margin) == (100 + 50 + 100, 50)
 
 
 def test_tools_that_a_model_is_told_of_are_in_the_estimate() -> None:
@@ -262,7 +264,7 @@ def test_turns_go_on_through_expansions_and_branches_count_by_themselves() -> No
     world.expand("e", think("f", after="e"), think("g", after="f"))
     for step in ("e/f", "e/g", *(s.name for s in wide)):
         world.succeed(step)
-    assert world.state("z") == "failed" and "r:z would be turn 4" in str(world.node("z").failure)
+    assert world.state("z") == "failed" and "r:z would be turn 4" in str(world.node("z").outcome.failure)
 
 
 def test_a_scopes_turns_begin_with_it() -> None:

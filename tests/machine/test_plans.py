@@ -90,7 +90,7 @@ def expander(*more: Step) -> World:
 
 
 def failed_with(world: World, step: str = "e") -> str:
-    failure = world.node(step).failure
+    failure = world.node(step).outcome.failure
     assert failure is not None
     assert failure.kind == "PlanError"
     return failure.message

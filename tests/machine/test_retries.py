@@ -138,7 +138,7 @@ def test_news_of_attempts_that_are_gone_is_counted_and_ignored() -> None:
     for event in (done, Failed(at=0, attempt=first, failure=RETRYABLE), Stopped(at=0, attempt=first)):
         assert world.send(event) == []
     assert world.machine.late == 3
-    assert world.node("a").result == Result(value=1)
+    assert world.node("a").outcome.result == Result(value=1)
 
 
 def test_a_cancelled_step_ends_at_once_and_its_slot_is_free_when_the_worker_has_answered() -> None:

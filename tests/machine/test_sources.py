@@ -19,8 +19,8 @@ def test_an_attempt_that_goes_on_where_another_was_lost_keeps_its_sources() -> N
     usage = Usage(prompt=7, completion=1, sources=Sources.all("server"))
     world._answered(attempt)
     world.send(Succeeded(at=world.now, attempt=attempt, result=Result(value="xyz", token_ids=(1, 2, 3), usage=usage)))
-    assert node.own is not None and node.own.usage.completion == 3, "two of them were counted here"
-    assert node.own.usage.sources == Sources.all("server") + Sources(completion="ids")
+    assert node.outcome.own is not None and node.outcome.own.usage.completion == 3, "two of them were counted here"
+    assert node.outcome.own.usage.sources == Sources.all("server") + Sources(completion="ids")
     total = world.finish.usage
     assert total.sources == Sources.all("unknown") and total.uncounted == 8 and total.uncounted_prompt > 0
 

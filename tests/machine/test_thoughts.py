@@ -72,7 +72,7 @@ def test_a_call_that_has_to_think_reserves_its_thoughts_from_the_beginning() -> 
     world.submit(*thinks("a", thinking="on"), output="a", budget=Budget(tokens=20_000, strict=True))
     assert asked(world, "a") == (50, None, "on")
     account = world.node("a").account
-    assert account is not None and account.reserved == 50 + THOUGHTS
+    assert account is not None and account.held_back.tokens == 50 + THOUGHTS
 
 
 def test_what_a_lost_attempt_may_have_thought_is_charged() -> None:

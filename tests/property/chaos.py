@@ -395,7 +395,7 @@ class Chaos(World):
             self.patch(chosen.step, chosen.attempt, closed=closed)
         elif running:
             node = self.rng.choice(running)
-            self.patch(node.id, node.generation, closed=False)
+            self.patch(node.id, node.attempts.generation, closed=False)
 
     def patch(self, step: str, attempt: int, *, closed: bool) -> None:
         draw = self.rng.random()
@@ -555,5 +555,5 @@ class Chaos(World):
         assert sorted(self.finishes) == sorted(self.submitted), "not one Finish for each run"
         assert all(host.running == 0 for host in machine.workers.values())
         for account in self.accounts:
-            assert (account.reserved, account.running) == (0, 0), account.owner
+            assert (account.held_back.tokens, account.running) == (0, 0), account.owner
             assert account.tokens >= self.spent.get(account, 0), f"{account.owner} was charged too little"

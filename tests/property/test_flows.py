@@ -238,8 +238,8 @@ class World:
         lost = as_failure(Interrupted("the process that ran this step ended"))
         self.inbox = [Failed(at=self.now, attempt=each, failure=lost) for each in self.machine.attempts]
         root = self.machine.nodes["r:flow"]
-        if root.own is not None and not root.ended and root.state.value == "expanding":
-            action = Expand(step="r:flow", attempt=root.generation, result=root.own)
+        if root.outcome.own is not None and not root.ended and root.state.value == "expanding":
+            action = Expand(step="r:flow", attempt=root.attempts.generation, result=root.outcome.own)
             self.inbox += self.expander.again(action, self.machine, trail, self.now)
         self.name = f"k{self.kills}"
         gone = dict.fromkeys(each.worker for each in self.written if isinstance(each, WorkerUp))

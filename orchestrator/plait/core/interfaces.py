@@ -236,6 +236,10 @@ class Merge(PluginModel):
     """Whether it weighs the branches' answers against one another, so that a rule about votes may stop its branches."""
     verifies: ClassVar[bool] = False
     """Whether one right branch is enough, since it takes what the task's verifier finds right."""
+    plans_more: ClassVar[bool] = True
+    """Whether its verdicts may have a patch. A server then reserves all that a run may generate."""
+    collects: ClassVar[bool] = False
+    """Whether its value is the list of all its branches' values, and weighs as much as they do together."""
 
     def reads(self, task: Task) -> Task:
         """Return the task by which the branches' answers are read, and told equal or not: by default the request's.

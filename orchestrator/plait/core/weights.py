@@ -8,12 +8,13 @@ branches' values on makes no copies, so its value is weighed by those of its bra
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
 from pydantic import JsonValue
 
+from .interfaces import Merge
 from .ops import Call, Join, Think
 from .plan import Plan, Step
 from .request import Retries
@@ -27,9 +28,6 @@ ATOM = 32
 """Of a number, `true`, `false` and `null`; a number of many digits has more."""
 HULL = 64
 """Of a text, a list or an object, besides what is in it."""
-_COLLECTS = "collect"
-_ASKS_NOBODY = frozenset((_COLLECTS, "majority", "constant", "finish", "observations"))
-"""Merges that plan nothing more."""
 
 
 class Weight(NamedTuple):
@@ -89,24 +87,26 @@ class PlanCost(NamedTuple):
     """Most tokens that it may generate, retries and hedges included; `None` where its steps may plan more."""
 
 
-def cost_of(plan: Plan, retries: Retries, most: int) -> PlanCost:
+def cost_of(plan: Plan, retries: Retries, most: int, merge_class: Callable[[str], type[Merge]]) -> PlanCost:
     """Return what a plan comes to. A cycle is not looked for; what needs a step that comes later counts it as nothing.
 
     Args:
         plan: a whole plan, not a patch.
         retries: how often its steps may be tried.
         most: at how many bytes to stop counting.
+        merge_class: finds the class of a merge by name, which declares whether it plans more.
     """
     least: dict[str, int] = {}
     put, tokens, open_ended = 0, 0, False
     for step in plan.steps:
         used = sum(times * least.get(name, 0) for name, times in mentions(step).items())
         put = min(put + used, most + 1)
-        least[step.name] = min(_least(step, used), most + 1)
         op = step.op
+        merge = merge_class(op.merge.name) if isinstance(op, Join) else None
+        least[step.name] = min(_least(step, used, merge), most + 1)
         if isinstance(op, Think):
             tokens += 2 * (1 + retries.think + retries.lost) * (op.sampling.max_tokens + op.most_thoughts)
-        open_ended |= step.expands or (isinstance(op, Join) and op.merge.name not in _ASKS_NOBODY)
+        open_ended |= step.expands or (merge is not None and merge.plans_more)
     return PlanCost(len(plan.steps), put, None if open_ended else tokens)
 
 
@@ -127,10 +127,10 @@ def mentions(step: Step) -> Mapping[str, int]:
     return +read
 
 
-def _least(step: Step, used: int) -> int:
+def _least(step: Step, used: int, merge: type[Merge] | None) -> int:
     """Return what a step's value weighs at least."""
     if step.expands:
         return ATOM
     if isinstance(step.op, Think):
         return HULL
-    return HULL + used if isinstance(step.op, Join) and step.op.merge.name == _COLLECTS else ATOM
+    return HULL + used if merge is not None and merge.collects else ATOM

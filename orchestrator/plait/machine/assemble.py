@@ -108,10 +108,10 @@ def conversation(step: Node, own: bool) -> TalkHistory:
         node = context_step(node.after, node.after_own) if node.after is not None else None
     talk = TalkHistory(Series(), 0) if node is None or node.talk is None else node.talk
     for last, first in reversed(turns):
-        assert last.own is not None and first.step.op.kind == "think"
+        assert last.outcome.own is not None and first.step.op.kind == "think"
         asked = _asked(first)
         calls = talk.calls + sum(len(message.tool_calls) for message in asked)
-        turn = spoken(first.step.op.begin + last.own.line, 1 + calls)
+        turn = spoken(first.step.op.begin + last.outcome.own.line, 1 + calls)
         talk = last.talk = TalkHistory(talk.messages.then((*asked, turn)), calls + len(turn.tool_calls))
     return talk
 
@@ -135,7 +135,7 @@ def prompt(node: Node) -> Series[Text | Tokens]:
     Only who reads it pays for it: engines with a chat template are given messages. Of a line of many turns each turn's
     part is made once.
     """
-    if node.ran_on is None:
+    if node.attempts.ran_on is None:
         return Series()
     chain: list[Node] = []
     at: Node | None = node
@@ -166,7 +166,7 @@ def _prompt(node: Node) -> Series[Text | Tokens]:
 
 def _has_ids(node: Node) -> bool:
     """Whether a worker has said the token ids of a step's prompt and output."""
-    result = node.own
+    result = node.outcome.own
     return result is not None and bool(result.prompt_ids) and bool(result.token_ids or not result.text)
 
 
@@ -176,7 +176,7 @@ def _context(step: Node, own: bool, before: str = "") -> Series[Text | Tokens]:
     With `own` that is what the step generated itself; else that of the innermost think step whose value became its own.
     """
     step = context_step(step, own)
-    result = step.own
+    result = step.outcome.own
     assert result is not None
     cut = result.text.rfind(before) if before else -1
     kept = result.text if cut < 0 else result.text[:cut]
@@ -198,7 +198,7 @@ def prior(node: Node) -> str:
     op = node.step.op
     if op.kind != "think" or node.after is None or op.chat:  # a turn of a conversation begins a line
         return ""
-    result = context_step(node.after, node.after_own).own
+    result = context_step(node.after, node.after_own).outcome.own
     assert result is not None
     cut = result.text.rfind(op.before) if op.before else -1
     pieces = [result.prior, result.text if cut < 0 else result.text[:cut]]
@@ -211,18 +211,20 @@ def prior(node: Node) -> str:
 def written(node: Node) -> tuple[Text | Tokens, ...]:
     """Return what a step and the steps that it expanded into added to its line: token ids where the engine gave them.
     Where the last of them has no result, what it had been given to read on. Empty if another line gave the value."""
-    first, last = node.own, node
+    first, last = node.outcome.own, node
     while last.inner is not None and last.inner.output is not None:
         last = last.inner.output
     if first is None or last is node or last.after is None:
         return ()
     start = len(first.prompt_ids)
-    if last.own is not None and last.own.token_ids:
-        ids = (*last.own.prompt_ids, *last.own.token_ids)
-        return (Tokens(ids=ids[start:], text=last.own.line[len(first.prior) :]),)
-    if last.own is not None:
-        return (Text(text=last.own.line[len(first.prior) :]),)
-    if context_step(last.after, last.after_own).own is None:  # what it continues has failed: it was given nothing
+    if last.outcome.own is not None and last.outcome.own.token_ids:
+        ids = (*last.outcome.own.prompt_ids, *last.outcome.own.token_ids)
+        return (Tokens(ids=ids[start:], text=last.outcome.own.line[len(first.prior) :]),)
+    if last.outcome.own is not None:
+        return (Text(text=last.outcome.own.line[len(first.prior) :]),)
+    if (
+        context_step(last.after, last.after_own).outcome.own is None
+    ):  # what it continues has failed: it was given nothing
         return ()
     (context, *put), text = tuple(prompt(last)) or (Text(text=""),), prior(last)[len(first.prior) :]
     if context.kind == "text":
@@ -242,23 +244,25 @@ def context_step(step: Node, own: bool) -> Node:
 
 
 def _values(node: Node) -> dict[str, JsonValue]:
-    return {dep.step.name: dep.result.value for dep in node.deps if dep.result is not None}
+    return {dep.step.name: dep.outcome.result.value for dep in node.deps if dep.outcome.result is not None}
 
 
 def finish(run: Run, output: Node) -> Finish:
     """Return the one `Finish` of a run whose output step has ended and that has no attempt left."""
     status, failure = _status(run, output)
     partial: dict[str, JsonValue] = {}
-    answered = output.result is not None and status in ("done", "partial")
+    answered = output.outcome.result is not None and status in ("done", "partial")
     if answered:
-        path = output.path
+        path = output.path_tokens.total
     else:
-        path = max(node.path_own for node in run.nodes)
-        partial = {node.id: node.own.value for node in run.nodes if node.own is not None and node.merge is None}
+        path = max(node.path_tokens.own for node in run.nodes)
+        partial = {
+            node.id: node.outcome.own.value for node in run.nodes if node.outcome.own is not None and node.merge is None
+        }
     return Finish(
         run=run.id,
         status=status,
-        result=output.result if answered else None,
+        result=output.outcome.result if answered else None,
         failure=None if failure is None else failure.bare,
         partial=partial,
         usage=run.meter.usage(),
@@ -270,13 +274,13 @@ def finish(run: Run, output: Node) -> Finish:
 def _status(run: Run, output: Node) -> tuple[Status, Failure | None]:
     if run.broken is not None:
         return "failed", run.broken
-    if output.result is not None:
-        if output.limited:
-            return "partial", output.limited
-        return ("partial" if output.result.partial else "done"), None
+    if output.outcome.result is not None:
+        if output.outcome.limited:
+            return "partial", output.outcome.limited
+        return ("partial" if output.outcome.result.partial else "done"), None
     if run.cancelled is not None:
         return "cancelled", given_up(*run.cancelled)
-    if output.failure is None:
-        return "failed", given_up(output.cause, output.last_move[4])
-    some = any(node.own is not None and node.merge is None for node in run.nodes)
-    return ("partial" if output.limited and some else "failed"), output.failure
+    if output.outcome.failure is None:
+        return "failed", given_up(output.outcome.cause, output.last_move[4])
+    some = any(node.outcome.own is not None and node.merge is None for node in run.nodes)
+    return ("partial" if output.outcome.limited and some else "failed"), output.outcome.failure

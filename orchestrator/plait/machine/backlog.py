@@ -12,13 +12,21 @@ from typing import Generic, Protocol, TypeVar
 from ..core.states import READY, State
 
 
-class QueuedStep(Hashable, Protocol):
-    """A step as queues see it."""
+class OrderedPlace(Protocol):
+    """What orders a step among those that are ready."""
 
     priority: int
     rank: tuple[float, ...]
     ticket: int
-    state: State
+
+
+class QueuedStep(Hashable, Protocol):
+    """A step as queues see it."""
+
+    @property
+    def state(self) -> State: ...
+    @property
+    def place(self) -> OrderedPlace: ...
 
 
 R = TypeVar("R", bound=QueuedStep)
@@ -28,7 +36,8 @@ Queued = tuple[int, tuple[float, ...], int, R]
 
 def queued(node: R) -> Queued[R]:
     """Return a step's entry in a heap of ready steps."""
-    return node.priority, node.rank, node.ticket, node
+    place = node.place
+    return place.priority, place.rank, place.ticket, node
 
 
 class Backlog(Generic[R]):

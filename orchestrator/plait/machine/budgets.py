@@ -134,15 +134,15 @@ def open_run(request: Request, owner: str, now: float) -> Account | None:
 def _limits(account: Account, price: Price | None) -> Iterator[_Limit]:
     limit = account.budget
     if limit.tokens is not None:
-        yield _Limit("tokens", limit.tokens, account.tokens, account.reserved, 0, 1)
+        yield _Limit("tokens", limit.tokens, account.tokens, account.held_back.tokens, 0, 1)
     if limit.prompt_tokens is not None:
-        yield _Limit("prompt_tokens", limit.prompt_tokens, account.prompt, account.margin, 1, 0)
+        yield _Limit("prompt_tokens", limit.prompt_tokens, account.prompt, account.held_back.margin, 1, 0)
     if limit.total_tokens is not None:
-        used, reserved = account.prompt + account.tokens, account.reserved + account.margin
+        used, reserved = account.prompt + account.tokens, account.held_back.tokens + account.held_back.margin
         yield _Limit("total_tokens", limit.total_tokens, used, reserved, 1, 1)
     if limit.cost is not None and price is not None:
         rates = price.input / MILLION, price.output / MILLION
-        yield _Limit("cost", limit.cost, account.cost, account.reserved_cost, *rates)
+        yield _Limit("cost", limit.cost, account.cost, account.held_back.cost, *rates)
 
 
 def admit(account: Account | None, ask: Ask, now: float, *, decided: bool = False) -> Grant | Wait | Refusal:
@@ -168,8 +168,8 @@ def admit(account: Account | None, ask: Ask, now: float, *, decided: bool = Fals
         if not ask.tokens:
             continue
         if thoughts and limit.thinking_tokens is not None:
-            spare = limit.thinking_tokens - payer.thoughts - payer.reserved_thoughts
-            if spare < thoughts and payer.reserved_thoughts and not decided:
+            spare = limit.thinking_tokens - payer.thoughts - payer.held_back.thoughts
+            if spare < thoughts and payer.held_back.thoughts and not decided:
                 hold = hold or payer
             thoughts = min(thoughts, max(0, spare))
         full = limit.strict or not ask.counted
@@ -216,7 +216,7 @@ def far_off(account: Account, tokens: int, price: Price | None) -> bool:
 def _may_give_back(account: Account, limit: _Limit, full: bool, counted: bool) -> bool:
     """Return whether less of a limit may be used once something has ended that runs."""
     if not limit.each_token:
-        return account.estimates > 0
+        return account.held_back.estimates > 0
     return limit.reserved > 0 if full and not (counted or account.counted) else account.running > 0
 
 
@@ -248,13 +248,13 @@ def _used_up(account: Account, limit: _Limit, ask: Ask, left: float) -> str:
 
 def _held(account: Account, attempt: Attempt) -> int:
     """Return the tokens that an attempt has reserved in an account and not reported yet."""
-    if account.budget.strict or not attempt.counted:
-        return max(0, attempt.reserved - (attempt.tokens if attempt.counted else 0))
-    return max(0, attempt.likely - attempt.tokens)
+    if account.budget.strict or not attempt.charge.counted:
+        return max(0, attempt.reserved - (attempt.tokens if attempt.charge.counted else 0))
+    return max(0, attempt.charge.likely - attempt.tokens)
 
 
 def _cost_of_margin(attempt: Attempt) -> float:
-    return attempt.margin * attempt.price.input / MILLION if attempt.price is not None else 0.0
+    return attempt.charge.margin * attempt.charge.price.input / MILLION if attempt.charge.price is not None else 0.0
 
 
 def _rate(price: Price | None) -> float:
@@ -263,56 +263,56 @@ def _rate(price: Price | None) -> float:
 
 def reserve(account: Account, attempt: Attempt) -> None:
     """Charge the start of an attempt: its prompt, and what it is likely to generate."""
-    if attempt.node.lane == "call":  # it asked for nothing
+    if attempt.node.place.lane == "call":  # it asked for nothing
         for payer in account.chain():
             payer.attempts += 1
             payer.running += 1
         return
-    price = attempt.price
-    attempt.cost = price.input * attempt.prompt / MILLION if price is not None else 0.0
+    price = attempt.charge.price
+    attempt.charge.cost = price.input * attempt.charge.prompt / MILLION if price is not None else 0.0
     for payer in account.chain():
         held = _held(payer, attempt)
-        payer.reserved += held
-        payer.reserved_thoughts += attempt.thoughts
-        payer.reserved_cost += held * _rate(price) + _cost_of_margin(attempt)
-        payer.prompt += attempt.prompt
-        payer.margin += attempt.margin
-        payer.cost += attempt.cost
-        payer.estimates += attempt.estimated
-        payer.counted |= attempt.counted
+        payer.held_back.tokens += held
+        payer.held_back.thoughts += attempt.charge.thoughts
+        payer.held_back.cost += held * _rate(price) + _cost_of_margin(attempt)
+        payer.prompt += attempt.charge.prompt
+        payer.held_back.margin += attempt.charge.margin
+        payer.cost += attempt.charge.cost
+        payer.held_back.estimates += attempt.charge.estimated
+        payer.counted |= attempt.charge.counted
         payer.attempts += 1
         payer.running += 1
 
 
 def take_in(account: Account, attempt: Attempt) -> None:
     """Charge an attempt that began before the account was opened."""
-    account.reserved += _held(account, attempt)
-    account.reserved_thoughts += attempt.thoughts
-    account.tokens += attempt.tokens if attempt.counted else 0
-    account.prompt += attempt.prompt
-    account.margin += attempt.margin
-    account.reserved_cost += _held(account, attempt) * _rate(attempt.price) + _cost_of_margin(attempt)
-    account.estimates += attempt.estimated
-    account.counted |= attempt.counted
+    account.held_back.tokens += _held(account, attempt)
+    account.held_back.thoughts += attempt.charge.thoughts
+    account.tokens += attempt.tokens if attempt.charge.counted else 0
+    account.prompt += attempt.charge.prompt
+    account.held_back.margin += attempt.charge.margin
+    account.held_back.cost += _held(account, attempt) * _rate(attempt.charge.price) + _cost_of_margin(attempt)
+    account.held_back.estimates += attempt.charge.estimated
+    account.counted |= attempt.charge.counted
     account.running += 1
 
 
 def told(account: Account, attempt: Attempt, tokens: int, now: float) -> Account | None:
     """Charge tokens that a counted attempt reports; return the account of which a limit is reached by that."""
-    price, before = attempt.price, attempt.cost
+    price, before = attempt.charge.price, attempt.charge.cost
     if price is not None:
-        attempt.cost += tokens * _rate(price) + (now - attempt.priced_until) * price.hour / 3600
-        attempt.priced_until = now
+        attempt.charge.cost += tokens * _rate(price) + (now - attempt.charge.priced_until) * price.hour / 3600
+        attempt.charge.priced_until = now
     reached: Account | None = None
     for payer in account.chain():
         held = _held(payer, attempt)
         attempt.tokens += tokens
         less = held - _held(payer, attempt)
         attempt.tokens -= tokens
-        payer.reserved -= less
-        payer.reserved_cost -= less * _rate(price)
+        payer.held_back.tokens -= less
+        payer.held_back.cost -= less * _rate(price)
         payer.tokens += tokens
-        payer.cost += attempt.cost - before
+        payer.cost += attempt.charge.cost - before
         if reached is None and any(one.used >= one.most and one.each_token for one in _limits(payer, price)):
             reached = payer
     attempt.tokens += tokens
@@ -337,20 +337,20 @@ def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage 
     holders: list[Account] = []
     if account is None:
         return holders
-    if usage is NO_USAGE and attempt.node.lane == "call":  # nothing was reserved, and nothing used
+    if usage is NO_USAGE and attempt.node.place.lane == "call":  # nothing was reserved, and nothing used
         for payer in account.chain():
             payer.running -= 1
             if not payer.running:
-                payer.reserved_cost = 0.0
+                payer.held_back.cost = 0.0
             if payer.held.heaps:
                 holders.append(payer)
         return holders
-    price, counted = attempt.price, attempt.tokens if attempt.counted else 0
+    price, counted = attempt.charge.price, attempt.tokens if attempt.charge.counted else 0
     more = tokens - counted
-    reserved = attempt.prompt + attempt.margin
-    prompt = usage.prompt if usage is not None and usage.prompt else attempt.prompt
+    reserved = attempt.charge.prompt + attempt.charge.margin
+    prompt = usage.prompt if usage is not None and usage.prompt else attempt.charge.prompt
     if usage is None:
-        cost, prompt = attempt.cost + more * _rate(price) + _cost_of_margin(attempt), reserved
+        cost, prompt = attempt.charge.cost + more * _rate(price) + _cost_of_margin(attempt), reserved
     else:
         cost = usage.cost or (price.of(usage, now - attempt.started) if price is not None else 0.0)
         cost += (tokens - usage.completion) * _rate(price)
@@ -359,18 +359,18 @@ def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage 
             prompt = reserved
     for payer in account.chain():
         held = _held(payer, attempt)
-        payer.reserved -= held
-        payer.reserved_thoughts -= attempt.thoughts
-        payer.thoughts += attempt.thoughts if usage is None else usage.thoughts
+        payer.held_back.tokens -= held
+        payer.held_back.thoughts -= attempt.charge.thoughts
+        payer.thoughts += attempt.charge.thoughts if usage is None else usage.thoughts
         payer.tokens += more
         payer.overrun += max(0, tokens - attempt.reserved)
-        payer.prompt += prompt - attempt.prompt
-        payer.margin -= attempt.margin
-        payer.cost += cost - attempt.cost
-        payer.estimates -= attempt.estimated
+        payer.prompt += prompt - attempt.charge.prompt
+        payer.held_back.margin -= attempt.charge.margin
+        payer.cost += cost - attempt.charge.cost
+        payer.held_back.estimates -= attempt.charge.estimated
         payer.running -= 1
         back = held * _rate(price) + _cost_of_margin(attempt)
-        payer.reserved_cost = payer.reserved_cost - back if payer.running else 0.0
+        payer.held_back.cost = payer.held_back.cost - back if payer.running else 0.0
         if payer.held.heaps:
             holders.append(payer)
     return holders
@@ -495,7 +495,7 @@ def prompt_size(node: Node, worker: WorkerState, known: int, *, ask: bool) -> Pr
     operation, of which the worker is to count it first."""
     op = resolve(node, 1)
     assert op.kind == "think"
-    size = node.run.prompts.get(_key(op))
+    size = node.run.prompt_sizes.known.get(_key(op))
     if size is not None:
         return PromptSize(size + known)
     parts = _parts(op)
@@ -503,7 +503,7 @@ def prompt_size(node: Node, worker: WorkerState, known: int, *, ask: bool) -> Pr
         return PromptSize(sum(_length(part, 0) for part in parts) + known)
     if ask and worker.counts_tokens:
         return op
-    rate, tools = node.run.per_byte, _size_of_tools(op)
+    rate, tools = node.run.prompt_sizes.tokens_per_byte, _size_of_tools(op)
     tokens = sum(_length(part, rate) for part in parts) + math.ceil(tools * rate)
     strict = node.account is not None and any(payer.budget.strict for payer in node.account.chain())
     if strict:
@@ -517,7 +517,7 @@ def prompt_counted(node: Node, tokens: int) -> None:
     """Take note of what a worker has counted."""
     op = resolve(node, 1)
     assert op.kind == "think"
-    node.run.prompts[_key(op)] = tokens
+    node.run.prompt_sizes.known[_key(op)] = tokens
 
 
 def prompt_reported(attempt: Attempt, usage: Usage) -> None:
@@ -526,11 +526,11 @@ def prompt_reported(attempt: Attempt, usage: Usage) -> None:
     op = resolve(node, 1)
     if op.kind != "think" or usage.prompt <= known or usage.uncounted or usage.uncounted_prompt:
         return  # also where an answer broke off: its prompt was read twice
-    node.run.prompts[_key(op)] = usage.prompt - known
+    node.run.prompt_sizes.known[_key(op)] = usage.prompt - known
     parts = _parts(op)
     size = sum(_bytes(part.text) for part in parts if part.kind == "text") + _size_of_tools(op)
     if size >= _SHORTEST and all(part.kind == "text" for part in parts):
-        node.run.per_byte = max(_LEAST_RATE, (usage.prompt - known - _around(op)) / size)
+        node.run.prompt_sizes.tokens_per_byte = max(_LEAST_RATE, (usage.prompt - known - _around(op)) / size)
 
 
 def _key(op: Think) -> Hashable:

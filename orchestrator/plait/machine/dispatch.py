@@ -89,7 +89,7 @@ class Dispatcher:
             return
         account = node.account
         answer: budgets.Grant | budgets.Wait | budgets.Refusal | None
-        if account is None and node.lane == "call":
+        if account is None and node.place.lane == "call":
             answer = budgets.CALL  # a call without a budget asks for nothing: thousands of them need not be weighed
         else:
             answer = self._admit(node, worker)
@@ -97,7 +97,7 @@ class Dispatcher:
                 return
         if isinstance(answer, budgets.Grant):
             reason = ""
-            if run.placers:
+            if run.policies.placers:
                 place = self._place(node, worker)
                 if isinstance(place, Hold):
                     # Behind a worker that runs something it is asked again when that ends; a worker that runs nothing
@@ -119,12 +119,12 @@ class Dispatcher:
                         worker, answer = chosen, there
                 else:
                     worker = chosen
-            priority = node.priority * PRIORITY_STEP
-            if node.rank and node.rank[0] == node.rank[0]:  # it may be no number
-                priority += int(max(-_MOST_RANK, min(_MOST_RANK, node.rank[0])))
+            priority = node.place.priority * PRIORITY_STEP
+            if node.place.rank and node.place.rank[0] == node.place.rank[0]:  # it may be no number
+                priority += int(max(-_MOST_RANK, min(_MOST_RANK, node.place.rank[0])))
             self._start(node, worker, answer, priority, reason)
         elif isinstance(answer, budgets.Wait):
-            self._block(node, "budget", answer.account.held, node.lane, f"waits for {answer.account.owner}")
+            self._block(node, "budget", answer.account.held, node.place.lane, f"waits for {answer.account.owner}")
         else:
             self._refuse(node, Failure(kind="BudgetExceeded", message=answer.message))
 
@@ -133,18 +133,18 @@ class Dispatcher:
         first."""
         account, op = node.account, node.step.op
         if account is None or op.kind == "call":
-            return budgets.admit(account, self.asks(node, worker, node.checkpoint), self._records.now)
+            return budgets.admit(account, self.asks(node, worker, node.attempts.checkpoint), self._records.now)
         late = budgets.too_late(node)
         if late is not None:
             return budgets.Refusal(late)  # before its prompt is counted, which would cost a round for nothing
-        known = len(node.checkpoint.ids) if node.checkpoint is not None else 0
-        if account.prompts and node.id not in node.run.uncounted:
+        known = len(node.attempts.checkpoint.ids) if node.attempts.checkpoint is not None else 0
+        if account.prompts and node.id not in node.run.prompt_sizes.uncounted:
             size = budgets.prompt_size(node, worker, known, ask=True)
             if isinstance(size, Think):
-                node.run.counting[node.id] = node
+                node.run.prompt_sizes.counting[node.id] = node
                 self._records.actions.append(Count(node.id, worker.name, size))
                 return None
-        return budgets.admit(account, self.asks(node, worker, node.checkpoint), self._records.now)
+        return budgets.admit(account, self.asks(node, worker, node.attempts.checkpoint), self._records.now)
 
     def asks(self, node: Node, worker: WorkerState, checkpoint: Checkpoint | None) -> budgets.Ask:
         """Return what a further attempt at a step wants, without the tokens that it goes on from."""
@@ -181,13 +181,13 @@ class Dispatcher:
         return f"no worker serves the model {op.model!r}; those there are: {names}; start one, or leave `model` out"
 
     def _start(self, node: Node, worker: WorkerState, grant: budgets.Grant, priority: int, reason: str) -> None:
-        node.tries += 1
+        node.attempts.count += 1
         node.move(RUNNING, self._records, worker.name)
-        attempt = self._slots.begin(node, worker, grant, node.checkpoint, priority, reason)
-        node.attempt, node.generation = attempt, attempt.id
-        blocked = node.blocked
+        attempt = self._slots.begin(node, worker, grant, node.attempts.checkpoint, priority, reason)
+        node.attempts.live, node.attempts.generation = attempt, attempt.id
+        blocked = node.place.blocked
         if blocked is not None:
-            node.blocked = None
+            node.place.blocked = None
             self._slots.ask_next(blocked.backlog, blocked.key)
 
     # -- blocked steps -------------------------------------------------------------------------------------------------
@@ -202,10 +202,10 @@ class Dispatcher:
     ) -> None:
         """Let a ready step wait. One that a budget had blocked and that something else blocks now makes place for the
         next one behind that budget, which may fare better; the reverse can wait until something of the run ends."""
-        before = node.blocked
+        before = node.place.blocked
         same = before is not None and before.backlog is backlog and before.key == key
         since = before.since if before is not None and same else self._records.now
-        node.blocked = Blockage(by, since, backlog, key, reason)
+        node.place.blocked = Blockage(by, since, backlog, key, reason)
         backlog.put(key, node)
         if before is not None and before.by == "budget" and not same:
             self._slots.ask_next(before.backlog, before.key)
@@ -214,7 +214,7 @@ class Dispatcher:
         """Put the steps that were due while a run was paused back where they stood."""
         nodes, run.set_aside = run.set_aside.nodes(), Backlog[Node]()
         for node in nodes:
-            node.blocked = None
+            node.place.blocked = None
             self._queue.push(node)
 
     def _place(self, node: Node, default: WorkerState) -> tuple[WorkerState, str] | Hold:
@@ -222,7 +222,7 @@ class Dispatcher:
         chosen: tuple[WorkerState, str] | None = None
         run, workers = node.run, self._records.workers
         subject = NodeView(node)
-        for policy in run.placers:
+        for policy in run.policies.placers:
             try:
                 answer = policy.place(subject, MachineView(self._records, self._queue, subject, run.id))
                 if isinstance(answer, Hold):
@@ -239,7 +239,7 @@ class Dispatcher:
                 self.refused.append((len(self._records.actions), RefuseOrder(node.id, failure.bare, run.id)))
                 self._steps.break_with(run, failure)
                 return default, ""
-            if chosen is None and worker is not None and worker.free > 0 and worker.in_lane(node.lane):
+            if chosen is None and worker is not None and worker.free > 0 and worker.in_lane(node.place.lane):
                 chosen = worker, reason
         return chosen or (default, "")
 
@@ -255,7 +255,7 @@ class Dispatcher:
             if node is None:
                 del self.holding[run.id]
                 continue
-            run.forced, node.blocked = node, None
+            run.forced, node.place.blocked = node, None
             self._queue.push(node)
             forced = True
         return forced
@@ -265,14 +265,14 @@ class Dispatcher:
     def hedge(self, wish: Hedge, run: Run) -> None:
         """Make a second attempt at a running step, if that can be done at once and within its budgets."""
         node = self._records.nodes.get(wish.step)
-        if node is None or node.run is not run or node.attempt is None or node.hedged or run.paused:
+        if node is None or node.run is not run or node.attempts.live is None or node.attempts.hedged or run.paused:
             return
-        step, first = node.step, node.attempt
+        step, first = node.step, node.attempts.live
         # Twice is once too often for a call with side effects; and a reader that follows the text of one attempt cannot
         # take back what it has made of it.
         if step.side_effects or (step.expands and step.op.kind == "think" and step.op.stream):
             return
-        lane = node.lane
+        lane = node.place.lane
         if wish.worker is None:
             worker = self._queue.another(lane, first.worker)
         else:
@@ -282,8 +282,8 @@ class Dispatcher:
         checkpoint = first.checkpoint()
         grant = budgets.admit(node.account, self.asks(node, worker, checkpoint), self._records.now)
         if isinstance(grant, budgets.Grant) and not grant.short:  # cut short it could only end in less than the first
-            node.hedged = True
-            node.hedge = self._slots.begin(node, worker, grant, checkpoint, first.priority, wish.reason)
+            node.attempts.hedged = True
+            node.attempts.hedge = self._slots.begin(node, worker, grant, checkpoint, first.priority, wish.reason)
 
     # -- orders of another machine -------------------------------------------------------------------------------------
 
@@ -301,17 +301,17 @@ class Dispatcher:
             node = records.nodes.get(order.step)
             if node is None:
                 return
-            first = node.attempt
+            first = node.attempts.live
             if isinstance(order, RefuseOrder):
                 if node.ended:
                     return
                 self.orders.popleft()
                 self._refuse(node, order.failure)
                 continue
-            again = hedges and first is not None and not node.hedged
+            again = hedges and first is not None and not node.attempts.hedged
             if not again and node.state is not READY:
                 return  # what has ended must spread first
-            checkpoint = node.checkpoint if first is None else first.checkpoint()
+            checkpoint = node.attempts.checkpoint if first is None else first.checkpoint()
             worker = records.workers.get(order.worker)
             if worker is None:
                 return
@@ -321,8 +321,8 @@ class Dispatcher:
             self.orders.popleft()
             records.last_attempt = order.attempt - 1
             if first is not None:
-                node.hedged = True
-                node.hedge = self._slots.begin(node, worker, grant, checkpoint, order.priority, order.reason)
+                node.attempts.hedged = True
+                node.attempts.hedge = self._slots.begin(node, worker, grant, checkpoint, order.priority, order.reason)
             else:
                 self._start(node, worker, grant, order.priority, order.reason)
 
@@ -344,7 +344,7 @@ class Reviews:
 
     def begin(self, run: Run) -> None:
         """Ask a new run's policies when they want to look at it first."""
-        for policy in run.reviewers:
+        for policy in run.policies.reviewers:
             try:
                 asked = policy.first_look()
                 after = None if asked is None else _time(asked)
@@ -357,7 +357,7 @@ class Reviews:
     def review(self, event: Event, run: Run, subject: Node | None) -> None:
         """Ask a run's policies what follows from an event, and do so."""
         about = NodeView(subject) if subject is not None else None
-        for policy in run.reviewers:
+        for policy in run.policies.reviewers:
             try:
                 wishes = list(policy.review(event, MachineView(self._records, self._queue, about, run.id)))
                 times = [_time(wish.at) for wish in wishes if not isinstance(wish, Stop | Hedge)]
@@ -374,7 +374,7 @@ class Reviews:
                 if isinstance(wish, Hedge):
                     self.hedges.append((run, wish))
                 elif not node.ended:
-                    node.merged_into = wish.merged_into
+                    node.outcome.merged_into = wish.merged_into
                     self._steps.cancel(node, "pruned", writable(str(wish.reason)))
             if times:
                 self._wake(run, min(times))

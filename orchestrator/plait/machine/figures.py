@@ -1,5 +1,5 @@
-"""Figures that the records hold: of an attempt, a run's usage, a worker's speed, what a share has been served, steps
-that ended.
+"""Figures that the records hold: of an attempt, a step's outcome, a run's usage, a worker's speed, the service of a
+share, steps that ended.
 
 Plain data that knows no record of a step, run or worker: the leaves under `records.py`.
 """
@@ -12,12 +12,42 @@ from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Literal
 
+from ..core.causes import Cause
 from ..core.lengths import ENOUGH, LATEST
 from ..core.ops import Op, Think
 from ..core.plan import Step, template
 from ..core.prices import Price
-from ..core.result import NO_SOURCES, Result, Sources, Usage
+from ..core.result import NO_SOURCES, Failure, Result, Sources, Usage
 from ..core.view import AttemptEnd
+from ..core.weights import Weight
+
+
+@dataclass(slots=True, eq=False)
+class Charge:
+    """What budgets keep and are charged for an attempt at a model step."""
+
+    counted: bool = False
+    """Budgets are charged what it reports, as it comes, and it is cut when they are used up."""
+    likely: int = 0
+    """Tokens that it was likely to generate when it began."""
+    thoughts: int = 0
+    """Tokens of thoughts that it may have, and budgets are charged."""
+    prompt: int = 0
+    """Tokens of its prompt that budgets are charged."""
+    margin: int = 0
+    """Tokens by which the prompt may turn out longer."""
+    estimated: bool = False
+    """Whether `prompt` is an estimate."""
+    price: Price | None = None
+    """Price of its model, where a budget limits the cost."""
+    cost: float = 0.0
+    """Cost that budgets have been charged."""
+    priced_until: float = 0.0
+    """When time was charged last."""
+
+
+# Calls, and model steps without a budget, share this one; nothing writes to it (`Slots.begin` makes one to write to).
+NO_CHARGE = Charge()
 
 
 @dataclass(slots=True, eq=False, init=False)
@@ -58,24 +88,8 @@ class Figures:
     """Attempts on its worker when it began, itself included."""
     expected: int
     """Bytes of its context that its worker was expected to have cached, in a run with policies."""
-    counted: bool
-    """Budgets are charged what it reports, as it comes, and it is cut when they are used up."""
-    likely: int
-    """Tokens that it was likely to generate when it began."""
-    thoughts: int
-    """Tokens of thoughts that it may have, and budgets are charged."""
-    prompt: int
-    """Tokens of its prompt that budgets are charged."""
-    margin: int
-    """By how many those may be too low."""
-    estimated: bool
-    """Those are an estimate."""
-    price: Price | None
-    """Of its model, where a budget limits the cost."""
-    cost: float
-    """What budgets have been charged."""
-    priced_until: float
-    """When time was charged last."""
+    charge: Charge
+    """What budgets keep and are charged for it."""
     cut: str
     """The limit on which it is being cut, in words."""
 
@@ -94,13 +108,12 @@ class Figures:
         self.heartbeat = started
         self.priority = priority
         self.left = reserved
-        self.resumed_from = self.ids = self.group = self.lowest = self.price = None
-        self.continues = self.counted = self.estimated = False
+        self.resumed_from = self.ids = self.group = self.lowest = None
+        self.continues = False
         self.state = "live"
-        self.tokens = self.largest = self.due = self.context = self.beside = self.expected = self.likely = 0
-        self.prompt = self.margin = self.thoughts = 0
+        self.tokens = self.largest = self.due = self.context = self.beside = self.expected = 0
         self.text = ()
-        self.cost = self.priced_until = 0.0
+        self.charge = NO_CHARGE
         self.cut = ""
 
     @property
@@ -144,6 +157,54 @@ def lane_of(op: Op) -> str:
     if isinstance(op, Think):
         return "think" if op.model is None else f"think {op.model}"
     return op.kind
+
+
+@dataclass(slots=True, eq=False)
+class Outcome:
+    """What a step came to."""
+
+    own: Result | None = None
+    """The result of its own attempt (or merge)."""
+    result: Result | None = None
+    """Its value to others: its own, or that of its expansion."""
+    weight: Weight | None = None
+    """What that value weighs, once it was asked for."""
+    failure: Failure | None = None
+    merged_into: str | None = None
+    """Id of the step in whose favour a policy cancelled it."""
+    limited: Failure | None = None
+    """The budget or deadline that limited something that it was made from."""
+    cause: Cause | None = None
+    """Why it was cancelled, if it was."""
+
+
+@dataclass(slots=True, eq=False)
+class PathTokens:
+    """Generated tokens along the chains of steps through a step."""
+
+    upward_rank: float = 0.0
+    """Longest path from its start to the output, in tokens that may be generated."""
+    before: int = 0
+    """Most tokens along any chain that leads to its own start."""
+    own: int = 0
+    """`before` and its own tokens."""
+    total: int = 0
+    """Most tokens along any chain that its value was made from."""
+
+
+@dataclass(slots=True, eq=False)
+class HeldBack:
+    """What an account keeps for live attempts beyond what is charged to it already."""
+
+    tokens: int = 0
+    """Tokens that they are likely to report yet, or may yet generate (`budgets._held`)."""
+    thoughts: int = 0
+    cost: float = 0.0
+    """Cost of these tokens, and of the margins."""
+    margin: int = 0
+    """Tokens by which their prompts may turn out longer."""
+    estimates: int = 0
+    """Attempts whose prompt size is an estimate."""
 
 
 @dataclass(slots=True, eq=False)

@@ -71,10 +71,10 @@ def take_over(into: Records, timers: Timers, other: Records, its_timers: Timers,
             account.deadline += shift
     for node in run.nodes:
         node.shift(shift)
-        node.blocked = None
-    ready = sorted((node for node in run.nodes if node.state is State.READY), key=lambda node: node.ticket)
+        node.place.blocked = None
+    ready = sorted((node for node in run.nodes if node.state is State.READY), key=lambda node: node.place.ticket)
     for node in ready:
-        node.ticket = node.turn = 0
+        node.place.ticket = node.place.turn = 0
     for timer in its_timers.of(run):
         timers.add(timer.at + shift, timer.kind, timer.subject)
     into.runs[run.id] = run

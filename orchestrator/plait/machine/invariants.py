@@ -48,7 +48,7 @@ def check_not_stuck(machine: Machine) -> None:
     room = any(host.returning or (host.up and host.running) for host in hosts)
     for run in machine.runs.values():
         waits = run.live or any(node.state is State.EXPANDING for node in run.nodes)
-        waits = waits or any(node.state is State.READY for node in run.counting.values())
+        waits = waits or any(node.state is State.READY for node in run.prompt_sizes.counting.values())
         queued = room and any(node.state is State.READY for node in run.nodes)
         _demand(bool(waits or queued or run.paused or machine.timers.pending(run)), run.id, "is stuck")
 
@@ -62,9 +62,9 @@ def _check_slots(machine: Machine) -> None:
         _demand(host.load == left, host.name, f"counts a load of {host.load} tokens, {left} are left")
         here = [attempt for attempt in machine.attempts.values() if attempt.worker is host]
         shared = {
-            attempt.node.prefix_group: attempt.node.prefix_group.shared.get(host.name, 0)
+            attempt.node.place.prefix_group: attempt.node.place.prefix_group.shared.get(host.name, 0)
             for attempt in here
-            if attempt.node.prefix_group
+            if attempt.node.place.prefix_group
         }
         room = sum(attempt.context for attempt in here) + sum(shared.values())
         _demand(host.context == room, host.name, f"counts {host.context} tokens of context, there are {room}")
@@ -82,7 +82,7 @@ def _check_queue(machine: Machine) -> None:
     for run in machine.runs.values():
         _check_held_by_policies(run)
         _demand(run.paused or not run.set_aside.heaps, run.id, "is not paused and has steps set aside")
-        places.update(name for name, node in run.counting.items() if node.state is State.READY)
+        places.update(name for name, node in run.prompt_sizes.counting.items() if node.state is State.READY)
         places.update(node.id for backlog in (run.held, run.set_aside) for node in backlog.nodes())
     for worker in machine.workers.values():
         kept = worker.held.nodes()
@@ -101,7 +101,7 @@ def _check_held_by_policies(run: Run) -> None:
     going = run.live or run.paused or forced or any(node.state is State.EXPANDING for node in run.nodes)
     _demand(bool(not here or going), run.id, "is held back and nothing of it runs")
     for node in here:
-        blocked = node.blocked
+        blocked = node.place.blocked
         _demand(blocked is not None and blocked.backlog is run.held, node.id, "is held back and not marked so")
         _demand(blocked is not None and bool(blocked.reason), node.id, "is held back and does not say why")
 
@@ -114,8 +114,8 @@ def _check_held_by_budgets(machine: Machine, places: Counter[str]) -> list[str]:
     asked: list[tuple[Backlog[Node], str]] = []
     for node in machine.nodes.values():
         accounts.update(dict.fromkeys(node.account.chain() if node.account is not None else ()))
-        if node.state is State.READY and node.blocked is not None and places[node.id]:
-            asked.append((node.blocked.backlog, node.blocked.key))
+        if node.state is State.READY and node.place.blocked is not None and places[node.id]:
+            asked.append((node.place.blocked.backlog, node.place.blocked.key))
     for account in accounts:
         for lane, heap in account.held.heaps.items():
             nodes = [entry[3] for entry in sorted(heap) if entry[3].state is State.READY]
@@ -136,7 +136,7 @@ def _check_consumers(node: Node) -> None:
         return
     scope = node.scope
     kept = int(scope.open or scope.output is node)
-    consumers = kept + sum(not dependant.ended and not dependant.released for dependant in node.dependants)
+    consumers = kept + sum(not dependant.ended and not dependant.join.released for dependant in node.dependants)
     _demand(consumers == node.consumers, node.id, f"counts {node.consumers} consumers, has {consumers}")
     _demand(consumers > 0, node.id, "is live and has no consumer")
     owner = scope.owner
@@ -145,33 +145,39 @@ def _check_consumers(node: Node) -> None:
 
 def _check_branches(node: Node) -> None:
     """The cached list of branches of a join equals a freshly built one."""
-    if node.seen is not None:
-        kept = list(node.seen)
-        shown, node.seen = branches_of(node), kept
+    if node.join.seen is not None:
+        kept = list(node.join.seen)
+        shown, node.join.seen = branches_of(node), kept
         _demand(shown == [branch_of(dep) for dep in node.deps], node.id, "remembers branches that have changed")
 
 
 def _check_needs(node: Node) -> None:
-    if node.state is State.WAITING and not node.released:
+    if node.state is State.WAITING and not node.join.released:
         out = sum(not dep.ended for dep in node.deps)
-        own = int(node.after_own and node.after is not None and node.after.own is None)
+        own = int(node.after_own and node.after is not None and node.after.outcome.own is None)
         _demand(node.pending == out + own, node.id, f"waits for {node.pending} needs, {out + own} are out")
     if node.state is State.WAITING and node.merge is not None:
         done = sum(dep.state is State.DONE for dep in node.deps)
         failed = sum(dep.state is State.FAILED for dep in node.deps)
-        counted = (node.branches_done, node.branches_failed)
+        counted = (node.join.done, node.join.failed)
         _demand(counted == (done, failed), node.id, f"counts {counted} branches done and failed, not {(done, failed)}")
-    if node.run.watched and not node.ended:
+    if node.run.policies.watch and not node.ended:
         going = sum(dep.state in UNDER_WAY for dep in node.deps)
-        _demand(node.branches_going == going, node.id, f"counts {node.branches_going} needs under way, {going} are")
+        _demand(node.needs_under_way == going, node.id, f"counts {node.needs_under_way} needs under way, {going} are")
         _demand((node in node.run.going) == (node.state is State.RUNNING), node.id, "is running or not, and listed so")
     if node.state is State.RUNNING:
-        _demand(node.attempt is not None and node.attempt.state == "live", node.id, "runs without a live attempt")
+        _demand(
+            node.attempts.live is not None and node.attempts.live.state == "live",
+            node.id,
+            "runs without a live attempt",
+        )
     else:
-        _demand(node.attempt is None, node.id, f"is {node.state} and has a live attempt")
-    if node.hedge is not None:
-        _demand(node.attempt is not None and node.hedged, node.id, "has a second attempt without a first")
-        _demand(node.hedge.state == "live", node.id, "has a second attempt that is not live")
+        _demand(node.attempts.live is None, node.id, f"is {node.state} and has a live attempt")
+    if node.attempts.hedge is not None:
+        _demand(
+            node.attempts.live is not None and node.attempts.hedged, node.id, "has a second attempt without a first"
+        )
+        _demand(node.attempts.hedge.state == "live", node.id, "has a second attempt that is not live")
         _demand(not node.step.side_effects, node.id, "has side effects and two attempts")
 
 
@@ -179,14 +185,14 @@ def _check_accounts(node: Node) -> None:
     if node.account is None:
         return
     for account in node.account.chain():
-        least = min(account.reserved, account.reserved_thoughts, account.running)
+        least = min(account.held_back.tokens, account.held_back.thoughts, account.running)
         _demand(least >= 0, account.owner, "gave back more than it took")
         _demand(account.deadline is None or node in account.timed, node.id, "is under a deadline that forgets it")
         if account.changed:
             continue
         limit = account.budget
         if limit.tokens is not None:
-            spent = account.tokens + account.reserved - account.overrun
+            spent = account.tokens + account.held_back.tokens - account.overrun
             kept = limit.strict or not account.counted
             _demand(not kept or spent <= limit.tokens, account.owner, f"spent {spent} of {limit.tokens} tokens")
         if limit.attempts is not None:

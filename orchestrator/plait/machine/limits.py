@@ -33,7 +33,7 @@ class LimitEnforcer:
         token that they were granted."""
         reason = budgets.reached(account)
         for attempt in list(self._records.attempts.values()):
-            going = attempt.counted and attempt.state == "live" and not attempt.cut
+            going = attempt.charge.counted and attempt.state == "live" and not attempt.cut
             if going and attempt.tokens < attempt.reserved and budgets.covers(account, attempt.node.account):
                 self._slots.cut(attempt, reason)
 
@@ -57,7 +57,7 @@ class LimitEnforcer:
                 self._steps.fail(node, failure)
         for node in joins:
             if not node.ended and any(not dep.ended and not budgets.covers(account, dep.account) for dep in node.deps):
-                node.limited = node.limited or failure
+                node.outcome.limited = node.outcome.limited or failure
                 if node.step.expands:
                     self._steps.fail(node, failure)
                 else:
@@ -92,11 +92,11 @@ class LimitEnforcer:
         account = Account(Budget(), f"run {run.id}", None)
         account.steps = len(run.nodes)
         for node in run.nodes:
-            account.attempts += node.tries + node.hedged
-            if node.spent is not None:
-                account.tokens += node.spent.completion + node.spent.uncounted
-                account.prompt += node.spent.prompt + node.spent.uncounted_prompt
-                account.thoughts += node.spent.thoughts
+            account.attempts += node.attempts.count + node.attempts.hedged
+            if node.attempts.spent is not None:
+                account.tokens += node.attempts.spent.completion + node.attempts.spent.uncounted
+                account.prompt += node.attempts.spent.prompt + node.attempts.spent.uncounted_prompt
+                account.thoughts += node.attempts.spent.thoughts
             if node.inner is not None:
                 _around(account, node.inner.groups)
             outermost = node.account

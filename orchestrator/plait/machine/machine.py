@@ -208,7 +208,7 @@ class Machine:
                 pass
             case _:
                 assert_never(event)
-        if subject is not None and subject.run.reviewers:
+        if subject is not None and subject.run.policies.reviewers:
             self._steps.spread()
             if not subject.run.over:
                 self._reviews.review(event, subject.run, subject)  # before slots are filled: what it stops cannot start
@@ -225,11 +225,11 @@ class Machine:
     def reviewed(self, attempt: int) -> bool | None:
         """Return whether policies or budgets look at each piece of news of an attempt; `None` for one that is over."""
         live = self.attempts.get(attempt)
-        return None if live is None else live.counted or bool(live.node.run.reviewers)
+        return None if live is None else live.charge.counted or bool(live.node.run.policies.reviewers)
 
     def asks(self, node: Node, worker: WorkerState) -> budgets.Ask:
         """Return what an attempt at a step on a worker would ask of its budgets."""
-        return self._dispatcher.asks(node, worker, node.checkpoint)
+        return self._dispatcher.asks(node, worker, node.attempts.checkpoint)
 
     def reach(self, attempt: int) -> int:
         """Return how many steps an attempt's end concerns: those that need its step, or branches of a join of it."""
@@ -322,17 +322,17 @@ class Machine:
     def _won(self, attempt: Attempt, result: Result, limited: Failure | None = None) -> Node:
         """Take the result of a live attempt that is over as its step's; `limited`: why it is not a whole one."""
         node, result = attempt.node, self._slots.won(attempt, result)
-        node.limited = node.limited or limited
-        if node.limited and not result.partial:
+        node.outcome.limited = node.outcome.limited or limited
+        if node.outcome.limited and not result.partial:
             result = result.model_copy(update={"partial": True})
         if node.after is not None:
             result = result.model_copy(update={"prior": prior(node)})
-        node.own = result
-        node.path_own = node.path_before + result.usage.completion
+        node.outcome.own = result
+        node.path_tokens.own = node.path_tokens.before + result.usage.completion
         if node.step.expands:
             self._steps.expand(node, result)
         else:
-            self._steps.done(node, result, node.path_own)
+            self._steps.done(node, result, node.path_tokens.own)
         return node
 
     def _on_progressed(self, event: Progressed) -> Node | None:
@@ -346,7 +346,7 @@ class Machine:
         if tokens and not attempt.tokens and node.run.held.heaps:
             self._slots.stirred[node.run.id] = node.run
         reached: Account | None = None
-        if attempt.counted and tokens and node.account is not None:
+        if attempt.charge.counted and tokens and node.account is not None:
             reached = budgets.told(node.account, attempt, tokens, self._records.now)
         else:
             attempt.tokens += tokens
@@ -381,11 +381,11 @@ class Machine:
 
     def _on_counted(self, event: Counted) -> None:
         node = self.nodes.get(event.step)
-        if node is None or node.run.counting.pop(event.step, None) is None:
+        if node is None or node.run.prompt_sizes.counting.pop(event.step, None) is None:
             self.late += 1
             return
         if event.tokens is None:
-            node.run.uncounted.add(node.id)
+            node.run.prompt_sizes.uncounted.add(node.id)
         else:
             budgets.prompt_counted(node, event.tokens)
         if node.state is READY:
@@ -425,7 +425,7 @@ class Machine:
 
     def _cut_off(self, attempt: Attempt) -> None:
         """End a step of which a cut attempt is over and brought nothing, unless it has another."""
-        if attempt.node.attempt is None:
+        if attempt.node.attempts.live is None:
             self._steps.fail(attempt.node, exceeded(attempt.cut))
 
     def _on_worker_down(self, event: WorkerDown) -> None:
@@ -450,10 +450,10 @@ class Machine:
         try:
             run = Run(event.run, request, self._plugins.task(request.task, request.text), submitted=event.at)
             policies = [self._plugins.policy(spec) for spec in request.policies]
-            run.rankers = tuple(policy for policy in policies if type(policy).rank is not Policy.rank)
-            run.placers = tuple(policy for policy in policies if type(policy).place is not Policy.place)
-            run.reviewers = tuple(policy for policy in policies if type(policy).review is not Policy.review)
-            run.watched = bool(run.placers or run.reviewers)
+            run.policies.rankers = tuple(policy for policy in policies if type(policy).rank is not Policy.rank)
+            run.policies.placers = tuple(policy for policy in policies if type(policy).place is not Policy.place)
+            run.policies.reviewers = tuple(policy for policy in policies if type(policy).review is not Policy.review)
+            run.policies.watch = bool(run.policies.placers or run.policies.reviewers)
             run.root = scope = Scope(run, None, None, f"{run.id}:")
             run.account = account = budgets.open_run(request, f"run {run.id}", self._records.now)
             nodes = self._plans.enter(event.plan, scope, account)
@@ -472,7 +472,7 @@ class Machine:
 
     def _on_expanded(self, event: Expanded) -> None:
         node = self.nodes.get(event.step)
-        if node is None or node.generation != event.attempt or node.state not in (RUNNING, EXPANDING):
+        if node is None or node.attempts.generation != event.attempt or node.state not in (RUNNING, EXPANDING):
             self.late += 1
             return
         if event.failure is not None:
@@ -480,7 +480,7 @@ class Machine:
             return
         if event.patch is not None:
             if node.inner is None:
-                prefix = f"{node.id}/" if node.tries <= 1 else f"{node.id}~{node.tries}/"
+                prefix = f"{node.id}/" if node.attempts.count <= 1 else f"{node.id}~{node.attempts.count}/"
                 level = node.scope.level + (node.scope.owner is not None or not is_root(node.step))
                 node.inner = Scope(node.run, node, node.scope, prefix, level)
             if repeats(event.patch, node.inner):
@@ -544,7 +544,7 @@ class Machine:
                     self._steps.ready(node)
             case Node() as node:
                 if node.state is WAITING:
-                    node.limited = node.limited or late(node)
+                    node.outcome.limited = node.outcome.limited or late(node)
                     self._steps.obey(node, judge_at_deadline(node))
             case Attempt() as attempt if timer.kind == "lease":
                 self._lease_over(attempt)

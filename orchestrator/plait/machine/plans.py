@@ -52,12 +52,12 @@ class Plans:
             self.arm_deadline(opened, scope.run)
         before = 0
         if owner is not None:
-            generated = owner.attempt.generated if owner.attempt else 0
-            before = owner.path_own if owner.own is not None else owner.path_before + generated
+            generated = owner.attempts.live.generated if owner.attempts.live else 0
+            before = owner.path_tokens.own if owner.outcome.own is not None else owner.path_tokens.before + generated
         nodes = records.nodes
         for node in added.nodes:
             nodes[node.id] = node
-            node.path_before = before
+            node.path_tokens.before = before
             if node.merge is not None and node.step.op.kind == "join" and node.step.op.deadline is not None:
                 timers.add(records.now + node.step.op.deadline, "deadline", node)
         for node in added.nodes if refused else ():
@@ -78,7 +78,7 @@ class Plans:
                 continue
             if node.merge is not None:
                 if node.pending < len(node.deps) or not node.deps:
-                    steps.judge(node, arrived=node.branches_done > 0)
+                    steps.judge(node, arrived=node.join.done > 0)
                 continue
             for dep in node.deps:
                 if dep.ended and dep.state is not DONE:
@@ -90,12 +90,14 @@ class Plans:
 
     def close_expansion(self, node: Node, cut: bool = False) -> None:
         """No further patch of an expanding step will come. `cut` is that of `Expanded`."""
-        assert node.own is not None
+        assert node.outcome.own is not None
         scope = node.inner
-        if cut and scope is not None and node.limited is None:
-            node.limited = next((name.limited for name in scope.names.values() if name.limited), None)
+        if cut and scope is not None and node.outcome.limited is None:
+            node.outcome.limited = next(
+                (name.outcome.limited for name in scope.names.values() if name.outcome.limited), None
+            )
         if scope is None or scope.output is None:
-            self._steps.done(node, node.own, node.path_own)
+            self._steps.done(node, node.outcome.own, node.path_tokens.own)
             return
         self._steps.move(node, EXPANDED)
         self.close_scope(scope)
@@ -172,7 +174,7 @@ def insert(
     run.nodes.extend(nodes.values())
     if output is not None:
         scope.output = output
-    if run.rankers or run.placers or run.reviewers:
+    if run.policies.rankers or run.policies.placers or run.policies.reviewers:
         enroll(nodes.values())
     return PlanInsertion(list(nodes.values()), accounts)
 
@@ -257,7 +259,7 @@ def _resolve(node: Node, local: dict[str, Node]) -> bool:
     elif isinstance(op, Join):
         if (op.quorum or 0) > len(seen):
             raise PlanError(f"{node.id} needs {op.quorum} branches done and has {len(seen)}: it could never close")
-        node.waits_for_all = op.quorum is None and not op.early
+        node.join.waits_for_all = op.quorum is None and not op.early
     node.deps = tuple(seen.values())
     return 0 not in [dep.consumers for dep in node.deps]  # one without any comes later in the plan
 
@@ -338,7 +340,7 @@ def _open_step_accounts(nodes: Iterable[Node], group: Account | None, now: float
 def _connect(order: list[Node], scope: Scope) -> None:
     """Set edges, counts of needs and consumers, and upward ranks (last step first)."""
     owner = scope.owner
-    above = owner.upward_rank - owner.step.token_cost() if owner is not None else 0.0
+    above = owner.path_tokens.upward_rank - owner.step.token_cost() if owner is not None else 0.0
     for node in order:
         alone = (node,)  # shared by the steps that nothing else needs: 64 bytes a step less
         for dep in node.deps:
@@ -352,23 +354,23 @@ def _connect(order: list[Node], scope: Scope) -> None:
                     dep.dependants = [*known, node]
                 dep.consumers += 1
                 node.pending += 1
-                node.branches_going += dep.state in UNDER_WAY
+                node.needs_under_way += dep.state in UNDER_WAY
             elif dep.state is DONE:
-                node.branches_done += 1
+                node.join.done += 1
             elif dep.state is FAILED:
-                node.branches_failed += 1
-        if node.after_own and node.after is not None and node.after.own is None:
+                node.join.failed += 1
+        if node.after_own and node.after is not None and node.after.outcome.own is None:
             node.pending += 1
             waiters = node.after.own_waiters = node.after.own_waiters or []
             waiters.append(node)
     for node in reversed(order):
         below = 0.0 if node.dependants else above
         for reader in node.dependants:
-            if reader.upward_rank > below:
-                below = reader.upward_rank
-        if node.lane == "call":
-            node.upward_rank = below + 1
+            if reader.path_tokens.upward_rank > below:
+                below = reader.path_tokens.upward_rank
+        if node.place.lane == "call":
+            node.path_tokens.upward_rank = below + 1
         elif node.merge is not None:
-            node.upward_rank = below
+            node.path_tokens.upward_rank = below
         else:
-            node.upward_rank = below + node.step.token_cost()
+            node.path_tokens.upward_rank = below + node.step.token_cost()

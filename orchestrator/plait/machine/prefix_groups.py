@@ -68,7 +68,7 @@ def enroll(nodes: Iterable[Node]) -> None:
                 if node.step.op.kind == "think" and node.after is None:
                     group.own_from = _own_from(node.step.op)
             group.nodes.append(node)
-            node.prefix_group = group
+            node.place.prefix_group = group
 
 
 def _key(node: Node) -> Hashable:
@@ -126,7 +126,7 @@ def beginning(node: Node) -> int | None:
 def context_of(node: Node) -> tuple[Hashable, bytes]:
     """Return what a think step's prompt begins with, as the prefix index knows it: its root, and the bytes of its parts
     up to the first reference. Empty for a step that continues another: the worker of that one has its context."""
-    group, op = node.prefix_group, node.step.op
+    group, op = node.place.prefix_group, node.step.op
     if group is None or op.kind != "think" or node.after is not None:
         return None, b""
     if group.content is None:
@@ -151,7 +151,7 @@ def prompt_tokens(node: Node) -> int:
 def shared_tokens(node: Node) -> int:
     """Return about how many tokens of a think step's prompt are the same for its group: the context that it continues,
     or its messages and the prompt up to its first reference or, without one, its last part."""
-    op, group = node.step.op, node.prefix_group
+    op, group = node.step.op, node.place.prefix_group
     if op.kind != "think":
         return 0
     if node.after is not None:
@@ -172,20 +172,20 @@ def _own_part(node: Node, op: Think) -> tuple[Text | Tokens | Ref, ...]:
     """Return the parts of a prompt that are the step's alone."""
     if node.after is not None:
         return op.parts
-    own_from = _own_from(op) if node.prefix_group is None else node.prefix_group.own_from
+    own_from = _own_from(op) if node.place.prefix_group is None else node.place.prefix_group.own_from
     if not op.messages and own_from >= len(op.prompt):  # all of it is shared: samples of one prompt
         return ()
     return op.parts[own_from:]
 
 
 def _context_tokens(step: Node, own: bool) -> int:
-    if step.ended or step.own is not None:
+    if step.ended or step.outcome.own is not None:
         step = context_step(step, own)
-    result = step.own
+    result = step.outcome.own
     if result is not None and result.prompt_ids:
         return len(result.prompt_ids) + len(result.token_ids)
     op = step.step.op
-    generated = step.attempt.generated if step.attempt is not None else 0
+    generated = step.attempts.live.generated if step.attempts.live is not None else 0
     if result is not None:
         generated = result.length
     elif op.kind == "think":
@@ -201,6 +201,6 @@ def _tokens(node: Node, part: Text | Tokens | Ref) -> int:
             return -(-len(text) // CHARACTERS_A_TOKEN)
         case Ref(step=name):
             for dep in node.deps:
-                if dep.step.name == name and dep.result is not None:
-                    return -(-len(as_text(dep.result.value)) // CHARACTERS_A_TOKEN)
+                if dep.step.name == name and dep.outcome.result is not None:
+                    return -(-len(as_text(dep.outcome.result.value)) // CHARACTERS_A_TOKEN)
             return 0

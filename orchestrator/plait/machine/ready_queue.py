@@ -254,17 +254,17 @@ class ReadyQueue:
 
     def push(self, node: Node) -> None:
         """Queue a step that is ready: for the first time, or again where it stood."""
-        if node.ticket == 0:
-            self._tickets = node.ticket = self._tickets + 1
-        name, share = node.lane, node.run.share
+        if node.place.ticket == 0:
+            self._tickets = node.place.ticket = self._tickets + 1
+        name, share = node.place.lane, node.run.share
         lane = self._lanes.get(name) or self._lane(name)
         waiting, known = self._waiting[share], lane.listed.get(share)
         if known is None or (len(self.shares) > 1 and waiting.first(name) is None):
             lane.tally(share).lift(self._least(lane))
             known = lane.listed.get(share)  # on the way shares of which nothing waits were dropped, this one perhaps
         waiting.push(node, name)
-        if known is None or node.priority < known[0]:
-            lane.enter(share, node.priority)
+        if known is None or node.place.priority < known[0]:
+            lane.enter(share, node.place.priority)
             self._busy[name] = lane
 
     def _least(self, lane: _Lane) -> float:
@@ -293,7 +293,7 @@ class ReadyQueue:
                 continue
             if len(heap) == 1 and len(self._busy) == 1:
                 return share
-            true = first.priority, lane.tally(share).key
+            true = first.place.priority, lane.tally(share).key
             if true != (priority, key):
                 listed[share] = true
                 heapq.heapreplace(heap, (*true, number, share))
@@ -360,7 +360,7 @@ class ReadyQueue:
         and calls have been served cannot be compared."""
         first = self._waiting[lane.heap[0][3]].first(lane.name)
         assert first is not None
-        return first.priority, first.ticket
+        return first.place.priority, first.place.ticket
 
     def waiting(self) -> list[tuple[str, list[Node]]]:
         """Return lanes with the steps in their queues, those included that are over."""

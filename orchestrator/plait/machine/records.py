@@ -23,19 +23,102 @@ from ..core.prefix_index import PrefixIndex
 from ..core.prices import Price
 from ..core.record import Change
 from ..core.request import Request
-from ..core.result import Failure, Result, Usage
+from ..core.result import Failure, Usage
 from ..core.states import MOVES, NAMES, READY, UNDER_WAY, WAITING, Move, State, tell
 from ..core.task import Task
 from ..core.view import AttemptEnd, Branch, StepView
-from ..core.weights import Weight
 from .backlog import Backlog
-from .figures import Checkpoint, DecodeSpeed, EndedSteps, Figures, Meter, Share, TemplateKeys, lane_of, template_keys
+from .figures import (
+    Checkpoint,
+    DecodeSpeed,
+    EndedSteps,
+    Figures,
+    HeldBack,
+    Meter,
+    Outcome,
+    PathTokens,
+    Share,
+    TemplateKeys,
+    lane_of,
+    template_keys,
+)
 from .series import Series, TalkHistory
+
+
+@dataclass(slots=True, eq=False)
+class QueuePlace:
+    """Where a step stands among those that are ready, and why it may not start."""
+
+    priority: int
+    """Sum of its request's and its step's priority; the smallest goes first."""
+    lane: str
+    """Name of the queue that it waits in (`lane_of`)."""
+    ticket: int = 0
+    """Its arrival number in the ready queue, kept over retries; 0 before it was ready."""
+    turn: int = 0
+    """The ticket that orders it against steps of other orders (`waiting.py`): its own, or one that it swapped."""
+    rank: tuple[float, ...] = ()
+    """Rank by its policies, the smallest first; empty without a policy that ranks."""
+    blocked: Blockage | None = None
+    """Why it is ready and may not start. Still set while it is asked about again."""
+    prefix_group: PrefixGroup | None = None
+    """The steps that share its context, in a run with policies."""
+
+
+@dataclass(slots=True, eq=False)
+class JoinState:
+    """What a join knows of its branches."""
+
+    waits_for_all: bool = False
+    """It can only close when its last branch has ended, unless one of them fails."""
+    released: bool = False
+    """It has its verdict, expands, and wants its branches no longer."""
+    done: int = 0
+    """Branches that ended in a value."""
+    failed: int = 0
+    seen: list[Branch] | None = None
+    """Its branches as its merge saw them last."""
+    tally: Tally | None = None
+    """What its merge has counted, once that was asked for."""
+    untallied: list[Node] | None = None
+    """The branches that have ended since then."""
+
+
+# Most steps are not joins. They share this one, so that a reader need not ask for the kind of a step. Nothing writes
+# to it.
+NO_JOIN = JoinState()
+
+
+@dataclass(slots=True, eq=False)
+class StepAttempts:
+    """The attempts at a step: those that are live, and what is left of the others."""
+
+    live: Attempt | None = None
+    """The live attempt; of two the older one."""
+    hedge: Attempt | None = None
+    """The second live attempt, of a step that is hedged."""
+    hedged: bool = False
+    """It has had its one hedge, which may be over."""
+    generation: int = 0
+    """Id of the attempt whose text the planner reads; patches to any other are late."""
+    count: int = 0
+    lost: int = 0
+    """Attempts that ended because the worker was lost."""
+    interrupted: int = 0
+    """Those of them where our own process had ended."""
+    lost_on: tuple[str, ...] = ()
+    """Workers that went away while they ran the step, without immediate repetitions."""
+    checkpoint: Checkpoint | None = None
+    """The beginning of its text that a lost attempt had generated; the next attempt resumes from it."""
+    ran_on: str | None = None
+    """The worker of the last attempt; in the end, of the one that gave its value."""
+    spent: Usage | None = None
+    """Usage of all its attempts that are gone."""
 
 
 @dataclass(slots=True, eq=False, init=False)
 class Node:
-    """A step in the plan of a run.
+    """A step in the plan of a run: its place in the graph, and records of what happens to it.
 
     The counts obey two rules. `pending` is how many needs have not ended; at 0 the step is ready. `consumers` is how
     many steps still want its value; at 0 the step is cancelled.
@@ -49,13 +132,12 @@ class Node:
     """Innermost budget account over it; `None` without any budget."""
     merge: Merge | None
     """Of a join: its merge."""
-    priority: int
-    """Of its request and its step together: the smaller the earlier."""
-    lane: str
-    """Name of the queue that it waits in (`lane_of`)."""
     state: State
     ended: bool
     """Whether `state` is one that a step does not leave."""
+    _moves: tuple[float | str, ...]
+    """Its moves so far, three entries each: when, into which state, why. One flat tuple of atoms: nothing for the
+    garbage collector to follow."""
 
     deps: tuple[Node, ...]
     """Steps whose values it needs, and the one whose context it continues, unless that is an expander around it."""
@@ -69,86 +151,22 @@ class Node:
     """Steps of its own expansion that wait for the text that it generates itself (`after_own`)."""
     pending: int
     """Needs that have not ended (for a join: branches)."""
+    needs_under_way: int
+    """Needs that are under way; counted in runs with policies."""
     consumers: int
     """Dependants that have not ended and still want its value, and one more while its scope keeps it."""
-    released: bool
-    """A join that has its verdict, expands, and wants its branches no longer."""
     inner: Scope | None
     """The scope of the steps that it expands into."""
-
-    waits_for_all: bool
-    """A join that can only close when its last branch has ended, unless one of them fails."""
-    branches_done: int
-    branches_failed: int
-    branches_going: int
-    """Those that are under way; counted in runs with policies."""
-    seen: list[Branch] | None
-    """Of a join: its branches as its merge saw them last."""
-    tally: Tally | None
-    untallied: list[Node] | None
-    """Of a join: what its merge has counted, once that was asked for, and the branches that have ended since then."""
-
-    attempt: Attempt | None
-    """The live attempt; of two the older one."""
-    hedge: Attempt | None
-    """The second live attempt, of a step that is hedged."""
-    hedged: bool
-    """It has had its one hedge, which may be over."""
-    generation: int
-    """Id of the attempt whose text the planner reads; patches to any other are late."""
-    tries: int
-    lost: int
-    """Tries that ended because the worker was lost."""
-    interrupted: int
-    """Those of them where our own process had ended."""
-    lost_on: tuple[str, ...]
-    """Workers that went away while they ran the step, each another than the one before."""
-    checkpoint: Checkpoint | None
-    """The beginning of its text that a lost attempt had generated; the next attempt goes on from there."""
     sent: Series[Text | Tokens] | None
     """Its whole prompt as text and tokens, once something has asked for it (`assemble.prompt`)."""
     talk: TalkHistory | None
-    """The conversation that its turn ended, once a later turn has gone on with it."""
-    ran_on: str | None
-    """The worker of the last attempt; in the end, of the one that gave its value."""
-    prefix_group: PrefixGroup | None
-    """The steps that share its context, in a run with policies."""
+    """The conversation that its turn ended, once a later turn continued it."""
 
-    ticket: int
-    """Its number by arrival in the ready queue, which it keeps when it is tried again; 0 before it was ready."""
-    turn: int
-    """The ticket on which it goes beside steps of other orders (`ready_queue.py`): its own or one that it swapped."""
-    rank: tuple[float, ...]
-    """Of its policies, the smaller the earlier; empty without one that ranks."""
-    blocked: Blockage | None
-    """Why it is ready and may not start. Still set while it is asked about again."""
-
-    own: Result | None
-    """The result of its own attempt (or merge)."""
-    result: Result | None
-    weight: Weight | None
-    """Its value to others: its own, or that of its expansion; and what that weighs, once it was asked for."""
-    failure: Failure | None
-    spent: Usage | None
-    """Usage of all its attempts that are gone."""
-    merged_into: str | None
-    """Id of the step in whose favour a policy gave it up."""
-    limited: Failure | None
-    """The budget or deadline that limited something that it was made from."""
-
-    upward_rank: float
-    """Longest way from its start to the output, in tokens that may be generated."""
-    path_before: int
-    """Most generated tokens along any chain that leads to its own start."""
-    path_own: int
-    """`path_before` and its own tokens."""
-    path: int
-    """Most generated tokens along any chain that its value was made from."""
-    cause: Cause | None
-    """Why it was given up, if it was."""
-    _moves: tuple[float | str, ...]
-    """Its moves so far, three entries each: when, into which state, why. One flat tuple of atoms: nothing for the
-    garbage collector to follow."""
+    place: QueuePlace
+    join: JoinState
+    attempts: StepAttempts
+    outcome: Outcome
+    path_tokens: PathTokens
 
     def __init__(
         self,
@@ -167,19 +185,16 @@ class Node:
         self.scope = scope
         self.account = account
         self.merge = merge
-        self.priority = priority
-        self.lane = lane
         self.state = WAITING
-        self.ended = self.after_own = self.released = self.waits_for_all = self.hedged = False
-        self.deps = self.dependants = self.rank = self._moves = self.lost_on = ()
-        self.after = self.own_waiters = self.inner = self.seen = self.attempt = self.hedge = self.checkpoint = None
-        self.ran_on = self.prefix_group = self.blocked = self.own = self.result = self.failure = self.spent = None
-        self.merged_into = self.limited = self.cause = None
-        self.pending = self.consumers = self.branches_done = self.branches_failed = self.branches_going = 0
-        self.generation = self.tries = self.lost = self.interrupted = self.ticket = self.turn = self.path_before = 0
-        self.path_own = self.path = 0
-        self.tally = self.sent = self.talk = self.untallied = self.weight = None
-        self.upward_rank = 0.0
+        self.ended = self.after_own = False
+        self.deps = self.dependants = self._moves = ()
+        self.after = self.own_waiters = self.inner = self.sent = self.talk = None
+        self.pending = self.needs_under_way = self.consumers = 0
+        self.place = QueuePlace(priority, lane)
+        self.join = NO_JOIN if merge is None else JoinState()
+        self.attempts = StepAttempts()
+        self.outcome = Outcome()
+        self.path_tokens = PathTokens()
 
     @property
     def template_keys(self) -> TemplateKeys:
@@ -198,7 +213,7 @@ class Node:
         if not MOVES[finish]:
             self.ended = True
         run = self.run
-        if run.watched:
+        if run.policies.watch:
             run.note_move(self, start)
         if (finish is READY or start is READY) and self.step.op.kind == "think":
             change = 1 if finish is READY else -1
@@ -206,7 +221,7 @@ class Node:
             if not run.paused:
                 records.ready += change
         name, at = NAMES[finish], records.now
-        self.cause = cause
+        self.outcome.cause = cause
         self._moves += (at, name, reason)
         records.moves.append((at, self.id, NAMES[start], name, reason))
 
@@ -287,10 +302,38 @@ class Attempt(Figures):
     def leave(self) -> None:
         """Be no longer among the live attempts at its step."""
         node = self.node
-        if node.attempt is self:
-            node.attempt, node.hedge = node.hedge, None
-        elif node.hedge is self:
-            node.hedge = None
+        if node.attempts.live is self:
+            node.attempts.live, node.attempts.hedge = node.attempts.hedge, None
+        elif node.attempts.hedge is self:
+            node.attempts.hedge = None
+
+
+@dataclass(slots=True, eq=False)
+class RunPolicies:
+    """The policies of a run by what they do. Most runs have none, and ask none."""
+
+    rankers: tuple[Policy, ...] = ()
+    """Those that rank ready steps."""
+    placers: tuple[Policy, ...] = ()
+    """Those that choose workers or hold steps back."""
+    reviewers: tuple[Policy, ...] = ()
+    """Those that look at its events."""
+    watch: bool = False
+    """Some place its steps or look at its events."""
+
+
+@dataclass(slots=True, eq=False)
+class PromptSizes:
+    """What a run knows of the sizes of its prompts, where a budget limits them."""
+
+    counting: dict[str, Node] = field(default_factory=dict[str, "Node"])
+    """Ready steps whose prompt a worker is counting, by id."""
+    uncounted: set[str] = field(default_factory=set[str])
+    """Ids of steps whose prompt size is unknown to every worker."""
+    known: dict[Hashable, int] = field(default_factory=dict["Hashable", int])
+    """Tokens of its prompts that were counted."""
+    tokens_per_byte: float = 0.25
+    """Of a prompt, as workers report them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -302,12 +345,7 @@ class Run:
     task: Task
     share: Share = field(default_factory=lambda: Share("", 0))
     """Whose part of the slots it takes."""
-    rankers: tuple[Policy, ...] = ()
-    """Its policies that rank ready steps."""
-    placers: tuple[Policy, ...] = ()
-    """Its policies that choose workers or hold steps back."""
-    reviewers: tuple[Policy, ...] = ()
-    """Its policies that look at its news."""
+    policies: RunPolicies = field(default_factory=RunPolicies)
     root: Scope | None = None
     nodes: list[Node] = field(default_factory=list[Node])
     prefix_groups: dict[Hashable, PrefixGroup] = field(default_factory=dict["Hashable", "PrefixGroup"])
@@ -327,18 +365,11 @@ class Run:
     """The user wants nothing more of it to start for now."""
     set_aside: Backlog[Node] = field(default_factory=Backlog[Node])
     """Ready steps that were due while it was paused."""
-    counting: dict[str, Node] = field(default_factory=dict[str, "Node"])
-    """Ready steps of which a worker is counting the prompt, by id."""
-    uncounted: set[str] = field(default_factory=set[str])
-    """Ids of steps of which no worker could tell the size of the prompt."""
     lengths: dict[Hashable, deque[int]] = field(default_factory=dict["Hashable", "deque[int]"])
     """Of its answers lately, by template (`EndedSteps`)."""
     messages: dict[int, tuple[Message, str]] = field(default_factory=dict[int, "tuple[Message, str]"])
     """Messages of its conversations as texts, by identity (`prefix_groups.py`)."""
-    prompts: dict[Hashable, int] = field(default_factory=dict["Hashable", int])
-    """Tokens of its prompts that were counted, where a budget limits them."""
-    per_byte: float = 0.25
-    """Tokens for each byte of a prompt, as workers report them."""
+    prompt_sizes: PromptSizes = field(default_factory=PromptSizes)
     put: int = 0  # bytes of values that its joins have read, and that were put into what it asks
     wake: float | None = None
     """When a policy wants to review it."""
@@ -357,7 +388,9 @@ class Run:
         """Drop what its records say of one another, so that they go without the garbage collector."""
         for node in self.nodes:
             node.deps = node.dependants = ()
-            node.after = node.own_waiters = node.inner = node.seen = node.tally = node.untallied = None
+            node.after = node.own_waiters = node.inner = None
+            if node.merge is not None:
+                node.join = NO_JOIN
             node.scope.names.clear()
             if node.account is not None:
                 node.account.timed.clear()
@@ -366,8 +399,6 @@ class Run:
         while self.nodes:  # one by one: to clear a list of 100,000 holds all threads up
             self.nodes.pop()
 
-    watched: bool = False
-    """Policies place its steps or look at its news."""
     going: dict[Node, None] = field(default_factory=dict["Node", None])
     """Its steps that have an attempt under way, of a run that policies watch, in the order in which they began."""
 
@@ -380,7 +411,7 @@ class Run:
         change = (node.state in UNDER_WAY) - (start in UNDER_WAY)
         if change:
             for dependant in node.dependants:
-                dependant.branches_going += change
+                dependant.needs_under_way += change
 
 
 @dataclass(slots=True, eq=False)
@@ -472,25 +503,18 @@ class Account:
     """Whether it, or one around it, limits what generated tokens count against."""
     prompt: int = 0
     """Prompt tokens, of live attempts too."""
-    margin: int = 0
-    """By how many tokens the prompts of live attempts may be more."""
-    estimates: int = 0
-    """Live attempts of which the prompt is an estimate."""
     tokens: int = 0
     """Generated tokens, of live attempts as far as they were reported."""
     thinking: bool = False
     """Whether it, or one around it, limits thoughts: so many tokens of them there were, and live attempts may have."""
     thoughts: int = 0
-    reserved_thoughts: int = 0
-    reserved: int = 0
-    """Tokens that live attempts are likely to report yet, or may yet generate (`budgets._held`)."""
+    held_back: HeldBack = field(default_factory=HeldBack)
+    """Reserved for live attempts."""
     overrun: int = 0
     """Tokens that workers generated beyond their grants."""
     attempts: int = 0
     running: int = 0
     cost: float = 0.0
-    reserved_cost: float = 0.0
-    """Of the tokens that are reserved."""
     steps: int = 0
     turns: dict[Node, int] = field(default_factory=dict["Node", int])
     """Model calls that lead to each of its steps, that one included, with a limit of turns."""

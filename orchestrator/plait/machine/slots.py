@@ -14,7 +14,7 @@ from ..core.view import AttemptEnd
 from . import budgets, prefix_groups
 from .assemble import resolve
 from .backlog import Backlog
-from .figures import Checkpoint
+from .figures import Charge, Checkpoint
 from .ready_queue import ReadyQueue
 from .records import Attempt, Node, Records, Run, WorkerState
 from .waiting import Timers
@@ -60,27 +60,33 @@ class Slots:
             records.waiting -= 1
         run.live += 1
         records.thinking += op.kind == "think"
-        node.ran_on = worker.name
+        node.attempts.ran_on = worker.name
         if isinstance(op, Think):
             attempt.resumed_from = checkpoint
         seconds: float | None = None
         if node.account is not None:
             if ask is not budgets.NOTHING:
-                attempt.counted, attempt.likely, attempt.price = ask.counted, min(ask.likely, tokens), ask.price
-                attempt.thoughts = grant.thoughts or 0
-                attempt.prompt, attempt.margin, attempt.estimated = ask.prompt, ask.margin, ask.estimated
-                attempt.priced_until = records.now
+                attempt.charge = Charge(
+                    counted=ask.counted,
+                    likely=min(ask.likely, tokens),
+                    thoughts=grant.thoughts or 0,
+                    prompt=ask.prompt,
+                    margin=ask.margin,
+                    estimated=ask.estimated,
+                    price=ask.price,
+                    priced_until=records.now,
+                )
             budgets.reserve(node.account, attempt)
             seconds = budgets.seconds_left(node.account, records.now)
         worker.load += tokens
         worker.running += 1
         self._queue.begun(attempt)
-        if node.prefix_group is not None:
-            prefix_groups.begun(node.prefix_group, attempt, records.prefixes)
+        if node.place.prefix_group is not None:
+            prefix_groups.begun(node.place.prefix_group, attempt, records.prefixes)
         if self.lease is not None:
             self.timers.add(records.now + self.lease, "lease", attempt)
         generated = attempt.resumed_from.ids if attempt.resumed_from is not None else ()
-        job = Job(number, run.id, node.id, op, seconds, generated, priority, attempt.counted)
+        job = Job(number, run.id, node.id, op, seconds, generated, priority, attempt.charge.counted)
         records.actions.append(Dispatch(worker.name, job, reason))
         return attempt
 
@@ -102,7 +108,7 @@ class Slots:
 
     def stop_all(self, node: Node, cause: Cause, about: str = "") -> bool:
         """Ask the workers to stop a step's live attempts; return whether it had any."""
-        first, second = node.attempt, node.hedge
+        first, second = node.attempts.live, node.attempts.hedge
         if first is None:
             return False
         self.stop(first, cause, about)
@@ -134,10 +140,10 @@ class Slots:
             usage = usage.model_copy(update={"completion": attempt.tokens, "sources": told})
         attempt.state = "gone"
         del self._records.attempts[attempt.id]
-        if node.attempt is attempt:  # with two, the other one takes its place
-            node.attempt, node.hedge = node.hedge, None
-        elif node.hedge is attempt:
-            node.hedge = None
+        if node.attempts.live is attempt:  # with two, the other one takes its place
+            node.attempts.live, node.attempts.hedge = node.attempts.hedge, None
+        elif node.attempts.hedge is attempt:
+            node.attempts.hedge = None
         run.live -= 1
         if not run.live and not run.paused:
             self._records.waiting += 1
@@ -146,11 +152,11 @@ class Slots:
             worker.thinks.add(node.step.op.model)
         if usage is not NO_USAGE:
             run.meter.add(usage, read)
-        node.spent = usage if node.spent is None else node.spent + usage
+        node.attempts.spent = usage if node.attempts.spent is None else node.attempts.spent + usage
         worker.load -= attempt.left
         self._queue.over(attempt, usage)
-        if node.prefix_group is not None:
-            prefix_groups.gone(node.prefix_group, attempt, usage, self._records.prefixes)
+        if node.place.prefix_group is not None:
+            prefix_groups.gone(node.place.prefix_group, attempt, usage, self._records.prefixes)
         if node.account is not None:
             charge = max(usage.completion, least) if known is None else usage.completion + usage.uncounted
             if node.account.prompts and known is not None and node.step.op.kind == "think":
@@ -175,10 +181,10 @@ class Slots:
         assert isinstance(prompt, budgets.PromptSize)
         return Usage(
             prompt=prompt.tokens,
-            cost=attempt.cost,
+            cost=attempt.charge.cost,
             uncounted=max(0, attempt.reserved - attempt.tokens),
             uncounted_prompt=max(prompt.tokens, prompt.margin),  # perhaps it was not even sent
-            sources=_NOBODY_KNOWS if attempt.cost else UNKNOWN,
+            sources=_NOBODY_KNOWS if attempt.charge.cost else UNKNOWN,
         )
 
     def won(self, attempt: Attempt, result: Result) -> Result:
@@ -188,18 +194,18 @@ class Slots:
         longer as generated for nobody.
         """
         node = attempt.node
-        if node.attempt is not None:
-            self.stop(node.attempt, "superseded")
-        node.ran_on = attempt.worker.name
+        if node.attempts.live is not None:
+            self.stop(node.attempts.live, "superseded")
+        node.attempts.ran_on = attempt.worker.name
         reused = attempt.reused(result) if attempt.resumed_from is not None else 0
         if reused:
             node.run.meter.reuse(reused)
             told = result.usage.sources + _BY_IDS
             usage = result.usage.model_copy(update={"completion": result.usage.completion + reused, "sources": told})
             result = result.model_copy(update={"usage": usage})
-        if node.prefix_group is not None:
+        if node.place.prefix_group is not None:
             ended = AttemptEnd(self._records.now - attempt.started, result.usage.completion, attempt.worker.name)
-            node.prefix_group.finished.append(ended)
+            node.place.prefix_group.finished.append(ended)
             if node.step.op.kind == "think":
                 worker = attempt.worker
                 worker.speed.add((attempt.beside + worker.running + 1) / 2, ended.seconds, ended.tokens - reused)
@@ -221,7 +227,7 @@ class Slots:
         """Ask again about all steps that wait for a worker, which has gone away or has other slots now."""
         nodes, worker.held = worker.held.nodes(), Backlog[Node]()
         for node in nodes:
-            node.blocked = None
+            node.place.blocked = None
             self._queue.push(node)
 
     # -- blocked steps -------------------------------------------------------------------------------------------------
@@ -234,7 +240,7 @@ class Slots:
 
     def ask_others(self, node: Node) -> None:
         """A ready step has ended, and its budgets may block steps that it went before: one of these may start now."""
-        lane = node.lane
+        lane = node.place.lane
         for account in node.account.chain() if node.account is not None else ():
             if account.held.heaps:
                 self.ask_next(account.held, lane)

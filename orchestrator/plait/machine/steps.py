@@ -66,30 +66,30 @@ class Steps:
         if node.deps and (heavy := charge_references(node)) is not None:
             self.fail(node, heavy)
             return
-        before = node.path_before
+        before = node.path_tokens.before
         for dep in node.deps:
-            if dep.path > before:
-                before = dep.path
+            if dep.path_tokens.total > before:
+                before = dep.path_tokens.total
         if node.after_own and node.after is not None:
-            before = max(before, node.after.path_own)
-        node.path_before = before
+            before = max(before, node.after.path_tokens.own)
+        node.path_tokens.before = before
         node.move(READY, self._records)
-        if not node.run.rankers or self._rank(node, node.run):
+        if not node.run.policies.rankers or self._rank(node, node.run):
             self._queue.push(node)
 
     def enqueue(self, node: Node) -> None:
         """Ask the policies for the rank of a ready step, and queue it."""
-        if not node.run.rankers or self._rank(node, node.run):
+        if not node.run.policies.rankers or self._rank(node, node.run):
             self._queue.push(node)
 
     def _rank(self, node: Node, run: Run) -> bool:
         """Set a step's rank; return whether no policy raised."""
-        node.rank = ()
-        for policy in run.rankers:
+        node.place.rank = ()
+        for policy in run.policies.rankers:
             try:
                 subject = NodeView(node)
                 rank = policy.rank(subject, MachineView(self._records, self._queue, subject, run.id))
-                node.rank += tuple(map(float, rank))  # one after the other: a later policy only breaks ties
+                node.place.rank += tuple(map(float, rank))  # one after the other: a later policy only breaks ties
             except RAISED as error:
                 self.break_run(run, policy, error)
                 return False
@@ -97,12 +97,12 @@ class Steps:
 
     def done(self, node: Node, result: Result, path: int) -> None:
         """End a step with a value; `path` is the longest chain of generated tokens that it was made from."""
-        node.result, node.path = result, path
+        node.outcome.result, node.path_tokens.total = result, path
         node.move(DONE, self._records)
         self.ended.append(node)
         owner = node.scope.owner
-        if owner is not None and path > owner.path_own and _is_flow(owner):
-            owner.path_own = path  # what the flow makes from now on may depend on it
+        if owner is not None and path > owner.path_tokens.own and _is_flow(owner):
+            owner.path_tokens.own = path  # what the flow makes from now on may depend on it
 
     def fail(self, node: Node, failure: Failure) -> None:
         """End a step without a value, unless it has ended already."""
@@ -110,8 +110,8 @@ class Steps:
             return
         if is_limit(failure):
             failure = _with_last_try(node, failure)
-        node.failure = failure
-        node.limited = node.limited or (failure if is_limit(failure) else None)
+        node.outcome.failure = failure
+        node.outcome.limited = node.outcome.limited or (failure if is_limit(failure) else None)
         self._slots.stop_all(node, _cause_of(failure), failure.message)
         self.move(node, FAILED, f"{failure.kind}: {failure.message}")
         self.ended.append(node)
@@ -128,8 +128,8 @@ class Steps:
 
     def end_like(self, node: Node, dep: Node) -> None:
         """End a step because one that it needs ended without a value."""
-        node.limited = node.limited or dep.limited
-        if dep.failure is not None:
+        node.outcome.limited = node.outcome.limited or dep.outcome.limited
+        if dep.outcome.failure is not None:
             self.fail(node, dependency_failed(dep))
         else:
             self.cancel(node, "failed-need", dep.id)
@@ -140,10 +140,12 @@ class Steps:
         node = attempt.node
         checkpoint = attempt.checkpoint() if failure.lost else None
         if not failure.lost:
-            node.checkpoint = None  # the failure may lie in the text generated so far
-        elif checkpoint is not None and (node.checkpoint is None or len(checkpoint.ids) > len(node.checkpoint.ids)):
-            node.checkpoint = checkpoint
-        if node.attempt is not None:
+            node.attempts.checkpoint = None  # the failure may lie in the text generated so far
+        elif checkpoint is not None and (
+            node.attempts.checkpoint is None or len(checkpoint.ids) > len(node.attempts.checkpoint.ids)
+        ):
+            node.attempts.checkpoint = checkpoint
+        if node.attempts.live is not None:
             return  # its other attempt goes on: the failure of one of two is no event for the step
         if node.inner is not None:  # patches to the failed attempt are void
             for name in node.inner.names.values():
@@ -153,12 +155,12 @@ class Steps:
             case Failure() as final:
                 self.fail(node, final)
             case delay:
-                self.move(node, WAITING, f"{_TRY}{node.tries}: {failure.kind}: {failure.message}")
+                self.move(node, WAITING, f"{_TRY}{node.attempts.count}: {failure.kind}: {failure.message}")
                 if failure.lost:
                     # A loss says nothing about the step, so it goes again at once; after a failure it waits, for the
                     # cause may pass.
-                    node.lost += 1
-                    node.interrupted += failure.kind == Interrupted.__name__
+                    node.attempts.lost += 1
+                    node.attempts.interrupted += failure.kind == Interrupted.__name__
                     self.ready(node)
                 else:
                     self._slots.timers.add(self._records.now + delay, "retry", node)
@@ -166,14 +168,18 @@ class Steps:
     def lose_worker(self, live: Sequence[Attempt], worker: str, message: str) -> None:
         """Go on after a worker went away that ran these attempts. Where just one of their steps has lost another worker
         before, it may be what ends them: as often as `Retries.deaths` allows, and no more."""
-        again = [attempt.node for attempt in live if attempt.node.lost_on and attempt.node.lost_on[-1] != worker]
+        again = [
+            attempt.node
+            for attempt in live
+            if attempt.node.attempts.lost_on and attempt.node.attempts.lost_on[-1] != worker
+        ]
         for attempt in live:
             node = attempt.node
             if node.state is not RUNNING:  # it ended as part of another that was lost
                 continue
-            before = node.lost_on
-            node.lost_on = before if before and before[-1] == worker else (*before, worker)
-            if again == [node] and len(node.lost_on) >= node.run.request.retries.deaths:
+            before = node.attempts.lost_on
+            node.attempts.lost_on = before if before and before[-1] == worker else (*before, worker)
+            if again == [node] and len(node.attempts.lost_on) >= node.run.request.retries.deaths:
                 problem = f"{message}, as {before[-1]} had before: it is not run again, for it may be what ends workers"
                 self.retry_or_fail(attempt, as_failure(EngineError(problem)))
             else:
@@ -191,31 +197,31 @@ class Steps:
         """Tell everyone concerned that a step has ended."""
         run, scope, done = node.run, node.scope, node.state is DONE
         for reader in node.dependants:
-            if reader.ended or reader.released:
+            if reader.ended or reader.join.released:
                 continue  # a released join has its verdict, and what its branches do is of no account
             reader.pending -= 1
             if reader.merge is not None:
-                if reader.untallied is not None:
-                    reader.untallied.append(node)
+                if reader.join.untallied is not None:
+                    reader.join.untallied.append(node)
                 if done:
-                    reader.branches_done += 1
-                    if reader.waits_for_all and reader.pending:
+                    reader.join.done += 1
+                    if reader.join.waits_for_all and reader.pending:
                         continue  # nothing can come of it before the last branch, unless one fails
                 elif node.state is FAILED:
-                    reader.branches_failed += 1
+                    reader.join.failed += 1
                 self.judge(reader, arrived=done)
             elif not done:
                 self.end_like(reader, node)
             elif reader.pending == 0:
                 self.ready(reader)
-        if not node.released:  # else it let go of them when it had its verdict
+        if not node.join.released:  # else it let go of them when it had its verdict
             for dep in node.deps:
                 if not dep.ended:
                     self.release(dep)
         if not done and node.account is not None and node.last_move[2] == "ready":
             # It never began, so no attempt of it will be over and free what it had kept others from.
             self._slots.ask_others(node)
-        node.blocked = None
+        node.place.blocked = None
         if run.held.heaps:
             self._slots.stirred[run.id] = run
         if node.inner is not None:
@@ -233,7 +239,7 @@ class Steps:
     def expand(self, node: Node, result: Result) -> None:
         """Ask the planner how a step goes on that has its own result."""
         self.move(node, EXPANDING)
-        self._records.actions.append(Expand(node.id, node.generation, result=result))
+        self._records.actions.append(Expand(node.id, node.attempts.generation, result=result))
         waiters, node.own_waiters = node.own_waiters or (), None
         for waiter in waiters:  # they read the text that it generated itself, which is whole now
             waiter.pending -= 1
@@ -248,12 +254,12 @@ class Steps:
             return
         if owner.state is not EXPANDED:
             return  # its reader has not closed yet; when it does, this is asked again
-        owner.limited = owner.limited or output.limited
-        if output.result is not None:
-            path = output.path if _is_flow(owner) else max(output.path, owner.path_own)
-            self.done(owner, output.result, path)
-        elif output.failure is not None:
-            self.fail(owner, output.failure.bare)
+        owner.outcome.limited = owner.outcome.limited or output.outcome.limited
+        if output.outcome.result is not None:
+            path = output.path_tokens.total if _is_flow(owner) else max(output.path_tokens.total, owner.path_tokens.own)
+            self.done(owner, output.outcome.result, path)
+        elif output.outcome.failure is not None:
+            self.fail(owner, output.outcome.failure.bare)
         else:
             self.cancel(owner, "failed-output", output.id)
 
@@ -280,7 +286,7 @@ class Steps:
                 self.cancel(node, "too-few", ruling.about)
             case "fail":
                 assert ruling.failure is not None
-                node.limited = limit_of(node)
+                node.outcome.limited = limit_of(node)
                 self.fail(node, ruling.failure)
 
     def _close_join(self, node: Node) -> None:
@@ -292,13 +298,15 @@ class Steps:
         except RAISED as error:
             self.fail(node, raised(node.merge, error))
             return
-        node.own = result
-        node.limited = limit_of(node)
-        node.path_own = max([node.path_before, *(dep.path for dep in node.deps if dep.state is DONE)])
+        node.outcome.own = result
+        node.outcome.limited = limit_of(node)
+        node.path_tokens.own = max(
+            [node.path_tokens.before, *(dep.path_tokens.total for dep in node.deps if dep.state is DONE)]
+        )
         if not node.step.expands and result.patch is None:
-            self.done(node, result, node.path_own)
+            self.done(node, result, node.path_tokens.own)
             return
-        node.released = True  # before its branches end by this: they would be counted
+        node.join.released = True  # before its branches end by this: they would be counted
         self.expand(node, result)
         for dep in node.deps:
             if not dep.ended:
@@ -358,8 +366,8 @@ def judge(node: Node, arrived: bool) -> Ruling:
     """
     op = node.step.op
     assert op.kind == "join" and node.merge is not None
-    done, out = node.branches_done, node.pending
-    if op.tolerate == "all" and node.branches_failed:
+    done, out = node.join.done, node.pending
+    if op.tolerate == "all" and node.join.failed:
         return _fail_like(next(dep for dep in node.deps if dep.state is FAILED))
     if op.tolerate == "quorum":
         quorum = op.quorum or 1
@@ -379,7 +387,7 @@ def judge_at_deadline(node: Node, failure: Failure | None = None) -> Ruling:
     op = node.step.op
     assert op.kind == "join"
     enough = {"all": len(node.deps), "quorum": op.quorum or 1, "best-effort": 1, "any-end": 0}[op.tolerate]
-    if node.branches_done >= enough:
+    if node.join.done >= enough:
         return CLOSE
     if failure is not None:
         return Ruling("fail", failure)
@@ -391,13 +399,13 @@ def late(node: Node) -> Failure:
     """Return how far a join had come at its deadline."""
     op = node.step.op
     assert op.kind == "join"
-    message = f"{node.id}: after {op.deadline:g} s {node.branches_done} branches are done"
+    message = f"{node.id}: after {op.deadline:g} s {node.join.done} branches are done"
     return Failure(kind=DeadlineExceeded.__name__, message=message)
 
 
 def limit_of(join: Node) -> Failure | None:
     """Return the budget or deadline that limited a join or one of its branches, if any did."""
-    return join.limited or next((dep.limited for dep in join.deps if dep.limited), None)
+    return join.outcome.limited or next((dep.outcome.limited for dep in join.deps if dep.outcome.limited), None)
 
 
 def conclude(node: Node) -> Result:
@@ -405,7 +413,7 @@ def conclude(node: Node) -> Result:
     in it as they are, however often."""
     assert node.merge is not None
     branches, known = branches_of(node), of_branches(node)
-    node.seen = None
+    node.join.seen = None
     verdict = node.merge.merge(branches, node.run.task)
     if not isinstance(verdict, Verdict):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"it returned a {type(verdict).__name__}, which is no Verdict")
@@ -420,7 +428,7 @@ def conclude(node: Node) -> Result:
         patch=verdict.patch,
         prior=_prior(verdict, branches),
     )
-    node.weight = weight
+    node.outcome.weight = weight
     value = json_value(verdict.value, known={same: weighed.levels for same, weighed in known.items()})
     return result.model_copy(update={"value": value})
 
@@ -435,7 +443,7 @@ def _prior(verdict: Verdict, branches: Sequence[Branch]) -> str:
 
 def dependency_failed(dep: Node) -> Failure:
     """Return the failure of a step that needs `dep`, which failed. The first cause is carried on, not nested."""
-    cause = dep.failure
+    cause = dep.outcome.failure
     assert cause is not None
     if cause.kind == DependencyFailed.__name__:
         return cause
@@ -448,12 +456,12 @@ def _fail_like(dep: Node) -> Ruling:
 
 def _short(node: Node, what: str) -> Ruling:
     ended = [dep for dep in node.deps if dep.ended and dep.state is not DONE]
-    failed = [dep for dep in ended if dep.failure is not None]
+    failed = [dep for dep in ended if dep.outcome.failure is not None]
     if not failed:
         why = next((f"; first, {dep.id}: {dep.story[-1][4]}" for dep in ended if dep.story and dep.story[-1][4]), "")
         return Ruling("stop", about=f"{what}{why}")
     first = failed[0]
-    cause = first.failure
+    cause = first.outcome.failure
     assert cause is not None
     count = f"{len(failed)} of {len(node.deps)} branches failed"
     message = f"{node.id} {what}; first failure: {first.id}: {cause.kind}: {cause.message} ({count})"
@@ -484,14 +492,16 @@ def retry_delay(node: Node, failure: Failure) -> float | Failure:
             message = f"{failure.message}; whether it took effect is unknown, so it is not tried again"
             return failure.model_copy(update={"message": message})
         return failure
-    if failure.kind == Interrupted.__name__ or (failure.lost and node.lost - node.interrupted < retries.lost):
+    if failure.kind == Interrupted.__name__ or (
+        failure.lost and node.attempts.lost - node.attempts.interrupted < retries.lost
+    ):
         return 0.0
     again = retries.think if node.step.op.kind == "think" else retries.call
-    tried = node.tries - node.lost
+    tried = node.attempts.count - node.attempts.lost
     if failure.retryable and not failure.lost and tried <= again:
         return retries.backoff * 2.0 ** (tried - 1)
-    if node.tries > 1:
-        return failure.model_copy(update={"message": f"{failure.message} (after {node.tries} tries)"})
+    if node.attempts.count > 1:
+        return failure.model_copy(update={"message": f"{failure.message} (after {node.attempts.count} tries)"})
     return failure
 
 

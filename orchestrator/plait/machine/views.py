@@ -59,64 +59,68 @@ class NodeView:
 
     @property
     def upward_rank(self) -> float:
-        return self._node.upward_rank
+        return self._node.path_tokens.upward_rank
 
     @property
     def result(self) -> Result | None:
-        return self._node.result
+        return self._node.outcome.result
 
     @property
     def failure(self) -> Failure | None:
-        return self._node.failure
+        return self._node.outcome.failure
 
     @property
     def tokens(self) -> int:
         node = self._node
-        if node.attempt is not None:
-            return node.attempt.generated
-        return node.own.length if node.own else 0
+        if node.attempts.live is not None:
+            return node.attempts.live.generated
+        return node.outcome.own.length if node.outcome.own else 0
 
     @property
     def text(self) -> str:
         node = self._node
-        if node.attempt is not None:
-            return "".join(node.attempt.text)
-        return node.own.text if node.own else ""
+        if node.attempts.live is not None:
+            return "".join(node.attempts.live.text)
+        return node.outcome.own.text if node.outcome.own else ""
 
     @property
     def line(self) -> str:
         node = self._node
-        if node.attempt is not None:
-            return prior(node) + "".join(node.attempt.text)
-        return node.own.line if node.own else ""
+        if node.attempts.live is not None:
+            return prior(node) + "".join(node.attempts.live.text)
+        return node.outcome.own.line if node.outcome.own else ""
 
     @property
     def worker(self) -> str | None:
-        return self._node.attempt.worker.name if self._node.attempt else None
+        return self._node.attempts.live.worker.name if self._node.attempts.live else None
 
     @property
     def started(self) -> float | None:
-        return self._node.attempt.started if self._node.attempt else None
+        return self._node.attempts.live.started if self._node.attempts.live else None
 
     @property
     def hedged(self) -> bool:
-        return self._node.hedged
+        return self._node.attempts.hedged
 
     @property
     def held(self) -> str:
-        blocked = self._node.blocked
+        blocked = self._node.place.blocked
         return blocked.reason if blocked is not None and blocked.by == "policy" else ""
 
     @property
     def group(self) -> float | None:
-        return self._node.attempt.group if self._node.attempt else None
+        return self._node.attempts.live.group if self._node.attempts.live else None
 
     @property
     def lowest(self) -> float | None:
         node = self._node
-        if node.attempt is not None:
-            return node.attempt.lowest
-        return node.own.signals.lowest if node.own is not None and node.own.signals is not None else None
+        if node.attempts.live is not None:
+            return node.attempts.live.lowest
+        return (
+            node.outcome.own.signals.lowest
+            if node.outcome.own is not None and node.outcome.own.signals is not None
+            else None
+        )
 
     @property
     def prompt_tokens(self) -> int:
@@ -140,15 +144,15 @@ class NodeView:
         node = self._node
         if node.after is None:
             return None
-        return context_step(node.after, node.after_own).ran_on
+        return context_step(node.after, node.after_own).attempts.ran_on
 
     @property
     def ran_on(self) -> str | None:
-        return self._node.ran_on
+        return self._node.attempts.ran_on
 
     @property
     def siblings(self) -> GroupView:
-        return GroupView(self._node.prefix_group)
+        return GroupView(self._node.place.prefix_group)
 
     @property
     def owner(self) -> NodeView | None:
@@ -165,7 +169,7 @@ class NodeView:
 
     @property
     def going(self) -> int:
-        return self._node.branches_going
+        return self._node.needs_under_way
 
     @property
     def consumers(self) -> tuple[NodeView, ...]:
@@ -207,12 +211,12 @@ def branches_of(join: Node) -> list[Branch]:
     A merge that may close early is asked with every branch that ends, so what it was shown before is kept, and only
     branches that have moved or generated since are looked at again.
     """
-    seen = join.seen
+    seen = join.join.seen
     if seen is None:
-        seen = join.seen = [branch_of(dep) for dep in join.deps]
+        seen = join.join.seen = [branch_of(dep) for dep in join.deps]
         return list(seen)
     for i, dep in enumerate(join.deps):
-        known, attempt = seen[i], dep.attempt
+        known, attempt = seen[i], dep.attempts.live
         if known.state is not dep.state or (
             attempt is not None and (known.pieces is not attempt.text or known.tokens != attempt.generated)
         ):
@@ -231,15 +235,15 @@ def decided(join: Node, outstanding: int) -> bool:
 
 def tally_of(join: Node) -> Tally | None:
     """Return the tally of a join's branches that have ended, if its merge keeps one."""
-    if join.tally is None and join.merge is not None and _keeps_tally(join.merge):
-        join.tally = join.merge.tally(join.run.task)
-        if join.tally is not None:
-            join.untallied = [dep for dep in join.deps if dep.ended]
-    if join.tally is not None and join.untallied:
-        ended, join.untallied = join.untallied, []
+    if join.join.tally is None and join.merge is not None and _keeps_tally(join.merge):
+        join.join.tally = join.merge.tally(join.run.task)
+        if join.join.tally is not None:
+            join.join.untallied = [dep for dep in join.deps if dep.ended]
+    if join.join.tally is not None and join.join.untallied:
+        ended, join.join.untallied = join.join.untallied, []
         for dep in ended:
-            join.tally.ended(branch_of(dep))
-    return join.tally
+            join.join.tally.ended(branch_of(dep))
+    return join.join.tally
 
 
 def _keeps_tally(merge: Merge) -> bool:
@@ -252,14 +256,34 @@ def _keeps_tally(merge: Merge) -> bool:
 
 def branch_of(node: Node) -> Branch:
     """Return a step as a merge sees it."""
-    attempt, own, name = node.attempt, node.own, node.step.name
+    attempt, own, name = node.attempts.live, node.outcome.own, node.step.name
     if attempt is None:
         tokens = own.length if own is not None else 0
         line = written(node) if node.inner is not None and node.ended else ()
-        return Branch(name, node.id, node.state, node.result, node.failure, tokens, (), node.merged_into, written=line)
+        return Branch(
+            name,
+            node.id,
+            node.state,
+            node.outcome.result,
+            node.outcome.failure,
+            tokens,
+            (),
+            node.outcome.merged_into,
+            written=line,
+        )
     before = prior(node) if node.after is not None else ""
     tokens, pieces = attempt.generated, attempt.text
-    return Branch(name, node.id, node.state, node.result, node.failure, tokens, pieces, node.merged_into, before)
+    return Branch(
+        name,
+        node.id,
+        node.state,
+        node.outcome.result,
+        node.outcome.failure,
+        tokens,
+        pieces,
+        node.outcome.merged_into,
+        before,
+    )
 
 
 class GroupView:

@@ -37,7 +37,7 @@ class ArrivalQueue:
     def push(self, node: Node) -> None:
         """Add a step."""
         line = self.line
-        if node.priority == 0 and (not line or line[-1].ticket < node.ticket):
+        if node.place.priority == 0 and (not line or line[-1].place.ticket < node.place.ticket):
             line.append(node)
         else:
             heapq.heappush(self.heap, queued(node))
@@ -81,13 +81,13 @@ class RankedQueue:
     def push(self, node: Node) -> None:
         """Add a step; one that was taken out before has kept its turn."""
         heapq.heappush(self.heap, queued(node))
-        self._waiting[node.ticket] = node
-        node.turn = node.turn or node.ticket
+        self._waiting[node.place.ticket] = node
+        node.place.turn = node.place.turn or node.place.ticket
         self.note_turn(node)
 
     def note_turn(self, node: Node) -> None:
         """Take note of the turn of a step that stands here, a new or a swapped one."""
-        heapq.heappush(self._turns, (node.priority, node.turn, node.ticket))
+        heapq.heappush(self._turns, (node.place.priority, node.place.turn, node.place.ticket))
 
     def first(self) -> Node | None:
         """Return the step that is to go first; steps that are over are dropped on the way."""
@@ -104,7 +104,7 @@ class RankedQueue:
         while True:
             _, turn, ticket = self._turns[0]
             node = self._waiting.get(ticket)
-            if node is not None and node.turn == turn and not node.ended:
+            if node is not None and node.place.turn == turn and not node.ended:
                 return node
             heapq.heappop(self._turns)
 
@@ -136,8 +136,8 @@ class Waiting:
 
     def push(self, node: Node, lane: str) -> None:
         """Add a step."""
-        if node.rank:
-            order = tuple(type(policy) for policy in node.run.rankers)
+        if node.place.rank:
+            order = tuple(type(policy) for policy in node.run.policies.rankers)
             self.orders.setdefault(order, {}).setdefault(lane, RankedQueue()).push(node)
         else:
             queue = self.lanes.get(lane)
@@ -164,7 +164,7 @@ class Waiting:
             for lanes in self.orders.values():
                 ranked = lanes.get(lane)
                 node = ranked.first() if ranked is not None else None
-                if node is not None and (best is None or node.priority < best.priority):
+                if node is not None and (best is None or node.place.priority < best.place.priority):
                     best = node
         return best
 
@@ -190,13 +190,13 @@ class Waiting:
             if node is not None and (chosen is None or queued(node) < queued(chosen)):
                 chosen, where, worker = node, queue, free
         if self.orders:
-            due = None if chosen is None else (chosen.priority, chosen.ticket)
+            due = None if chosen is None else (chosen.place.priority, chosen.place.ticket)
             choice = self._of_orders(due, room)
             if choice is not None:
                 choice.queue.pop()
                 node, other = choice.node, choice.due
                 if other is not node:
-                    node.turn, other.turn = other.turn, node.turn
+                    node.place.turn, other.place.turn = other.place.turn, node.place.turn
                     choice.due_in.note_turn(other)
                 return node, choice.worker
         if chosen is None or where is None:
@@ -210,7 +210,7 @@ class Waiting:
         for order in list(self.orders):
             choice = self._of_order(order, room)
             if choice is not None:
-                turn = (choice.due.priority, choice.due.turn)
+                turn = (choice.due.place.priority, choice.due.place.turn)
                 if due is None or turn < due:
                     due, best = turn, choice
         return best
@@ -232,7 +232,7 @@ class Waiting:
                 continue
             if queued(node) < queued(choice.node):
                 choice = choice._replace(node=node, worker=worker, queue=queue)
-            if (due.priority, due.turn) < (choice.due.priority, choice.due.turn):
+            if (due.place.priority, due.place.turn) < (choice.due.place.priority, choice.due.place.turn):
                 choice = choice._replace(due=due, due_in=queue)
         if not lanes:
             del self.orders[order]

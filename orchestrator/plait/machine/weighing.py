@@ -38,20 +38,20 @@ def read_after(node: Node, most: int) -> int:
 
 
 def _length(branch: Node) -> int:
-    value = branch.result.value if branch.result is not None else None
+    value = branch.outcome.result.value if branch.outcome.result is not None else None
     return BRANCH + (len(value) if isinstance(value, str) else 0)
 
 
 def weight_of(node: Node) -> Weight:
     """Return what the value of a step that is done weighs."""
-    if node.weight is None:
-        assert node.result is not None
+    if node.outcome.weight is None:
+        assert node.outcome.result is not None
         inner = node.inner.output if node.inner is not None else None
-        if inner is not None and inner.result is node.result:
-            node.weight = weight_of(inner)
+        if inner is not None and inner.outcome.result is node.outcome.result:
+            node.outcome.weight = weight_of(inner)
         else:  # a worker's: nothing in it is shared
-            node.weight = weigh(node.result.value, {}, most_of(node.run))
-    return node.weight
+            node.outcome.weight = weigh(node.outcome.result.value, {}, most_of(node.run))
+    return node.outcome.weight
 
 
 def most_of(run: Run) -> int:
@@ -61,7 +61,11 @@ def most_of(run: Run) -> int:
 
 def of_branches(node: Node) -> dict[Same, Weight]:
     """Return what the values of a join's branches weigh."""
-    return {Same(dep.result.value): weight_of(dep) for dep in node.deps if dep.state is DONE and dep.result is not None}
+    return {
+        Same(dep.outcome.result.value): weight_of(dep)
+        for dep in node.deps
+        if dep.state is DONE and dep.outcome.result is not None
+    }
 
 
 def charge_join(node: Node) -> Failure | None:
@@ -74,7 +78,7 @@ def charge_references(node: Node) -> Failure | None:
     read = mentions(node.step)
     if not read:  # it only waits for them
         return _charge(node, 0)
-    weights = {dep.step.name: weight_of(dep).bytes for dep in node.deps if dep.result is not None}
+    weights = {dep.step.name: weight_of(dep).bytes for dep in node.deps if dep.outcome.result is not None}
     return _charge(node, sum(times * weights.get(name, 0) for name, times in read.items()))
 
 

@@ -406,15 +406,15 @@ def _moved(machine: Machine, run: Run, seen: int, began: float) -> list[StepReco
 
 def step_record(node: Node, began: float) -> StepRecord:
     """Return a step as it stands. `began` is when its run was submitted, by the machine's time."""
-    step, own, spent = node.step, node.own, node.spent
+    step, own, spent = node.step, node.outcome.own, node.attempts.spent
     record = StepRecord(node.id, step.name, step.op.kind, step.label)
     record.plan = step
     record.state = NAMES[node.state]
     record.moves = node.changes(began)
-    record.tries, record.path_tokens = node.tries, node.path or node.path_own
-    record.cause = node.cause
-    if node.failure is not None:
-        record.failure, record.error = node.failure, node.failure.code
+    record.tries, record.path_tokens = node.attempts.count, node.path_tokens.total or node.path_tokens.own
+    record.cause = node.outcome.cause
+    if node.outcome.failure is not None:
+        record.failure, record.error = node.outcome.failure, node.outcome.failure.code
     if spent is not None:
         record.spent = spent
         record.tokens = spent.completion
@@ -429,13 +429,15 @@ def step_record(node: Node, began: float) -> StepRecord:
     if own is not None:
         record.usage, record.value, record.why, record.data = own.usage, own.value, own.why, own.data
         record.logprob, record.signals = own.logprob, own.signals
-    if node.result is not None:
-        record.output = node.result.value
+    if node.outcome.result is not None:
+        record.output = node.outcome.result.value
         inner = node.inner.output if node.inner is not None else None
-        if inner is not None and inner.result is node.result:
+        if inner is not None and inner.outcome.result is node.outcome.result:
             record.source = inner.id
-    if node.attempt is not None:
-        record.tokens += node.attempt.tokens + (node.hedge.tokens if node.hedge is not None else 0)
+    if node.attempts.live is not None:
+        record.tokens += node.attempts.live.tokens + (
+            node.attempts.hedge.tokens if node.attempts.hedge is not None else 0
+        )
     return record
 
 

@@ -30,7 +30,7 @@ def test_defaults() -> None:
     config = Config.load()
     assert config == Config()
     assert (config.worker, config.engines, config.planner) == ("ray", 1, Plugin(name="single"))
-    assert Path(config.model).parts[-3:] == ("plait", "models", "countdown")
+    assert Path(config.model).parts[-3:] == ("plait_models", "models", "countdown")
     assert Path(config.model).is_absolute()
 
 

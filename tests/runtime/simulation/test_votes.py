@@ -139,7 +139,7 @@ class Played:
         """The verdict is made of exactly the votes that were cast, and of those that go with them."""
         (vote,) = (node for node in run.nodes if node.merge is not None)
         assert all(node.ended for node in run.nodes)
-        if vote.own is None or self.early:
+        if vote.outcome.own is None or self.early:
             return
         cast = {dep.id: 0 for dep in vote.deps if dep.state is State.DONE and run.task.extract(dep.result.text)}  # type: ignore[union-attr]
         for dep in vote.deps:
@@ -147,22 +147,22 @@ class Played:
             if end.id in cast:
                 cast[end.id] += 1
                 self.happened["went with another"] += end is not dep
-        found = re.search(r"(\d+) of (\d+) votes", vote.own.why)
-        assert (int(found[2]) if found else 0) == sum(cast.values()), f"a vote was lost: {vote.own.why}"
+        found = re.search(r"(\d+) of (\d+) votes", vote.outcome.own.why)
+        assert (int(found[2]) if found else 0) == sum(cast.values()), f"a vote was lost: {vote.outcome.own.why}"
         if not self.merge.startswith("majority"):
             return
         answers = Counter[object]()
         for step, count in cast.items():
             answers[run.task.extract(next(dep.result.text for dep in vote.deps if dep.id == step))] += count  # type: ignore[union-attr]
-        assert not cast or answers[vote.own.value] == max(answers.values()), "the verdict is not the majority's"
+        assert not cast or answers[vote.outcome.own.value] == max(answers.values()), "the verdict is not the majority's"
 
 
 def last_of(node: Node, by_id: dict[str, Node]) -> Node:
     """The one with which a branch's vote goes, its own or another's."""
     for _ in by_id:
-        if node.merged_into is None:
+        if node.outcome.merged_into is None:
             break
-        node = by_id[node.merged_into]
+        node = by_id[node.outcome.merged_into]
     return node
 
 

@@ -190,7 +190,10 @@ class Service:
         if request.output is not None:
             check_schema(request.output)
         mine, theirs = request.budget.limits, self.limits(user).limits
-        if plan is not None and (tokens := cost_of(plan, request.retries, 0).tokens) is not None:
+        if (
+            plan is not None
+            and (tokens := cost_of(plan, request.retries, 0, self.orchestrator.plugins.merge_class).tokens) is not None
+        ):
             theirs["tokens"] = min(theirs["tokens"], max(1, tokens))  # it cannot use more, so it need not reserve more
         least = {name: min(limits[name] for limits in (mine, theirs) if name in limits) for name in mine | theirs}
         budget = Budget.model_validate({**least, "strict": request.budget.strict})

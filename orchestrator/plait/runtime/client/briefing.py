@@ -161,7 +161,8 @@ class Briefs:
         """Raise `PlanError` for a plan whose values come to more than its run may put together, as its graph says."""
         most = request.value_bytes or self._config.value_bytes
         # A single step has no values before it to put together.
-        if len(plan.steps) > 1 and cost_of(plan, request.retries, most).bytes > most:
+        merge_class = self._plugins.merge_class
+        if len(plan.steps) > 1 and cost_of(plan, request.retries, most, merge_class).bytes > most:
             raise PlanError(
                 f"the values that this plan puts together come to more than {most:,} bytes: let its joins read fewer, "
                 "or raise `value_bytes`"

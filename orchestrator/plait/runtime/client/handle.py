@@ -99,7 +99,7 @@ class Standing:
     def committed(self, name: Literal["tokens", "cost"]) -> float:
         """Return what is used, and what attempts that run have reserved."""
         account = self._account
-        return account.tokens + account.reserved if name == "tokens" else account.cost + account.reserved_cost
+        return account.tokens + account.held_back.tokens if name == "tokens" else account.cost + account.held_back.cost
 
 
 class Handle:
@@ -395,7 +395,7 @@ def news_of(delta: RunDelta, event: Event, began: float) -> list[News]:
 def text_of(event: Progressed, machine: Machine, began: float) -> TextNews | None:
     """Return the news of more text; `None` for that of a hedge, which is its step's only if it wins."""
     attempt = machine.attempts.get(event.attempt)
-    if attempt is None or attempt.node.hedge is attempt:
+    if attempt is None or attempt.node.attempts.hedge is attempt:
         return None
     step = attempt.node.step
     return TextNews(
@@ -459,7 +459,7 @@ def read_answer(run: RunRecord, task: Task, made_of: Callable[[], Provenance] | 
         finish=_ended_by(result, nodes),
         reasoning=_reasoning(result),
         tokens=_tokens(result, nodes),
-        anew=tuple(node.own.anew for node in nodes if node.own is not None and node.own.anew),
+        anew=tuple(node.outcome.own.anew for node in nodes if node.outcome.own is not None and node.outcome.own.anew),
         failure=failure,
         partial=finish.partial,
         made_of=made_of,
@@ -487,8 +487,8 @@ def _calls_that_wrote(result: Result, nodes: Sequence[Node]) -> Iterator[Result]
     """Yield what model calls ended in that have written an output's text as it is."""
     text = result.text.strip()
     for node in nodes:
-        if node.own is not None and node.step.op.kind == "think" and node.own.text.strip() == text:
-            yield node.own
+        if node.outcome.own is not None and node.step.op.kind == "think" and node.outcome.own.text.strip() == text:
+            yield node.outcome.own
 
 
 def _reasoning(result: Result | None) -> str:

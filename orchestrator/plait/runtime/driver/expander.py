@@ -267,9 +267,9 @@ def heard_at(root: str, event: Event, machine: Machine, actions: Sequence[Action
 def end_of(machine: Machine, step: str) -> End:
     """Return how a step of a run that is under way has ended."""
     node = machine.nodes[step]
-    if node.result is not None:
-        return End(step, node.result, None)
-    return End(step, None, node.failure or given_up(node.cause, node.last_move[4]))
+    if node.outcome.result is not None:
+        return End(step, node.outcome.result, None)
+    return End(step, None, node.outcome.failure or given_up(node.outcome.cause, node.last_move[4]))
 
 
 def _as_it_is(plan: Plan, brief: Brief) -> Plan:

@@ -241,18 +241,18 @@ def _read_again(rebuilt: Rebuilt, expander: Expander, at: float) -> list[Event]:
     """
     events: list[Event] = []
     for node in rebuilt.nodes:
-        if node.state is not State.EXPANDING or node.own is None:
+        if node.state is not State.EXPANDING or node.outcome.own is None:
             continue
         op = node.step.op
         if node.id in rebuilt.trails and expander.is_flow(node.step, rebuilt.run):
-            action = Expand(step=node.id, attempt=node.generation, result=node.own)
+            action = Expand(step=node.id, attempt=node.attempts.generation, result=node.outcome.own)
             events += expander.again(action, rebuilt.machine, rebuilt.trails[node.id], at)
             continue
         read: list[Event] = []
-        if op.kind == "think" and op.stream and node.own.text:
-            action = Expand(step=node.id, attempt=node.generation, delta=node.own.text)
+        if op.kind == "think" and op.stream and node.outcome.own.text:
+            action = Expand(step=node.id, attempt=node.attempts.generation, delta=node.outcome.own.text)
             read += expander.expand(action, rebuilt.machine, at)
-        action = Expand(step=node.id, attempt=node.generation, result=node.own)
+        action = Expand(step=node.id, attempt=node.attempts.generation, result=node.outcome.own)
         read += expander.expand(action, rebuilt.machine, at)
         known = node.inner.names if node.inner is not None else {}
         events += [_without(event, known) if isinstance(event, Expanded) else event for event in read]

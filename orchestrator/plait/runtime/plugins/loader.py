@@ -99,6 +99,10 @@ class Plugins:
         """Return the merge of a spec."""
         return self._once("merge", Merge, spec)
 
+    def merge_class(self, name: str) -> type[Merge]:
+        """Return the class of a merge."""
+        return cast("type[Merge]", self.class_of("merge", name))
+
     def made(self, kind: str, spec: Plugin) -> object:
         """Return the plugin of a spec, of any kind that has no state of its own."""
         kinds: dict[str, PluginKind] = {name: name for name in PACKAGES if name not in _OF_THEIR_OWN}

@@ -14,6 +14,9 @@ __all__ = ["Collect"]
 class Collect(Merge):
     """Return the list of the branches' values in the join's order, `null` for a branch that has none."""
 
+    plans_more = False
+    collects = True
+
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the list, and in `why` who is missing."""
         values = [branch.result.value if branch.done and branch.result else None for branch in branches]

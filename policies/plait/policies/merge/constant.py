@@ -18,6 +18,8 @@ __all__ = ["Constant"]
 class Constant(Merge):
     """Return the value of its option, whatever the branches say: how a planner puts a value of its own into a plan."""
 
+    plans_more = False
+
     value: Annotated[JsonValue, Free()] = Field(default=None, description="The value.")
     why: Annotated[str, Free()] = Field(default="", description="How it came about, for people.")
     data: Annotated[JsonValue, Free()] = Field(default=None, description="What a planner tells programs.")

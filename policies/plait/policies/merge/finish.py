@@ -36,6 +36,8 @@ class FinishMarker(Merge):
     `Replan(…)` gives {"replan": what is missing, "thought": …} if `replan` allows it.
     """
 
+    plans_more = False
+
     replan: bool = Field(
         default=False,
         description="Whether another plan may be asked for. Off: what the model wrote in its place is the answer.",

@@ -27,6 +27,7 @@ class Majority(Merge):
     voter, or `null` when no branch has an answer.
     """
 
+    plans_more = False
     fidelity = Fidelity("exact", paper="2203.11171")
 
     votes: ClassVar[bool] = True

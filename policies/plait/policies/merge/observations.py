@@ -19,6 +19,8 @@ class Observations(Merge):
     """Return {"text": …, "results": {step: {"value": …} or {"error": …}}}, in the order of the branches, whatever the
     order in which they ended. A call that failed is an observation; use it in a join that tolerates failures."""
 
+    plans_more = False
+
     written: Annotated[str, Free()] = Field(default="", description="What the model wrote.")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
