@@ -34,7 +34,7 @@ LIMITS = {
     "docs/adr": 59,
     "docs/howto": 133,
     "docs": 81,
-    "orchestrator/plait/core": 286,
+    "orchestrator/plait/core": 42,
     "orchestrator/plait/machine": 153,
     "orchestrator/plait/runtime": 414,
     "orchestrator/plait/apps/serve": 196,

@@ -182,7 +182,7 @@ class World:
             check(self.machine)
         for action in actions:
             self.act(action)
-        self.inbox += self.expander.heard(self.machine, self.now)
+        self.inbox += self.expander.collect_events(self.machine, self.now)
 
     def act(self, action: Action) -> None:
         match action:

@@ -1,6 +1,6 @@
 """Functions and classes named in text as `pkg.mod:name`: the one place that imports them.
 
-Importing a module runs it. A name may stand in data (a row of a batch, a plan, a journal, a model's text), so a name is
+Importing a module runs it. A name may occur in data (a row of a batch, a plan, a journal, a model's text), so a name is
 imported only if the caller of this process has allowed it: an argument of the SDK and a flag of the command line do.
 
 >>> allow("math:floor")

@@ -36,9 +36,9 @@ class Agent(Flow):
     name: str
     """How others call it: a tool's name."""
     description: str = ""
-    """What it is good for: what other agents are told of it."""
+    """Purpose of the agent, as the prompts of other agents describe it."""
     instructions: str = ""
-    """What its model is told first."""
+    """System instructions of its model."""
     tools: tuple[str, ...] | None = None
     """Names of the run's tools that it may call; all by default."""
     agents: tuple[Agent, ...] = ()
@@ -84,7 +84,7 @@ class Agent(Flow):
 
 
 def _planner(agent: Agent, ctx: Context) -> Flow:
-    """Return the planner of an agent, told of its instructions and of the agents beside it. Raises `PlannerError`."""
+    """Return the agent's planner, configured with its instructions and sub-agents. Raises `PlannerError`."""
     spec = agent.planner
     kind = ctx.brief.plugin("planner", spec)
     if not isinstance(kind, Flow):

@@ -72,7 +72,7 @@ class Chance(Protocol):
 
 class FlowPlace:
     """One coroutine of a flow: names and random numbers are its own, so that they do not depend on which of several
-    coroutines goes on first."""
+    coroutines resumes first."""
 
     def __init__(self, prefix: str, random: Chance) -> None:
         self.prefix = prefix
@@ -166,7 +166,7 @@ class Promise(Generic[T_co]):
         return self._error
 
     def outcome(self) -> T_co:
-        """Return what awaiting it gives, or raise what it raises. Raises `FlowError` before it has ended."""
+        """Return the awaited value, or raise its error. Raises `FlowError` before it has ended."""
         if not self._ended:
             raise FlowError(f"{self!r} has not ended: await it first")
         self._host.read(self)
@@ -182,7 +182,7 @@ class Promise(Generic[T_co]):
             self._then.append(then)
 
     def settle(self, value: object = None, error: BaseException | None = None) -> None:
-        """End it. For whoever runs the flow."""
+        """End it. Called by the driver of the flow."""
         if self._ended:
             return
         self._ended, self._value, self._error = True, value, error
@@ -245,7 +245,7 @@ class StepHandle(Promise[T_co]):
         return self.result.text
 
     def end(self, result: Result | None, failure: Failure | None) -> None:
-        """Say what the step ended in: one of the two. For whoever runs the flow."""
+        """Set the step's outcome, a result or a failure. Called by the driver of the flow."""
         if result is None:
             assert failure is not None
             self.settle(error=StepFailed(self.step.name, failure))

@@ -12,7 +12,7 @@ from .values import Frozen
 
 
 def _number(value: object) -> object:
-    # To Python `True` is 1: a limit of one token that nobody has meant.
+    # To Python `True` is 1: a limit of one token, which is never intended.
     if isinstance(value, bool):
         raise ValueError("it is a number, and this is true or false")
     return value
@@ -39,7 +39,7 @@ class Budget(Frozen):
         description="Generated tokens, those of cancelled attempts included. An attempt starts if what such "
         "attempts usually need is left; tokens are counted as workers report them, and when they are used up all that "
         "runs is cut. So the limit is passed by at most one report of each attempt that runs then, and by what an "
-        "attempt generated that was lost with its worker and never told (`strict`).",
+        "attempt generated that was lost with its worker and never reported (`strict`).",
     )
     thinking_tokens: Count | None = Field(
         default=None,
@@ -52,7 +52,7 @@ class Budget(Frozen):
         default=None,
         exclude_if=lambda limit: limit is None,
         description="Prompt tokens, cached ones included, of all attempts. They are counted before an attempt "
-        "starts: by the worker, or estimated where it cannot count: a token for four bytes, or what it has told of "
+        "starts: by the worker, or estimated where it cannot count: a token for four bytes, or what it has reported of "
         "others if that is more. By how much that may be too low is reserved beside it until the attempt has ended.",
     )
     total_tokens: Count | None = Field(
@@ -73,7 +73,7 @@ class Budget(Frozen):
     cost: Amount | None = Field(
         default=None,
         description="In the unit of the prices of the models (`[prices]` in the settings), reserved and counted as "
-        "tokens are. Where a worker without a price says what an attempt cost, that is known only when the attempt "
+        "tokens are. Where a worker without a price reports an attempt's cost, the cost is known only when the attempt "
         "ends.",
     )
     steps: Count | None = Field(
@@ -85,7 +85,7 @@ class Budget(Frozen):
         default=None,
         exclude_if=lambda limit: limit is None,
         description="How deep steps may expand into others: 0 not at all; 1: steps may, and those that they expand "
-        "into may not. That a flow stands in the plan as one step does not count.",
+        "into may not. The step that represents a flow in the plan does not count.",
     )
     turns: Count | None = Field(
         default=None,
@@ -97,12 +97,12 @@ class Budget(Frozen):
         default=False,
         exclude_if=lambda strict: not strict,
         description="Reserve for each attempt the most that it may generate, and a token for each byte of a prompt "
-        "that nobody has counted. Nothing passes the limits then, and fewer attempts run at the same time.",
+        "that was not counted. Nothing passes the limits then, and fewer attempts run at the same time.",
     )
 
     @classmethod
     def of(cls, text: str) -> Budget:
-        """Return the budget that limits in words mean. Raises `FieldError`.
+        """Return the budget for limits given as text. Raises `FieldError`.
 
         >>> Budget.of("total_tokens=5000, strict=true")
         Budget(total_tokens=5000, strict=True)

@@ -40,7 +40,7 @@ Cause = Literal[
 - `failed`: its step has failed
 - `silent`: its worker said nothing for the time of a lease
 - `user`: a person gave the run up
-- `client-gone`: whoever waited for the run has left
+- `client-gone`: the client that waited for the run disconnected
 - `closed`: the orchestrator or the server was closed
 - `broken`: a policy of the run, or the program that drives it, raised
 """
@@ -66,7 +66,7 @@ _ABOUT: dict[Cause, str] = {
 
 
 def sentence(cause: Cause | None, about: str) -> str:
-    """Return what people read of a cause. `about`: the id of a step, or the words of whoever gave it up.
+    """Return the sentence for a cause. `about`: the id of a step, or the reason given with the cancellation.
 
     >>> sentence("failed-need", "r:plan")
     'r:plan, which it needs, was stopped'

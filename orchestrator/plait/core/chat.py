@@ -72,7 +72,7 @@ ContentPart = Annotated[TextPart | ImagePart | ValuePart, Field(discriminator="t
 
 
 class FunctionCall(Frozen):
-    """What is called, with its arguments as JSON in a text: a model may write what is none."""
+    """A function's name and its arguments as JSON text, which may be invalid: a model wrote it."""
 
     name: str = Field(min_length=1, max_length=200)
     arguments: str = "{}"
@@ -171,8 +171,8 @@ def user(content: str | Sequence[ContentPart | str]) -> Message:
 
 
 def spoken(text: str, first: int = 1, of: str = "") -> Message:
-    """Return what a model wrote as an assistant's message: reasoning and calls apart from the text. Calls that cannot
-    be read stay in the text. Their ids are `call_id`s from `first` on."""
+    """Return a model's text as an assistant's message, with reasoning and calls apart from the text. Calls that
+    cannot be read stay in the text. Their ids are `call_id`s from `first` on."""
     reasoning, rest = split_reasoning(text)
     calls: list[ToolCall] = []
 
@@ -191,7 +191,7 @@ def spoken(text: str, first: int = 1, of: str = "") -> Message:
         body, close, after = part.partition(CLOSE)
         kept.append(after if close and taken(body) else OPEN + part)
     content = "".join(kept)
-    # A stream of the text cannot take spaces back that it has told.
+    # A stream of the text cannot take back spaces that it has sent.
     content = content.strip() if reasoning else content.rstrip() if calls else content
     return Message(role="assistant", content=content, tool_calls=tuple(calls), reasoning=reasoning, said=text)
 

@@ -17,7 +17,7 @@ class Environment(PluginModel):
     """A kind of plugin: the place of one question. Made for each run, closed after it; its fields are its options.
 
     `plait eval TASK` uses the one that has the task's name, if there is one. The run gets its tools, and nothing of the
-    grading: what is wanted is told to `grade` alone, when the run has ended.
+    grading: only `grade` receives the wanted answer, when the run has ended.
     """
 
     text: str = Field(description="The question's text, as the task has it.")
@@ -32,7 +32,7 @@ class Environment(PluginModel):
         return ()
 
     async def grade(self, answer: JsonValue, wanted: JsonValue) -> bool:
-        """Return whether an answer (`None`: there is none), or what its run has done here, is what was wanted."""
+        """Return whether an answer (`None`: no answer), or its run's effect on the environment, is as wanted."""
         raise NotImplementedError
 
     async def close(self) -> None:

@@ -19,11 +19,11 @@
     │   │   │   └── Interrupted  it was our own process that ended, and the run was resumed
     │   │   │       └── NeverMade    before the attempt had reached its worker, so it may be made again
     │   │   ├── NoWorker         nothing serves this kind of step
-    │   │   ├── NoCluster        Ray is not there, or no cluster of it starts
+    │   │   ├── NoCluster        Ray is not installed, or its cluster does not start
     │   │   └── Overloaded       too many runs wait for a slot: this one was not taken
     │   ├── ToolError            a tool raised, hung, or returned something that is not JSON
     │   │   ├── OutcomeUnknown   it changes the world, and the process ended before it had said how it went
-    │   │   ├── Unanswered       it asked a person, and there is none, or the answer makes no sense
+    │   │   ├── Unanswered       it asked a person: no one answers, or the answer is invalid
     │   │   └── Denied           a person did not allow the call
     │   ├── PlannerError         a planner could not make a plan of what it was given
     │   │   ├── CutInForm        a typed answer that was cut at its most tokens before its form was whole
@@ -32,7 +32,7 @@
     │   ├── DeadlineExceeded     a join's deadline passed with too few branches
     │   ├── DependencyFailed     a step it needs did not end in a value
     │   └── RunFailed            raised by `answer.unwrap()` only: the run has no answer
-    └── InvariantError           a bug of ours
+    └── InvariantError           a bug in plait
         └── InvalidTransition    a step was moved where the table of moves does not allow; carries its story
 
 Inside a run a failed step is data (`plait.core.result.Failure`, whose `kind` is a name from this tree); only
@@ -180,7 +180,7 @@ class NoWorker(WorkerError):
 
 
 class NoCluster(WorkerError):
-    """Ray is not there, or no local cluster of it starts: an engine can run without."""
+    """Ray is not installed, or its local cluster does not start. An engine can run without Ray."""
 
     code = "no-cluster"
 
@@ -209,7 +209,7 @@ class ToolError(WorldError):
 
 
 class OutcomeUnknown(ToolError):
-    """A call that changes the world had been started when the process ended, and nobody knows how it went."""
+    """A call that changes the world had been started when the process ended; its outcome is unknown."""
 
     code = "outcome-unknown"
 

@@ -1,8 +1,8 @@
 """The two closed vocabularies of the machine: events (past facts that go in) and actions (orders that come out).
 
 Both are written to the journal and compared on replay. A machine handles millions of them, so they are plain
-dataclasses: `event_adapter` and `action_adapter` check what is read from a file, and nothing is checked inside. Nobody
-changes one after it was made. Times (`at`) are seconds on whatever clock the driver has; the machine only compares and
+dataclasses: `event_adapter` and `action_adapter` check what is read from a file, and nothing is checked inside. None
+is changed after it was made. Times (`at`) are seconds on whatever clock the driver has; the machine only compares and
 adds them. Step ids are `run:name` and, for a step that another one expanded into, `run:outer/name`.
 """
 
@@ -40,7 +40,7 @@ PRIORITY_STEP = 1_000_000
 
 @dataclass(slots=True, frozen=True)
 class Hints:
-    """What a worker may tell a serving stack of a model call, besides the call: see `Worker.hints`."""
+    """Hints that a worker may send to a serving stack with a model call: see `Worker.hints`."""
 
     session: str
     """The run and the line: a step that continues another's context has the same, the further branches of a fork have
@@ -48,7 +48,7 @@ class Hints:
     parent: str = ""
     """The session that this one was forked from; the run, for one that was not."""
     final: bool = False
-    """Nothing goes on with this context, as far as the plan says."""
+    """No other step of the plan continues this context."""
     expected: int | None = None
     """Tokens that the answer is expected to have (`core.lengths`), once steps like it have ended."""
     burst: str = ""
@@ -56,7 +56,7 @@ class Hints:
     burst_size: int = 1
     """How many they are."""
     origin: str = ""
-    """The same for all lines that begin alike, and for what goes on with any of them: where the first of them went,
+    """The same for all lines that begin alike, and for every continuation of them: where the first of them went,
     the context of the others is cached."""
 
 
@@ -75,10 +75,10 @@ class Job(_Record):
     seconds: float | None = None
     """Time left by the nearest budget, for a worker that can pass it on. The machine keeps the limit itself."""
     generated: tuple[int, ...] = ()
-    """Token ids that another attempt at the step (lost, or slow) has generated already. The worker goes on after them.
+    """Token ids that another attempt at the step (lost, or slow) has generated. The worker continues from there.
     Its result covers them too (value, `token_ids`; `prompt_ids` is the prompt without them), its `Progressed` and
-    `usage.completion` only what is new. `sampling.max_tokens` counts them: so many less may be generated, and with none
-    left the job ends at once, `finish="length"`. A worker that takes no ids starts from the beginning, and sends no
+    `usage.completion` only what is new. `sampling.max_tokens` counts them too; if none is
+    left, the job ends at once, `finish="length"`. A worker that takes no ids starts from the beginning, and sends no
     `Progressed.ids`."""
     priority: int = 0
     """For a worker with a queue of its own: lower is earlier. `step.priority * PRIORITY_STEP` and the first number of
@@ -105,7 +105,7 @@ class Submitted(_Record):
 
 @dataclass(slots=True)
 class Expanded(_Record):
-    """A planner's reader said how an expanding step goes on."""
+    """A planner's reader returned the next plan of an expanding step."""
 
     kind: Literal["expanded"] = field(default="expanded", kw_only=True)
     at: float
@@ -116,7 +116,7 @@ class Expanded(_Record):
     closed: bool = False
     """No further patch will come. Without any output in its patches the step keeps its own value."""
     failure: Failure | None = None
-    """The reader could not go on; the step fails."""
+    """The reader raised; the step fails."""
     waited: Annotated[dict[str, dict[str, int]], Field(exclude_if=lambda waited: not waited)] = field(
         default_factory=dict[str, dict[str, int]]
     )
@@ -127,7 +127,7 @@ class Expanded(_Record):
     refused: Annotated[dict[str, str], Field(exclude_if=lambda refused: not refused)] = field(
         default_factory=dict[str, str]
     )
-    """Steps of the patch that a scope's budget does not allow, and why, in words: they fail at once
+    """Steps of the patch that a scope's budget does not allow, and the reason: they fail at once
     (`BudgetExceeded`)."""
 
 
@@ -144,13 +144,13 @@ class Progressed(_Record):
     logprob: float | None = None
     """Mean log-probability (nats) of these tokens, if asked for."""
     ids: tuple[int, ...] = ()
-    """The token ids, from a worker that can go on from ids."""
+    """The token ids, from a worker that can continue from ids."""
     group: float | None = None
     """Mean confidence of the last full window (`Sampling.window`), in nats."""
     lowest: float | None = None
     """The lowest such mean of the attempt so far."""
     largest: int = 0
-    """Of several reports that are told as one: the tokens of the largest. 0 for a single report."""
+    """Of several reports sent as one: the tokens of the largest. 0 for a single report."""
 
 
 @dataclass(slots=True)
@@ -203,7 +203,7 @@ class WorkerUp(_Record):
     reports: int | None = None
     """The most tokens between two reports of a job that asks for them (`Job.report`); `None`: it may report none."""
     counts_tokens: bool = False
-    """It can count the tokens of a prompt before it is asked to go on from it."""
+    """It can count the tokens of a prompt before it runs it."""
     prices: dict[str, Price] = field(default_factory=dict[str, Price])
     """What its models cost, by name; under no name that of any other."""
 
@@ -233,7 +233,7 @@ class CacheNews(_Record):
 
 @dataclass(slots=True)
 class CacheChanged(_Record):
-    """A worker tells of its prefix cache. Its first such news says that from now on it tells of every change."""
+    """A worker reports a change of its prefix cache. After its first such event it reports every change."""
 
     kind: Literal["cache-changed"] = field(default="cache-changed", kw_only=True)
     at: float
@@ -268,31 +268,31 @@ class Cancelled(_Record):
     at: float
     run: str
     reason: str = ""
-    """The words of whoever gave it up."""
+    """The reason given with the cancellation."""
     cause: Cause = "user"
 
 
 @dataclass(slots=True)
 class Pruned(_Record):
-    """The user gave one step up, as a policy may: it is left out, and its run goes on."""
+    """The user cancelled one step, as a policy may: it is left out, and its run continues."""
 
     kind: Literal["pruned"] = field(default="pruned", kw_only=True)
     at: float
     step: str
     reason: str = ""
-    """The words of whoever gave it up."""
+    """The reason given with the cancellation."""
     cause: Cause = "pruned"
 
 
 @dataclass(slots=True)
 class Paused(_Record):
-    """The user wants nothing more of a run to start (what runs goes on, and so does the time), or wants it to go on."""
+    """The user pauses a run or resumes it. A paused run starts no step; its running steps and its clock continue."""
 
     kind: Literal["paused"] = field(default="paused", kw_only=True)
     at: float
     run: str
     on: bool = True
-    """`False`: go on."""
+    """`False`: resume."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Packages that only some extras install: imported when they are needed, refused in words when they are not there."""
+"""Packages that only some extras install: imported when needed; a missing one raises an error with the remedy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["extra"]
 def extra(module: str, remedy: str, error: type[Exception]) -> ModuleType:
     """Return a module of a package that may not be installed.
 
-    Raises `error` with the remedy where the package is not there. A package that is there and lacks one of its own
+    Raises `error` with the remedy if the package is missing. An installed package that lacks one of its own
     raises `ModuleNotFoundError`: that is another fault.
 
     >>> extra("json", "nothing to do", ValueError).dumps([1])

@@ -1,4 +1,4 @@
-"""What can be told of a request, and of a first answer to it, without a model: numbers by which `route` chooses."""
+"""Features of a request, and of a first answer to it, computed without a model. `route` chooses by them."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _DOUBT = (
 
 
 def features(text: str, tools: Iterable[str] = ()) -> dict[str, float]:
-    """Return what can be told of a request without a model: how long it is, its numbers, names and questions, and how
-    many of the tools it mentions. All are small: lengths and numbers are logarithms.
+    """Return the features of a request: its length, its numbers, names and questions, and the number of tools that
+    it mentions. All are small: lengths and numbers are logarithms.
 
     >>> features("3 5 -> 24")["last"] == math.log1p(24)
     True
@@ -88,7 +88,7 @@ def word_features(text: str) -> dict[str, float]:
 
 
 def answer_features(question: str, answer: str, agreed: float | None = None) -> dict[str, float]:
-    """Return what can be told of an answer without a model: how long it is, whether the sums in it are right, which
+    """Return the features of an answer: its length, whether the sums in it are right, which
     numbers of the question it left out, words of doubt, and which share of the votes it had (`agreed`; 0 if there was
     no vote).
 
@@ -130,7 +130,7 @@ def agreed_in(why: str) -> float | None:
 
 
 def _sums(text: str) -> tuple[int, int]:
-    """Return how many sums of two numbers, such as `3 * 4 = 12`, are right in a text, and how many are wrong. Longer
+    """Count the right and the wrong sums of two numbers in a text, such as `3 * 4 = 12`. Longer
     ones are left alone: where they begin is not known."""
     right = wrong = 0
     for sides in _SUM.finditer(text):

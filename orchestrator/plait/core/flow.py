@@ -80,7 +80,7 @@ class AnyTool(Protocol):
 
 
 class StepOptions(TypedDict, total=False):
-    """What any step of a flow may be given besides."""
+    """Options that every step of a flow accepts."""
 
     name: str
     """By default its kind and a number."""
@@ -94,7 +94,7 @@ _new_step: Callable[..., Step] = Step
 
 @tool
 async def ask_a_person(question: str, choices: list[JsonValue], ctx: ToolContext) -> JsonValue:
-    """Put a question to a person, for `Context.ask`. Every worker for tools has it; planners are not told of it."""
+    """Put a question to a person, for `Context.ask`. Every worker for tools has it; planners do not see it."""
     return await ctx.ask(question, choices)
 
 
@@ -123,7 +123,7 @@ class Context:
 
     def keep(self, value: object) -> str:
         """Keep something for the readers of the flow's steps, and return the name under which `Brief.kept` has it: what
-        grows with the run need not stand in the state of every step. It must be there again, the same, whenever the
+        grows with the run need not be in the state of every step. It must be there again, the same, whenever the
         flow is run again."""
         return self._host.keep(value)
 
@@ -163,11 +163,11 @@ class Context:
 
     def ask(self, question: str, choices: Sequence[JsonValue] = ()) -> CallHandle:
         """Put a question to a person. Awaiting it gives the answer, one of `choices` if there are any; `StepFailed` if
-        nobody can be asked."""
+        no one can be asked."""
         return self.call(ask_a_person, question=question, choices=list(choices))
 
     async def score(self, line: Line, by: str | AnyTool, **args: object) -> float:
-        """Return what a tool makes of a line's text: it takes `text` and returns a number."""
+        """Return a tool's score of a line's text: the tool takes `text` and returns a number."""
         await line
         value = await self.call(by, text=line.line, **args)
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -220,7 +220,7 @@ class Context:
 
     def first(self, awaited: Iterable[Waited[T]], ok: Callable[[T], bool] | None = None) -> First[T]:
         """Wait for the first value for which `ok` holds (the first value at all without it) and give up the others, in
-        the engine too. Awaiting it gives that value, or `None` if there is none."""
+        the engine too. Awaiting it gives that value, or `None` if no value passes."""
         return First(self._host, [self._one(waited) for waited in awaited], ok, self.cancel)
 
     def race(self, awaited: Iterable[Waited[T]]) -> First[T]:
@@ -266,7 +266,7 @@ class Context:
 
         Its steps have names that begin with `name`, share a budget, and are given up with this flow. It sees those of
         the run's `tools` that are named (all by default), and the conversation before the question (`messages`).
-        Raises what the flow raises; `FlowError` for a tool that is not there.
+        Raises what the flow raises; `FlowError` for an unknown tool.
         """
         known = {tool.name for tool in self._tools}
         missing = sorted(set(tools or ()) - known)
@@ -343,7 +343,7 @@ class Inner(NamedTuple):
     tools: tuple[str, ...] | None
 
     def wrapped(self, state: JsonValue) -> JsonValue:
-        """Return what the reader of a step of its needs to know: whose step it is, and its own state."""
+        """Return the state that the reader of a step needs: the step's flow, and the reader's own state."""
         tools = None if self.tools is None else list[JsonValue](self.tools)
         return {"planner": self.planner.model_dump(mode="json"), "tools": tools, "state": state}
 
@@ -373,7 +373,7 @@ class Flow(Planner):
     else:
         Context: ClassVar[type[_Context]] = _Context
     turn_seconds: ClassVar[float] = 10.0
-    """Seconds that it may run without waiting for a step. Nothing else of the process goes on meanwhile, so a flow that
+    """Seconds that it may run without waiting for a step. It blocks the rest of the process meanwhile, so a flow that
     takes longer fails."""
     gone: ClassVar[str] = ""
     """Why a run of it cannot be taken up by another process, if it cannot."""
@@ -402,7 +402,7 @@ class Flow(Planner):
                 return super().reader(step, brief)
 
     def start(self, brief: Brief) -> Plan:
-        """Return the step that stands for the flow, which expands into what the flow makes."""
+        """Return the step that represents the flow and expands into the flow's steps."""
         step = Step(
             name=ROOT,
             op=Join(merge=Plugin(name="constant"), tolerate="any-end"),
@@ -413,7 +413,7 @@ class Flow(Planner):
 
 
 def is_root(step: Step) -> bool:
-    """Whether a step stands for a flow."""
+    """Return whether a step represents a flow."""
     return step.op.kind == "join" and not step.needs and step.expands
 
 
@@ -428,8 +428,8 @@ def flow_step(flow: Flow, question: str, name: str, *, label: str = "", reach: S
 
 
 def flow_within(step: Step, brief: Brief) -> tuple[Flow, Brief] | None:
-    """Return the flow that a step of `flow_step` stands for, and its brief; `None` for any other step. `brief` is the
-    run's. Raises `PluginError` for a planner that is not there."""
+    """Return the flow that a step of `flow_step` represents, and its brief; `None` for any other step. `brief` is the
+    run's. Raises `PluginError` for an unknown planner."""
     match step.state:
         case {"flow": dict() as spec, "question": str() as question}:
             flow = brief.plugin("planner", Plugin.model_validate(spec))

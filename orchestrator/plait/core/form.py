@@ -1,4 +1,4 @@
-"""The form of a typed answer: a JSON schema, how a model is told of it, and how a text is read by it."""
+"""The form of a typed answer: a JSON schema, its wording in a prompt, and the parsing of a text by it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Form(Frozen):
     """What the answer of a run has to be. `of` makes it from a type."""
 
     schema_: dict[str, JsonValue]
-    """JSON schema, always of an object: another value stands in its field `value` (`wrapped`)."""
+    """JSON schema, always of an object: any other value is in its field `value` (`wrapped`)."""
     wrapped: bool = False
 
     @classmethod
@@ -69,8 +69,8 @@ class Form(Frozen):
         return f"Answer with one JSON object and nothing else. It has to fit this JSON schema:\n{schema}"
 
     def read(self, text: str, check: Callable[[JsonValue], str]) -> tuple[JsonValue, str]:
-        """Return the value that a text holds, and why there is none (empty if there is one). `check` says what is wrong
-        with a value as the schema sees it."""
+        """Return the value that a text holds, and the reason if it holds none (else empty). `check` returns what is
+        wrong with a value according to the schema, or an empty text."""
         data, is_there = find_json(text)
         if not is_there:
             return None, "there is no JSON object in it"
@@ -93,13 +93,13 @@ class Form(Frozen):
 
 
 def json_in(text: str) -> JsonValue:
-    """Return the JSON value in a text (`find_json`); `None` if there is none."""
+    """Return the JSON value in a text (`find_json`), or `None`."""
     return find_json(text)[0]
 
 
 def find_json(text: str) -> tuple[JsonValue, bool]:
     """Return the JSON value in a text, and whether there is one: the whole of it, of its last block of code, or the
-    longest object or list that stands in it. A block of reasoning before it does not count."""
+    longest object or list in it. A block of reasoning before it does not count."""
     text = split_reasoning(text)[1].strip()
     blocks = [part.partition("\n")[2] for part in text.split("```")[1::2]]
     # Models think aloud in earlier blocks; the last is what they settled on.

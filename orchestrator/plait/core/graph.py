@@ -23,7 +23,7 @@ Weight = Callable[[Step], float]
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Steps each of which needs the one before it, and the sum of their weights."""
+    """Steps in a row, each needing the one before it, and the sum of their weights."""
 
     names: tuple[str, ...]
     length: float

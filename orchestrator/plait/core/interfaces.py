@@ -36,13 +36,13 @@ class PluginSource(Protocol):
     """What makes plugins of any kind by name."""
 
     def made(self, kind: str, spec: Plugin) -> object:
-        """Return a plugin. Raises `PluginError` for one that is not there, or not of that kind."""
+        """Return a plugin. Raises `PluginError` for an unknown one, or one of another kind."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """What a planner is told about a run."""
+    """The context of a run that a planner receives."""
 
     request: Request
     task: Task
@@ -50,17 +50,17 @@ class Brief:
     plugins: PluginSource | None = field(default=None, compare=False, repr=False)
     kept: dict[str, object] = field(default_factory=dict[str, object], compare=False, repr=False)
     """What readers and flows (`Context.keep`) of a run keep for one another, by name. Not written down: a resumed run
-    begins anew, and who is made or run again keeps it again."""
+    begins empty; readers and flows that run again keep it again."""
 
     def plugin(self, kind: str, spec: Plugin) -> object:
-        """Return a plugin of any kind by its name. Raises `PluginError` for one that is not there."""
+        """Return a plugin of any kind by its name. Raises `PluginError` for an unknown one."""
         if self.plugins is None:
             raise PluginError(f"{kind} {spec.name!r} cannot be looked up: this brief was made without plugins")
         return self.plugins.made(kind, spec)
 
 
 class Reader(Protocol):
-    """A sans-IO parser of one expanding step, made anew for every attempt at it."""
+    """A sans-IO parser of one expanding step. Every attempt gets a new one."""
 
     def feed(self, delta: str) -> Sequence[Plan]:
         """Take the next piece of text, of any length, and return the patches that are complete now."""
@@ -87,7 +87,7 @@ class Planner(WithPrompts):
     answer_prompts: ClassVar[tuple[str, ...]] = ("answer",)
     """Names of its prompts that write the answer: what a request's `generation` is laid over."""
     pieces: ClassVar[bool] = False
-    """These prompts write pieces of the answer, so a limit of tokens for the answer is none of theirs."""
+    """These prompts write pieces of the answer, so the token limit of the answer does not apply to them."""
 
     def start(self, brief: Brief) -> Plan:
         """Return the first plan, whose output is the run's answer."""
@@ -134,16 +134,16 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A policy's wish that a step which could start waits in our queue. It is asked about again when something of its
-    run has ended or an attempt has told its first tokens, and starts all the same when nothing of its run is under way
-    any more.
+    """A policy's wish that a step which could start waits in our queue. It is reconsidered when a step of its
+    run has ended or an attempt has reported its first tokens, and starts all the same when no step of its run is
+    running any more.
 
-    One that waits for a `worker` is asked about again when that worker has given a slot back, whichever run had it, or
-    has gone away. If that worker runs nothing, it is an ordinary hold."""
+    One that waits for a `worker` is reconsidered when that worker has given a slot back, whichever run had it, or
+    has been lost. If that worker runs nothing, it is an ordinary hold."""
 
     reason: str
     behind: str = ""
-    """What it waits behind (any name, the join's say). Of the steps behind one name the next is asked about only when
+    """What it waits behind (any name, the join's say). Of the steps behind one name the next is considered only when
     the one before it was not held again, so that thousands that wait cost little."""
     worker: str = ""
     """The worker whose slots are taken."""
@@ -195,7 +195,7 @@ class Policy(PluginModel):
         return None
 
     def review(self, event: Event, view: View) -> Sequence[Stop | Hedge | Wake]:
-        """Return what to do in the light of one event: `Progressed`, `Succeeded` or `Failed` of `view.subject`, or a
+        """Return the policy's actions after one event: `Progressed`, `Succeeded` or `Failed` of `view.subject`, or a
         `Tick` that a policy of the run `view.run` asked for, which has no subject."""
         return ()
 
@@ -204,7 +204,7 @@ class Verdict(Frozen):
     """What a merge decided."""
 
     value: SkipValidation[JsonValue]
-    """Checked when the join takes it, and not copied: values of branches may stand in it as they are."""
+    """Checked when the join takes it, and not copied: it may contain values of branches as they are."""
     why: str
     """Counts, margin, who was left out: one line that a person can read. No program reads it."""
     data: JsonValue = None
@@ -214,7 +214,7 @@ class Verdict(Frozen):
     extracted: bool = False
     """The value is an answer that the task has taken from a text already, not a text with an answer in it."""
     patch: Plan | None = None
-    """More plan, whose output stands in for the value: how a merge asks a model. It may refer to the branches."""
+    """More plan, whose output replaces the value: how a merge asks a model. It may refer to the branches."""
 
 
 class Tally(Protocol):
@@ -225,7 +225,7 @@ class Tally(Protocol):
         ...
 
     def decided(self, outstanding: int) -> bool:
-        """Return what `Merge.decided` would return over the branches taken in."""
+        """Return the result of `Merge.decided` over the branches taken in."""
         ...
 
 
@@ -242,12 +242,12 @@ class Merge(PluginModel):
     """Whether its value is the list of all its branches' values, and weighs as much as they do together."""
 
     def reads(self, task: Task) -> Task:
-        """Return the task by which the branches' answers are read, and told equal or not: by default the request's.
+        """Return the task that parses and compares the branches' answers: by default the request's.
         A vote over something else than answers returns one of its own; the rules that stop votes read by it too."""
         return task
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
-        """Return the verdict over branches in the join's order; branches without a result have `result is None`."""
+        """Return the verdict over the branches, in the join's order. A branch without a result has `result` `None`."""
         raise NotImplementedError
 
     def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
@@ -289,7 +289,7 @@ class Allocator(Merge):
     most_tokens: Annotated[int | None, TokenCount()] = Field(
         default=None,
         ge=0,
-        description="Most tokens of all branches together: those of the probes count; a branch is reckoned to cost "
+        description="Token limit of all branches together, probes included; a branch is estimated to cost "
         "what a probe does.",
     )
     vote: bool = Field(
@@ -297,11 +297,11 @@ class Allocator(Merge):
     )
 
     def allocate(self, probes: Sequence[Branch], task: Task) -> Allocation:
-        """Return what shall follow the probes. `affordable` says how many there may be."""
+        """Return the branches that follow the probes, at most `affordable` of them."""
         raise NotImplementedError
 
     def affordable(self, probes: Sequence[Branch]) -> int:
-        """Return how many more branches the limits allow."""
+        """Return the number of further branches that the limits allow."""
         room = max(0, self.most - len(probes))
         if self.most_tokens is None:
             return room
@@ -316,7 +316,7 @@ class Allocator(Merge):
 
 
 class PluginRegistry(Protocol):
-    """What the machine asks for plugins by name. Each raises `PluginError` for one that is not there; `task` raises
+    """The machine's lookup of plugins by name. Each method raises `PluginError` for an unknown one; `task` raises
     `TaskError` for a text that the task cannot read."""
 
     def policy(self, spec: Plugin) -> Policy:
@@ -377,8 +377,8 @@ class Worker(Protocol):
     lost: str = ""
     """Why it went away, once it has: the engine's own error."""
     lease: float | None = None
-    """Seconds after which it ends a call itself of which it hears nothing. `None`: a call of which it has said nothing
-    for a day is taken for lost."""
+    """Seconds without a sign of life after which the worker ends a call itself. `None`: a call that the worker has not
+    reported on for a day is lost."""
     identity: str = ""
     """Which model really answers, known after `start`: two workers with the same text give results of the same model.
     Empty if the worker cannot say."""
@@ -398,7 +398,7 @@ class Worker(Protocol):
         ...
 
     def health(self) -> AsyncIterator[bool]:
-        """Yield `True` when ready (again) and `False` when down but coming back; end when gone for good. The driver
+        """Yield `True` when ready (again) and `False` when down for a while; end when down for ever. The driver
         reads it from after `start` until `close`."""
         ...
 
@@ -407,7 +407,7 @@ class Worker(Protocol):
         ...
 
     async def count_tokens(self, op: Think) -> int | None:
-        """Return how many tokens a prompt has for the model, templates included, or `None` if it cannot tell. Asked
+        """Return the number of tokens of a prompt for the model, templates included; `None` if unknown. Called
         before a job is sent whose prompt a budget limits. A worker need not have this method."""
         return None
 
@@ -467,7 +467,7 @@ def cache_news(worker: Worker) -> AsyncIterator[CacheNews] | None:
 
 
 def offer(worker: Worker) -> Offer:
-    """Return what a worker offers now. Some of it is known only after its start, or changes when it comes back."""
+    """Return the worker's current offer. Parts are known only after its start, or change when it comes back."""
     reports: object = getattr(worker, "reports", None)
     counts = getattr(type(worker), "count_tokens", Worker.count_tokens) is not Worker.count_tokens
     return Offer(

@@ -85,7 +85,7 @@ def check_schema(schema: Mapping[str, JsonValue]) -> None:
 
 
 def faults(schema: Mapping[str, JsonValue], value: JsonValue, most: int = 1) -> list[Fault]:
-    """Return what is wrong with a value, `most` faults at most.
+    """Return the faults of a value, `most` at most.
 
     Raises `ValueError` where that cannot be said: see `check_schema`, or the check takes too many steps.
     """

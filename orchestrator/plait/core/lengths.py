@@ -15,9 +15,9 @@ from itertools import accumulate
 __all__ = ["ENOUGH", "QUANTILE", "SHARE", "expected_tokens", "quantile"]
 
 ENOUGH = 8
-"""So many lengths are a sample. Of a smaller one each counts an eighth, and the next wider one counts for the rest."""
+"""Lengths in a full sample. In a smaller one each counts an eighth, and the next wider sample counts for the rest."""
 LATEST = 64
-"""Of each sample so many of the newest count."""
+"""Number of lengths kept per sample, the newest ones."""
 SHARE = 0.3
 """Of the tokens that it may generate: what an answer has in the mean before any like it has ended. Lengths are then
 taken to be exponentially distributed."""
@@ -44,11 +44,11 @@ def quantile(values: Iterable[float], share: float) -> float:
 def expected_tokens(
     limit: int, samples: Sequence[Sequence[int]] = (), *, known: int = 0, share: float = QUANTILE
 ) -> float:
-    """Return how many tokens more a step is expected to generate, one at least, of `limit` in all.
+    """Return the expected number of tokens that a step will still generate, at least 1; `limit` is its token limit.
 
     `samples` are the lengths of steps like it that ended, from the narrowest sample to the widest, the oldest length
     first; `known`: tokens that it has already, so only longer ones count. Of one longer than all of them it is expected
-    that it goes on for the usual share of what its limit leaves.
+    that it continues for the usual share of what its limit leaves.
 
     >>> expected_tokens(1000, [[100] * 8])
     100.0

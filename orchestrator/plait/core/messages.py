@@ -20,7 +20,7 @@ def first_line(error: BaseException) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """Return a number of things in words.
+    """Return a number with its noun in the right form.
 
     >>> counted(1, "step"), counted(3, "step")
     ('1 step', '3 steps')
@@ -61,7 +61,7 @@ def explain(subject: str, detail: ErrorDetails, model: object = None) -> str:
 
 
 def near(detail: ErrorDetails, model: object) -> str:
-    """Return what a misspelt word may have been meant for: a field, one of some texts, or true and false."""
+    """Return a suggestion for a misspelt word: a field, one of the allowed texts, or true and false."""
     word, known = detail["input"], list[str]()
     match detail["type"]:
         case "extra_forbidden" if detail["loc"]:

@@ -46,7 +46,7 @@ class Plugin(Frozen):
         file's name.
 
         In a text a value is JSON if it reads as JSON (`n=8`, `stop=["a","b"]`), else a string up to the next comma.
-        Raises `PluginError` for a text that names no plugin, `ValueError` for what is none.
+        Raises `PluginError` for a text that names no plugin, `ValueError` for any other value.
 
         >>> Plugin.of("sample:n=8,merge=best-of")
         Plugin(name='sample', options={'n': 8, 'merge': 'best-of'})
@@ -187,18 +187,18 @@ class StructuredOutput(Frozen):
     spec: JsonValue
     """The schema (an object), the expression or grammar (a string), or the choices (a list of strings)."""
     required: bool = Field(default=True, exclude_if=lambda required: required)
-    """`False`: a worker that cannot enforce the form leaves it out, and whoever reads the text checks it."""
+    """`False`: a worker that cannot enforce the form leaves it out, and the reader of the text checks it."""
 
 
 class Function(Frozen):
-    """A tool as a model is told of it that may call tools by itself."""
+    """The description of a tool that is sent to a model which may call tools."""
 
     name: str
     description: str = ""
     parameters: dict[str, JsonValue] = {}
     """JSON schema of the arguments, an object."""
     strict: bool | None = Field(default=None, exclude_if=lambda strict: strict is None)
-    """Whether calls have to fit the schema: told to servers as it is here. `None`: nothing is said of it."""
+    """Whether calls have to fit the schema: passed to servers unchanged. `None`: not sent."""
 
 
 def _by_token(given: dict[str, float]) -> dict[str, float]:
@@ -236,8 +236,8 @@ class Sampling(Frozen):
     logit_bias: LogitBias = Field(default_factory=dict, exclude_if=lambda value: not value)
     """Added to the logits of tokens, by token id (a number as text, as JSON has it), from -100 to 100."""
     seed: int | None = None
-    """Of the random numbers of a sampled answer. An attempt that goes on from tokens of another gets one made of this
-    seed and the number of those tokens."""
+    """Random seed for sampling. An attempt that continues another's tokens gets a seed derived from this one and the
+    number of those tokens."""
     arithmetic: float | None = Field(default=None, ge=0.0, lt=1.0, exclude_if=lambda value: value is None)
     """The code of this line of arithmetic sampling (arXiv 2210.15458), from which all its tokens follow: a number in
     [0, 1) in place of random ones. Lines of one prompt whose codes are far apart say different things; one whose code
@@ -245,7 +245,7 @@ class Sampling(Frozen):
     stop: tuple[str, ...] = ()
     """Texts that end the generation."""
     stop_ids: tuple[int, ...] = ()
-    """Token ids that end the generation, besides the model's own end."""
+    """Token ids that end the generation, in addition to the model's own end."""
     keep_stop: bool = False
     """Whether the stop text (or stop token) stays at the end of the output. A continued context wants it kept."""
     logprobs: int = Field(default=0, ge=-1)
@@ -254,7 +254,7 @@ class Sampling(Frozen):
     token_logprobs: bool = Field(default=False, exclude_if=lambda value: not value)
     """Whether the result also has each token's log-probability (`Result.drawn`); needs `logprobs` of 1 or more."""
     top_logprobs: int | None = Field(default=None, ge=0, le=20, exclude_if=lambda value: value is None)
-    """Have each token's text and log-probability told, with so many of the likeliest beside it (`Result.tokens`)."""
+    """Return each token's text and log-probability, with this number of likeliest alternatives (`Result.tokens`)."""
     window: int = Field(default=0, ge=0)
     """Tokens in a sliding group of confidence (W of DeepConf, arXiv 2508.15260); 0: no groups."""
     structured: StructuredOutput | None = None
@@ -272,7 +272,7 @@ class Sampling(Frozen):
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Names of the settings, besides temperature, `top_p` and the form, that change how likely a token is."""
+        """Return the names of the settings, other than temperature, `top_p` and the form, that change probabilities."""
         changed = {
             "top_k": self.top_k,
             "min_p": self.min_p,
@@ -315,22 +315,22 @@ class Think(Frozen):
     """With `after`: the continued step's output counts only as far as the last occurrence of this text, which is left
     out with all behind it. Where the text does not occur, all of the output counts."""
     chat: bool = False
-    """Put the prompt as one user message through the model's chat template. With `after` the message goes on the
-    conversation that the continued step ended: token for token where the model's template allows, and else rendered
-    anew, which `Result.anew` then says."""
+    """Put the prompt as one user message through the model's chat template. With `after` the message continues
+    the conversation that the continued step ended: token for token where the model's template allows, else rendered
+    again, which `Result.anew` then reports."""
     messages: tuple[Message, ...] = Field(default=(), exclude_if=lambda messages: not messages)
     """With `chat`: messages before the prompt. A prompt after a user's message belongs to that message; it may be
     empty. With `after`: what is new in the conversation, such as the results of tools."""
     context: tuple[Part, ...] = Field(default=(), exclude_if=lambda context: not context)
-    """Of a conversation that goes on, what it has so far, as the engine read and wrote it. Set by the machine."""
+    """The conversation so far of a continued one, as the engine read and wrote it. Set by the machine."""
     heard: int = Field(default=0, ge=0, exclude_if=lambda heard: not heard)
     """How many of the messages `context` covers. Set by the machine."""
     begin: str = ""
-    """With `chat`: text that the model's turn begins with. It belongs to the prompt: the value goes on after it. A
-    server that cannot be told so is not, so a prompt that relies on it asks for it in words too."""
+    """With `chat`: text that the model's turn begins with. It belongs to the prompt: the value follows it. It is
+    not sent to a server without this feature, so a prompt that relies on it must ask for it in its text too."""
     sampling: Sampling = Field(default_factory=lambda: _SAMPLING)
     stream: bool = False
-    """Send text deltas while generating: to the step's reader if it expands, and to whoever watches the run."""
+    """Send text deltas while generating: to the step's reader if it expands, and to the subscribers of the run."""
     model: str | None = None
     """Name of the model (or of a LoRA adapter) that answers; `None`: any that a worker serves."""
     salt: str = ""
@@ -338,10 +338,10 @@ class Think(Frozen):
     tools: tuple[Function, ...] = ()
     """With `chat`: functions that the model may call by itself, by its chat template or the server's API. Its calls are
     part of the text, each as `<tool_call>{"name": …, "arguments": …}</tool_call>`. A server that takes no functions is
-    not told of them, so a prompt that relies on them says in words what else to write."""
+    not sent them, so a prompt that relies on them must also describe in its text what to write."""
     tool_choice: str = Field(default="required", max_length=64, exclude_if=lambda value: value == "required")
-    """`auto`: the model may call one of `tools`. `required`: it must. A name: it must call that one. A server is told
-    so; an engine in this process holds the model to it."""
+    """`auto`: the model may call one of `tools`. `required`: it must. A name: it must call that one. A server gets
+    it as a field; an engine in this process enforces it."""
     parallel_tool_calls: bool = Field(default=True, exclude_if=lambda value: value)
     """Whether one turn may make several calls."""
     thinking: Thinking = Field(default="auto", exclude_if=lambda thinking: thinking == "auto")
@@ -428,7 +428,7 @@ class Think(Frozen):
 class Call(Frozen):
     """One call of a tool.
 
-    Inside `args`, `{"$ref": "step"}` stands for the value of a step, `{"$text": [piece, …]}` for the pieces joined as
+    Inside `args`, `{"$ref": "step"}` means the value of a step, `{"$text": [piece, …]}` for the pieces joined as
     one string, and `{"$literal": value}` for the value itself, unread. Values are put in once; what they contain is
     never read again as a reference.
     """
@@ -472,7 +472,7 @@ class Join(Frozen):
     """Seconds after the step entered the plan; then it closes with what is done, or fails if that is not enough
     (`all` needs every branch, `quorum` its number, `best-effort` one, `any-end` none)."""
     early: bool = False
-    """Close as soon as the merge says that its verdict is certain, and cancel the branches still out."""
+    """Close as soon as the merge's verdict is certain, and cancel the branches still running."""
 
     @model_validator(mode="after")
     def _quorum_given(self) -> Join:

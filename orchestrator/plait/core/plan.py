@@ -36,7 +36,7 @@ _NUMBERS = re.compile(r"\d+")
 
 
 def template(step: str) -> str:
-    """Return what steps of one kind have in common: the name without its run, its scope and its numbers.
+    """Return the name that steps of one kind share: without its run, its scope and its numbers.
 
     >>> template("r1:fork/p12-3"), template("sample-7")
     ('p-', 'sample-')
@@ -58,7 +58,7 @@ class Step(Frozen):
     """Steps that must be done first; for a join, its branches in order. References and `after` are needs by
     themselves."""
     expands: bool = False
-    """When it has its value, ask the planner for more plan, whose output then stands in for that value."""
+    """When it has its value, ask the planner for more plan, whose output then replaces that value."""
     budget: Budget | None = None
     priority: int = 0
     """Smaller runs first, before any policy's rank."""
@@ -72,7 +72,7 @@ class Step(Frozen):
     state: Annotated[JsonValue, BeforeValidator(_none_if_empty)] = Field(
         default=None, exclude_if=lambda state: state is None
     )
-    """What the planner's reader of this step needs to know again, as JSON; nobody else reads it."""
+    """State for the planner's reader of this step, as JSON; nothing else reads it."""
 
     @model_validator(mode="after")
     def _join_has_branches(self) -> Step:
@@ -108,7 +108,7 @@ class Step(Frozen):
 
 
 class Plan(Frozen):
-    """Steps and the name of the one whose value is the plan's. A patch is a plan that stands in for one step's
+    """Steps and the name of the one whose value is the plan's. A patch is a plan that replaces one step's
     value."""
 
     steps: tuple[Step, ...]
@@ -131,7 +131,7 @@ class Plan(Frozen):
         return self
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the steps, what each reads and does, indented below the longest way to it."""
+        """Return the notebook's HTML: each step with its inputs and operation, indented by the longest path to it."""
         import networkx as nx
 
         generations = enumerate(nx.topological_generations(acyclic_graph(self)))
@@ -320,7 +320,7 @@ def _check_edges(plan: Plan, graph: nx.DiGraph[str]) -> None:
 
 
 def _derived(step: Step) -> dict[str, JsonValue]:
-    """Return what a node says of its `op` for readers."""
+    """Return the fields of a node that describe its `op`."""
     return {"kind": step.op.kind, "tokens": int(step.token_cost())}
 
 
@@ -339,7 +339,7 @@ def _check_op(step: Step, steps: dict[str, Step], tools: frozenset[str] | None) 
                 raise PlanError(
                     f"step {step.name!r} is `after` {after!r}, a {target.op.kind}: only a think step has a context"
                 )
-        # A planner may ask for more tools than it was told of; that tool is always there.
+        # A planner may ask for more tools than it was shown; that tool always exists.
         case Call(tool=tool) if tools is not None and tool not in tools and tool != MORE_TOOLS:
             hint = did_you_mean(tool, tools) or (f"; there are {some(sorted(tools))}" if tools else "; none was given")
             raise PlanError(f"step {step.name!r} calls the tool {tool!r}, which is not there{hint}")

@@ -48,7 +48,7 @@ def fraction(seed: int, *place: int | str) -> float:
 
 
 class CallOptions(TypedDict, total=False):
-    """What a planner may say of a model call besides its `Prompt`; it goes before what the prompt says. Fields of
+    """A planner's options of a model call besides its `Prompt`. They override the prompt's. Fields of
     `Sampling`, `Think` and `Step` mean what they mean there."""
 
     max_tokens: int
@@ -62,7 +62,7 @@ class CallOptions(TypedDict, total=False):
     stop: str | Sequence[str]
     stop_ids: Sequence[int]
     keep_stop: bool
-    """In a flow on by default, so that a line goes on behind its stop text."""
+    """In a flow on by default, so that a line continues after its stop text."""
     logprobs: int
     window: int
     form: StructuredOutput | Literal["calls", "choice", "json"] | None
@@ -71,7 +71,7 @@ class CallOptions(TypedDict, total=False):
     labels: Sequence[str]
     before: str
     chat: bool
-    """By default as the request's task has it. For a line that goes on: the prompt is the next message of the
+    """By default as the request's task has it. For a continued line: the prompt is the next message of the
     conversation; by default it is more text."""
     messages: Sequence[Message]
     """Before the prompt; by default those of the request."""
@@ -82,8 +82,8 @@ class CallOptions(TypedDict, total=False):
     frequency_penalty: float
     logit_bias: Mapping[str, float]
     begin: str
-    """The start of the model's turn in a chat, the end of a prompt that is plain text. Some servers cannot be told so,
-    and some models write it again: readers take all of it."""
+    """The start of the model's turn in a chat, the end of a prompt that is plain text. Some servers do not support it,
+    and some models write it again: readers accept all of these."""
     stream: bool
     model: str | None
     salt: str
@@ -184,7 +184,7 @@ def _called(
 
 
 def _as_options(prompt: Prompt | None) -> dict[str, object]:
-    """Return what a prompt says as options of a call, without what it leaves open."""
+    """Return the fields that a prompt sets, as options of a call."""
     if prompt is None:
         return {}
     fields = ((name, getattr(prompt, name)) for name in type(prompt).model_fields if name != "template")
@@ -212,7 +212,7 @@ class OnResult:
         return ()
 
     def close(self, result: Result) -> Plan | None:
-        """Return what follows from the result."""
+        """Return the plan that follows from the result."""
         return self.read(result)
 
 
@@ -227,9 +227,9 @@ class OnBranches:
         return ()
 
     def close(self, result: Result) -> Plan | None:
-        """Return what follows from the result alone."""
+        """Return the plan that follows from the result alone."""
         return self.read(result, ())
 
     def merged(self, result: Result, branches: Sequence[Branch]) -> Plan | None:
-        """Return what follows from the result and its branches."""
+        """Return the plan that follows from the result and its branches."""
         return self.read(result, branches)

@@ -54,7 +54,7 @@ class _Cache:
         """Whether it has ever reported cached tokens: one that never does says nothing by reporting none."""
         self.read, self.bytes_a_token = (0, 0), float(BYTES_A_TOKEN)
         self.tells = False
-        """Whether it says what it holds; then nothing is guessed from its size."""
+        """Whether it reports its contents; then its size is not used to guess them."""
         self.block = 0
         self.contexts: OrderedDict[int, tuple[Hashable, bytes, float]] = OrderedDict()
         """By attempt: root, content, and bytes for each token (0: not known yet)."""
@@ -72,12 +72,12 @@ class _Cache:
 class PrefixIndex:
     """A radix tree of contexts, as bytes, with the workers that hold each piece.
 
-    It is told what was sent where (`sent`) and what became of it (`ended`, `evicted`). Each worker's part is bounded by
+    It records what was sent where (`sent`) and its outcome (`ended`, `evicted`). Each worker's part is bounded by
     the size of its cache; what was least recently used goes first, the end of a context before its beginning, as in
     vLLM. Contexts of different roots (model, salt) share nothing.
 
-    A worker that follows its engine's own events says what it holds of a context that it was sent (`holds`). From then
-    on it is believed, and its size is not: an engine may share its cache with others.
+    A worker that follows its engine's own events reports how much it holds of a context (`holds`). From then
+    on its reports are used, and its size is not: an engine may share its cache with others.
 
     >>> index = PrefixIndex()
     >>> index.sent("a", "model", b"header and question"), index.held("model", b"header and another")
@@ -107,8 +107,8 @@ class PrefixIndex:
             cache.tells, cache.remembered = False, 0
 
     def told(self, worker: str, held: Iterable[tuple[int, int]], cleared: bool = False) -> None:
-        """A worker says, by its engine's events, what its cache holds: of the contexts of these attempts so many tokens
-        from the start, and none after them. `cleared`: it has forgotten everything before."""
+        """Record a worker's report, from its engine's events, of its cache: for each attempt the number of tokens held
+        from the start of its context. `cleared`: everything before is dropped."""
         cache = self._cache(worker)
         cache.tells = True
         if cleared:
@@ -124,7 +124,7 @@ class PrefixIndex:
         self._trim(cache)
 
     def held(self, root: Hashable, content: bytes) -> dict[str, int]:
-        """Return how many bytes of a context, from its start, each worker holds; workers without any are left out."""
+        """Return the bytes of a context, from its start, that each worker holds; workers without any are left out."""
         nodes: list[tuple[int, int]] = []
         for node, upto in self._walk(root, content):
             if not node.holders:
@@ -142,8 +142,8 @@ class PrefixIndex:
         return held
 
     def sent(self, worker: str, root: Hashable, content: bytes, attempt: int = 0) -> int:
-        """A context was sent to a worker, which from now on holds it; return how many bytes it had of it. `attempt`:
-        by which the worker may tell of it later."""
+        """Record that a context was sent to a worker and return the bytes that the worker had of it. `attempt`: the id
+        in the worker's later reports."""
         cache = self._cache(worker)
         if attempt and cache.tells:
             cache.contexts[attempt] = root, content, 0.0
@@ -160,13 +160,13 @@ class PrefixIndex:
         return attempt in self._cache(worker).contexts
 
     def measured(self, worker: str, attempt: int, scale: float) -> None:
-        """The context of an attempt has so many bytes for each token."""
+        """Set the bytes per token of an attempt's context."""
         cache = self._cache(worker)
         if (known := cache.contexts.get(attempt)) is not None:
             cache.contexts[attempt] = *known[:2], scale
 
     def _enter(self, cache: _Cache, root: Hashable, content: bytes) -> int:
-        """Enter a context as held and just used; return how many bytes of it were held before."""
+        """Enter a context as held and just used; return the bytes of it that were held before."""
         node, at, had = self._roots.get(root), 0, 0
         if node is None:
             node = self._roots[root] = _Node(b"", None)
@@ -193,7 +193,7 @@ class PrefixIndex:
         return had
 
     def ended(self, worker: str, sent: int, had: int, prompt: int, cached: int, generated: int) -> None:
-        """An attempt is over of which `sent` bytes of context were entered, `had` of them expected to be cached.
+        """Record the end of an attempt. `sent`: bytes of its context; `had`: those expected to be cached.
 
         Its worker reports `prompt` tokens, `cached` of them from its cache, and `generated` ones, which take room too,
         as does what of the prompt was not entered here.
@@ -222,7 +222,7 @@ class PrefixIndex:
         self._trim(cache)
 
     def evicted(self, worker: str, tokens: int) -> None:
-        """A worker says that it has dropped so many tokens from its cache."""
+        """Record that a worker has dropped this number of tokens from its cache."""
         cache = self._cache(worker)
         goal = cache.used - tokens * cache.bytes_a_token
         while cache.order and cache.used > goal:
@@ -300,7 +300,7 @@ class PrefixIndex:
                 self._let_go(cache, node)
 
     def _let_go(self, cache: _Cache, node: _Node) -> None:
-        """Let a worker hold a piece no longer. One that nobody holds goes."""
+        """Remove a piece from a worker. A piece that no worker holds is deleted."""
         del cache.order[node]
         if node.holders < 0:  # not a context but room that others took
             cache.used += node.holders
@@ -323,7 +323,7 @@ def _bits(mask: int) -> Iterator[int]:
 
 
 def _common(edge: bytes, content: bytes, at: int) -> int:
-    """Return how many bytes of an edge stand in a context from a place on."""
+    """Return the length in bytes of the common prefix of an edge and a context from an offset on."""
     if content.startswith(edge, at):
         return len(edge)
     low, high = 0, min(len(edge), len(content) - at)

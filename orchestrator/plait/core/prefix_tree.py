@@ -16,7 +16,7 @@ class PrefixTree:
         """Units that it holds."""
 
     def add(self, units: Iterable[Hashable]) -> int:
-        """Enter a context and return how many of its units, at its end, no earlier one has.
+        """Enter a context and return the number of units at its end that no earlier context has.
 
         >>> tree = PrefixTree()
         >>> tree.add("solve: 1"), tree.add("solve: 2")

@@ -31,13 +31,13 @@ class Price(Frozen):
     its slots."""
 
     def of(self, usage: Usage, seconds: float = 0.0) -> float:
-        """Return the cost of an attempt that used this and took so many seconds."""
+        """Return the cost of an attempt from its usage and its duration in seconds."""
         cached = self.input if self.cached is None else self.cached
         tokens = (usage.prompt - usage.cached) * self.input + usage.cached * cached + usage.completion * self.output
         return tokens / MILLION + seconds * self.hour / 3600
 
     def source(self, sources: Sources) -> Source | None:
-        """Return who counted what a cost is computed of. Where nobody told what was cached, and that has a price of its
+        """Return the source of a cost's counts. If the cached tokens are not reported, and have a price of their
         own, the cost is an estimate: what it is at most."""
         cheaper = self.cached not in (None, self.input)
         cached = "estimate" if cheaper and sources.cached == "unknown" else None

@@ -30,7 +30,7 @@ _Json = Annotated[dict[str, JsonValue], BeforeValidator(json_value)]
 
 
 class Generation(Frozen):
-    """How text is generated. What is `None` or empty is left to whoever comes next: the planner's default, the
+    """How text is generated. A field that is `None` or empty falls back to the next source: the planner's default, the
     request (for the call that writes the answer), the model's own `generation_config`, the worker."""
 
     max_tokens: int | None = Field(default=None, ge=1, description="Most tokens to generate, thoughts apart.")
@@ -51,7 +51,7 @@ class Generation(Frozen):
         le=1.0,
         description="Sample from the most likely tokens that together have this probability.",
     )
-    top_k: int | None = Field(default=None, ge=0, description="Sample from so many of the most likely tokens; 0: all.")
+    top_k: int | None = Field(default=None, ge=0, description="Sample from the N most likely tokens only; 0: all.")
     min_p: float | None = Field(
         default=None, ge=0.0, le=1.0, description="Leave out tokens less likely than this share of the likeliest one."
     )
@@ -82,7 +82,7 @@ class Generation(Frozen):
         default=None,
         ge=0,
         le=20,
-        description="Have each token's text and log-probability told, with so many of the likeliest beside it "
+        description="Return each token's text and log-probability, with this number of likeliest alternatives "
         "(`Answer.tokens`).",
     )
     reasoning_effort: str | None = Field(
@@ -126,8 +126,8 @@ class Prompt(Generation):
     model: str | None = Field(default=None, description="Name of the model that answers; `None`: the request's.")
     form: StructuredOutput | Literal["calls", "choice", "json"] | None = Field(
         default=None,
-        description="The form that the text must have; `None`: free. A word stands for a form that the planner "
-        "makes, for the calls of the model that say so: `calls` of the tools that there are, a `choice` of texts, "
+        description="The form that the text must have; `None`: free. A word names a form that the planner "
+        "makes for some of its model calls: `calls` of the offered tools, a `choice` of texts, "
         "`json`.",
     )
     begin: str | None = Field(
@@ -178,7 +178,7 @@ class Uses:
         object.__setattr__(self, "fields", fields)
 
     def check(self, name: str, prompt: Prompt) -> None:
-        """Raise `ValueError` for a template that names a field which is not there."""
+        """Raise `ValueError` for a template that names an unknown field."""
         for place in _FIELD.finditer(prompt.template or ""):
             if place[1] not in self.fields:
                 there = ", ".join(self.fields) or "none"

@@ -66,7 +66,7 @@ class Provenance(Frozen):
             raise ConfigError(f"{what} was begun with something else: {difference}")
 
     def difference(self, other: Provenance) -> str:
-        """Return the first field that another has otherwise, with both values; empty if there is none.
+        """Return the first field that differs, with both values; empty if all are equal.
 
         >>> Provenance(request={"seed": 1}).difference(Provenance(request={"seed": 2}))
         'request.seed is 1 there and 2 here'

@@ -128,7 +128,7 @@ class StepRecord:
         return next((at for at, entered, _ in reversed(self.moves) if entered == state), None)
 
     def row(self) -> dict[str, JsonValue]:
-        """Return what a report says of it, as JSON."""
+        """Return its row in a report, as JSON."""
         return {name: _json(getattr(self, name)) for name in _ROW}
 
     def written(self) -> dict[str, JsonValue]:

@@ -1,7 +1,7 @@
 """Regular expressions that are data: of requests, plans, rows, journals. They run in linear time (RE2) within a bound.
 
 Python's `re` tries every way to match, so a few characters of an expression can hold the process for ever. Expressions
-that stand in our own source use it all the same (`tests/test_regexes.py` holds them to linear time).
+in our own source use it all the same (`tests/test_regexes.py` holds them to linear time).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WORK = 1 << 25
 an expression of 20 steps the rest of a text after 1.6 million bytes."""
 _WINDOW = 512
 """Bytes in which the next match is looked for first. An expression that wants to see the end of the text before it can
-match (`a.*z|a`) would else read the text anew for every match."""
+match (`a.*z|a`) would else read the text again for every match."""
 _MATCHES = 20_000
 """Most matches of one text."""
 _SHORT = 64
@@ -76,7 +76,7 @@ class Expression:
 
     def __init__(self, pattern: str) -> None:
         options = _RE2.Options()
-        options.log_errors = False  # they are told to the caller
+        options.log_errors = False  # the caller gets them
         self._compiled = _RE2.compile(pattern, options)
         self._names = dict(self._compiled.groupindex)
         self.size: int = self._compiled.programsize
@@ -123,7 +123,7 @@ class Expression:
 @functools.lru_cache(maxsize=512)
 def expression(pattern: str) -> Expression:
     """Return a compiled expression, in the syntax of RE2 (github.com/google/re2/wiki/Syntax). Raises `ValueError` for
-    one that is none, that looks around or back (RE2 has neither), or is too large.
+    an invalid one, one that looks around or back (RE2 has neither), or a too large one.
 
     >>> [found.text for found in expression(r"#\\d+").finditer("#1 and #22.")]
     ['#1', '#22']

@@ -101,7 +101,7 @@ class Retries(Frozen):
     """After a worker was lost; counted apart, for it says nothing about the step."""
     deaths: int = Field(default=2, ge=2)
     """Workers that may go away, one after another, while they run a step, before it is given up: it may be what ends
-    them. A worker counts again when another has gone away between; and not if it ran another such step too."""
+    them. A worker counts again when another was lost in between; and not if it ran another such step too."""
     backoff: float = Field(default=0.2, ge=0)
     """Seconds before the first retry; doubled each time. A step whose worker was lost does not wait."""
 
@@ -128,7 +128,7 @@ class Request(Frozen):
     and `text` is the user's last. A step that asks just that gets the conversation alone. It is set where messages are
     read."""
     task: _Plugin = Plugin.model_construct({"name"}, name="plain")
-    """What the text means: how it is put to a model, where the answer stands, whether it is right."""
+    """Meaning of the text: the prompt for the model, the place of the answer, the check whether it is right."""
     planner: _Plugin = Plugin.model_construct({"name"}, name="single")
     """How the work is split."""
     policies: Annotated[tuple[_Plugin, ...], BeforeValidator(_policies)] = ()
@@ -146,7 +146,7 @@ class Request(Frozen):
         tuple[Annotated[Function, BeforeValidator(_function)], ...],
         BeforeValidator(lambda given: listed("tools", given, 'tools=[{"name": "f", "parameters": {…}}]')),
     ] = Field(default=(), exclude_if=lambda tools: not tools)
-    """Functions that the model may call and the caller runs: its calls stand in the answer's message."""
+    """Functions that the model may call and the caller runs: its calls are in the answer's message."""
     tool_choice: str = Field(default="auto", max_length=64, exclude_if=lambda choice: choice == "auto")
     """Of these: `auto`, `none`, `required`, or the name of the one that has to be called."""
     parallel_tool_calls: bool = Field(default=True, exclude_if=lambda value: value)
@@ -162,8 +162,8 @@ class Request(Frozen):
     budget: Annotated[Budget, BeforeValidator(_budget)] = Budget.model_construct()
     """Hard limits, also as a text: `total_tokens=5000,cost=0.5`."""
     bound: int | None = Field(default=None, ge=1, exclude_if=lambda bound: bound is None)
-    """Most tokens that the run may generate where `budget` limits neither tokens nor cost. It is no plan of how much to
-    spend: planners do not see it. `None`: none."""
+    """Limit of generated tokens per run if `budget` limits neither tokens nor cost. It does not guide spending:
+    planners do not see it. `None`: no limit."""
     value_bytes: int | None = Field(default=None, ge=1, exclude_if=lambda limit: limit is None)
     """Most bytes of values that the run may put together: those that its joins read, and that are put into prompts and
     arguments of its steps. By default 64 MiB (`plait.core.weights`)."""
@@ -184,13 +184,13 @@ class Request(Frozen):
     tenant: str = Field(default="", max_length=200, exclude_if=lambda tenant: not tenant)
     """Who asks, where a server has several tenants."""
     rights: Rights = Field(default=Rights.model_construct(), exclude_if=lambda rights: rights == Rights())
-    """What its steps may ask for, whoever plans them. A server sets them."""
+    """What its steps may ask for, with any planner. A server sets them."""
     session: str = Field(default="", max_length=200, exclude_if=lambda session: not session)
     """Which conversation or job of the caller's it belongs to; kept with the run."""
     approve: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
         default=(), exclude_if=lambda approve: not approve
     )
-    """Tools whose calls a person has to allow first, besides those that say so themselves: by name; `side-effects`: all
+    """Tools whose calls a person has to allow first, in addition to those that declare it: by name; `side-effects`: all
     that change the world; `all`."""
     metadata: dict[str, str] = Field(default={}, exclude_if=lambda metadata: not metadata)
     """The caller's own notes; kept with the run."""
@@ -264,7 +264,7 @@ def _conversation(text: str, messages: object) -> dict[str, object]:
     The text is the one given, or the user's last message; where others have spoken after it, it stays in its place
     (`asked`). Raises `FieldError` for what is no conversation, and for one that asks nothing.
     """
-    if text and isinstance(messages, list | tuple):  # a conversation that ended goes on
+    if text and isinstance(messages, list | tuple):  # continues a conversation that has ended
         messages = [*cast("Iterable[object]", messages), {"role": "user", "content": text}]
     turns = read_messages(messages)
     last = turns[-1]

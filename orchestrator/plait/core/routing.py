@@ -185,7 +185,7 @@ class Ranking(TierFit):
         return TierOrder(places, right, tokens, sum(self.tiers[place].cost for place in places))
 
     def _lift(self, place: int, failed: int) -> tuple[float, float]:
-        """Return how many times as likely a tier is right, and how many times as dear it is, where others (bits of
+        """Return the factors by which a tier is more likely to be right, and dearer, where others (bits of
         `failed`) were wrong. Two requests of the usual kind are added, so that rare cases do not count much."""
         if not failed or not self.together:
             return 1.0, 1.0

@@ -202,8 +202,8 @@ class Problems:
 def n_for(
     latency: float, lengths: Branches, step: Step, *, share: float = 1.0, quantile: float = 0.9, most: int = 256
 ) -> int:
-    """Return the most branches of which `share` have ended within `latency` seconds, with probability `quantile`; 0
-    where a single one takes longer. `step` gives the seconds of a decoding step with so many sequences.
+    """Return the maximum number of branches whose `share` ends within `latency` seconds, with probability
+    `quantile`. 0 if a single one takes longer. `step` returns the seconds of a decoding step by number of sequences.
 
     >>> n_for(3.0, Branches([100] * 50), lambda n: 0.01 + 0.001 * n)
     20

@@ -63,7 +63,7 @@ def majority_probability(first: int, second: int) -> float:
 
 
 def votes_needed(first: int, second: int, confidence: float, most: int) -> int:
-    """Return how many votes in all make the first answer lead the second with probability `confidence`, if further
+    """Return the number of votes with which the first answer leads the second with probability `confidence`, if further
     votes fall as those so far (each share smoothed by one vote); `most` where that takes more, as in a tie."""
     total = first + second + 2
     shares = (first + 1) / total, (second + 1) / total

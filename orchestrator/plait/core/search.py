@@ -96,7 +96,7 @@ class SearchTree:
         self.pending: dict[SearchNode, None] = {}
         """Nodes that are being written or scored."""
         self._known = (0.0, 0)
-        """Sum and number of the scores that were told."""
+        """Sum and number of the known scores."""
 
     def scored(self, node: SearchNode, score: float | None) -> None:
         """Set a node's score, once a node."""
@@ -144,7 +144,7 @@ class SearchTree:
 
 
 class Frontier:
-    """One run's search: told of every node that has ended, asked where the next child begins."""
+    """One run's search: it receives every node that has ended and chooses where the next child begins."""
 
     reads_steps: ClassVar[bool] = False
     """`take` looks at the steps of pending nodes: it is asked again as soon as one is written."""
@@ -172,9 +172,9 @@ class Search(PluginModel):
     """A kind of plugin: says which node of a tree gets the next child. Its fields are its options."""
 
     answers: ClassVar[int] = 0
-    """After how many answers it ends unless the planner is told otherwise; 0: at the budget or when nothing is left."""
+    """Number of answers after which it ends by default; 0: it ends at the budget or when nothing is left."""
     lists: ClassVar[bool] = False
-    """It wants all children of a node from one call of the model, one a line, unless the planner is told otherwise."""
+    """It wants all children of a node from one model call, one a line, unless the planner sets it otherwise."""
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the search of one run."""
@@ -191,5 +191,5 @@ class Scorer(PluginModel):
     """It reads the log-probabilities of the node's own step."""
 
     async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
-        """Return a score in [0, 1], or `None` if it cannot be told. Whatever it raises counts as not told."""
+        """Return a score in [0, 1], or `None` if unknown. An exception counts as unknown."""
         raise NotImplementedError

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """Where a step stands. Whether a worker has heard of a cancel is a state of the attempt, not of the step."""
+    """State of a step. Whether a worker has received a cancel is a state of the attempt, not of the step."""
 
     WAITING = "waiting"
     READY = "ready"

@@ -1,4 +1,4 @@
-"""What a request means: how it is put to a model, where the answer stands, and whether it is right."""
+"""Meaning of a request: the prompt for the model, the place of the answer, and the check whether it is right."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Task(PluginModel):
     )
 
     def render(self, style: Style = "serial", width: int = 8) -> str:
-        """Return the prompt. `style` asks for a mode of answering that the model was trained or told to use (one line
+        """Return the prompt. `style` asks for an answering mode that the model was trained or prompted to use (one line
         of reasoning, the answer at once, spawned threads `width` wide); a task that has no such modes ignores it."""
         raise NotImplementedError
 
@@ -40,7 +40,7 @@ class Task(PluginModel):
         raise NotImplementedError
 
     def verify(self, answer: JsonValue) -> bool | None:
-        """Return whether the answer is right, or `None` if that cannot be told."""
+        """Return whether the answer is right, or `None` if unknown."""
         return None
 
     def tools(self) -> Sequence[Tool[..., object]]:

@@ -23,7 +23,7 @@ LONGEST = 4000
 
 
 class Same:
-    """Stands for an object in a dictionary: equal to that of the same object alone, however the object compares."""
+    """Wraps an object as a key of a dictionary: equal to that of the same object alone, however the object compares."""
 
     __slots__ = ("_object",)
 
@@ -38,7 +38,7 @@ class Same:
 
 
 class _FieldErrors(type(BaseModel)):
-    """Has `Step(name=3)` raise a `FieldError` in words. Reading data (`model_validate`) raises pydantic's error, which
+    """Raise a readable `FieldError` for `Step(name=3)`. Reading data (`model_validate`) raises pydantic's error, which
     the reader puts into words of its own."""
 
     if not TYPE_CHECKING:  # a type checker looks at the fields
@@ -53,7 +53,7 @@ class _FieldErrors(type(BaseModel)):
 
 
 def complaints(cls: type[BaseModel], error: ValidationError) -> str:
-    """Return in words what is wrong with the fields that a model was made of."""
+    """Return an explanation of the invalid fields of a model."""
     texts: list[str] = []
     for detail in first_of_each(error):
         subject = f"`{json_path(detail['loc'])}`" if detail["loc"] else "it"

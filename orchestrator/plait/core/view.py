@@ -144,7 +144,7 @@ class StepView(Protocol):
 
     @property
     def group(self) -> float | None:
-        """Mean confidence (nats) of the last full window, of a step that runs and says so (`Sampling.window`)."""
+        """Mean confidence (nats) of the last full window, of a running step that reports it (`Sampling.window`)."""
         ...
 
     @property
@@ -328,18 +328,18 @@ class WorkerView(Protocol):
         ...
 
     def pace(self, attempts: int) -> float | None:
-        """Return about how many seconds a token takes with so many attempts on it, as those that ended lately show
-        (of runs with policies); `None` before any has."""
+        """Return the estimated seconds per token at this number of attempts, from recently ended attempts (of runs with
+        policies); `None` before any has ended."""
         ...
 
     @property
     def cache_tokens(self) -> int | None:
-        """Tokens that its prefix cache holds, if it says so."""
+        """Tokens that its prefix cache holds, if reported."""
         ...
 
     @property
     def block(self) -> int | None:
-        """Tokens in a block of that cache, if it says so."""
+        """Tokens in a block of that cache, if reported."""
         ...
 
     def could_take(self, step: StepView) -> bool:
@@ -381,7 +381,7 @@ class View(Protocol):
         ...
 
     def serving(self, step: StepView) -> int:
-        """Return how many workers serve a step's kind and model, free slot or not."""
+        """Return the number of workers that serve a step's kind and model, free slot or not."""
         ...
 
     def cached(self, step: StepView) -> Mapping[str, int]:
@@ -404,7 +404,7 @@ class View(Protocol):
         ...
 
     def expected_tokens(self, step: StepView, share: float = QUANTILE) -> float:
-        """Return how many tokens more a think step is expected to generate: this quantile of the lengths of steps like
+        """Return the expected number of tokens that a step still generates: this quantile of the lengths of steps like
         it, its siblings first, that are longer than what it has (`core.lengths`). One at least."""
         ...
 
@@ -426,10 +426,10 @@ class View(Protocol):
         ...
 
     def running(self, run: str) -> Sequence[StepView]:
-        """Return its steps that have an attempt under way, in the order in which they began; those of a run that
+        """Return its steps with a running attempt, in the order in which they began; those of a run that
         policies place or look at."""
         ...
 
     def task(self, run: str) -> Task:
-        """Return what the run's request means. Raises `KeyError` for a run that is not there."""
+        """Return the task of the run's request. Raises `KeyError` for an unknown run."""
         ...

@@ -12,32 +12,21 @@ With `Budget.strict`, on a worker that does not report how far it is, and while 
 an attempt reserves all that it may generate.
 Example: of a budget of 100 tokens, two attempts that may generate 60 each get 60 and then, when the first has ended
 after 20 tokens, 60 again.
-
-The size of a prompt is counted by a worker, or estimated. What is known stays known: that workers counted or reported
-it, by prompt, so 32 branches of one prompt are one question to a worker. An estimate is a token for every four bytes,
-or more where a worker of the run has reported that a prompt came to more. By how much it may be too low is reserved
-beside it, until the attempt has ended: half as much (`SAFE`) and room for the template of a chat, or with
-`Budget.strict` a token for every byte. What the worker reports takes the place of both; where nobody ever does, both
-stay charged.
 """
 
 from __future__ import annotations
 
-import json
-import math
 from collections import ChainMap
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..core.budget import Budget
 from ..core.flow import is_root
-from ..core.ops import Text, Think, Tokens
 from ..core.prices import MILLION, Price
 from ..core.request import Request
 from ..core.result import NO_USAGE, Usage
-from .assemble import resolve
-from .records import Account, Attempt, Node, WorkerState
+from .records import Account, Attempt, Node
 
 
 class Ask(NamedTuple):
@@ -156,47 +145,75 @@ def admit(account: Account | None, ask: Ask, now: float, *, decided: bool = Fals
     granted, short, thoughts = ask.tokens, "", ask.thoughts
     hold: Account | None = None
     for payer in account.chain():
-        limit = payer.budget
-        if payer.deadline is not None and now >= payer.deadline:
-            return Refusal(f"{payer.owner}: all {limit.seconds:g} seconds are used up; raise `seconds`")
-        if limit.attempts is not None and payer.attempts >= limit.attempts:
-            return Refusal(f"{payer.owner}: all {limit.attempts} attempts are used up; raise `attempts`")
-        if limit.cost is not None and payer.cost >= limit.cost:
-            return Refusal(f"{payer.owner}: {payer.cost:g} of a cost of {limit.cost:g} is spent; raise `cost`")
-        if limit.width is not None and payer.running >= limit.width:
+        if message := _exhausted(payer, now):
+            return Refusal(message)
+        if payer.budget.width is not None and payer.running >= payer.budget.width:
             hold = hold or payer
         if not ask.tokens:
             continue
-        if thoughts and limit.thinking_tokens is not None:
-            spare = limit.thinking_tokens - payer.thoughts - payer.held_back.thoughts
+        if thoughts and payer.budget.thinking_tokens is not None:
+            spare = payer.budget.thinking_tokens - payer.thoughts - payer.held_back.thoughts
             if spare < thoughts and payer.held_back.thoughts and not decided:
                 hold = hold or payer
             thoughts = min(thoughts, max(0, spare))
-        full = limit.strict or not ask.counted
-        for one in _limits(payer, ask.price):
-            left = one.most - one.used - (one.reserved if full else 0)
-            room = left if full else left - one.reserved
-            prompt = one.each_prompt * (ask.prompt + ask.margin)
-            wanted = prompt + one.each_token * (ask.tokens if full else ask.likely)
-            if room < wanted and _may_give_back(payer, one, full, ask.counted) and not (decided and not full):
-                hold = hold or payer
-            elif left - prompt < one.each_token or left < prompt:
-                return Refusal(_used_up(payer, one, ask, left))
-            elif one.each_token and (fits := int((left - prompt) / one.each_token)) < granted:
-                granted, short = (
-                    fits,
-                    f"{payer.owner}: `{one.name}` left {fits} tokens to generate; {_more(payer, one.name)}",
-                )
+        fit = _fit(payer, ask, granted, short, decided)
+        if isinstance(fit, Refusal):
+            return fit
+        granted, short = fit.granted, fit.short
+        if fit.waits:
+            hold = hold or payer
     if hold:
-        return Wait(hold)
+        return Wait(hold)  # only now: a limit further out may be used up for good, and then waiting is in vain
     if thoughts is None:
         return Grant(granted, short, ask)
     words = min(granted, ask.tokens - (ask.thoughts or 0))  # what is short is taken from the thoughts
     return Grant(words, short, ask, min(thoughts, granted - words))
 
 
-FAR = 16
-"""How many times over an attempt has to fit into a limit that is far off."""
+def _exhausted(payer: Account, now: float) -> str:
+    """Return a message if a limit of an account is used up whatever an attempt would generate, or an empty text."""
+    limit = payer.budget
+    if payer.deadline is not None and now >= payer.deadline:
+        return f"{payer.owner}: all {limit.seconds:g} seconds are used up; raise `seconds`"
+    if limit.attempts is not None and payer.attempts >= limit.attempts:
+        return f"{payer.owner}: all {limit.attempts} attempts are used up; raise `attempts`"
+    if limit.cost is not None and payer.cost >= limit.cost:
+        return f"{payer.owner}: {payer.cost:g} of a cost of {limit.cost:g} is spent; raise `cost`"
+    return ""
+
+
+class _Fit(NamedTuple):
+    """How an attempt fits into the limits of tokens and cost of one account."""
+
+    granted: int
+    short: str
+    """The limit by which that is less than it asks for."""
+    waits: bool
+    """Some of what live attempts hold may come back, so that it should wait."""
+
+
+def _fit(payer: Account, ask: Ask, granted: int, short: str, decided: bool) -> _Fit | Refusal:
+    """Fit an attempt that was granted so much so far into the limits of one more account."""
+    # What cannot be cut in time has to fit as a whole; the rest is cut where the limit is reached.
+    full = payer.budget.strict or not ask.counted
+    waits = False
+    for one in _limits(payer, ask.price):
+        left = one.most - one.used - (one.reserved if full else 0)
+        room = left if full else left - one.reserved
+        prompt = one.each_prompt * (ask.prompt + ask.margin)
+        wanted = prompt + one.each_token * (ask.tokens if full else ask.likely)
+        if room < wanted and _may_give_back(payer, one, full, ask.counted) and not (decided and not full):
+            waits = True
+        elif left - prompt < one.each_token or left < prompt:
+            return Refusal(_used_up(payer, one, ask, left))
+        elif one.each_token and (fits := int((left - prompt) / one.each_token)) < granted:
+            granted = fits
+            short = f"{payer.owner}: `{one.name}` left {fits} tokens to generate; {_more(payer, one.name)}"
+    return _Fit(granted, short, waits)
+
+
+FAR_OFF_ATTEMPTS = 16
+"""How many such attempts have to fit into what is left of a limit that is far off."""
 
 
 def far_off(account: Account, tokens: int, price: Price | None) -> bool:
@@ -208,7 +225,7 @@ def far_off(account: Account, tokens: int, price: Price | None) -> bool:
             return False
         for one in _limits(payer, price):
             needs, left = one.each_token * tokens, one.most - one.used
-            if FAR * needs > left or one.reserved + needs > left / 2:
+            if FAR_OFF_ATTEMPTS * needs > left or one.reserved + needs > left / 2:
                 return False
     return True
 
@@ -297,7 +314,7 @@ def take_in(account: Account, attempt: Attempt) -> None:
     account.running += 1
 
 
-def told(account: Account, attempt: Attempt, tokens: int, now: float) -> Account | None:
+def charge_report(account: Account, attempt: Attempt, tokens: int, now: float) -> Account | None:
     """Charge tokens that a counted attempt reports; return the account of which a limit is reached by that."""
     price, before = attempt.charge.price, attempt.charge.cost
     if price is not None:
@@ -346,17 +363,8 @@ def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage 
                 holders.append(payer)
         return holders
     price, counted = attempt.charge.price, attempt.tokens if attempt.charge.counted else 0
-    more = tokens - counted
-    reserved = attempt.charge.prompt + attempt.charge.margin
-    prompt = usage.prompt if usage is not None and usage.prompt else attempt.charge.prompt
-    if usage is None:
-        cost, prompt = attempt.charge.cost + more * _rate(price) + _cost_of_margin(attempt), reserved
-    else:
-        cost = usage.cost or (price.of(usage, now - attempt.started) if price is not None else 0.0)
-        cost += (tokens - usage.completion) * _rate(price)
-        if usage.uncounted_prompt and prompt < reserved:  # what was reserved for it stays so
-            cost += (reserved - prompt) * (price.input if price is not None else 0.0) / MILLION
-            prompt = reserved
+    more = tokens - counted  # what was charged while it ran is not charged again
+    prompt, cost = _final_prompt_and_cost(attempt, tokens, more, usage, now)
     for payer in account.chain():
         held = _held(payer, attempt)
         payer.held_back.tokens -= held
@@ -374,6 +382,23 @@ def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage 
         if payer.held.heaps:
             holders.append(payer)
     return holders
+
+
+def _final_prompt_and_cost(
+    attempt: Attempt, tokens: int, more: int, usage: Usage | None, now: float
+) -> tuple[int, float]:
+    """Return the prompt tokens and the cost of an attempt that is over; `more` of its tokens are not charged yet."""
+    charge = attempt.charge
+    price, reserved = charge.price, charge.prompt + charge.margin
+    if usage is None:
+        return reserved, charge.cost + more * _rate(price) + _cost_of_margin(attempt)
+    prompt = usage.prompt or charge.prompt
+    cost = usage.cost or (price.of(usage, now - attempt.started) if price is not None else 0.0)
+    cost += (tokens - usage.completion) * _rate(price)
+    if usage.uncounted_prompt and prompt < reserved:  # uncounted: a limit is hard, so the reservation is charged
+        cost += (reserved - prompt) * (price.input if price is not None else 0.0) / MILLION
+        prompt = reserved
+    return prompt, cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,96 +494,3 @@ def seconds_left(account: Account | None, now: float) -> float | None:
         if payer.deadline is not None and (nearest is None or payer.deadline < nearest):
             nearest = payer.deadline
     return None if nearest is None else max(0.0, nearest - now)
-
-
-SAFE = 0.5
-"""By how much of an estimate of a prompt it may be too low, as it is reserved."""
-_SHORTEST = 40
-"""Bytes of a prompt that say something about others."""
-_MESSAGE = 16
-"""Tokens that a chat template may put around a message, and around all of them: half of them are usual."""
-_LEAST_RATE = 0.25
-"""Tokens for each byte of a prompt that are expected at least: a short one says little about a long one."""
-
-
-class PromptSize(NamedTuple):
-    """Tokens of a prompt."""
-
-    tokens: int
-    margin: int = 0
-    """By how many that may be too low, where it is an estimate."""
-    estimated: bool = False
-
-
-def prompt_size(node: Node, worker: WorkerState, known: int, *, ask: bool) -> PromptSize | Think:
-    """Return the size of a think step's prompt for an attempt that goes on from `known` tokens; with `ask` perhaps the
-    operation, of which the worker is to count it first."""
-    op = resolve(node, 1)
-    assert op.kind == "think"
-    size = node.run.prompt_sizes.known.get(_key(op))
-    if size is not None:
-        return PromptSize(size + known)
-    parts = _parts(op)
-    if not op.chat and all(part.kind == "tokens" and part.within is None for part in parts):
-        return PromptSize(sum(_length(part, 0) for part in parts) + known)
-    if ask and worker.counts_tokens:
-        return op
-    rate, tools = node.run.prompt_sizes.tokens_per_byte, _size_of_tools(op)
-    tokens = sum(_length(part, rate) for part in parts) + math.ceil(tools * rate)
-    strict = node.account is not None and any(payer.budget.strict for payer in node.account.chain())
-    if strict:
-        margin = max(0, sum(_length(part, 1) for part in parts) + tools - tokens) + _around(op)
-    else:
-        margin = math.ceil(SAFE * tokens) + _around(op) // 2
-    return PromptSize(tokens + known, margin, True)
-
-
-def prompt_counted(node: Node, tokens: int) -> None:
-    """Take note of what a worker has counted."""
-    op = resolve(node, 1)
-    assert op.kind == "think"
-    node.run.prompt_sizes.known[_key(op)] = tokens
-
-
-def prompt_reported(attempt: Attempt, usage: Usage) -> None:
-    """Take note of what a prompt came to by the report of the worker that read it."""
-    node, known = attempt.node, len(attempt.resumed_from.ids) if attempt.resumed_from is not None else 0
-    op = resolve(node, 1)
-    if op.kind != "think" or usage.prompt <= known or usage.uncounted or usage.uncounted_prompt:
-        return  # also where an answer broke off: its prompt was read twice
-    node.run.prompt_sizes.known[_key(op)] = usage.prompt - known
-    parts = _parts(op)
-    size = sum(_bytes(part.text) for part in parts if part.kind == "text") + _size_of_tools(op)
-    if size >= _SHORTEST and all(part.kind == "text" for part in parts):
-        node.run.prompt_sizes.tokens_per_byte = max(_LEAST_RATE, (usage.prompt - known - _around(op)) / size)
-
-
-def _key(op: Think) -> Hashable:
-    parts = tuple(part.text if part.kind == "text" else (part.ids, part.within) for part in _parts(op))
-    return op.model, op.chat, op.begin, tuple(tool.name for tool in op.tools), parts
-
-
-def _parts(op: Think) -> list[Text | Tokens]:
-    """Return the whole prompt, the messages of a conversation included."""
-    begin = (Text(text=op.begin),) if op.begin else ()
-    return [part for part in (*op.parts, *begin) if part.kind != "ref"]
-
-
-def _length(part: Text | Tokens, rate: float) -> int:
-    if part.kind == "text":
-        return math.ceil(_bytes(part.text) * rate)
-    return len(part.ids) if part.within is None else min(len(part.ids), math.ceil(_bytes(part.within) * (rate or 1)))
-
-
-def _bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-
-
-def _size_of_tools(op: Think) -> int:
-    """Return the bytes of what a prompt says of tools."""
-    return sum(_bytes(json.dumps(tool.model_dump(mode="json"), ensure_ascii=False)) for tool in op.tools)
-
-
-def _around(op: Think) -> int:
-    """Return the most tokens that a template puts around a prompt."""
-    return _MESSAGE * (len(op.messages) + 2) if op.chat else 1

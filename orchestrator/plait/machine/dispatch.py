@@ -23,7 +23,7 @@ from ..core.ops import Think
 from ..core.result import Failure, as_failure
 from ..core.states import EXPANDING, READY, RUNNING
 from ..core.values import writable
-from . import budgets
+from . import budgets, prompt_sizes
 from .backlog import Backlog
 from .figures import Checkpoint
 from .follow import Order, RefuseOrder
@@ -139,7 +139,7 @@ class Dispatcher:
             return budgets.Refusal(late)  # before its prompt is counted, which would cost a round for nothing
         known = len(node.attempts.checkpoint.ids) if node.attempts.checkpoint is not None else 0
         if account.prompts and node.id not in node.run.prompt_sizes.uncounted:
-            size = budgets.prompt_size(node, worker, known, ask=True)
+            size = prompt_sizes.prompt_size(node, worker, known, ask=True)
             if isinstance(size, Think):
                 node.run.prompt_sizes.counting[node.id] = node
                 self._records.actions.append(Count(node.id, worker.name, size))
@@ -164,8 +164,8 @@ class Dispatcher:
         likely = self._records.ended.reserved(node.template_keys, most, known) if counted else most
         if not account.prompts:
             return budgets.Ask(most, likely, counted, price=price, thoughts=thoughts)
-        size = budgets.prompt_size(node, worker, known, ask=False)
-        assert isinstance(size, budgets.PromptSize)
+        size = prompt_sizes.prompt_size(node, worker, known, ask=False)
+        assert isinstance(size, prompt_sizes.PromptSize)
         return budgets.Ask(most, likely, counted, size.tokens, size.margin, size.estimated, price, thoughts)
 
     def _refuse(self, node: Node, failure: Failure) -> None:

@@ -121,6 +121,22 @@ class Figures:
         """Tokens of its text so far, those that it went on from included."""
         return self.tokens + len(self.resumed_from.ids) if self.resumed_from is not None else self.tokens
 
+    def add_text(self, text: str) -> None:
+        """Add a piece of text."""
+        if isinstance(self.text, list):
+            self.text.append(text)
+        else:
+            self.text = [text]
+
+    def settle_resumption(self, has_ids: bool) -> str:
+        """Note by the first report whether the worker resumed from the checkpoint; return the text that it resumed."""
+        assert self.resumed_from is not None
+        self.continues = has_ids
+        if has_ids:
+            return self.resumed_from.text
+        self.resumed_from = None  # a worker that reports no ids takes none either: it began again
+        return ""
+
     def reused(self, result: Result) -> int:
         """Return how many tokens of its result it went on from rather than generated."""
         if self.resumed_from is None:
@@ -352,7 +368,7 @@ class ServiceCounter:
         self.due += expected
         return expected
 
-    def heard(self, tokens: int, due: int) -> int:
+    def count_tokens(self, tokens: int, due: int) -> int:
         """Count tokens that an attempt generated; return what is then left of the units that it was expected to
         take."""
         units = GENERATED * tokens
@@ -361,11 +377,11 @@ class ServiceCounter:
         self.due -= used
         return due - used
 
-    def end(self, usage: Usage, told: int, due: int) -> None:
-        """Record an ended attempt. `told`: tokens already charged. `due`: units still reserved for it."""
+    def end(self, usage: Usage, charged: int, due: int) -> None:
+        """Record an ended attempt. `charged`: tokens already charged. `due`: units still reserved for it."""
         self.due -= due
-        self.served += GENERATED * max(0, usage.completion - told) + max(0, usage.prompt - usage.cached)
-        self.units += GENERATED * max(told, usage.completion) + max(0, usage.prompt - usage.cached)
+        self.served += GENERATED * max(0, usage.completion - charged) + max(0, usage.prompt - usage.cached)
+        self.units += GENERATED * max(charged, usage.completion) + max(0, usage.prompt - usage.cached)
         self.ended += 1
 
 

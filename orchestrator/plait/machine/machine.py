@@ -84,7 +84,7 @@ from ..core.interfaces import PluginRegistry, Policy
 from ..core.result import Failure, Result, Usage, as_failure
 from ..core.states import EXPANDING, READY, RUNNING, WAITING, Move
 from ..core.view import AttemptEnd
-from . import budgets
+from . import budgets, prompt_sizes
 from .assemble import finish, prior
 from .dispatch import Dispatcher, Reviews
 from .follow import Order, RefuseOrder, take_over
@@ -98,7 +98,7 @@ from .views import MachineView, NodeView
 from .waiting import Timer, Timers
 from .weighing import read_after
 
-_REMEMBERED = 4_096
+_REMEMBERED_RUNS = 4_096
 """Runs that are known to have finished; a driver may live for years, and each takes some 150 bytes."""
 
 
@@ -347,10 +347,10 @@ class Machine:
             self._slots.stirred[node.run.id] = node.run
         reached: Account | None = None
         if attempt.charge.counted and tokens and node.account is not None:
-            reached = budgets.told(node.account, attempt, tokens, self._records.now)
+            reached = budgets.charge_report(node.account, attempt, tokens, self._records.now)
         else:
             attempt.tokens += tokens
-        self.queue.heard(attempt, tokens)
+        self.queue.count_tokens(attempt, tokens)
         attempt.largest = max(attempt.largest, event.largest or tokens)
         used = min(attempt.left, tokens)
         attempt.left -= used
@@ -363,16 +363,9 @@ class Machine:
         if event.group is not None or event.lowest is not None:
             attempt.group, attempt.lowest = event.group, event.lowest
         if attempt.resumed_from is not None and not attempt.continues and (tokens or text):
-            attempt.continues = bool(event.ids)
-            if attempt.continues:
-                text = attempt.resumed_from.text + text
-            else:
-                attempt.resumed_from = None  # this worker takes no ids and began again
+            text = attempt.settle_resumption(bool(event.ids)) + text
         if text:
-            if isinstance(attempt.text, list):
-                attempt.text.append(text)
-            else:
-                attempt.text = [text]
+            attempt.add_text(text)
             if node.step.expands and node.step.op.kind == "think" and node.step.op.stream:
                 self._records.actions.append(Expand(node.id, attempt.id, delta=text))
         if reached is not None:
@@ -387,7 +380,7 @@ class Machine:
         if event.tokens is None:
             node.run.prompt_sizes.uncounted.add(node.id)
         else:
-            budgets.prompt_counted(node, event.tokens)
+            prompt_sizes.prompt_counted(node, event.tokens)
         if node.state is READY:
             self.queue.push(node)
 
@@ -596,5 +589,5 @@ class Machine:
 
     def _remember(self, run: str) -> None:
         self._finished[run] = None
-        if len(self._finished) > _REMEMBERED:
+        if len(self._finished) > _REMEMBERED_RUNS:
             del self._finished[next(iter(self._finished))]

@@ -223,9 +223,9 @@ class ReadyQueue:
                     lane.heap.clear()
                     del self._busy[name]
 
-    def heard(self, attempt: Attempt, tokens: int) -> None:
+    def count_tokens(self, attempt: Attempt, tokens: int) -> None:
         """Count tokens that an attempt has reported."""
-        attempt.due = attempt.node.run.share.think.heard(tokens, attempt.due)
+        attempt.due = attempt.node.run.share.think.count_tokens(tokens, attempt.due)
 
     def begun(self, attempt: Attempt) -> None:
         """Count an attempt that begins."""

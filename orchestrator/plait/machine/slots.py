@@ -11,12 +11,12 @@ from ..core.events import NO_USAGE, Cancel, Dispatch, Job, WorkerUp
 from ..core.ops import Call, Think
 from ..core.result import UNKNOWN, Result, Sources, Usage
 from ..core.view import AttemptEnd
-from . import budgets, prefix_groups
+from . import budgets, prefix_groups, prompt_sizes
 from .assemble import resolve
 from .backlog import Backlog
 from .figures import Charge, Checkpoint
 from .ready_queue import ReadyQueue
-from .records import Attempt, Node, Records, Run, WorkerState
+from .records import Account, Attempt, Node, Records, Run, WorkerState
 from .waiting import Timers
 
 _AT_LEAST = Sources.model_construct({"completion"}, completion="estimate")
@@ -128,22 +128,15 @@ class Slots:
         """
         node, worker = attempt.node, attempt.worker
         run = node.run
-        least = 0
-        if usage is None:
-            reported = attempt.tokens + attempt.largest
-            least = min(attempt.reserved, reported) if dead and attempt.tokens else attempt.reserved
         known = usage
         if usage is None:
             usage = self._unknown(attempt)
         if attempt.tokens and usage.completion < attempt.tokens:
-            told = usage.sources + _AT_LEAST  # as many as it had reported
-            usage = usage.model_copy(update={"completion": attempt.tokens, "sources": told})
+            sources = usage.sources + _AT_LEAST  # as many as it had reported
+            usage = usage.model_copy(update={"completion": attempt.tokens, "sources": sources})
         attempt.state = "gone"
         del self._records.attempts[attempt.id]
-        if node.attempts.live is attempt:  # with two, the other one takes its place
-            node.attempts.live, node.attempts.hedge = node.attempts.hedge, None
-        elif node.attempts.hedge is attempt:
-            node.attempts.hedge = None
+        attempt.leave()
         run.live -= 1
         if not run.live and not run.paused:
             self._records.waiting += 1
@@ -158,12 +151,7 @@ class Slots:
         if node.place.prefix_group is not None:
             prefix_groups.gone(node.place.prefix_group, attempt, usage, self._records.prefixes)
         if node.account is not None:
-            charge = max(usage.completion, least) if known is None else usage.completion + usage.uncounted
-            if node.account.prompts and known is not None and node.step.op.kind == "think":
-                budgets.prompt_reported(attempt, usage)
-            for account in budgets.settle(node.account, attempt, charge, known, self._records.now):
-                for lane in list(account.held.heaps):
-                    self.ask_next(account.held, lane)
+            self._settle(node.account, attempt, usage, known, dead)
         if worker.held.heaps and worker.free > 0:
             self.ask_next(worker.held, "")
         if run.held.heaps:
@@ -171,14 +159,30 @@ class Slots:
         if run.live == 0:
             self.closing.append(run)  # a run finishes only when nothing of it generates any more: its usage is whole
 
+    def _settle(self, account: Account, attempt: Attempt, usage: Usage, known: Usage | None, dead: bool) -> None:
+        """Charge the end of an attempt to its accounts, and ask again about steps that they hold back. `known` is the
+        usage that its worker has reported."""
+        if known is not None:
+            charge = usage.completion + usage.uncounted
+            # Before the accounts settle: the steps that they ask about next may have the same prompt.
+            if account.prompts and attempt.node.step.op.kind == "think":
+                prompt_sizes.prompt_reported(attempt, usage)
+        else:
+            reported = attempt.tokens + attempt.largest
+            least = min(attempt.reserved, reported) if dead and attempt.tokens else attempt.reserved
+            charge = max(usage.completion, least)
+        for payer in budgets.settle(account, attempt, charge, known, self._records.now):
+            for lane in list(payer.held.heaps):  # a copy: a lane whose last step is taken leaves the mapping
+                self.ask_next(payer.held, lane)
+
     def _unknown(self, attempt: Attempt) -> Usage:
         """Return what is known of an attempt of which nothing was told."""
         node = attempt.node
         if node.step.op.kind != "think":
             return NO_USAGE
         known = len(attempt.resumed_from.ids) if attempt.resumed_from is not None else 0
-        prompt = budgets.prompt_size(node, attempt.worker, known, ask=False)
-        assert isinstance(prompt, budgets.PromptSize)
+        prompt = prompt_sizes.prompt_size(node, attempt.worker, known, ask=False)
+        assert isinstance(prompt, prompt_sizes.PromptSize)
         return Usage(
             prompt=prompt.tokens,
             cost=attempt.charge.cost,
@@ -200,8 +204,8 @@ class Slots:
         reused = attempt.reused(result) if attempt.resumed_from is not None else 0
         if reused:
             node.run.meter.reuse(reused)
-            told = result.usage.sources + _BY_IDS
-            usage = result.usage.model_copy(update={"completion": result.usage.completion + reused, "sources": told})
+            sources = result.usage.sources + _BY_IDS
+            usage = result.usage.model_copy(update={"completion": result.usage.completion + reused, "sources": sources})
             result = result.model_copy(update={"usage": usage})
         if node.place.prefix_group is not None:
             ended = AttemptEnd(self._records.now - attempt.started, result.usage.completion, attempt.worker.name)

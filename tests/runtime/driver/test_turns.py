@@ -12,7 +12,7 @@ import pytest
 
 from plait import AsyncOrchestrator, Join, Plan, Step, Think
 from plait.runtime.client import client
-from plait.runtime.driver import driver
+from plait.runtime.driver import pump
 from plait.workers.scripted import Reply, Scripted
 
 
@@ -32,7 +32,7 @@ async def turns() -> AsyncIterator[list[int]]:
 
 
 async def test_many_submits_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "SLICE", 0.0)
+    monkeypatch.setattr(client, "LOOP_SLICE_S", 0.0)
     worker = Scripted([Reply(text="fine", delay=5)])
     async with AsyncOrchestrator(workers=[worker], journal="off") as orchestrator, turns() as taken:
         await orchestrator.submit("go")
@@ -49,8 +49,8 @@ def wide(n: int) -> Plan:
 
 @pytest.mark.parametrize("large", [50, 10**6])
 async def test_a_large_plan_is_taken_in_beside_the_loop(monkeypatch: pytest.MonkeyPatch, large: int) -> None:
-    monkeypatch.setattr(driver, "LARGE", large)
-    monkeypatch.setattr(driver, "SLICE", 0.0)
+    monkeypatch.setattr(pump, "OFFLOAD_PLAN_STEPS", large)
+    monkeypatch.setattr(pump, "LOOP_SLICE_S", 0.0)
     async with AsyncOrchestrator(workers=[Scripted([Reply(text="fine")], slots=300)], journal="off") as orchestrator:
         async with turns() as taken:
             answer = await orchestrator.run(plan=wide(200))
@@ -62,14 +62,14 @@ async def test_a_large_plan_is_taken_in_beside_the_loop(monkeypatch: pytest.Monk
 async def test_long_votes_are_counted_beside_the_loop(monkeypatch: pytest.MonkeyPatch, votes: int) -> None:
     """The end of a step that closes joins over many branches, one after another, is handled on a thread."""
     threads = list[int]()
-    handled = driver.Driver._handle_large
+    handled = pump.Pump._handle_large
 
-    def seen(self: driver.Driver, event: Any) -> Any:
+    def seen(self: pump.Pump, event: Any) -> Any:
         threads.append(threading.get_ident())
         return handled(self, event)
 
-    monkeypatch.setattr(driver, "READ", 500)
-    monkeypatch.setattr(driver.Driver, "_handle_large", seen)
+    monkeypatch.setattr(pump, "OFFLOAD_READ_CHARS", 500)
+    monkeypatch.setattr(pump.Pump, "_handle_large", seen)
     needs = tuple(f"j{at}" for at in range(votes))
     joins = (Step(name=f"j{at}", op=Join(), needs=("s", *needs[:at])) for at in range(votes))
     plan = Plan(steps=(Step(name="s", op=Think(prompt="x")), *joins), output=needs[-1])

@@ -1,6 +1,6 @@
 """Calls of tools in what a model writes: as OpenAI's API has them, as plain JSON, and inside `<tool_call>` tags.
 
-What cannot be read as a call is told in words, and never raises.
+Text that cannot be read as a call gives an explanation, and never raises.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def calls_in(value: JsonValue, depth: int = 8) -> Iterator[ReadCall]:
 
 
 def loads(text: str) -> JsonValue:
-    """Return the JSON value that a text is, or `None` if it is none."""
+    """Parse a text as JSON, or return `None` if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

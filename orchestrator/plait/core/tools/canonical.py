@@ -151,7 +151,7 @@ def _types(schema: Schema) -> frozenset[str]:
 
 
 def _resolved(schema: Schema, root: Schema) -> Schema:
-    """Return what a reference inside the schema (`#/$defs/…`) leads to."""
+    """Return the target of a reference inside the schema (`#/$defs/…`)."""
     for _ in range(_HOPS):
         target = schema.get("$ref")
         if not isinstance(target, str) or not target.startswith("#/"):

@@ -18,7 +18,7 @@ _NO = ("no", "n", "deny", "refuse", "false")
 
 
 class Question(Frozen):
-    """Something that a person has to say before a run can go on."""
+    """A question that a person has to answer before a run can continue."""
 
     id: str
     """`run:step?n`: the n-th question of that step. The same after a resume."""
@@ -29,11 +29,11 @@ class Question(Frozen):
     choices: tuple[JsonValue, ...] = ()
     """What may be answered; empty where anything may."""
     call: dict[str, JsonValue] | None = Field(default=None, exclude_if=lambda call: call is None)
-    """Of a question whether a call is allowed: its `tool` and `args`. Besides yes and no it may be answered with
+    """Of a question whether a call is allowed: its `tool` and `args`. Other than yes and no, the answer may be
     `{"args": {…}}`, other arguments, and `{"approved": false, "reason": …}`."""
 
     def check(self, value: JsonValue) -> JsonValue:
-        """Return an answer in the form of the choice that it means. Raises `Unanswered` if it is none of them.
+        """Return an answer in the form of the choice that it means. Raises `Unanswered` if it matches no choice.
 
         >>> question = Question(id="r:s?1", run="r", step="r:s", text="Go on?", choices=("yes", "no"))
         >>> question.check(" YES ")
@@ -148,7 +148,7 @@ class ToolContext:
         """Put a question to a person and return the answer (one of `choices`, if there are any).
 
         Question and answer are written to the journal, so a resumed run does not ask again. Raises `Unanswered` if
-        nobody can be asked.
+        no one can be asked.
         """
         return await self._put(self._question(question, choices))
 

@@ -27,7 +27,7 @@ def first_sentence(text: str) -> str:
 
 
 class Docstring(NamedTuple):
-    """A docstring, Google style: its text with what is said of the return value, and a description of each argument."""
+    """A docstring, Google style: its text with the return value's description, and a description of each argument."""
 
     text: str
     arguments: dict[str, str]

@@ -16,7 +16,7 @@ SHOWN = 12
 
 
 def more_tools(hidden: int = 0) -> ToolSpec:
-    """Return the description of the call for a model; `hidden`: how many tools it has not been told of."""
+    """Return the description of the call for a model; `hidden`: the number of tools it has not seen."""
     there = f" There are {hidden:,} that you have not been told of." if hidden else ""
     return ToolSpec(
         name=MORE_TOOLS,

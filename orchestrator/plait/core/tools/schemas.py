@@ -76,8 +76,8 @@ def required(parameters: Schema) -> list[str]:
 
 
 def kind(name: str, schema: Schema) -> str:
-    """Return what a value is beyond its JSON type, or nothing if it may be anything: its own `format`, the title of an
-    object, or a name that says that it identifies something (`flight_id`).
+    """Return the kind of a value beyond its JSON type, or an empty text: its own `format`, the title of an
+    object, or a name that marks an identifier (`flight_id`).
 
     >>> kind("to", {"type": "string", "format": "airport"}), kind("flightIds", {}), kind("city", {"type": "string"})
     ('airport', 'flight_id', '')
@@ -105,7 +105,7 @@ def needs(parameters: Schema) -> dict[str, str]:
 
 
 def makes(returns: Schema) -> frozenset[str]:
-    """Return what is in a tool's value, as `needs` names it; the `id` of a `Flight` is a `flight_id` too."""
+    """Return the kinds in a tool's value, as `needs` names them; the `id` of a `Flight` is a `flight_id` too."""
     return frozenset(_made("", returns, returns, 0))
 
 

@@ -186,14 +186,14 @@ def tool(
 
     The schema comes from the annotations (a parameter without one takes any JSON) and the docstring: its text is the
     description, its Google-style `Args:` describe the parameters unless `Annotated[…, Field(description=…)]` does. A
-    parameter annotated `ToolContext` is given what the tool may know of its call, and is no part of the schema.
+    parameter annotated `ToolContext` receives the context of the call and is not in the schema.
 
     Args:
         fn: the function.
         name: name that plans use; the function's own by default.
         description: in place of the docstring's text.
         side_effects: calling it changes the world. A failed call is never tried a second time, nor a call whose outcome
-            nobody knows because the process ended.
+            is unknown because the process ended.
         idempotent: calling it twice does what calling it once does, so it may be tried again all the same.
         timeout: seconds that a call may take.
         approve: a person has to allow each call before it is made, and may change its arguments.
@@ -340,7 +340,7 @@ def _hints(fn: object, name: str, parameters: Mapping[str, inspect.Parameter]) -
 
 
 def _description(hint: object) -> str | None:
-    """Return what `Annotated[…, Field(description=…)]` says."""
+    """Return the description in `Annotated[…, Field(description=…)]`."""
     if typing.get_origin(hint) is not Annotated:
         return None
     extras = cast("tuple[object, ...]", typing.get_args(hint)[1:])

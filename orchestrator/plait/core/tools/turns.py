@@ -87,7 +87,7 @@ def wanted(text: str, dialect: Dialect, first: int, tools: Sequence[HasParameter
 
 
 def unread(text: str) -> list[str]:
-    """Return what is wrong with each tag of a native call that cannot be read."""
+    """Return an explanation for each tag of a native call that cannot be read."""
     complaints: list[str] = []
     for piece in spoken(text).text.split(OPEN)[1:]:
         inside, closed, _ = piece.partition(CLOSE)

@@ -35,10 +35,11 @@ from .. import telemetry
 from ..control.socket import ControlSocket
 from ..driver import silence
 from ..driver.cache import CachingWorker, ResultCache, default_file, identity
-from ..driver.driver import LARGE, SLICE, Driver
+from ..driver.driver import Driver
 from ..driver.effects import revised
 from ..driver.expander import Expander
 from ..driver.flows import first_patch
+from ..driver.pump import LOOP_SLICE_S, OFFLOAD_PLAN_STEPS
 from ..driver.watchers import Watcher
 from ..journal.journal import version
 from ..journal.location import Database, Location, located
@@ -338,7 +339,7 @@ class AsyncOrchestrator:
         if plan is None and (path := self._briefs.path_of(request)) is not None:
             await self.lessons.settled(path)
         async with self._submitting:
-            if perf_counter() - self._turn > SLICE:  # thousands at once do not stall the event loop
+            if perf_counter() - self._turn > LOOP_SLICE_S:  # thousands at once do not stall the event loop
                 await asyncio.sleep(0)
                 self._turn = perf_counter()
             brief = self._briefs.brief(request, live, planned=plan is not None)
@@ -348,19 +349,19 @@ class AsyncOrchestrator:
             run, at = secrets.token_hex(16), driver.now()
             if plan is None:
                 planner = live.planner or self.plugins.planner(brief.request.planner)
-                if planner.size() < LARGE:
+                if planner.size() < OFFLOAD_PLAN_STEPS:
                     event = self._expander.start(run, planner, brief, at)
                 else:  # to make so many steps takes longer than the event loop's other work may wait
                     event = await asyncio.to_thread(self._expander.start, run, planner, brief, at)
             else:
                 if not live.outside:
                     trust(plan)
-                large = len(plan.steps) >= LARGE
+                large = len(plan.steps) >= OFFLOAD_PLAN_STEPS
                 plan = await asyncio.to_thread(revised, plan, brief) if large else revised(plan, brief)
                 event = Submitted(at=at, run=run, request=brief.request, plan=plan)
                 self._expander.given(run, brief)
             try:
-                if len(event.plan.steps) < LARGE:
+                if len(event.plan.steps) < OFFLOAD_PLAN_STEPS:
                     self._briefs.check(event.plan, brief)
                 else:
                     await asyncio.to_thread(self._briefs.check, event.plan, brief)

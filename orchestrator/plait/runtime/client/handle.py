@@ -27,7 +27,8 @@ from ...core.tools.context import OPERATOR, Answerer, Question
 from ...core.values import split_reasoning
 from ...machine import Machine, Node, Run
 from ..driver.collector import uncollected
-from ..driver.driver import LARGE, Driver
+from ..driver.driver import Driver
+from ..driver.pump import OFFLOAD_PLAN_STEPS
 from ..runlog import RunDelta, RunLog, RunRecord, step_record, step_records
 from .answer import Answer, AnswerNews, AskNews, Mode, News, StepNews, TextNews, report, typed
 from .questions import QuestionQueue
@@ -332,7 +333,9 @@ class Handle:
         finally:
             self._asker.end(self.run)
         record.now = self._driver.now() if self._ended is None else self._ended
-        large = (record.records is not None and len(record.records.nodes) >= LARGE) or _is_long(record.finish.result)
+        large = (record.records is not None and len(record.records.nodes) >= OFFLOAD_PLAN_STEPS) or _is_long(
+            record.finish.result
+        )
         try:
             answer = await asyncio.to_thread(self._read) if large else self._read()
         finally:

@@ -10,11 +10,10 @@ import asyncio
 import contextvars
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from time import perf_counter
-from typing import Literal, NamedTuple, assert_never
+from typing import assert_never
 
 from ...core.budget import Budget
 from ...core.causes import Cause
@@ -25,21 +24,15 @@ from ...core.events import (
     Cancel,
     Cancelled,
     Count,
-    Counted,
     Dispatch,
-    Elsewhere,
     Event,
     Expand,
-    Expanded,
     Failed,
     Finish,
     Limited,
     Paused,
-    Progressed,
     Pruned,
-    Stopped,
     Submitted,
-    Succeeded,
     Tick,
     WakeAt,
     WorkerDown,
@@ -50,11 +43,12 @@ from ...core.result import as_failure
 from ...machine import Machine, Run
 from ..journal.writer import Recorder
 from .admission import Admission
-from .collector import Collector, uncollected
+from .collector import Collector
 from .elastic import Elastic
 from .expander import Expander
 from .hints import Hinter
 from .jobs import JobTable, sound_cache
+from .pump import IDLE, Adoption, Pump, WaitForThread
 from .watchers import Watcher, Watchers
 
 log = logging.getLogger("plait.driver")
@@ -62,26 +56,10 @@ log = logging.getLogger("plait.driver")
 Ended = tuple[Finish, Run | None]
 """How a run ended, and its records (`None` if it was refused at once)."""
 
-SLICE = 0.002
-"""Seconds that events are handled for before the event loop's other work has its turn."""
-LARGE = 100
-"""Steps of a plan from which on it is handled on a thread, beside the event loop."""
-FAR = 5_000
-"""Steps that the end of one starts, or branches of a join that it closes, from which on the same is done."""
-READ = 100_000
-"""Characters that joins read (`Machine.reads`) from which on an end is handled so."""
-KEEP = 0.02
-"""Seconds that events may wait to be written together."""
-LOOK = 0.1
-"""Seconds between two pieces of news of a worker's prefix cache."""
-
-
-class _Adoption(NamedTuple):
-    """A run of another machine that is to go on here."""
-
-    machine: Machine
-    run: str
-    at: float
+WRITE_DELAY_S = 0.02
+"""How long events may wait to be written together."""
+CACHE_REPORT_INTERVAL_S = 0.1
+"""Shortest time between two reports on a worker's prefix cache."""
 
 
 class Driver:
@@ -107,25 +85,31 @@ class Driver:
         self._audience = Watchers(machine, self._give_up)
         self.watchers: list[Watcher] = self._audience.general
         """Hear of every event."""
-        self._aloud: set[str] = set()
+        self._streamed: set[str] = set()
         """Runs of which every model call streams."""
         self._loop = asyncio.get_running_loop()
-        self.jobs: JobTable = JobTable(workers, self._hear, self.now)
+        self.jobs: JobTable = JobTable(workers, self._receive, self.now)
         self._collector = Collector(self._loop, collector)
         self.admission: Admission = Admission()
         """Bounds the runs that wait, where it is given a bound."""
         self.elastic: Elastic | None = None
         """Lets workers come and go. To be set before the start."""
-        self._inbox: deque[Event | _Adoption] = deque()
-        self._draining = self._drain()
+        self._pump = Pump(
+            machine,
+            self.recorder,
+            expander,
+            self._audience,
+            self._collector,
+            perform=self._perform,
+            write=self._write_urgent,
+            now=self.now,
+        )
         self._idle = True
-        """Nothing is being handled: there is nothing to do, or `_go_on` is about to be called."""
+        """Nothing is being handled, and `_pump_events` is not due."""
         self._context = contextvars.copy_context()
         """Of what is done on behalf of no run."""
         self._contexts: dict[str, contextvars.Context] = {}
         """Of runs: those of their submitters, which tools see."""
-        self._runs: dict[int, str] = {}
-        """Runs of attempts that are not over."""
         self._waiting: dict[str, asyncio.Future[Ended]] = {}
         self._wake: asyncio.TimerHandle | None = None
         self._flush: asyncio.TimerHandle | None = None
@@ -195,7 +179,7 @@ class Driver:
         """Go on with a run of another machine, of which no attempt is left. Return the time by this driver's clock
         that is the other machine's present, and the future of the run's end."""
         future, at = self._expect(run), self.now()
-        self._post(_Adoption(machine, run, at))
+        self._post(Adoption(machine, run, at))
         return at, future
 
     def _expect(self, run: str) -> asyncio.Future[Ended]:
@@ -225,7 +209,7 @@ class Driver:
 
     def stream(self, run: str) -> None:
         """Let every model call of a run stream its text, whatever its plan says, until the run has ended."""
-        self._aloud.add(run)
+        self._streamed.add(run)
 
     def unwatch(self, run: str, watcher: Watcher) -> None:
         """Tell a watcher nothing more of a run."""
@@ -282,119 +266,48 @@ class Driver:
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
-    def _post(self, event: Event | _Adoption) -> None:
+    def _post(self, event: Event | Adoption) -> None:
         if self._broken is not None:
             return
-        self._inbox.append(event)
+        self._pump.inbox.append(event)
         self._awake()
 
-    def _hear(self, event: Event) -> None:
-        """Take what a worker says of a job, and handle it at once if nothing else is being handled."""
+    def _receive(self, event: Event) -> None:
+        """Take a worker's event, and handle it at once if nothing else is being handled."""
         if self._broken is not None:
             return
-        self._inbox.append(event)
+        self._pump.inbox.append(event)
         if self._idle:
             self._idle = False
-            self._context.run(self._go_on)
+            # In a context of the driver's own: a worker calls this in the context of one run, which must not leak into
+            # timers and threads that this event starts for others.
+            self._context.run(self._pump_events)
 
     def _awake(self) -> None:
-        if self._inbox and self._idle:
+        if self._pump.inbox and self._idle:
             self._idle = False
-            self._loop.call_soon(self._go_on)
+            self._loop.call_soon(self._pump_events)
 
-    def _go_on(self, _: object = None) -> None:
-        """Handle events until there are none, or others are due their turn."""
+    def _pump_events(self, _: object = None) -> None:
+        """Handle events until there are none, others are due their turn, or a thread has one."""
         try:
-            waits = next(self._draining)
+            stopped = self._pump.step()
+            if stopped is IDLE:
+                self._write_urgent()
+                # Nobody waits for the rest, so it is written together a little later.
+                if self._flush is None and self.recorder.files:
+                    self._flush = self._loop.call_later(WRITE_DELAY_S, self._write)
         except Exception as error:
             self._idle = True
             self._break_down(error)
             return
-        if waits is None:
+        if stopped is IDLE:
             self._idle = True
-            self._awake()  # runs that were lost while the last of it was written
-        elif waits == "turn":
-            self._loop.call_soon(self._go_on)
+            self._awake()  # writing may have ended runs whose journal is lost, and their cancellations wait
+        elif isinstance(stopped, WaitForThread):
+            stopped.handled.add_done_callback(self._pump_events)
         else:
-            waits.add_done_callback(self._go_on)
-
-    def _drain(self) -> Generator[asyncio.Future[list[Action]] | Literal["turn"] | None]:
-        """Take in all that has arrived, for ever: written down first, then handled, then acted on. Yields where the
-        loop may do something else: `turn`, what has to be waited for, or `None` when nothing is left."""
-        inbox = self._inbox
-        while True:
-            until = perf_counter() + SLICE
-            while inbox:
-                event = inbox.popleft()
-                runs = self._runs_of(event) if self.watchers or self._audience.of else ()
-                if self._is_large(event):
-                    self._write_urgent()  # who waits for a run that has ended is told before this, which takes long
-                    handled = self._loop.run_in_executor(None, self._handle_large, event)
-                    yield handled
-                    actions = handled.result()
-                    until = perf_counter() + SLICE
-                else:
-                    actions = self._handle(event)
-                if isinstance(event, Succeeded | Failed | Stopped):
-                    self._runs.pop(event.attempt, None)
-                if self.watchers or self._audience.of:
-                    # What has happened to an adopted run stands in the other journal; here its steps only begin.
-                    seen = Elsewhere(at=self.machine.now) if isinstance(event, _Adoption) else event
-                    self._audience.tell(seen, runs, actions)
-                for action in actions:
-                    self._perform(action)
-                    if perf_counter() >= until:
-                        self._write_urgent()
-                        yield "turn"
-                        until = perf_counter() + SLICE
-                if self.expander.flows:
-                    inbox.extend(self.expander.heard(self.machine, self.now()))
-                if not actions and perf_counter() >= until:
-                    yield "turn"
-                    until = perf_counter() + SLICE
-            self._write_urgent()
-            # The rest is not waited for by anybody, so it is written together a little later.
-            if self._flush is None and self.recorder.files:
-                self._flush = self._loop.call_later(KEEP, self._write)
-            yield None
-
-    def _is_large(self, event: Event | _Adoption) -> bool:
-        """Whether an event takes so long that it is handled on a thread, beside the event loop."""
-        if isinstance(event, Succeeded):
-            if len(self.machine.nodes) >= FAR and self.machine.reach(event.attempt) >= FAR:
-                return True
-            value = event.result.value
-            least = len(value) if isinstance(value, str) else 0
-            return self.machine.reads(event.attempt, READ) + least >= READ
-        return isinstance(event, Submitted | Expanded) and _steps(event) >= LARGE
-
-    def _handle(self, event: Event | _Adoption) -> list[Action]:
-        if isinstance(event, _Adoption):
-            return self._take_over(event)
-        recorder = self.recorder
-        if not recorder.files and not recorder.alone and recorder.current is None:
-            return self.machine.handle(event)  # nothing is written, nor will be of what comes now
-        entry = self.recorder.take_one(event)  # first: whatever the machine makes of it, a replay has it
-        actions = self.machine.handle(event)
-        self.recorder.acted(entry, actions, self.machine.refused)
-        return actions
-
-    def _handle_large(self, event: Event | _Adoption) -> list[Action]:
-        """Handle an event on a thread."""
-        with uncollected():
-            actions = self._handle(event)
-            if isinstance(event, Submitted | Expanded):
-                run = event.run if isinstance(event, Submitted) else _run_in(event.step)
-                self._collector.entered(run, _steps(event))
-            return actions
-
-    def _take_over(self, adoption: _Adoption) -> list[Action]:
-        other, run, at = adoption
-        self.recorder.adopt(run, at - other.now)
-        self.expander.shift(run, at - other.now)
-        actions = self.machine.adopt(other, run, at)
-        self.recorder.acted(None, actions, self.machine.refused)
-        return actions
+            self._loop.call_soon(self._pump_events)
 
     def _write_urgent(self) -> None:
         """Write that runs began or ended, then tell who waits."""
@@ -418,7 +331,7 @@ class Driver:
             if not future.done():
                 future.set_exception(error)
         self._waiting.clear()
-        self._inbox.clear()
+        self._pump.inbox.clear()
         self.jobs.abandon()
         log.error("the driver broke down", exc_info=error)
 
@@ -438,18 +351,6 @@ class Driver:
             self._audience.of.pop(run, None)
             self.cancel(run, f"{type(error).__name__}: {error}", "broken")
 
-    def _runs_of(self, event: Event | _Adoption) -> tuple[str, ...]:
-        match event:
-            case Submitted() | Cancelled() | Paused() | Limited() | _Adoption():
-                return (event.run,)
-            case Expanded() | Pruned() | Counted():
-                return (_run_in(event.step),)
-            case Progressed() | Succeeded() | Failed() | Stopped():
-                run = self._runs.get(event.attempt)
-                return () if run is None else (run,)
-            case _:
-                return ()
-
     # -- actions -----------------------------------------------------------------------------------------------------
 
     def _perform(self, action: Action) -> None:
@@ -459,11 +360,11 @@ class Driver:
                 node = self.machine.nodes.get(job.step)
                 if node is not None and node.step.side_effects and not self.recorder.intent(job):
                     error = ConfigError("the call was not made: that it would be could not be written down")
-                    self._inbox.append(Failed(at=self.now(), attempt=job.attempt, failure=as_failure(error)))
+                    self._pump.inbox.append(Failed(at=self.now(), attempt=job.attempt, failure=as_failure(error)))
                     return
-                if job.run in self._aloud and job.op.kind == "think" and not job.op.stream:
+                if job.run in self._streamed and job.op.kind == "think" and not job.op.stream:
                     job = replace(job, op=job.op.model_copy(update={"stream": True}))
-                self._runs[job.attempt] = job.run
+                self._pump.runs[job.attempt] = job.run
                 if getattr(self.jobs.workers.get(action.worker), "hints", False):
                     job = replace(job, hints=self._hinter.hints(job, self.machine))
                 if self.traced is not None and (trace := self.traced(job.attempt)):
@@ -473,7 +374,7 @@ class Driver:
             case Expand():
                 ahead = self.expander.ahead(action, self.machine)
                 if ahead is None:
-                    self._inbox.extend(self.expander.expand(action, self.machine, self.now()))
+                    self._pump.inbox.extend(self.expander.expand(action, self.machine, self.now()))
                 else:
                     looked = self._loop.run_in_executor(None, ahead)
                     looked.add_done_callback(partial(self._expand, action))
@@ -492,7 +393,7 @@ class Driver:
                 self.expander.forget(action.run)
                 self._contexts.pop(action.run, None)
                 self._audience.of.pop(action.run, None)
-                self._aloud.discard(action.run)
+                self._streamed.discard(action.run)
                 self._hinter.runs.pop(action.run, None)
                 future = self._waiting.pop(action.run, None)
                 if future is not None:
@@ -506,7 +407,7 @@ class Driver:
         if not looked.cancelled():
             looked.exception()
         if self._broken is None:
-            self._inbox.extend(self.expander.expand(action, self.machine, self.now()))
+            self._pump.inbox.extend(self.expander.expand(action, self.machine, self.now()))
             self._awake()
 
     def _tick(self) -> None:
@@ -523,13 +424,13 @@ class Driver:
                 if healthy and not up:
                     self._up(worker)
                 elif up and not healthy:
-                    self._post(self._went(worker, returning=True))
+                    self._post(self._departure(worker, returning=True))
                 up = healthy
         except RAISED as error:
             log.warning("%s lost: %s", worker.name, error)
-        self._post(self._went(worker))
+        self._post(self._departure(worker))
 
-    def _went(self, worker: Worker, returning: bool = False) -> WorkerDown:
+    def _departure(self, worker: Worker, returning: bool = False) -> WorkerDown:
         """Return the event of a worker that went away, with what it says of the cause."""
         reason = getattr(worker, "lost", "")  # a worker of the user's may not have it
         return WorkerDown(at=self.now(), worker=worker.name, returning=returning, reason=str(reason)[:2_000])
@@ -539,7 +440,7 @@ class Driver:
         try:
             async for change in news:
                 self._post(CacheChanged(self.now(), worker, sound_cache(change)))
-                await asyncio.sleep(LOOK)
+                await asyncio.sleep(CACHE_REPORT_INTERVAL_S)
         except RAISED as error:
             log.warning("%s tells nothing more of its cache: %s", worker, error)
 
@@ -562,12 +463,3 @@ def arrival(worker: Worker, at: float) -> WorkerUp:
         counts_tokens=offered.counts_tokens,
         prices=dict(offered.prices),
     )
-
-
-def _run_in(step: str) -> str:
-    return step.rpartition(":")[0]
-
-
-def _steps(event: Submitted | Expanded) -> int:
-    plan = event.plan if isinstance(event, Submitted) else event.patch
-    return len(plan.steps) if plan is not None else 0

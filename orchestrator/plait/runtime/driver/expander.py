@@ -102,8 +102,8 @@ class Expander:
         plan = answering(self._revise(plan, brief), brief.request)
         return Submitted(at=at, run=run, request=brief.request, plan=plan)
 
-    def heard(self, machine: Machine, at: float) -> list[Event]:
-        """Tell flows which of their steps ended in the last `Machine.handle`, and return what they want."""
+    def collect_events(self, machine: Machine, at: float) -> list[Event]:
+        """Report the steps that ended in the last `Machine.handle` to their flows; return the flows' events."""
         ends: dict[str, list[End]] = {}
         for _, step, _, state, _ in machine.moves:
             if state in ENDS:

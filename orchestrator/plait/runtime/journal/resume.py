@@ -230,7 +230,7 @@ def settle(
             if isinstance(action, Expand) and action.step.rpartition(":")[0] == rebuilt.run:
                 events.extend(expander.expand(action, machine, at))
         if expander.flows:
-            events.extend(expander.heard(machine, at))
+            events.extend(expander.collect_events(machine, at))
 
 
 def _read_again(rebuilt: Rebuilt, expander: Expander, at: float) -> list[Event]:

@@ -127,7 +127,7 @@ class Cluster:
             self._perform(action)
         if self.expander.flows:
             at = self.now + self._latency.planner
-            for news in self.expander.heard(self.machine, at):
+            for news in self.expander.collect_events(self.machine, at):
                 self.later(at, lambda news=news: self.take(news))
         if self._changed:
             for batch in self._changed.values():

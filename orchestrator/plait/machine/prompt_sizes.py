@@ -1,0 +1,113 @@
+"""How many tokens the prompts of model steps have, where a budget limits them.
+
+The size of a prompt is counted by a worker, or estimated. What is known stays known: that workers counted or reported
+it, by prompt, so 32 branches of one prompt are one question to a worker. An estimate is a token for every four bytes,
+or more where a worker of the run has reported that a prompt came to more. By how much it may be too low is reserved
+beside it, until the attempt has ended: half as much (`PROMPT_MARGIN_RATIO`) and room for the template of a chat, or
+with `Budget.strict` a token for every byte. What the worker reports takes the place of both; where nobody ever does,
+both stay charged.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from ..core.ops import Text, Think, Tokens
+from ..core.result import Usage
+from .assemble import resolve
+from .records import Attempt, Node, WorkerState
+
+PROMPT_MARGIN_RATIO = 0.5
+"""By how much of an estimate of a prompt it may be too low, as it is reserved."""
+_MIN_SAMPLE_BYTES = 40
+"""Bytes of a prompt that say something about others."""
+_TEMPLATE_TOKENS = 16
+"""Tokens that a chat template may put around a message, and around all of them: half of them are usual."""
+_MIN_TOKENS_PER_BYTE = 0.25
+"""Tokens for each byte of a prompt that are expected at least: a short one says little about a long one."""
+
+
+class PromptSize(NamedTuple):
+    """Tokens of a prompt."""
+
+    tokens: int
+    margin: int = 0
+    """By how many that may be too low, where it is an estimate."""
+    estimated: bool = False
+
+
+def prompt_size(node: Node, worker: WorkerState, known: int, *, ask: bool) -> PromptSize | Think:
+    """Return the size of a think step's prompt for an attempt that goes on from `known` tokens; with `ask` perhaps the
+    operation, of which the worker is to count it first."""
+    op = resolve(node, 1)
+    assert op.kind == "think"
+    size = node.run.prompt_sizes.known.get(_key(op))
+    if size is not None:
+        return PromptSize(size + known)
+    parts = _parts(op)
+    if not op.chat and all(part.kind == "tokens" and part.within is None for part in parts):
+        return PromptSize(sum(_length(part, 0) for part in parts) + known)
+    if ask and worker.counts_tokens:
+        return op
+    rate, tools = node.run.prompt_sizes.tokens_per_byte, _size_of_tools(op)
+    tokens = sum(_length(part, rate) for part in parts) + math.ceil(tools * rate)
+    strict = node.account is not None and any(payer.budget.strict for payer in node.account.chain())
+    if strict:
+        margin = max(0, sum(_length(part, 1) for part in parts) + tools - tokens) + _around(op)
+    else:
+        margin = math.ceil(PROMPT_MARGIN_RATIO * tokens) + _around(op) // 2
+    return PromptSize(tokens + known, margin, True)
+
+
+def prompt_counted(node: Node, tokens: int) -> None:
+    """Take note of what a worker has counted."""
+    op = resolve(node, 1)
+    assert op.kind == "think"
+    node.run.prompt_sizes.known[_key(op)] = tokens
+
+
+def prompt_reported(attempt: Attempt, usage: Usage) -> None:
+    """Take note of what a prompt came to by the report of the worker that read it."""
+    node, known = attempt.node, len(attempt.resumed_from.ids) if attempt.resumed_from is not None else 0
+    op = resolve(node, 1)
+    if op.kind != "think" or usage.prompt <= known or usage.uncounted or usage.uncounted_prompt:
+        return  # also where an answer broke off: its prompt was read twice
+    node.run.prompt_sizes.known[_key(op)] = usage.prompt - known
+    parts = _parts(op)
+    size = sum(_bytes(part.text) for part in parts if part.kind == "text") + _size_of_tools(op)
+    if size >= _MIN_SAMPLE_BYTES and all(part.kind == "text" for part in parts):
+        node.run.prompt_sizes.tokens_per_byte = max(_MIN_TOKENS_PER_BYTE, (usage.prompt - known - _around(op)) / size)
+
+
+def _key(op: Think) -> Hashable:
+    parts = tuple(part.text if part.kind == "text" else (part.ids, part.within) for part in _parts(op))
+    return op.model, op.chat, op.begin, tuple(tool.name for tool in op.tools), parts
+
+
+def _parts(op: Think) -> list[Text | Tokens]:
+    """Return the whole prompt, the messages of a conversation included."""
+    begin = (Text(text=op.begin),) if op.begin else ()
+    return [part for part in (*op.parts, *begin) if part.kind != "ref"]
+
+
+def _length(part: Text | Tokens, rate: float) -> int:
+    if part.kind == "text":
+        return math.ceil(_bytes(part.text) * rate)
+    return len(part.ids) if part.within is None else min(len(part.ids), math.ceil(_bytes(part.within) * (rate or 1)))
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _size_of_tools(op: Think) -> int:
+    """Return the bytes of what a prompt says of tools."""
+    return sum(_bytes(json.dumps(tool.model_dump(mode="json"), ensure_ascii=False)) for tool in op.tools)
+
+
+def _around(op: Think) -> int:
+    """Return the most tokens that a template puts around a prompt."""
+    return _TEMPLATE_TOKENS * (len(op.messages) + 2) if op.chat else 1
