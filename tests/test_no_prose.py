@@ -24,9 +24,9 @@ EXEMPT = {
     "orchestrator/plait/core/tools/tool.py": "pydantic names the type that it cannot read in the message alone",
     "orchestrator/plait/runtime/driver/flows.py": "Python raises RuntimeError for an await outside its own loop",
     "workers/plait/workers/engine/process.py": "vLLM raises whatever its parts raise",
-    "workers/plait/workers/http/probe.py": "servers name a field that they refuse in the message alone",
-    "workers/plait/workers/http/sender.py": "servers name a missing chat template in the message alone",
-    "workers/plait/workers/http/tools.py": "servers name a field about functions that they refuse in the message alone",
+    "workers/plait/workers/http/server_probe.py": "servers name a field that they refuse in the message alone",
+    "workers/plait/workers/http/request_sender.py": "servers name a missing chat template in the message alone",
+    "workers/plait/workers/http/server_support.py": "servers name a field about functions that they refuse in the message alone",
     "workers/plait/workers/ray/cluster.py": "Ray's errors about tokens have no class of their own",
     "workers/plait/workers/tools/jsonable.py": "json raises ValueError for everything",
 }

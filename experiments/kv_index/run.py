@@ -22,7 +22,7 @@ from typing import Any
 
 from plait.core.prefix_index import PrefixIndex
 from plait.workers._shared.cached_blocks import CachedBlocks
-from plait.workers.http.kv_events import Batches
+from plait.workers.http.kv_events import EventReader
 
 from .._tools.vllm_cache import ANSWER, BLOCK, TOGETHER, Cache
 
@@ -47,7 +47,7 @@ def play(events: bool, past: float, seed: int) -> Found:
     headers = [[rng.randrange(5000) for _ in range(rng.randrange(256, 513))] for _ in range(HEADERS)]
     weights = [1 / (1 + i) for i in range(HEADERS)]
     cache, index, blocks = Cache(1 + 24 * 384 // BLOCK // 3), PrefixIndex(), CachedBlocks()
-    order, number = Batches(blocks), 0
+    order, number = EventReader(blocks), 0
     index.limit("engine", cache.tokens, BLOCK)
     if events:
         index.told("engine", (), cleared=True)
@@ -73,7 +73,7 @@ def play(events: bool, past: float, seed: int) -> Found:
         else:
             done, ours = 0, False
         if (batch := cache.events()) is not None:
-            order.take([b"", number.to_bytes(8, "big"), batch])
+            order.feed([b"", number.to_bytes(8, "big"), batch])
             number += 1
         if done and ours:
             blocks.ended(done, ids)

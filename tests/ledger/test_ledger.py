@@ -10,7 +10,7 @@ import pytest
 from plait import AsyncOrchestrator, Budget, Config, Flow
 from plait.core.prices import Price
 from plait.workers.http import Http
-from plait.workers.http.bill import AHEAD
+from plait.workers.http.usage_meter import UNREAD_TOKENS
 from tests.planners.test_contract import PROMPT
 from tests.workers.http.fake_server import Fault
 
@@ -39,7 +39,7 @@ LIMITED = [(cell, limit) for cell in CELLS if cell.condition == "plain" for limi
 async def check_limit(cell: Cell, limit: str) -> None:
     most, spent, found = await limited(cell, limit)
     assert not list(found.anomalies)
-    report = LIVE * AHEAD * (PRICE.output / MILLION if limit == "cost" else 1)
+    report = LIVE * UNREAD_TOKENS * (PRICE.output / MILLION if limit == "cost" else 1)
     assert spent <= most + report, f"{limit}: {spent} of {most}"
 
 
@@ -85,7 +85,7 @@ async def test_a_budget_is_passed_by_one_report_of_each_live_attempt(
         "total_tokens": truth.prompt + truth.completion,
         "cost": truth.prompt + 4 * truth.completion,
     }[limit]
-    assert truth.requests and 0.2 * most < spent <= most + LIVE * AHEAD * (4 if limit == "cost" else 1)
+    assert truth.requests and 0.2 * most < spent <= most + LIVE * UNREAD_TOKENS * (4 if limit == "cost" else 1)
     usage = answer.usage
     assert abs(usage.completion - truth.completion) <= usage.uncounted
     assert abs(usage.prompt - truth.prompt) <= usage.uncounted_prompt

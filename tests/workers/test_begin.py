@@ -9,7 +9,7 @@ from plait.core.ops import Join, Plugin, Sampling, Text, Think
 from plait.core.plan import Plan, Step
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.workers._shared.prompt import Prompter
-from plait.workers.http.wire import ServerDialect, body
+from plait.workers.http.request_body import RequestSpec, ServerDialect, build_body
 from plait.workers.scripted import Reply
 from tests.planners.scripted_runs import Prompts
 
@@ -47,10 +47,10 @@ def test_without_a_template_it_follows_the_prompt() -> None:
 
 
 def test_a_server_that_takes_more_than_openais_fields_goes_on_from_it() -> None:
-    fields = body(ServerDialect("chat/completions", extras=True), "m", ASK, "Name three", True)
+    fields = build_body(RequestSpec(ServerDialect("chat/completions", extras=True), "m", ASK, "Name three", True))
     assert fields["messages"][-1] == {"role": "assistant", "content": "1."}
     assert (fields["continue_final_message"], fields["add_generation_prompt"]) == (True, False)
-    fields = body(ServerDialect("chat/completions"), "m", ASK, "Name three", True)
+    fields = build_body(RequestSpec(ServerDialect("chat/completions"), "m", ASK, "Name three", True))
     assert [each["role"] for each in fields["messages"]] == ["user"], "it would take it for a turn that is over"
 
 

@@ -19,7 +19,7 @@ from plait.core.ops import Plugin
 from plait.core.result import Result
 from plait.runtime.client.config import Config
 from plait.workers._shared.cached_blocks import BlockRemoved, BlockStored, CachedBlocks, Mailbox, read
-from plait.workers.http.kv_events import Batches, KvEvents
+from plait.workers.http.kv_events import EventReader, KvEvents
 from plait.workers.scripted import Reply, Scripted
 
 msgspec = pytest.importorskip("msgspec")
@@ -57,9 +57,9 @@ def message(number: int, batch: bytes) -> list[bytes]:
 
 def follow(*batches: bytes) -> CachedBlocks:
     blocks = CachedBlocks()
-    order = Batches(blocks)
+    order = EventReader(blocks)
     for number, batch in enumerate(batches):
-        assert order.take(message(number, batch)) is None
+        assert order.feed(message(number, batch)) is None
     return blocks
 
 
@@ -103,20 +103,20 @@ def test_news_says_what_is_held_of_the_newest_prompt_through_a_block() -> None:
 
 def test_lost_messages_are_asked_for_again_or_all_is_forgotten() -> None:
     blocks = CachedBlocks()
-    order = Batches(blocks)
-    assert order.take(message(1, FORKED), again=True) == 0
-    assert order.take(message(0, STORED)) is None
-    assert order.take(message(1, FORKED), again=True) is None
+    order = EventReader(blocks)
+    assert order.feed(message(1, FORKED), can_replay=True) == 0
+    assert order.feed(message(0, STORED)) is None
+    assert order.feed(message(1, FORKED), can_replay=True) is None
     assert blocks.held(LONG) == 8
-    assert order.take(message(0, STORED)) is None, "it came twice"
+    assert order.feed(message(0, STORED)) is None, "it came twice"
     assert blocks.held(LONG) == 8
-    assert order.take(message(3, SALTED)) is None, "number 2 is lost for good"
+    assert order.feed(message(3, SALTED)) is None, "number 2 is lost for good"
     assert len(blocks) == 1
     news = blocks.news()
     assert news is not None and news.cleared
-    assert order.take(message(0, CLEARED)) is None, "made later, with an old number: another server"
-    assert order.take(message(1, b"no msgpack")) is None
-    assert order.take([b"x"]) is None
+    assert order.feed(message(0, CLEARED)) is None, "made later, with an old number: another server"
+    assert order.feed(message(1, b"no msgpack")) is None
+    assert order.feed([b"x"]) is None
 
 
 def test_events_of_older_releases_are_lists() -> None:
@@ -129,9 +129,9 @@ def test_events_of_older_releases_are_lists() -> None:
 @given(st.lists(st.binary(max_size=40) | st.sampled_from([STORED, FORKED, SALTED, CLEARED])), st.data())
 def test_no_message_breaks_the_reading(batches: list[bytes], data: Any) -> None:
     blocks = CachedBlocks()
-    order = Batches(blocks)
+    order = EventReader(blocks)
     for batch in batches:
-        order.take(message(data.draw(st.integers(0, 6)), batch), again=data.draw(st.booleans()))
+        order.feed(message(data.draw(st.integers(0, 6)), batch), can_replay=data.draw(st.booleans()))
         blocks.ended(1, LONG)
         assert blocks.held(LONG) in (0, 4, 8, 12)
 
@@ -210,7 +210,7 @@ async def test_a_server_is_followed_and_asked_again_over_sockets() -> None:
         async with asyncio.timeout(300):
             reader = aiter(events.mailbox)
             assert await anext(reader) == CacheNews(cleared=True)
-            events.ended(5, Result(prompt_ids=(*LONG, 0, 0, 0, 0)), "", "")
+            events.add_prompt(5, Result(prompt_ids=(*LONG, 0, 0, 0, 0)), "", "")
             while not asked.done():
                 await publisher.send_multipart(message(1, FORKED))
                 await asyncio.sleep(0.02)
@@ -233,7 +233,7 @@ async def test_a_server_that_publishes_elsewhere_is_not_believed_to_hold_nothing
         events = KvEvents(f"tcp://127.0.0.1:{free.getsockname()[1]}", None)
         events.start()
         for attempt in range(20):
-            events.ended(attempt, Result(prompt_ids=(1,) * 300), "", "")
+            events.add_prompt(attempt, Result(prompt_ids=(1,) * 300), "", "")
         await asyncio.sleep(0.5)
         await events.close()
     assert [each async for each in events.mailbox] == [CacheNews(cleared=True)]

@@ -14,7 +14,7 @@ from plait.core.interfaces import Progress
 from plait.core.ops import Sampling, Text, Think, Tokens
 from plait.core.result import Failure, Result
 from plait.workers.http import Http
-from plait.workers.http.limiter import AnswerSpeed
+from plait.workers.http.usage_meter import ThroughputEstimate
 
 from .fake_server import FakeServer
 
@@ -70,11 +70,11 @@ def at_a_crawl(monkeypatch: pytest.MonkeyPatch) -> None:
     """Estimate that what was broken off had made one token: by the clock it is more on a busy machine, and the two
     bounds of an estimate add up to all that was asked for only while it is less than half of that."""
 
-    class Crawl(AnswerSpeed):
-        def estimate(self, seconds: float, most: int) -> int:
+    class Crawl(ThroughputEstimate):
+        def estimate(self, seconds: float, max_tokens: int) -> int:
             return 1
 
-    monkeypatch.setattr("plait.workers.http.sender.AnswerSpeed", Crawl)
+    monkeypatch.setattr("plait.workers.http.request_sender.ThroughputEstimate", Crawl)
 
 
 def counting(text: str = "alpha beta gamma delta") -> Any:

@@ -17,9 +17,9 @@ from plait.core.interfaces import Progress, Worker
 from plait.core.ops import Call, Sampling, Text, Think, Tokens
 from plait.core.result import Failure, Result
 from plait.workers.http import Http
-from plait.workers.http.limiter import Gate
-from plait.workers.http.reading import AnswerReading
-from plait.workers.http.wire import ServerDialect
+from plait.workers.http.flow_control import ConcurrencyLimiter
+from plait.workers.http.request_body import ServerDialect
+from plait.workers.http.response_parser import ResponseParser
 from tests.planners import countdown_model
 
 from .fake_server import FakeServer
@@ -172,13 +172,13 @@ async def test_a_stop_text_spread_over_pieces_is_found_here() -> None:
 )
 def test_however_the_text_is_cut_into_pieces_the_same_stop_text_ends_it(pieces: list[str], stops: list[str]) -> None:
     think = Think(prompt=(Text(text="p"),), sampling=Sampling(stop=tuple(stops), keep_stop=True))
-    reading = AnswerReading(ServerDialect(), think)
+    reading = ResponseParser(ServerDialect(), think)
     shown = ""
     for place, piece in enumerate([*pieces, ""]):
         finish = "length" if place == len(pieces) else None
         progress = reading.feed({"choices": [{"text": piece, "finish_reason": finish}]})
         shown += progress.text if progress else ""
-        if reading.stopped_here:
+        if reading.found_stop:
             break
     text = "".join(pieces)
     ends = [end for end in range(len(text) + 1) if any(text[:end].endswith(stop) for stop in stops)]
@@ -225,15 +225,15 @@ def test_a_text_that_is_streamed_is_that_of_one_piece(
 
 def _read(pieces: list[str], stops: tuple[str, ...], endpoint: Any) -> tuple[str, Any]:
     think = Think(prompt=(Text(text="p"),), sampling=Sampling(stop=stops, keep_stop=True))
-    reading, shown = AnswerReading(ServerDialect(endpoint), think), ""
+    reading, shown = ResponseParser(ServerDialect(endpoint), think), ""
     for place, piece in enumerate(pieces):
         said = {"text": piece} if endpoint == "completions" else {"delta": {"content": piece}}
         progress = reading.feed({"choices": [said | {"finish_reason": "stop" if place == len(pieces) - 1 else None}]})
         shown += progress.text if progress else ""
-        if reading.stopped_here:
+        if reading.found_stop:
             break
-    assert stops or reading.count == sum(map(bool, pieces))
-    return shown, reading.result("stop")
+    assert stops or reading.usage.tokens == sum(map(bool, pieces))
+    return shown, reading.close("stop")
 
 
 async def test_ids_without_the_stop_text_that_was_cut() -> None:
@@ -309,7 +309,7 @@ async def test_it_serves_think_steps_alone() -> None:
 async def test_cancel_closes_the_connection(stream: bool) -> None:
     async with serving(FakeServer(delay=0.05, reply=counting("word " * 500))) as (server, worker):
         task = asyncio.create_task(items(worker, job(stream=stream, attempt=7)))
-        await eventually(lambda: 7 in worker._live and (read := worker._live[7].reading) and read.count >= 2)
+        await eventually(lambda: 7 in worker._live and (read := worker._live[7].response) and read.usage.tokens >= 2)
         await worker.cancel(7)
         last = (await asyncio.wait_for(task, 300))[-1]
         assert isinstance(last, Result) and last.finish == "cancelled"
@@ -330,7 +330,7 @@ async def test_cancel_before_anything_came() -> None:
         await worker.cancel(1)
         await first
         await worker.cancel(99)
-        assert worker._gate.inside == 0 and worker.stats()["running"] == 0
+        assert worker._limiter.running == 0 and worker.stats()["running"] == 0
 
 
 async def test_a_reader_that_leaves_frees_the_server() -> None:
@@ -339,7 +339,7 @@ async def test_a_reader_that_leaves_frees_the_server() -> None:
             async for _ in news:
                 break
         await eventually(lambda: server.disconnects == 1)
-        assert worker._gate.inside == 0
+        assert worker._limiter.running == 0
 
 
 async def test_close_ends_everything() -> None:
@@ -376,25 +376,25 @@ async def test_an_overloaded_server_gets_fewer_requests() -> None:
         assert worker.stats()["limit"] > 10, "and more again when it can"
 
 
-async def test_the_gate_halves_once_a_round_and_lets_in_the_first_who_came() -> None:
-    gate = Gate(8)
-    rounds = [await gate.enter() for _ in range(8)]
-    waiting = [asyncio.create_task(gate.enter()) for _ in range(3)]
+async def test_the_limiter_halves_once_a_round_and_lets_in_the_first_who_came() -> None:
+    limiter = ConcurrencyLimiter(8)
+    rounds = [await limiter.acquire() for _ in range(8)]
+    waiting = [asyncio.create_task(limiter.acquire()) for _ in range(3)]
     await asyncio.sleep(0)
     for each in rounds[:4]:
-        gate.leave(each, "overloaded")
-    assert gate.limit == 4 and gate.inside == 4, "four turned away together are one sign"
+        limiter.release(each, "overloaded")
+    assert limiter.limit == 4 and limiter.running == 4, "four turned away together are one sign"
     waiting[0].cancel()
     await asyncio.gather(waiting[0], return_exceptions=True)
-    gate.leave(rounds[4], "neither")
+    limiter.release(rounds[4], "neither")
     assert await waiting[1] == 1 and not waiting[2].done()
-    gate.leave(1, "overloaded")
-    assert gate.limit == 2
+    limiter.release(1, "overloaded")
+    assert limiter.limit == 2
     for each in rounds[5:]:
-        gate.leave(each, "served")
-    assert await waiting[2] == 2 and 3 < gate.limit < 4
-    gate.leave(2, "neither")
-    assert gate.inside == 0
+        limiter.release(each, "served")
+    assert await waiting[2] == 2 and 3 < limiter.limit < 4
+    limiter.release(2, "neither")
+    assert limiter.running == 0
 
 
 # --- whole runs ---

@@ -149,7 +149,7 @@ async def test_a_stream_of_tokens_has_an_end_too() -> None:
 async def test_a_server_that_hangs_is_told_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("plait.workers.http.sender.SLOW", 0.05)
+    monkeypatch.setattr("plait.workers.http.request_sender.SLOW_RESPONSE_S", 0.05)
     caplog.set_level(logging.WARNING, logger="plait.http")
     async with serving(first_timeout=0.3, whole=16) as (server, worker):
         server.delay = 30.0
@@ -311,7 +311,7 @@ async def test_an_answer_given_up_unseen_is_estimated_by_the_pace_of_the_others(
     async with serving(FakeServer(delay=0.02, reply=lambda prompt: "w " * words[-1]), whole=512) as (server, worker):
         for attempt in range(3):
             await ask(worker, max_tokens=10, attempt=attempt)
-        assert worker._sender is not None and 10 < worker._sender.pace.rate < 52
+        assert worker._sender is not None and 10 < worker._sender.throughput.tokens_per_s < 52
         words.append(400)
         running = asyncio.create_task(items(worker, job(max_tokens=400, attempt=9)))
         await eventually(lambda: server.running == 1)

@@ -70,7 +70,7 @@ async def test_the_models_that_a_server_lists_can_be_asked_for() -> None:
         await ask(worker, model="large")
         assert server.asked()[-1]["model"] == "large"
         failure = await fails(worker, model="huge")
-        assert "no model 'huge' (there are: small, large)" in failure.message
+        assert "no model 'huge' (it has: small, large)" in failure.message
     async with serving(FakeServer(models=None, prefix="/v1"), model="any") as (server, worker):
         assert worker.models == ()
         await ask(worker, model="other")
@@ -183,7 +183,10 @@ async def test_a_form_is_asked_for_as_the_server_takes_it(kind: Any, field: str,
 async def test_a_server_that_ignores_forms_says_so() -> None:
     async with serving() as (_, worker):
         failure = await fails(worker, structured=StructuredOutput(kind="choice", spec=["yes", "no"]))
-        assert "takes no form of the kind 'choice'" in failure.message and "structured_outputs" in failure.message
+        assert (
+            "does not support structured output of the kind 'choice'" in failure.message
+            and "structured_outputs" in failure.message
+        )
         assert not failure.retryable
         assert (await ask(worker)).value == " alpha beta gamma delta"
         bad = await fails(worker, structured=StructuredOutput(kind="choice", spec="yes"))

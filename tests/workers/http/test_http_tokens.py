@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from plait.core.ops import Text, Tokens
-from plait.workers.http.tokenizer import CHECKED, Nearby
+from plait.workers.http.prompt_encoder import REQUIRED_AGREEMENTS, LocalTokenizer
 
 from .fake_server import FakeServer
 from .http_kit import ask, serving
@@ -51,7 +51,7 @@ async def test_a_tokenizer_that_agrees_spares_the_requests(tmp_path: Path) -> No
     server.root = written(tmp_path / "model", {word: server.words.index(word) for word in server.words})
     async with serving(server) as (server, worker):
         assert await asked(server, worker, WORDS) == [server.encode(word) for word in WORDS]
-        assert told(server) == CHECKED
+        assert told(server) == REQUIRED_AGREEMENTS
         server.requests.clear()
         assert await asked(server, worker, WORDS) and told(server) == 0, "and what was asked is remembered"
 
@@ -76,13 +76,13 @@ async def test_without_one_here_the_server_is_asked(root: str | None, tmp_path: 
 
 
 def test_one_difference_is_enough(tmp_path: Path) -> None:
-    nearby = Nearby(written(tmp_path, {"</s>": 0, "a": 1}))
-    for _ in range(CHECKED):
-        assert not nearby.trusted
-        nearby.compare(nearby.ids("a"), (1,))
-    assert nearby.trusted and nearby.ids("a a") == (1, 1)
-    nearby.compare(nearby.ids("a"), (2,))
-    assert not nearby.trusted and nearby.ids("a") is None
+    tokenizer = LocalTokenizer(written(tmp_path, {"</s>": 0, "a": 1}))
+    for _ in range(REQUIRED_AGREEMENTS):
+        assert not tokenizer.is_trusted
+        tokenizer.compare(tokenizer.encode("a"), (1,))
+    assert tokenizer.is_trusted and tokenizer.encode("a a") == (1, 1)
+    tokenizer.compare(tokenizer.encode("a"), (2,))
+    assert not tokenizer.is_trusted and tokenizer.encode("a") is None
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from plait.core.interfaces import Progress
 from plait.core.ops import Function, Sampling, Text, Think
 from plait.core.result import Failure, Result
 from plait.planners.tools.llmcompiler.tool_calls import NativeCalls
-from plait.workers._shared.function_calls import CallAssembler, sent_names
+from plait.workers._shared.function_calls import ToolCallAssembler, sent_names
 from plait.workers.http import Http
 
 from .fake_server import FakeServer
@@ -202,7 +202,7 @@ async def test_a_whole_answer_has_its_calls_too() -> None:
 
 @given(st.lists(st.integers(1, 9), max_size=12))
 def test_any_cut_of_the_arguments_gives_the_same_call(sizes: list[int]) -> None:
-    calls, rest = CallAssembler(), ONE
+    calls, rest = ToolCallAssembler(), ONE
     text = calls.feed([piece(0, "a", "search", "")])
     for size in sizes:
         text += calls.feed([piece(0, None, None, rest[:size])])
@@ -213,7 +213,7 @@ def test_any_cut_of_the_arguments_gives_the_same_call(sizes: list[int]) -> None:
 
 
 def calls_text(*pieces: Any) -> str:
-    made = CallAssembler()
+    made = ToolCallAssembler()
     return made.feed(list(pieces)) + made.close()
 
 
@@ -227,10 +227,15 @@ WORDS = st.one_of(st.none(), st.text(max_size=5), st.integers(), st.just("search
     })),
 }), max_size=12))  # fmt: skip
 def test_nothing_that_a_server_sends_as_calls_breaks_the_reader(pieces: list[Any]) -> None:
-    calls = CallAssembler()
+    calls = ToolCallAssembler()
     text = "".join(calls.feed([each]) for each in pieces) + calls.close()
     assert len(read(text)) <= len(pieces)
-    assert CallAssembler().feed("no list") == CallAssembler().feed(7) == CallAssembler().feed([1, None, "x"]) == ""
+    assert (
+        ToolCallAssembler().feed("no list")
+        == ToolCallAssembler().feed(7)
+        == ToolCallAssembler().feed([1, None, "x"])
+        == ""
+    )
 
 
 def test_no_argument_ends_its_own_tag() -> None:
@@ -254,7 +259,7 @@ async def test_functions_are_offered_as_the_server_takes_them(takes: int, caplog
         assert isinstance(end, Result), end
         assert read(end.text) == (BOTH if takes < 3 else []) and (takes < 3 or end.text == " alpha beta gamma delta")
     assert ("tools" in sent[-1]) == (takes < 3)
-    assert ("takes no functions" in caplog.text) == (takes == 3)
+    assert ("takes no tools" in caplog.text) == (takes == 3)
 
 
 @pytest.mark.parametrize(
@@ -388,7 +393,7 @@ def test_names_of_functions_go_out_each_as_another_and_come_back(names: list[str
     assert list(sent) == names and len(set(sent.values())) == len(names)
     assert all(re.fullmatch("[A-Za-z0-9_-]{1,64}", each) for each in sent.values())
     assert all(sent[each] == each for each in names if re.fullmatch("[A-Za-z0-9_-]{1,64}", each))
-    back = CallAssembler(names={each: own for own, each in sent.items()})
+    back = ToolCallAssembler(names={each: own for own, each in sent.items()})
     for name in names:
         assert f'"name": "{name}"' in back.feed([piece(None, name, sent[name], "{}")]) + back.close()
 

@@ -156,7 +156,7 @@ async def test_what_cannot_go_on_from_its_ids_is_not_tried_to(sampling: dict[str
 @pytest.mark.parametrize(
     ("sent", "said"),
     [
-        ("data: {oops\n\n", "not JSON"),
+        ("data: {oops\n\n", "invalid JSON"),
         ("data: [1]\n\n", "not a JSON object"),
         ('data: {"id": 1}\n\n', "no `choices`"),
         ('data: {"choices": [3]}\n\n', "no objects"),
@@ -214,7 +214,7 @@ async def test_a_server_that_is_no_openai_server() -> None:
 async def test_an_unknown_model() -> None:
     async with FakeServer(models=["small", "large"]) as server:
         worker = Http(server.url, model="huge")
-        with pytest.raises(EngineError, match=r"no model 'huge' \(there are: small, large\)"):
+        with pytest.raises(EngineError, match=r"no model 'huge' \(it has: small, large\)"):
             await worker.start()
         worker = Http(server.url)
         await worker.start()

@@ -71,7 +71,7 @@ async def test_vectors_come_in_the_order_of_the_texts(server: str, monkeypatch: 
 @pytest.mark.parametrize(
     ("body", "said"),
     [(b"{}", "gave 0 vectors for 1 texts"), (b'{"data": [{"embedding": "no"}]}', "gave 0 vectors"),
-     (b'{"data": [{"index": 3, "embedding": [1]}]}', "gave 1 vectors for 1 texts"), (b"no", "is not JSON")],
+     (b'{"data": [{"index": 3, "embedding": [1]}]}', "gave 1 vectors for 1 texts"), (b"no", "sent invalid JSON")],
 )  # fmt: skip
 async def test_a_server_without_vectors(server: str, body: bytes, said: str) -> None:
     Handler.body = body

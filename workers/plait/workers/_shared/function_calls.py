@@ -124,7 +124,7 @@ class _Open:
                 self.complete = self.complete or self.depth == 0
 
 
-class CallAssembler:
+class ToolCallAssembler:
     """The calls of one answer, put together from the pieces in which servers send them.
 
     OpenAI, llama.cpp and new releases of vLLM number the calls (`index`) and tell id and name once; others say the

@@ -18,112 +18,116 @@ from plait.core.result import Failure, Result, as_failure
 
 from .._shared.options import made, takes
 from .._shared.streams import Stream
-from .connection import DEFAULT_KEY, AnswerLimits, Link
+from .connection import DEFAULT_KEY_VARIABLE, ResponseLimits, ServerConnection
+from .flow_control import ConcurrencyLimiter
 from .kv_events import KvEvents
-from .limiter import Gate
-from .options import WIDE, HttpOptions, check
-from .probe import ServerFacts, probe, unchanged, unknown
-from .sender import REPORTS, LiveJob, Sender, log
-from .wire import ServerError
+from .options import DEFAULT_SLOTS, HttpOptions, check_address
+from .request_body import ServerError
+from .request_sender import REPORT_TOKENS, LiveJob, RequestSender, log
+from .server_probe import ServerInfo, describe_unknown_model, is_unchanged, probe_server
 
-__all__ = ["AnswerLimits", "Http", "Link", "ServerError"]
+__all__ = ["Http", "ResponseLimits", "ServerConnection", "ServerError"]
 
-_REJECTED = (400, 413, 415, 422)
-"""What a server answers to a request that is wrong in itself."""
+_REJECTED_STATUSES = (400, 413, 415, 422)
+"""Statuses of a request that is invalid in itself: no other attempt can succeed."""
+_HEALTH_TIMEOUT_S = 10.0
 
 
 @takes(HttpOptions)
 class Http(Worker):
     """An OpenAI-compatible server, over HTTP.
 
-    `start` asks the server for one token to find out which requests it takes: token ids, text completions, or chat
-    completions alone. A server of token ids gets prompts and continued contexts as ids, as an engine in this process
-    does. Cancelling a step closes its connection, and the server stops generating. Answers are streamed, except short
-    ones whose text nobody follows (`whole`).
+    `start` requests one token to find what the server takes: token ids, text completions, or chat completions alone. A
+    server of token ids gets prompts and continued contexts as ids, as an engine in this process does.
+    Cancelling a step closes its connection, and the server stops generating. Responses are streamed, except short ones
+    without readers (`whole`).
 
-    Where the server takes token ids, an answer that broke off is continued from its ids, once, and so is a job with
-    `generated` ids; `logprob` and `signals` are then about the new tokens only. The job starts from the beginning where
-    its ids cannot be continued: after half a character or the possible beginning of a stop text, with a form, in a
-    chat. If the server comes back with another model, old ids are not used: they would mean other words.
+    If the server takes token ids, a response that broke off is resumed from its ids, once, and so is a job with
+    `generated` ids; `logprob` and `signals` then cover the new tokens only. The job starts over if its ids cannot be
+    continued: after half a character or the possible beginning of a stop text, with a form, in a chat. If the
+    server returns with another model, old ids are not used: they would mean other words.
 
-    Without token ids `usage` counts a token for each piece of text until the server says how many there were. An answer
-    is cut at its `max_tokens`, whatever the server does. The key is replaced by `***` wherever a server repeats it.
+    Without token ids `usage` counts one token per piece of text until the server reports its count. A response is cut
+    at its `max_tokens`, whatever the server does. The key is replaced by `***` wherever a server repeats it.
     """
 
     serves: tuple[Kind, ...] = ("think",)
-    reports: int | None = REPORTS
+    reports: int | None = REPORT_TOKENS
     Options: ClassVar[type[HttpOptions]]
 
     def __init__(self, base_url: str, **options: Any) -> None:
-        """Describe the server; nothing is sent before `start`. The keywords are the fields of `HttpOptions`.
+        """Configure the worker; nothing is sent before `start`. The keywords are the fields of `HttpOptions`.
 
         Raises `ConfigError`.
         """
-        check(base_url, options.get("api_key_env"))
+        check_address(base_url, options.get("api_key_env"))
         given = made(HttpOptions, "http", {"base_url": base_url.rstrip("/"), **options})
         self.options, self.base_url, self.model = given, given.base_url, given.model
-        self.name, self.slots = given.name, given.slots or WIDE
+        self.name, self.slots = given.name, given.slots or DEFAULT_SLOTS
         self.counts = {"requests": 0, "retries": 0, "overloaded": 0, "generated": 0, "prompt": 0, "cached": 0}
-        """Counts since it was made: requests sent, requests sent again, requests turned away as too many (429, 503),
-        tokens."""
+        """Totals: requests sent, retries, rejections of an overloaded server (429, 503), tokens."""
         self.models: tuple[str, ...] = ()
         self.cache_tokens: int | None = None
         self.block: int | None = None
         self.identity = ""
         self.hints = given.hints != "none"
-        self._sender: Sender | None = None
-        self._links: list[Link] = []
-        """All that were opened: a job under way keeps its own when the server comes back with another model."""
-        self._gate = Gate(self.slots)
+        self._sender: RequestSender | None = None
+        self._connections: list[ServerConnection] = []
+        """All that were opened: a job under way keeps its own when the server returns with another model."""
+        self._limiter = ConcurrencyLimiter(self.slots)
         self._live: dict[int, LiveJob] = {}
         self._suspect = asyncio.Event()
-        self._closed = False
+        self._is_closed = False
         self._events = KvEvents(given.kv_events, given.kv_replay) if given.kv_events else None
 
     @property
     def tenant(self) -> str:
-        """A digest of the key, empty without one: what is cached for one key is not given to another."""
-        key = os.environ.get(self.options.api_key_env or DEFAULT_KEY, "").strip()
+        """A digest of the key, empty without one. Cached results are shared within a tenant only."""
+        key = os.environ.get(self.options.api_key_env or DEFAULT_KEY_VARIABLE, "").strip()
         return hashlib.blake2b(key.encode(), digest_size=16).hexdigest() if key else ""
 
     async def start(self) -> None:
-        """Find out what the server takes. Raises `EngineError` with the cause, within `start_timeout` seconds."""
+        """Probe the server. Raises `EngineError` with the cause, within `start_timeout` seconds."""
         if self._sender is not None:
             return
-        self._gate, self._closed, self._suspect = Gate(self.slots), False, asyncio.Event()
-        seconds, wait = self.options.start_timeout, self.options.backoff
+        self._limiter, self._is_closed, self._suspect = ConcurrencyLimiter(self.slots), False, asyncio.Event()
+        timeout_s, wait_s = self.options.start_timeout, self.options.backoff
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(timeout_s):
                 for left in range(self.options.retries, -1, -1):
                     try:
-                        self._use(await probe(self._link, self.base_url, self.model, self.options.endpoint))
+                        self._use_server(
+                            await probe_server(self._connect, self.base_url, self.model, self.options.endpoint)
+                        )
                         return
-                    except ServerError as trouble:
-                        if trouble.unreachable or not trouble.retryable or not left:
-                            raise EngineError(trouble.message) from None
-                        log.info("%s: %s", self.name, trouble.message)
-                        await asyncio.sleep(max(wait, trouble.retry_after or 0.0))
-                        wait *= 2
+                    except ServerError as error:
+                        # An address without a server is a mistake more often than a server that is just starting.
+                        if error.unreachable or not error.retryable or not left:
+                            raise EngineError(error.message) from None
+                        log.info("%s: %s", self.name, error.message)
+                        await asyncio.sleep(max(wait_s, error.retry_after or 0.0))
+                        wait_s *= 2
         except TimeoutError:
             raise EngineError(
-                f"{self.base_url} did not answer within {seconds:g} s: check the address, and whether the server has "
+                f"{self.base_url} did not answer within {timeout_s:g} s: check the address, and whether the server has "
                 "loaded its model"
             ) from None
-
         finally:
             if self._events is not None and self._sender is not None:
                 self._events.start()
 
-    def _use(self, server: ServerFacts) -> None:
+    def _use_server(self, server: ServerInfo) -> None:
+        """Send jobs to this server from now on."""
         self.models, self.identity = server.models, server.identity
         if self.options.slots is None and server.slots and self._sender is None:
-            self.slots = min(WIDE, server.slots + -(-server.slots // 4))
-            self._gate = Gate(self.slots)
-        self._links.append(server.link)
-        self._sender = Sender(self.options, server, self._gate, self.counts, self._suspect)
+            # A quarter more (rounded up) than it serves at once: its next request then waits there, not on the network.
+            self.slots = min(DEFAULT_SLOTS, server.slots + -(-server.slots // 4))
+            self._limiter = ConcurrencyLimiter(self.slots)
+        self._connections.append(server.connection)
+        self._sender = RequestSender(self.options, server, self._limiter, self.counts, self._suspect)
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
-        """Generate for one think step: deltas if it streams, then the result."""
+        """Generate for one model call: yield deltas if it streams, then the result."""
         stream = Stream()
         self.begin(job, stream.push)
         try:
@@ -136,9 +140,9 @@ class Http(Worker):
                 await asyncio.wait([live.task])
 
     def begin(self, job: Job, tell: Tell) -> None:
-        """Generate for one think step, and tell what `run` would yield."""
+        """Generate for one model call, and pass to `tell` what `run` would yield."""
         think, sender = job.op, self._sender
-        if sender is None or self._closed:
+        if sender is None or self._is_closed:
             tell(as_failure(WorkerLost(f"worker {self.name!r} is not running")))
             return
         if not isinstance(think, Think):
@@ -146,150 +150,154 @@ class Http(Worker):
             return
         live = self._live[job.attempt] = LiveJob(job, think, tell)
         live.task = asyncio.create_task(self._serve(live, sender))
-        live.task.add_done_callback(lambda _: self._over(live, sender))
+        live.task.add_done_callback(lambda _: self._forget_job(live, sender))
 
-    def _over(self, live: LiveJob, sender: Sender) -> None:
-        """Forget a job, and tell the end of one that was not even begun."""
+    def _forget_job(self, live: LiveJob, sender: RequestSender) -> None:
+        """Remove a finished job. A task that was cancelled before it ran has reported no end, so this reports one."""
         if self._live.get(live.job.attempt) is live:
             del self._live[live.job.attempt]
-        live.say(live.why or sender.partial(live))
+        live.report(live.abort_reason or sender.close_cancelled(live))
 
     async def cancel(self, attempt: int) -> None:
-        """Close the request's connection; its stream then ends with what was generated."""
+        """Close the request's connection; the job then ends with what was generated."""
         live = self._live.get(attempt)
         if live is not None and live.task is not None:
             live.task.cancel()
 
     async def count_tokens(self, op: Think) -> int | None:
-        """Return the tokens of a prompt that goes to the server as ids: it says what they are. Of a chat's template it
-        says nothing."""
-        return await self._sender.prompt_tokens(op) if self._sender is not None else None
+        """Return the tokens of a prompt that is sent as ids; `None` for a chat, whose template only the server has."""
+        return await self._sender.count_prompt_tokens(op) if self._sender is not None else None
 
     async def cache_news(self) -> AsyncIterator[CacheNews]:
-        """Yield what the server says of its prefix cache (`kv_events`)."""
+        """Yield the changes of the server's prefix cache (`kv_events`)."""
         if self._events is not None:
             async for news in self._events.mailbox:
                 yield news
 
     async def health(self) -> AsyncIterator[bool]:
-        """Yield `True`, then `False` whenever the server cannot be reached and `True` when it can again."""
-        up, every = True, self.options.ping_every
-        if self._closed:
+        """Yield `True`, then `False` whenever the server becomes unreachable and `True` when it is reachable again."""
+        is_up, interval_s = True, self.options.ping_every
+        if self._is_closed:
             return
-        yield up
+        yield is_up
         while True:
+            # A server that is down is checked more often: its steps wait for it.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._suspect.wait(), every if up else min(1.0, every))
-            broke = self._suspect.is_set()
+                await asyncio.wait_for(self._suspect.wait(), interval_s if is_up else min(1.0, interval_s))
+            has_broken = self._suspect.is_set()
             self._suspect.clear()
-            there = not self._closed and await self._reachable()
-            if there and (broke or not up):
-                there = await self._look_again()
-            if self._closed:
+            is_reachable = not self._is_closed and await self._is_reachable()
+            if is_reachable and (has_broken or not is_up):
+                is_reachable = await self._probe_again()
+            if self._is_closed:
                 return
-            if there != up:
-                up = there
-                if not up:
-                    self._give_up(as_failure(WorkerLost(f"{self.base_url} cannot be reached any more")))
-                yield up
+            if is_reachable != is_up:
+                is_up = is_reachable
+                if not is_up:
+                    self._abort_jobs(as_failure(WorkerLost(f"{self.base_url} cannot be reached any more")))
+                yield is_up
 
     async def close(self) -> None:
-        """Give up everything and close all connections."""
-        self._closed = True
+        """Cancel all jobs and close all connections."""
+        self._is_closed = True
         self._suspect.set()
-        links, self._links, self._sender = self._links, [], None
+        connections, self._connections, self._sender = self._connections, [], None
         tasks = [live.task for live in self._live.values() if live.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._events is not None:
             await self._events.close()
-        for link in links:
-            await link.close()
+        for connection in connections:
+            await connection.close()
 
     def stats(self) -> dict[str, float]:
-        """Return `counts`, the jobs `running`, and the `limit` on requests at the same time."""
-        return {**self.counts, "running": len(self._live), "limit": self._gate.limit}
+        """Return `counts`, the jobs `running`, and the current `limit` on concurrent requests."""
+        return {**self.counts, "running": len(self._live), "limit": self._limiter.limit}
 
-    async def _serve(self, live: LiveJob, sender: Sender) -> None:
-        """Do one job and push its end."""
-        link = sender.server.link
+    async def _serve(self, live: LiveJob, sender: RequestSender) -> None:
+        """Do one job and report its end."""
+        connection = sender.server.connection
         try:
             end: Result | Failure = await sender.send(live)
         except asyncio.CancelledError:
-            end = live.why or sender.partial(live)
+            end = live.abort_reason or sender.close_cancelled(live)
         except EngineError as error:
             end = as_failure(error)
-        except ServerError as trouble:
-            end = self._failure(trouble, sender.server)
-        except Exception as error:  # of a library: it fails this job and nothing else
-            reason = link.scrub(f"{type(error).__name__}: {error}")
-            end = as_failure(EngineError(f"the request to {link.base_url} failed: {reason}"))
+        except ServerError as error:
+            end = self._build_failure(error, sender.server)
+        except Exception as error:  # raised by a library on what the server sent: it must fail this job alone
+            reason = connection.redact(f"{type(error).__name__}: {error}")
+            end = as_failure(EngineError(f"the request to {connection.base_url} failed: {reason}"))
         if isinstance(end, Failure):
             end = end.model_copy(update={"usage": live.spent})
         elif self._events is not None and end.prompt_ids:
             asked = live.think.model
+            # vLLM hashes the blocks of a LoRA adapter with its name, and those of the base model without one.
             model = asked if asked is not None and asked != sender.server.model else ""
-            self._events.ended(live.job.attempt, end, model, live.think.salt)
-        sender.count(live)
-        live.say(end)
+            self._events.add_prompt(live.job.attempt, end, model, live.think.salt)
+        sender.count_usage(live)
+        live.report(end)
 
-    def _failure(self, trouble: ServerError, server: ServerFacts) -> Failure:
-        if trouble.unreachable:
-            return as_failure(WorkerLost(trouble.message))
-        message = trouble.message
-        if trouble.status == 404:
-            gone = server.models and server.model not in server.models
-            message = unknown(server.link, server.model, server.models) if gone else message
-        message = server.link.scrub(message)
-        if trouble.status in _REJECTED and not trouble.retryable:
+    def _build_failure(self, error: ServerError, server: ServerInfo) -> Failure:
+        if error.unreachable:
+            return as_failure(WorkerLost(error.message))
+        message = error.message
+        # vLLM answers 404 for an unknown model, other servers for an unknown endpoint.
+        if error.status == 404 and server.models and server.model not in server.models:
+            message = describe_unknown_model(server.connection, server.model, server.models)
+        message = server.connection.redact(message)
+        if error.status in _REJECTED_STATUSES and not error.retryable:
             return as_failure(Rejected(message))
-        return Failure(kind="EngineError", message=message, retryable=trouble.retryable)
+        return Failure(kind="EngineError", message=message, retryable=error.retryable)
 
     # --- the server ---
 
-    def _link(self, base_url: str) -> Link:
+    def _connect(self, base_url: str) -> ServerConnection:
         options = self.options
-        limits = AnswerLimits(line=options.line_bytes, answer=options.answer_bytes)
-        return Link(base_url, options.api_key_env, self.slots, limits)
+        limits = ResponseLimits(line_bytes=options.line_bytes, response_bytes=options.answer_bytes)
+        return ServerConnection(base_url, options.api_key_env, limits)
 
-    async def _reachable(self) -> bool:
-        """Whether the server accepts connections, even if it is slow or refuses requests."""
+    async def _is_reachable(self) -> bool:
+        """Whether the server accepts connections, even if it is slow or rejects requests."""
         sender = self._sender
         if sender is None:
             return False
-        for _ in range(2):  # the first may have found a connection that had gone stale
+        for _ in range(2):  # the first request may go into a pooled connection that the server has just closed
             try:
-                await sender.server.link.get("models", seconds=10.0)
-            except ServerError as trouble:
-                if trouble.status in (502, 503, 504) or trouble.unreachable:
+                await sender.server.connection.get("models", seconds=_HEALTH_TIMEOUT_S)
+            except ServerError as error:
+                # Statuses of a proxy whose server is gone.
+                if error.status in (502, 503, 504) or error.unreachable:
                     continue
             return True
         return False
 
-    async def _look_again(self) -> bool:
-        """Look at a server whose connections broke: it may have been started anew, with another model."""
+    async def _probe_again(self) -> bool:
+        """Probe a server whose connections broke: it may have been restarted with another model."""
         sender = self._sender
         if sender is None:
             return False
         old = sender.server
         try:
             async with asyncio.timeout(self.options.start_timeout):
-                if await unchanged(old):
+                if await is_unchanged(old):
                     return True
-                new = await probe(self._link, old.link.base_url, self.model, self.options.endpoint)
-        except (ServerError, EngineError, TimeoutError) as trouble:
-            log.warning("%s came back and cannot be used yet: %s", self.base_url, trouble or "it does not answer")
+                address = old.connection.base_url
+                new = await probe_server(self._connect, address, self.model, self.options.endpoint)
+        except (ServerError, EngineError, TimeoutError) as error:
+            log.warning("%s is back and cannot be used yet: %s", self.base_url, error or "it does not answer")
             return False
-        if self._sender is not sender:
-            await new.link.close()
+        if self._sender is not sender:  # the worker was closed in the meantime
+            await new.connection.close()
             return False
         log.warning("%s serves another model now (%s): its token ids are not used", self.base_url, new.model)
-        self._use(replace(new, dialect=replace(new.dialect, ids=False, priority=False)))
+        # Contexts of running plans hold the old model's ids.
+        self._use_server(replace(new, dialect=replace(new.dialect, ids=False, priority=False)))
         return True
 
-    def _give_up(self, why: Failure) -> None:
+    def _abort_jobs(self, reason: Failure) -> None:
         for live in self._live.values():
-            live.why = why
+            live.abort_reason = reason
             if live.task is not None:
                 live.task.cancel()

@@ -1,7 +1,7 @@
-"""The news of a vLLM server's prefix cache: `vllm serve --kv-events-config`, over ZMQ.
+"""Follow the events of a vLLM server's prefix cache: `vllm serve --kv-events-config`, over ZMQ.
 
-A message is a topic, a sequence number (8 bytes, big-endian) and a batch in msgpack. Of lost messages the server is
-asked again, where it has a socket for that; else what it holds is not known any more, and all is forgotten.
+A message is a topic, a sequence number (8 bytes, big-endian) and a batch in msgpack. Lost messages are requested again
+if the server has a replay socket; otherwise its cache is unknown from then on, and all blocks are forgotten.
 """
 
 from __future__ import annotations
@@ -20,154 +20,156 @@ from .._shared.cached_blocks import EMPTY, CachedBlocks, Mailbox, read
 
 log = logging.getLogger("plait.http")
 
-LATER = 0.3
-"""Seconds after an answer until its prompt is looked up: the news of its blocks comes by another way."""
-PATIENCE = 2.0
-"""Seconds that a server has to repeat what was lost."""
-ENDED = 4096
-"""Prompts that may wait to be looked up."""
-LONG, SILENT = 256, 16
-"""After so many prompts of at least so many tokens, of which each should have filled a block, silence is no chance."""
+LOOKUP_DELAY_S = 0.3
+"""From a response to the lookup of its prompt: the events of its blocks come over another connection."""
+REPLAY_TIMEOUT_S = 2.0
+MAX_PENDING_PROMPTS = 4096
+"""Prompts that may wait for their lookup; older ones are dropped."""
+LONG_PROMPT_TOKENS, SILENT_PROMPTS = 256, 16
+"""After this many prompts of this length, each of which should have filled a block, missing events are no accident."""
 
 
-class Batches:
-    """Takes messages in order. Pure: it is given them, and says what has to be asked for again."""
+class EventReader:
+    """Reads messages in order. Pure: it returns which ones have to be requested again."""
 
     def __init__(self, blocks: CachedBlocks) -> None:
+        """Start before the first message."""
         self._blocks = blocks
-        self._decode: Any = _decoder()
+        self._decode: Any = _load_decoder()
         self._next, self._latest = 0, -math.inf
-        """Number of the message that comes next, and when the last one was made."""
+        """Number of the next message, and timestamp of the last one."""
 
-    def take(self, parts: Sequence[bytes], *, again: bool = False) -> int | None:
-        """Take a message. Return `None`, or the number of the first that is missing before it, if the server can be
-        asked for that (`again`); the message is to be given again then. Otherwise what was known is forgotten."""
+    def feed(self, parts: Sequence[bytes], *, can_replay: bool = False) -> int | None:
+        """Read a message. Return `None`, or the number of the first missing message before it, if the server can
+        replay that; the message must be fed again then. Otherwise all blocks are forgotten."""
         try:
             number = int.from_bytes(parts[-2], "big")
-            made, raw = self._decode(parts[-1])[:2]
+            timestamp, raw = self._decode(parts[-1])[:2]
             events = [block_event for event in raw for block_event in read(event)]
-            made = float(made)
-        except Exception as error:  # whatever stands there, the blocks that it was about are not known any more
-            log.warning("news of a prefix cache that cannot be read: %s: %s", type(error).__name__, error)
+            timestamp = float(timestamp)
+        except Exception as error:  # the format of another vLLM: the blocks that the message was about are unknown
+            log.warning("unreadable prefix cache event: %s: %s", type(error).__name__, error)
             self._blocks.lose()
             return None
         if number < self._next:
-            if made <= self._latest:
-                return None  # it came twice
-            self._blocks.lose()  # a server that was started anew
+            if timestamp <= self._latest:
+                return None  # a replayed message that had arrived after all
+            self._blocks.lose()  # a restarted server counts from 0, and its cache is empty
             self._next = 0
         if number > self._next:
-            if again:
+            if can_replay:
                 return self._next
             self._blocks.lose()
-        self._next, self._latest = number + 1, made
+        self._next, self._latest = number + 1, timestamp
         self._blocks.take(events)
         return None
 
 
 class KvEvents:
-    """Follows one server, from `start` to `close`. Until it is heard, nothing is said of prompts: a server that
-    publishes elsewhere would be taken to hold none."""
+    """Follows one server, from `start` to `close`. Prompts are reported only after the first event: otherwise a server
+    that publishes elsewhere would seem to cache nothing."""
 
     def __init__(self, address: str, replay: str | None) -> None:
-        """Raises `ConfigError` where pyzmq or msgspec is not installed."""
+        """Connect with `start`. Raises `ConfigError` if pyzmq or msgspec is not installed."""
         try:
             import zmq.asyncio
         except ImportError:
-            raise ConfigError(MISSING) from None
+            raise ConfigError(INSTALL_HINT) from None
         self._zmq: Any = zmq
         self._address, self._replay = address, replay
         self._blocks = CachedBlocks()
-        self._batches = Batches(self._blocks)
-        self._ended: deque[tuple[float, int, Result, str, str]] = deque(maxlen=ENDED)
+        self._reader = EventReader(self._blocks)
+        self._pending: deque[tuple[float, int, Result, str, str]] = deque(maxlen=MAX_PENDING_PROMPTS)
         self.mailbox = Mailbox(EMPTY)
-        self._heard, self._unheard = False, 0
-        """Whether a message has come, and how many long prompts were answered without one."""
+        self._has_events, self._silent_prompts = False, 0
+        """Whether any message arrived, and how many long prompts were answered without one."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin to listen."""
-        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._look())]
+        """Subscribe to the events."""
+        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._look_up_prompts())]
 
     async def close(self) -> None:
-        """Stop listening."""
+        """Unsubscribe."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.mailbox.close()
 
-    def ended(self, attempt: int, result: Result, model: str, salt: str) -> None:
-        """An answer has come, or was given up."""
-        if not self._heard and len(result.prompt_ids) >= LONG:
-            self._unheard += 1
-            if self._unheard == SILENT:
-                log.warning(UNHEARD, SILENT, self._address)
+    def add_prompt(self, attempt: int, result: Result, model: str, salt: str) -> None:
+        """Look up the prompt of a finished or cancelled response soon."""
+        if not self._has_events and len(result.prompt_ids) >= LONG_PROMPT_TOKENS:
+            self._silent_prompts += 1
+            if self._silent_prompts == SILENT_PROMPTS:
+                log.warning(SILENCE_WARNING, SILENT_PROMPTS, self._address)
         if result.prompt_ids:
-            due = asyncio.get_running_loop().time() + LATER
-            self._ended.append((due, attempt, result, model, salt))
+            due = asyncio.get_running_loop().time() + LOOKUP_DELAY_S
+            self._pending.append((due, attempt, result, model, salt))
 
     async def _listen(self) -> None:
         zmq = self._zmq
         context = zmq.asyncio.Context()
         socket = context.socket(zmq.SUB)
         try:
-            socket.setsockopt(zmq.LINGER, 0)
+            socket.setsockopt(zmq.LINGER, 0)  # closing must not wait for a server that is gone
             socket.setsockopt(zmq.SUBSCRIBE, b"")
             socket.connect(self._address)
             while True:
                 parts = await socket.recv_multipart()
-                self._heard = True
-                missing = self._batches.take(parts, again=self._replay is not None)
+                self._has_events = True
+                missing = self._reader.feed(parts, can_replay=self._replay is not None)
                 if missing is not None:
-                    for batch in await self._again(context, zmq, missing):
-                        self._batches.take(batch)
-                    self._batches.take(parts)
+                    for message in await self._request_replay(context, zmq, missing):
+                        self._reader.feed(message)
+                    self._reader.feed(parts)
         finally:
             socket.close()
             context.destroy(linger=0)
 
-    async def _again(self, context: Any, zmq: Any, first: int) -> list[list[bytes]]:
-        """Ask for messages from a number on; return those that the server still has."""
+    async def _request_replay(self, context: Any, zmq: Any, first: int) -> list[list[bytes]]:
+        """Return the messages from a number on, as far as the server still has them."""
+        # A DEALER, since vLLM's ROUTER sends many replies to one request, which a REQ socket would refuse.
         socket = context.socket(zmq.DEALER)
-        batches: list[list[bytes]] = []
+        messages: list[list[bytes]] = []
         try:
             socket.setsockopt(zmq.LINGER, 0)
             socket.connect(self._replay)
             await socket.send_multipart((b"", first.to_bytes(8, "big")))
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(REPLAY_TIMEOUT_S):
                 while True:
                     parts = await socket.recv_multipart()
+                    # vLLM ends a replay with the number -1 and an empty payload.
                     if len(parts) < 2 or parts[-2] == b"\xff" * 8 or not parts[-1]:
-                        return batches
-                    batches.append(parts)
+                        return messages
+                    messages.append(parts)
         except TimeoutError:
-            return batches
+            return messages
         finally:
             socket.close()
 
-    async def _look(self) -> None:
-        """Look up the prompts of answers, and tell what is new."""
+    async def _look_up_prompts(self) -> None:
+        """Look up the prompts of responses, and publish what changed."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(LATER / 3)
-            while self._ended and self._ended[0][0] <= loop.time():
-                _, attempt, result, model, salt = self._ended.popleft()
-                if self._heard:
+            await asyncio.sleep(LOOKUP_DELAY_S / 3)
+            while self._pending and self._pending[0][0] <= loop.time():
+                _, attempt, result, model, salt = self._pending.popleft()
+                if self._has_events:
                     self._blocks.ended(attempt, result.prompt_ids, model, salt)
             if (news := self._blocks.news()) is not None:
                 self.mailbox.put(news)
 
 
-UNHEARD = (
-    "%d prompts were answered and no news of the server's prefix cache came from %s: what it holds is guessed. Its "
-    "--kv-events-config needs an `endpoint` that it opens itself, with a star: tcp://*:5557"
+SILENCE_WARNING = (
+    "%d prompts were answered and no prefix cache events came from %s: its cache is estimated instead. Its "
+    "--kv-events-config needs an `endpoint` that it binds itself, with a star: tcp://*:5557"
 )
-MISSING = "kv_events needs pyzmq and msgspec: pip install 'plait[kv-events]'"
+INSTALL_HINT = "kv_events needs pyzmq and msgspec: pip install 'plait[kv-events]'"
 
 
-def _decoder() -> Any:
+def _load_decoder() -> Any:
     try:
         import msgspec
     except ImportError:
-        raise ConfigError(MISSING) from None
+        raise ConfigError(INSTALL_HINT) from None
     return msgspec.msgpack.Decoder().decode

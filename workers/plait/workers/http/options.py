@@ -1,4 +1,4 @@
-"""The options of the worker `http`."""
+"""Declare and check the options of the worker `http`."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from pydantic import Field
 from plait.core.errors import ConfigError
 from plait.core.values import Frozen
 
-from .hints import Kind
+from .routing_hints import ServingStack
 
-WIDE = 256
-"""Requests at the same time to a server that does not say how many it can do."""
+DEFAULT_SLOTS = 256
+"""Concurrent requests to a server that does not report its slots: vLLM's default `max_num_seqs`."""
 
 
 class HttpOptions(Frozen):
     """The server, retries, and limits on time and size."""
 
-    base_url: str = Field(description="The server's address, which ends in `/v1`.")
+    base_url: str = Field(description="Address of the server, ending in `/v1`.")
     model: str | None = Field(
-        default=None, description="The model to ask; by default the first one that the server lists."
+        default=None, description="Name of the model; by default the first one that the server lists."
     )
     name: str = Field(default="http", description="Name of the worker.")
     slots: int | None = Field(
         default=None,
         ge=1,
-        description="Most requests at the same time; fewer are sent while the server says that it is overloaded. By "
-        "default a quarter more than the server generates for at a time, if it says so (vLLM's `/server_info` in "
-        "development mode, llama.cpp's `/props`), so that it never waits for the next one; else 256.",
+        description="Maximum number of concurrent requests; fewer are sent while the server reports an overload. By "
+        "default a quarter more than its slots, if it reports them (vLLM's `/server_info` in development mode, "
+        "llama.cpp's `/props`), so that it never waits for the next request; else 256.",
     )
     api_key_env: str | None = Field(
         default=None,
@@ -45,8 +45,8 @@ class HttpOptions(Frozen):
     retries: int = Field(
         default=5,
         ge=0,
-        description="How often a request is sent again if the server turned it away before it generated anything. "
-        "An answer that breaks off later is a failed try of the step; `Retries.think` is the number of tries.",
+        description="Maximum number of retries of a request that the server rejected before it generated anything. A "
+        "response that breaks off later fails the attempt; `Retries.think` limits the attempts of a step.",
     )
     backoff: float = Field(
         default=0.25,
@@ -58,29 +58,30 @@ class HttpOptions(Frozen):
     first_timeout: float = Field(
         default=300.0,
         gt=0,
-        description="Most seconds until an answer begins. A whole answer (see `whole`) begins when it is complete.",
+        description="Timeout in seconds for the first token. A whole response (see `whole`) begins with its end.",
     )
     timeout: float = Field(
         default=120.0,
         gt=0,
-        description="Most seconds between two tokens of an answer, however many bytes without text the server sends.",
+        description="Timeout in seconds between two tokens; keep-alive bytes without text do not reset it.",
     )
-    total_timeout: float = Field(default=3600.0, gt=0, description="Most seconds for one answer.")
-    line_bytes: int = Field(default=4 << 20, ge=1024, description="Longest line of a streamed answer, in bytes.")
-    answer_bytes: int = Field(default=64 << 20, ge=1024, description="Longest answer, in bytes after decompression.")
-    start_timeout: float = Field(default=30.0, gt=0, description="Most seconds for the start.")
-    ping_every: float = Field(default=5.0, gt=0, description="Seconds between checks that the server is there.")
-    hints: Kind = Field(
+    total_timeout: float = Field(default=3600.0, gt=0, description="Timeout in seconds for one response.")
+    line_bytes: int = Field(default=4 << 20, ge=1024, description="Maximum length of a line of a stream, in bytes.")
+    answer_bytes: int = Field(
+        default=64 << 20, ge=1024, description="Maximum size of a response, in bytes after decompression."
+    )
+    start_timeout: float = Field(default=30.0, gt=0, description="Timeout in seconds for the start.")
+    ping_every: float = Field(default=5.0, gt=0, description="Seconds between health checks.")
+    hints: ServingStack = Field(
         default="auto",
-        description="What the serving stack is told besides the request, so that it can place, order and keep: "
-        "sessions, expected lengths, siblings, deadlines. `vllm`, `dynamo`, `llm-d`, `sglang`; `auto` looks at who "
-        "owns the listed models; `none`: nothing.",
+        description="Serving stack that gets routing hints (sessions, expected lengths, siblings, deadlines): `vllm`, "
+        "`dynamo`, `llm-d`, `sglang`; `auto` detects it by the owner of the listed models; `none` sends no hints.",
     )
     data_parallel: int = Field(
         default=1,
         ge=1,
-        description="Replicas behind the address (`vllm serve --data-parallel-size`) with no router of prefixes "
-        "before them: each line stays at one.",
+        description="Replicas behind the address (`vllm serve --data-parallel-size`) without a prefix-aware router: "
+        "each trajectory stays at one.",
     )
     kv_events: str | None = Field(
         default=None,
@@ -89,7 +90,7 @@ class HttpOptions(Frozen):
         "server of one replica that takes token ids.",
     )
     kv_replay: str | None = Field(
-        default=None, description="Where it repeats what was lost on the way (`replay_endpoint`)."
+        default=None, description="Address at which it replays lost events (`replay_endpoint`)."
     )
     processed_logprobs: bool = Field(
         default=False,
@@ -99,25 +100,25 @@ class HttpOptions(Frozen):
     whole: int = Field(
         default=512,
         ge=0,
-        description="A step of at most so many tokens whose text nobody follows gets its answer in one piece, which "
-        "costs both sides less; 0 for none. The server never says how long such an answer was that is given up: its "
-        "tokens are estimated (`Usage.uncounted` says by how many that may be wrong).",
+        description="Token limit up to which a step without readers gets its response in one piece, which costs both "
+        "sides less; 0: always stream. The server never reports the length of such a response if it is cancelled: its "
+        "tokens are estimated (`Usage.uncounted` bounds the error).",
     )
 
 
-def check(base_url: str, api_key_env: str | None) -> None:
-    """Raise `ConfigError` for an invalid address, and for a key in the place of its variable's name. The message does
-    not repeat the value: it may be a secret."""
+def check_address(base_url: str, api_key_env: str | None) -> None:
+    """Raise `ConfigError` for an invalid address, and for a key in place of its variable's name."""
+    # The messages do not repeat the value: whoever confuses the two would otherwise find the key in a log.
     try:
         parts = urlsplit(base_url)
-        known = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        parts, known = None, False
-    if parts is None or not known:
-        raise ConfigError("base_url is no address of a server: give one such as http://localhost:8000/v1")
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:  # a port that is not a number
+        parts, is_url = None, False
+    if parts is None or not is_url:
+        raise ConfigError("base_url is not a URL. Example: http://localhost:8000/v1")
     if parts.username or parts.password or parts.query:
-        raise ConfigError("base_url holds more than an address: keys go into the environment (see api_key_env)")
+        raise ConfigError("base_url holds more than an address. Put keys into the environment (see api_key_env).")
     if api_key_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", api_key_env):
         raise ConfigError(
-            "api_key_env is not the name of an environment variable: put the key itself into one, and give its name"
+            "api_key_env is not the name of an environment variable. Put the key itself into one, and give its name."
         )

@@ -16,7 +16,7 @@ from typing import Any
 from plait.core.errors import ToolError
 from plait.core.tools.tool import Tool, tool
 
-from ..http import AnswerLimits, Link, ServerError
+from ..http import ResponseLimits, ServerConnection, ServerError
 
 __all__ = ["embedder"]
 
@@ -52,7 +52,9 @@ def embedder(
             Args:
                 texts: what to embed.
             """
-            return await _ask(Link(address, key_variable, 1, AnswerLimits(whole=timeout)), model, texts, batch)
+            return await _ask(
+                ServerConnection(address, key_variable, ResponseLimits(request_s=timeout)), model, texts, batch
+            )
 
         return tool(name=name, timeout=timeout)(ask)
     pooled = _PooledStates(model)
@@ -68,7 +70,7 @@ def embedder(
     return tool(name=name, timeout=timeout)(pool)
 
 
-async def _ask(link: Link, model: str, texts: Sequence[str], batch: int) -> Vectors:
+async def _ask(link: ServerConnection, model: str, texts: Sequence[str], batch: int) -> Vectors:
     """Ask a server for the vectors of texts. Raises `ToolError`."""
     vectors: Vectors = []
     try:

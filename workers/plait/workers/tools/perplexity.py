@@ -15,7 +15,7 @@ from typing import Any
 from plait.core.errors import ToolError
 from plait.core.tools.tool import Tool, tool
 
-from ..http import AnswerLimits, Link, ServerError
+from ..http import ResponseLimits, ServerConnection, ServerError
 
 __all__ = ["prompt_perplexity"]
 
@@ -50,7 +50,7 @@ def prompt_perplexity(
         """
         asked = {"model": model, "prompt": before + text, "max_tokens": 1, "temperature": 0.0, "echo": True,
                  "logprobs": 1}  # fmt: skip
-        link = Link(address, key_variable, 1, AnswerLimits(whole=timeout))
+        link = ServerConnection(address, key_variable, ResponseLimits(request_s=timeout))
         try:
             reply: Any = await link.post("/v1/completions", asked)
         except ServerError as trouble:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from plait.core.errors import ConfigError, EngineError, ToolError
 from plait.core.tools.tool import Tool, tool
 
-from ..http import AnswerLimits, Link, ServerError
+from ..http import ResponseLimits, ServerConnection, ServerError
 from .process_rewards import STYLES, RewardPrompt, Style, asked, likely, tokenizer_of
 
 __all__ = ["reward_model"]
@@ -149,8 +149,8 @@ def _here(model: str, endpoint: Endpoint, options: Mapping[str, Any]) -> Any:
 def _there(model: str, endpoint: Endpoint, address: str, key_variable: str | None, seconds: float) -> Any:
     """Return what asks a server."""
 
-    def link() -> Link:
-        return Link(address, key_variable, 1, AnswerLimits(whole=seconds))
+    def link() -> ServerConnection:
+        return ServerConnection(address, key_variable, ResponseLimits(request_s=seconds))
 
     async def ask(order: dict[str, Any]) -> Any:
         fields: dict[str, Any] = {"model": model}
@@ -173,7 +173,7 @@ def _there(model: str, endpoint: Endpoint, address: str, key_variable: str | Non
     return ask
 
 
-async def _posted(link: Link, path: str, fields: dict[str, Any]) -> Any:
+async def _posted(link: ServerConnection, path: str, fields: dict[str, Any]) -> Any:
     """Post once, and close the link. Raises `ToolError`."""
     try:
         return await link.post(path, fields)
@@ -185,7 +185,7 @@ async def _posted(link: Link, path: str, fields: dict[str, Any]) -> Any:
         await link.close()
 
 
-async def _next(link: Link, fields: dict[str, Any], order: dict[str, Any]) -> list[float | None]:
+async def _next(link: ServerConnection, fields: dict[str, Any], order: dict[str, Any]) -> list[float | None]:
     """Return the log-probabilities of two tokens behind a prompt, where they are among the likeliest."""
     fields |= {"prompt": order["next"], "max_tokens": 1, "temperature": 0.0, "logprobs": _LIKELIEST}
     reply = await _posted(link, "/v1/completions", fields | {"return_tokens_as_token_ids": True})
