@@ -26,7 +26,7 @@ EXEMPT = {
     "workers/plait/workers/engine/process.py": "vLLM raises whatever its parts raise",
     "workers/plait/workers/http/server_probe.py": "servers name a field that they refuse in the message alone",
     "workers/plait/workers/http/request_sender.py": "servers name a missing chat template in the message alone",
-    "workers/plait/workers/http/server_support.py": "servers name a field about functions that they refuse in the message alone",
+    "workers/plait/workers/http/server_support.py": "servers name a refused field about functions in the message alone",
     "workers/plait/workers/ray/cluster.py": "Ray's errors about tokens have no class of their own",
     "workers/plait/workers/tools/jsonable.py": "json raises ValueError for everything",
 }

@@ -52,7 +52,7 @@ def test_without_a_claim_the_command_stands_as_it_is(plait: Plait) -> None:
     [
         ((), "no command"),
         (("--name", "A b", "--", "run", "x"), "'A b' is no name"),
-        (("--memory", "16 GB", "--", "run", "x"), "no quantity"),
+        (("--memory", "16 GB", "--", "run", "x"), "not a Kubernetes quantity"),
         (("--", "repl"), "is no job"),
         (("--", "run", "--nope"), "--nope"),
     ],

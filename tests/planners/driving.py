@@ -109,7 +109,7 @@ def drive(
         if events:
             for action in machine.handle(events.pop(0)):
                 act(action)
-            events.extend(expander.heard(machine, 0))
+            events.extend(expander.collect_events(machine, 0))
         elif running:
             job = running.pop(pick(running))
             events.append(_answer(job, model, words, outcome, ids))

@@ -288,7 +288,7 @@ class Allocator(Merge):
     most_tokens: Annotated[int | None, TokenCount()] = Field(
         default=None,
         ge=0,
-        description="Token limit of all branches together, probes included; a branch is estimated to cost "
+        description="Token limit of all branches together; probes count, and a branch is estimated to cost "
         "what a probe does.",
     )
     vote: bool = Field(

@@ -160,7 +160,7 @@ async def test_a_client_that_can_ask_nobody_is_told_what_to_do() -> None:
         ("solve", {"question": "q", "planner": "smaple"}, "sample"),
         ("solve", {"question": "q", "planner": "os:system"}, "allow"),
         ("solve", {"question": "q", "planner": "sample", "n": -1}, "n"),
-        ("solve", {"question": "q", "max_tokens": -1}, "give 1 or more"),
+        ("solve", {"question": "q", "max_tokens": -1}, "must be at least 1, got -1"),
         ("vote", {"samples": ["one"]}, "between 2 and 1,000"),
         ("vote", {"samples": ["1", "1"], "merge": "os:system"}, "allow"),
         ("run_plan", {"plan": {"steps": 3}}, "steps"),

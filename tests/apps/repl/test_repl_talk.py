@@ -108,7 +108,13 @@ def test_mistakes_are_said_in_words(talk: Any, tmp_path: Path):
     lines = ["/edit 1 x", "/fork", "in autumn?", "/edit", "/edit 9 x", "/fork x", "/talk maybe", "/attach nothing.txt"]
     lines += [f"/attach {tmp_path / 'x.bin'}", "/agent clerk", "/agent none.py:x", "/approve fly", "/cost"]
     said = talk(*lines).err
-    wanted = ["nothing has been asked", "needs the new question", "no question 9", "'x' is no number", "'maybe'"]
+    wanted = [
+        "nothing has been asked",
+        "needs the new question",
+        "no question 9",
+        "'x' is not the number of a question",
+        "'maybe'",
+    ]
     wanted += ["is no file", "no text in UTF-8", "names no agent", "there is no file none.py", "no tool 'fly'"]
     for words in wanted:
         assert words in said

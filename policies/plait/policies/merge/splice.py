@@ -89,7 +89,7 @@ class Splice(Merge):
     )
     most_tokens: Annotated[int | None, TokenCount()] = Field(
         default=None,
-        description="Most tokens of all branches together: with `carry` the longest ones lose their ends. Without "
+        description="Token limit of all branches together: with `carry` the longest ones lose their ends. Without "
         "token ids a word counts as a token.",
     )
     claim_from: FreeText = Field(
