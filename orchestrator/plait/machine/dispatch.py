@@ -382,6 +382,7 @@ class Reviews:
 
     def _wake(self, run: Run, at: float) -> None:
         """Review a run at a time; of several wishes the earliest counts."""
+        # A wish for the past would make the timer due in the same tick, again and again.
         at = max(at, self._records.now + _SOONEST)
         if run.wake is None or at < run.wake:
             run.wake = at

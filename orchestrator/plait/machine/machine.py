@@ -403,6 +403,7 @@ class Machine:
             self.late += 1
             return None
         live, result = attempt.state == "live", event.result
+        # A cut attempt that generated something has a value: the end of a budget is like the end of `max_tokens`.
         if live and attempt.cut and (result.usage.completion or attempt.tokens):
             text = "".join(attempt.text) if result.value is None else result.value
             self._slots.over(attempt, result.usage, read=True)
@@ -427,6 +428,8 @@ class Machine:
         if because:
             self._records.lost = f"{event.worker} went away{because}"
         message = f"worker {event.worker} went away while it ran this step{because}"
+        # The slots of all lost attempts are freed before any step is tried again: else the first retry would see the
+        # worker's other attempts as live.
         lost = [attempt for attempt in self.attempts.values() if attempt.worker.name == event.worker]
         live = [attempt for attempt in lost if attempt.state == "live"]
         for attempt in lost:
@@ -458,6 +461,7 @@ class Machine:
             self._plans.arm_deadline(account, run)
         self.runs[run.id] = run
         self._records.waiting += 1
+        # The run enters the queue before its steps start: `push` looks its share up.
         run.share = self.queue.enter(run.id, request)
         self._plans.start(nodes)
         self._plans.close_scope(scope)
@@ -562,6 +566,7 @@ class Machine:
         assert lease is not None
         if attempt.state != "live":
             return
+        # Reports do not move the timer, which would cost a heap operation each: it is set again when it is due.
         if attempt.heartbeat + lease > self._records.now:
             self._slots.timers.add(attempt.heartbeat + lease, "lease", attempt)
             return
@@ -588,6 +593,7 @@ class Machine:
         self._records.actions.append(finish(run, run.root.output))
 
     def _remember(self, run: str) -> None:
+        # A dictionary keeps its order of insertion, so the oldest id is the first.
         self._finished[run] = None
         if len(self._finished) > _REMEMBERED_RUNS:
             del self._finished[next(iter(self._finished))]

@@ -158,6 +158,7 @@ def insert(
         own = set(order)
         needed = {node.step.name: [dep.step.name for dep in node.deps if dep in own] for node in order}
         order = [nodes[name] for name in in_order(needed)]
+    # A first plan has nothing around it that could wait for it.
     if scope.owner is not None:
         _refuse_outer_cycles(nodes.values(), scope)
     allowed = [node for node in order if node.step.name not in refused] if refused else order

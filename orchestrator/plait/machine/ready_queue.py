@@ -291,6 +291,8 @@ class ReadyQueue:
                 heapq.heappop(heap)
                 del listed[share]
                 continue
+            # Alone, a share is first whatever its key: to correct the entry would be wasted. `enter` corrects it when a
+            # second share comes.
             if len(heap) == 1 and len(self._busy) == 1:
                 return share
             true = first.place.priority, lane.tally(share).key

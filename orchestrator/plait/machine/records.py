@@ -220,6 +220,7 @@ class Node:
             run.ready += change
             if not run.paused:
                 records.ready += change
+        # Names, not states: the tuple holds atoms only, which the garbage collector does not track.
         name, at = NAMES[finish], records.now
         self.outcome.cause = cause
         self._moves += (at, name, reason)

@@ -134,6 +134,7 @@ class Slots:
         if attempt.tokens and usage.completion < attempt.tokens:
             sources = usage.sources + _AT_LEAST  # as many as it had reported
             usage = usage.model_copy(update={"completion": attempt.tokens, "sources": sources})
+        # From here on its reports are late: `attempts` no longer has it, so no event can reach it twice.
         attempt.state = "gone"
         del self._records.attempts[attempt.id]
         attempt.leave()

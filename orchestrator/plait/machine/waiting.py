@@ -286,6 +286,7 @@ class Timers:
 
     def add(self, at: float, kind: TimerKind, subject: Subject) -> None:
         """Set a timer. Now and then stale ones are thrown out, since they keep whole runs in memory."""
+        # Sweeping at twice the size that was left keeps the cost of a timer constant on average.
         if len(self.heap) >= self._sweep_at:
             self.heap = [timer for timer in self.heap if not timer.stale]
             heapq.heapify(self.heap)
@@ -305,6 +306,7 @@ class Timers:
             return None
         while self.heap and self.heap[0].stale:
             heapq.heappop(self.heap)
+        # The same time again would only make the driver cancel its timer and set an equal one.
         if not self.heap or self.heap[0].at == self._armed:
             return None
         self._armed = self.heap[0].at
