@@ -152,7 +152,7 @@ def test_a_paused_run_starts_nothing_until_it_is_resumed(sit, tmp_path):
         keys.press("quick" + ENTER)
         await keys.until("1 running")
         keys.press("/pause" + ENTER)
-        await keys.until("nothing new starts")
+        await keys.until("no new step starts")
         turn = keys.talk.session.current
         await keys.until(lambda: turn.find("sample-1")[0].state == "done")
         await asyncio.sleep(0.2)
