@@ -185,14 +185,14 @@ def replayed(given: Given, events: list[Event], answers: list[list[Action]]) -> 
         assert node.ended
         assert node.attempts.live is None
         assert node.attempts.hedge is None
-        if node.own is not None and node.merge is not None and node.step.op.merge.name == "collect":  # type: ignore[union-attr]
+        if node.outcome.own is not None and node.merge is not None and node.step.op.merge.name == "collect":  # type: ignore[union-attr]
             early = node.step.op.early  # type: ignore[union-attr]
             done = [
                 dep.outcome.result.value
                 for dep in node.deps
                 if dep.outcome.result is not None and dep.outcome.result.value is not None
             ]
-            cast = [value for value in node.own.value if value is not None]  # type: ignore[union-attr]
+            cast = [value for value in node.outcome.own.value if value is not None]  # type: ignore[union-attr]
             assert cast == done or early, "a vote was lost"
     for group in run.prefix_groups.values():
         assert not group.live

@@ -141,7 +141,7 @@ class Played:
         assert all(node.ended for node in run.nodes)
         if vote.outcome.own is None or self.early:
             return
-        cast = {dep.id: 0 for dep in vote.deps if dep.state is State.DONE and run.task.extract(dep.result.text)}  # type: ignore[union-attr]
+        cast = {dep.id: 0 for dep in vote.deps if dep.state is State.DONE and run.task.extract(dep.outcome.result.text)}  # type: ignore[union-attr]
         for dep in vote.deps:
             end = last_of(dep, {each.id: each for each in vote.deps})
             if end.id in cast:
@@ -153,7 +153,7 @@ class Played:
             return
         answers = Counter[object]()
         for step, count in cast.items():
-            answers[run.task.extract(next(dep.result.text for dep in vote.deps if dep.id == step))] += count  # type: ignore[union-attr]
+            answers[run.task.extract(next(dep.outcome.result.text for dep in vote.deps if dep.id == step))] += count  # type: ignore[union-attr]
         assert not cast or answers[vote.outcome.own.value] == max(answers.values()), "the verdict is not the majority's"
 
 
