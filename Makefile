@@ -73,22 +73,17 @@ lint: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-# pyright and the import linter find the modules of a package in one folder only, so the four roots are joined first.
-define join-roots
-	@rm -rf build/$(1) && mkdir -p build/$(1)
-	@for root in orchestrator planners policies workers; do cp -r $$root/plait build/$(1)/; done
-	@cp -r examples experiments training build/$(1)/
-endef
-
 types: $(READY)
 	@echo "── pyright"
-	$(call join-roots,types)
-	@cp scripts/pyright_joined.json build/types/pyrightconfig.json
-	@cd build/types && $(abspath $(BIN))/pyright --pythonpath $(abspath $(BIN))/python
+	@$(BIN)/pyright --pythonpath $(BIN)/python
 
+# The linter finds the modules of a package in one folder only, so the four roots are joined first. `orchestrator` comes
+# last: its `__init__.py` is the package's.
 imports: $(READY)
 	@echo "── import-linter"
-	$(call join-roots,imports)
+	@rm -rf build/imports && mkdir -p build/imports
+	@for root in planners policies workers orchestrator; do cp -r $$root/plait build/imports/; done
+	@cp -r experiments training build/imports/
 	@cd build/imports && $(abspath $(BIN))/lint-imports --no-cache --config ../../pyproject.toml
 
 architecture: $(READY)

@@ -8,7 +8,8 @@ from pathlib import Path
 __all__ = ["ROOTS", "python_path"]
 
 ROOTS = ("orchestrator", "planners", "policies", "workers")
-"""Folders that hold a part of the package `plait` each, relative to the top of the repository."""
+"""Folders that hold a part of the package `plait` each, relative to the top of the repository. The first one holds the
+package's `__init__.py`, so it comes first on any path."""
 
 
 def python_path(checkout: Path, *more: Path | str) -> str:

@@ -35,7 +35,7 @@ def test_the_wheel_of_the_models_holds_them_all(tmp_path):
     assert held == set(models.NAMES)
     code = "from plait.runtime.client import models; print(models.folder_of('countdown'), models.BUNDLED)"
     site = tmp_path / "site"
-    for root in ROOTS:  # where `plait` is copied as a wheel installs it, since a checkout's models must not be found
+    for root in reversed(ROOTS):  # as a wheel installs it: the `__init__.py` of the first root is the package's
         shutil.copytree(ROOT / root / "plait", site / "plait", dirs_exist_ok=True)
     run = [sys.executable, "-P", "-c", code]
     said = subprocess.run(run, env={**os.environ, "PYTHONPATH": str(site)}, check=True, capture_output=True)
