@@ -23,7 +23,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pydantic import Field, JsonValue
 
 from .chat import Message
-from .fidelity import PluginModel
+from .declarations import PluginModel
 from .tools.tool import Tool
 
 __all__ = ["Environment"]

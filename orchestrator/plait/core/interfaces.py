@@ -13,10 +13,9 @@ from typing import Annotated, ClassVar, NamedTuple, Protocol, cast, runtime_chec
 
 from pydantic import Field, JsonValue, SkipValidation
 
-from .access import TokenCount
+from .declarations import PluginModel, TokenCount
 from .errors import PlannerError, PluginError
 from .events import CacheNews, Event, Job
-from .fidelity import PluginModel
 from .ops import Kind, Plugin, Think
 from .plan import Plan, Step
 from .prices import Price

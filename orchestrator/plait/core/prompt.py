@@ -19,7 +19,7 @@ from typing import Annotated, Literal, Self, cast
 
 from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_validator
 
-from .fidelity import PluginModel
+from .declarations import PluginModel
 from .ops import LogitBias, Part, StructuredOutput, Text, Thinking
 from .values import Frozen, json_value
 

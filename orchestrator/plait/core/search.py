@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import JsonValue
 
 from .awaited import Chance, Line
-from .fidelity import PluginModel
+from .declarations import PluginModel
 
 if TYPE_CHECKING:
     from .flow import Context

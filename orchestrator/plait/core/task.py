@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from .access import Free
-from .fidelity import PluginModel
+from .declarations import Free, PluginModel
 from .tools.tool import Tool
 
 Style = Literal["serial", "direct", "threads"]

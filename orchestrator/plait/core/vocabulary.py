@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from .access import Access, BranchCount, Free, ModelName, ServerFile, TokenCount
+from .declarations import Access, BranchCount, Free, ModelName, ServerFile, TokenCount
 from .ops import Plugin
 
 __all__ = [

@@ -11,8 +11,8 @@ from typing import Annotated, Literal, cast
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
-from ..core.access import CodeAddress
 from ..core.addresses import resolve
+from ..core.declarations import CodeAddress
 from ..core.errors import PluginError, TaskError
 from ..core.form import json_in
 from ..core.regex import expression

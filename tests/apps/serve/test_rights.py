@@ -20,7 +20,7 @@ from plait.apps.serve.errors import ApiError
 from plait.apps.serve.service import Service
 from plait.apps.serve.settings import Settings, Tenant
 from plait.apps.serve.tenants import hashed, new_key
-from plait.core.access import Access
+from plait.core.declarations import Access
 from plait.core.errors import NotAllowed, PlaitError
 from plait.core.interfaces import Brief
 from plait.core.ops import Call, Join, Plugin, Think
@@ -258,7 +258,7 @@ def test_every_field_has_a_row_or_declares_its_access():
             how = rows.get(name) if rows is not None else outside.option_check(kind, info)
             if how is None:
                 missing.append(f"{kind.__name__}.{name}")
-    assert not missing, f"declare what it may cost or touch (`plait.core.access`): {', '.join(missing)}"
+    assert not missing, f"declare what it may cost or touch (`plait.core.declarations`): {', '.join(missing)}"
     assert not [
         f"{kind.__name__}.{name}"
         for kind, rows in outside.ROWS.items()

@@ -15,7 +15,7 @@ from plait.apps.serve.app import build
 from plait.apps.serve.errors import of_error
 from plait.apps.serve.service import Service
 from plait.apps.serve.settings import Settings
-from plait.core.access import Access
+from plait.core.declarations import Access
 from plait.core.errors import NotAllowed, PlaitError
 from plait.core.interfaces import Merge, Planner, Policy
 from plait.core.ops import Join, Plugin, Text, Think

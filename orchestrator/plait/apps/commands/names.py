@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ... import __version__
+from ...core.declarations import Fidelity
 from ...core.errors import PluginError, UsageError
-from ...core.fidelity import Fidelity
 from ...core.messages import did_you_mean
 from ...runtime.plugins.loader import Plugins
 from ..common.options import Json

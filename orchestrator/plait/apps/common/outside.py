@@ -1,5 +1,5 @@
 """What a request from outside may say: each field of a request and its plan has a row, each option of a plugin declares
-it (`plait.core.access`).
+it (`plait.core.declarations`).
 
 One place for all doors (the server, MCP, rows of a batch). What nobody declared is refused, so a new field is closed
 until somebody decides about it. What the steps ask for at last, `plait.core.rights` holds once more when they are
@@ -17,9 +17,9 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from ...core.access import Access
 from ...core.agent import Agent
 from ...core.chat import FunctionCall, ImagePart, ImageUrl, Message, TextPart, ToolCall, ValuePart
+from ...core.declarations import Access
 from ...core.errors import NotAllowed, UsageError
 from ...core.form import Form
 from ...core.interfaces import Policy
@@ -168,7 +168,7 @@ class _Walk:
         if how is None:
             raise NotAllowed(
                 f"{path} is nothing that a request may say: it does not declare what it may cost or touch; its author "
-                "adds that to its type (`Annotated[…, BranchCount()]`, `Free()`: plait.core.access)",
+                "adds that to its type (`Annotated[…, BranchCount()]`, `Free()`: plait.core.declarations)",
                 path,
             )
         if value is None:

@@ -33,9 +33,8 @@ from ...core.tools.tool import ToolSpec
 from ...machine import Machine
 from .. import telemetry
 from ..control.socket import ControlSocket
-from ..driver import silence
 from ..driver.cache import CachingWorker, ResultCache, default_file, identity
-from ..driver.driver import Driver
+from ..driver.driver import CALL_SILENCE_LIMIT_S, MODEL_SILENCE_LIMIT_S, Driver, watch_silence
 from ..driver.effects import revised
 from ..driver.expander import Expander
 from ..driver.flows import first_patch
@@ -199,7 +198,7 @@ class AsyncOrchestrator:
     async def _start(self) -> None:
         driver, self.config = await started(self._made, self.config)
         if self.config.lease is None:
-            driver.jobs.spawn(silence.watch(driver, silence.SILENCE, silence.DAY))
+            driver.jobs.spawn(watch_silence(driver, MODEL_SILENCE_LIMIT_S, CALL_SILENCE_LIMIT_S))
         self._driver = driver
         self._provenance = partial(Provenance.of, plait=version(), models=models_of(driver.workers))
         self._records.facts = facts(driver.workers, self._tools.specs, self._given is not None)

@@ -17,7 +17,7 @@ from typing import assert_never
 
 from ...core.budget import Budget
 from ...core.causes import Cause
-from ...core.errors import RAISED, ConfigError, UsageError, WorkerError
+from ...core.errors import RAISED, ConfigError, UsageError, WorkerError, WorkerLost
 from ...core.events import (
     Action,
     CacheChanged,
@@ -39,6 +39,7 @@ from ...core.events import (
     WorkerUp,
 )
 from ...core.interfaces import CacheNews, Worker, cache_news, offer
+from ...core.ops import Kind
 from ...core.result import as_failure
 from ...machine import Machine, Run
 from ..journal.writer import Recorder
@@ -60,6 +61,10 @@ WRITE_DELAY_S = 0.02
 """How long events may wait to be written together."""
 CACHE_REPORT_INTERVAL_S = 0.1
 """Shortest time between two reports on a worker's prefix cache."""
+MODEL_SILENCE_LIMIT_S = 900.0
+"""Seconds without a report on a model step after which its attempt counts as lost."""
+CALL_SILENCE_LIMIT_S = 86_400.0
+"""The same for a tool call: some take hours, and report nothing until they have ended."""
 
 
 class Driver:
@@ -463,3 +468,33 @@ def arrival(worker: Worker, at: float) -> WorkerUp:
         counts_tokens=offered.counts_tokens,
         prices=dict(offered.prices),
     )
+
+
+async def watch_silence(driver: Driver, model_limit_s: float, call_limit_s: float) -> None:
+    """End attempts that have reported nothing for longer than their limit, until cancelled.
+
+    A worker may forget a job and yet be healthy otherwise. The end is an event like any other, so a replay needs no
+    clock.
+    """
+    while True:
+        await asyncio.sleep(min(model_limit_s, call_limit_s) / 10)
+        now = driver.now()
+        for attempt in list(driver.machine.attempts.values()):
+            name = attempt.worker.name
+            worker = driver.jobs.workers.get(name)
+            limit = _silence_limit(worker, attempt.node.step.op.kind, model_limit_s, call_limit_s)
+            if limit is None or attempt.state != "live" or now - attempt.heartbeat < limit:
+                continue
+            message = (
+                f"worker {name} has reported nothing about this step for {limit:g} s; if that is normal there, raise "
+                "`lease`"
+            )
+            driver.post(Failed(at=now, attempt=attempt.id, failure=as_failure(WorkerLost(message))))
+            driver.jobs.cancel(name, attempt.id)
+
+
+def _silence_limit(worker: Worker | None, kind: Kind, model_limit_s: float, call_limit_s: float) -> float | None:
+    """Return the seconds that an attempt may report nothing; `None` if the worker ends silent calls itself."""
+    if kind == "think":
+        return model_limit_s
+    return call_limit_s if getattr(worker, "lease", None) is None else None

@@ -8,8 +8,8 @@ from typing import Annotated
 from pydantic import Field
 
 from plait.core.awaited import Line, StepFailed
+from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
-from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Part, Plugin
 from plait.core.prompt import Prompt, Uses

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from plait.core.awaited import Line
 from plait.core.chat import Message
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Text
 from plait.core.prompt import Prompt, Uses

@@ -10,7 +10,7 @@ from typing import ClassVar
 from pydantic import Field, JsonValue
 
 from plait.core.awaited import Line, StepFailed
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context
 from plait.core.prompt import Prompt
 from plait.core.vocabulary import Depth, Rounds, Threshold, Width

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar, Literal, Self, cast
 from pydantic import Field, JsonValue, model_validator
 
 from plait.core.awaited import StepHandle
+from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
-from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import Plugin

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue, ValidationError
 
-from plait.core.access import PlanSpec, ServerFile
+from plait.core.declarations import PlanSpec, ServerFile
 from plait.core.errors import PlanError
 from plait.core.interfaces import Brief, Planner
 from plait.core.messages import near

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue, ValidationError
 
+from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
-from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context, Flow, Line, StepFailed
 from plait.core.interfaces import Allocation, BranchSpec, Merge
 from plait.core.ops import Plugin, Text

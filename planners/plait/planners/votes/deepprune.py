@@ -10,9 +10,8 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
-from plait.core.access import Access
+from plait.core.declarations import Access, Fidelity
 from plait.core.errors import PlannerError
-from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Brief, Planner, Reader
 from plait.core.ops import Join, Part, Plugin
 from plait.core.plan import Plan, Step

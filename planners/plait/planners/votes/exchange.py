@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from plait.core.awaited import Line
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.planning import derive
 from plait.core.prompt import Prompt, Uses

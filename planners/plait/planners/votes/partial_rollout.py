@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from plait.core.awaited import Line, StepFailed
+from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
-from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context
 from plait.core.prompt import Prompt, Uses
 from plait.core.result import Result, Token

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity
 from plait.core.interfaces import Brief, Planner
 from plait.core.ops import Join, Plugin
 from plait.core.plan import Plan, Step

@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from plait.core.declarations import Fidelity
 from plait.core.errors import PluginError
-from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Flow
 from plait.core.ops import Plugin, Text
 from plait.core.plan import Step

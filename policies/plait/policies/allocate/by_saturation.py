@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from plait.core.access import Free, ModelName
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity, Free, ModelName
 from plait.core.interfaces import Allocation, Allocator, BranchSpec
 from plait.core.sampling_theory import beta_mean, branches_needed, votes_needed
 from plait.core.task import Task

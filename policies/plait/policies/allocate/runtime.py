@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity
 from plait.core.interfaces import Allocation, Allocator, BranchSpec
 from plait.core.runtime_distribution import Branches, n_for
 from plait.core.task import Task

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.access import TokenCount
+from plait.core.declarations import TokenCount
 from plait.core.interfaces import Merge
 from plait.core.prompt import WithPrompts
 from plait.core.view import Branch

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
-from plait.core.access import Free
+from plait.core.declarations import Free
 from plait.core.ops import StructuredOutput
 from plait.core.plan import Step
 from plait.core.planning import ask_model

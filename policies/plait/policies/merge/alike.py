@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from plait.core.access import ToolName
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity, ToolName
 from plait.core.interfaces import Verdict
 from plait.core.ops import Call, Join, Plugin
 from plait.core.plan import Plan, Step

@@ -8,8 +8,8 @@ from typing import Annotated, cast
 
 from pydantic import Field
 
-from plait.core.access import CodeAddress
 from plait.core.addresses import resolve
+from plait.core.declarations import CodeAddress
 from plait.core.errors import PluginError
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
-from plait.core.access import ToolName
+from plait.core.declarations import ToolName
 from plait.core.interfaces import Verdict
 from plait.core.ops import Call, Join, Plugin
 from plait.core.plan import Plan, Step

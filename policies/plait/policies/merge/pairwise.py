@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, JsonValue
 
-from plait.core.access import Free
+from plait.core.declarations import Free
 from plait.core.interfaces import Verdict
 from plait.core.ops import Join, Plugin, StructuredOutput
 from plait.core.plan import Plan, Step

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch

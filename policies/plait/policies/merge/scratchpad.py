@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.access import Free, TokenCount
+from plait.core.declarations import Free, TokenCount
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.values import Frozen

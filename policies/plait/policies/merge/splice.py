@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue, field_validator
 
-from plait.core.access import Free, TokenCount
+from plait.core.declarations import Free, TokenCount
 from plait.core.interfaces import Merge, Verdict
 from plait.core.ops import Text
 from plait.core.regex import expression

@@ -9,9 +9,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from plait.core.access import Free
+from plait.core.declarations import Fidelity, Free
 from plait.core.errors import PluginError
-from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Merge, Verdict
 from plait.core.ops import Function
 from plait.core.task import Task

@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from plait.core.access import Free
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity, Free
 from plait.core.interfaces import Merge, Verdict
 from plait.core.result import Result
 from plait.core.task import Task

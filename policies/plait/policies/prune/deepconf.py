@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from pydantic import Field, PrivateAttr
 
+from plait.core.declarations import Fidelity
 from plait.core.errors import PluginError
 from plait.core.events import Event, Failed, Progressed, Succeeded
-from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Hold, Policy, Stop
 from plait.core.task import Task
 from plait.core.view import StepView, View

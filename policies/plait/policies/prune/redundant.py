@@ -8,11 +8,10 @@ from typing import Annotated, ClassVar, cast
 
 from pydantic import Field, field_validator
 
-from plait.core.access import CodeAddress
 from plait.core.addresses import resolve
+from plait.core.declarations import CodeAddress, Fidelity
 from plait.core.errors import PluginError
 from plait.core.events import Event, Progressed, Succeeded
-from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Policy, Stop
 from plait.core.ops import Think
 from plait.core.states import State

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
+from plait.core.declarations import Fidelity
 from plait.core.events import Event, Progressed
-from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Policy, Stop
 from plait.core.states import State
 from plait.core.view import StepView, View

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from pydantic import Field
 
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity
 from plait.core.interfaces import Policy
 from plait.core.lengths import SHARE
 from plait.core.plan import template

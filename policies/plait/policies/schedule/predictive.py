@@ -6,7 +6,7 @@ import math
 
 from pydantic import Field
 
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity
 from plait.core.interfaces import Hold, Place, Policy
 from plait.core.lengths import QUANTILE
 from plait.core.view import StepView, View, WorkerView

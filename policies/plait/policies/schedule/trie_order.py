@@ -9,7 +9,7 @@ import zlib
 
 from pydantic import Field
 
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity
 from plait.core.interfaces import Hold, Place, Policy
 from plait.core.ops import Ref, Text
 from plait.core.view import StepView, View, WorkerView

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity
 from plait.core.interfaces import Hold, Policy
 from plait.core.view import StepView, View
 

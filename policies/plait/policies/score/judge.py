@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity
 from plait.core.flow import Context, Line
 from plait.core.ops import StructuredOutput
 from plait.core.prompt import Prompt, Uses, WithPrompts

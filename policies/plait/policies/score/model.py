@@ -7,8 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from plait.core.access import Free
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity, Free
 from plait.core.flow import Context
 from plait.core.prompt import Prompt, Uses, WithPrompts
 from plait.core.search import Scorer, SearchNode

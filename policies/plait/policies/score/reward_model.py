@@ -6,8 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.access import ToolName
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity, ToolName
 from plait.core.flow import Context
 from plait.core.search import SearchNode
 

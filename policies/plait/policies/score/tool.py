@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
-from plait.core.access import Free, ToolName
+from plait.core.declarations import Free, ToolName
 from plait.core.flow import Context
 from plait.core.search import Scorer, SearchNode
 

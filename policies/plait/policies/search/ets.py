@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from plait.core.access import Free
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity, Free
 from plait.core.search import Frontier, SearchNode, SearchTree
 
 from ._kept_leaves import by_program, by_tree

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from plait.core.awaited import StepFailed
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity
 from plait.core.flow import Context
 from plait.core.prompt import Prompt, Uses, WithPrompts
 from plait.core.search import Frontier, SearchNode, SearchTree

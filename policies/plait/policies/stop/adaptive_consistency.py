@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity
 from plait.core.sampling_theory import majority_probability
 
 from .._stopping import Poll, StopRule

@@ -7,8 +7,8 @@ from collections import Counter
 
 from pydantic import Field
 
+from plait.core.declarations import Fidelity
 from plait.core.errors import PluginError
-from plait.core.fidelity import Fidelity
 from plait.core.view import Branch
 
 from .._ballots import Signal, signal

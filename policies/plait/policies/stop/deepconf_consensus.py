@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity
 from plait.core.view import Branch
 
 from .._stopping import Poll, StopRule

@@ -6,7 +6,7 @@ from collections import Counter
 
 from pydantic import Field
 
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity
 from plait.core.view import Branch
 
 from .._stopping import Poll, StopRule

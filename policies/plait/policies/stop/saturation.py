@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity
 from plait.core.sampling_theory import beta_mean, branches_needed
 from plait.core.task import Task
 from plait.core.view import Branch

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity
 from plait.core.sampling_theory import semantic_entropy
 from plait.core.view import Branch
 

@@ -6,7 +6,7 @@ import math
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity
 
 from .._stopping import Poll, StopRule
 

@@ -7,8 +7,8 @@ from random import Random
 
 from pydantic import JsonValue, model_validator
 
+from plait.core.declarations import Fidelity
 from plait.core.features import agreed_in, answer_features, features, word_features
-from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Brief, Reader
 from plait.core.learning import RunOutcome
 from plait.core.plan import Plan, Step

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from plait.core.access import Free
+from plait.core.declarations import Free
 from plait.core.errors import PluginError
 from plait.core.interfaces import MOST_STEPS
 from plait.core.learning import LearningPlanner

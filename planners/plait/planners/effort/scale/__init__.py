@@ -12,7 +12,7 @@ from typing import cast
 from pydantic import JsonValue
 
 from plait.core.awaited import JoinHandle, Line, Pieces, Promise, StepFailed, StepHandle
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context
 from plait.core.learning import RunOutcome
 from plait.core.ops import Part as Piece, Text

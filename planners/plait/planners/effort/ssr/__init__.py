@@ -11,10 +11,9 @@ from typing import Annotated, ClassVar, cast
 
 from pydantic import Field, JsonValue
 
-from plait.core.access import Free
 from plait.core.awaited import JoinHandle, Promise, StepFailed
+from plait.core.declarations import Fidelity, Free
 from plait.core.errors import PlannerError
-from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import Plugin

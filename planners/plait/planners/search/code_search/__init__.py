@@ -11,8 +11,8 @@ from typing import Annotated
 from pydantic import Field, JsonValue
 
 from plait.core.awaited import CallHandle
+from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
-from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context, Flow, Line, StepFailed
 from plait.core.planning import LineOptions, derive
 from plait.core.programs import Cell, harness, outputs, returned, traced

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
-from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context
 
 from ..._shared.functions import RUN_PYTHON, problem_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context
 
 from .calls import about_tools

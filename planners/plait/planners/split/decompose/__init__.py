@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, JsonValue
 
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Flow, StepFailed
 from plait.core.ops import Join, Part, Plugin, StructuredOutput, Text
 from plait.core.plan import Plan, Step

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, JsonValue, model_validator
 
 from plait.core.awaited import JoinHandle
+from plait.core.declarations import Fidelity
 from plait.core.errors import PluginError
-from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Flow, Line, StepFailed
 from plait.core.ops import Plugin, StructuredOutput, Text
 from plait.core.plan import Step

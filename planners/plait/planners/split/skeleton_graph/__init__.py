@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
+from plait.core.declarations import Fidelity
 from plait.core.errors import PluginError
-from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Brief, Planner, Reader
 from plait.core.ops import Join, Part as Piece, Plugin, Ref, Text
 from plait.core.plan import Plan, Step

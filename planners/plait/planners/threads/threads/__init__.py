@@ -12,10 +12,9 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue, model_validator
 
-from plait.core.access import Free
 from plait.core.budget import Budget
+from plait.core.declarations import Fidelity, Free
 from plait.core.errors import PluginError
-from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Brief, Planner, Reader
 from plait.core.ops import Join, Plugin, Ref, Text, Tokens
 from plait.core.plan import Plan, Step

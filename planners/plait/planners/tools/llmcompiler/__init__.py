@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from pydantic import JsonValue
 
+from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
-from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Brief, Reader
 from plait.core.ops import Call, Text
 from plait.core.plan import Plan, Step

@@ -9,8 +9,8 @@ from pydantic import JsonValue
 from plait.core.agent import Agent
 from plait.core.awaited import Line, StepFailed
 from plait.core.chat import Message, with_prompt
+from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError, PluginError
-from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context
 from plait.core.interfaces import Brief, Merge, Reader
 from plait.core.plan import Step

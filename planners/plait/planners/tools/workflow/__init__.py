@@ -8,8 +8,8 @@ from typing import Annotated
 from pydantic import Field, JsonValue
 
 from plait.core.awaited import Line, StepFailed, StepHandle
+from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
-from plait.core.fidelity import Fidelity
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.prompt import Prompt, Uses
 from plait.core.tools.more import MORE_TOOLS, SHOWN, found_in

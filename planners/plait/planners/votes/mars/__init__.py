@@ -9,7 +9,7 @@ from typing import Annotated, Literal, cast
 
 from pydantic import Field, JsonValue, field_validator
 
-from plait.core.fidelity import Fidelity
+from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context, Flow, Line
 from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import Plugin

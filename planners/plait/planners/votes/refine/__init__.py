@@ -9,9 +9,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, field_validator
 
-from plait.core.access import BranchCount
+from plait.core.declarations import BranchCount, Fidelity
 from plait.core.errors import PlannerError
-from plait.core.fidelity import Fidelity
 from plait.core.interfaces import Brief, Planner, Reader
 from plait.core.ops import Join, Part, Plugin, Ref
 from plait.core.plan import Plan, Step

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from pydantic import Field, JsonValue, PrivateAttr
 
+from plait.core.declarations import Fidelity
 from plait.core.environment import Environment
 from plait.core.errors import ToolError
-from plait.core.fidelity import Fidelity
 from plait.core.tools.tool import Tool, tool
 
 from ..sandbox import Program, Sandbox, SandboxLimits, shared

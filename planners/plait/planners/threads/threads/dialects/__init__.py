@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from plait.core.access import Free, TokenCount
+from plait.core.declarations import Free, TokenCount
 from plait.core.errors import PluginError
 from plait.core.messages import did_you_mean
 from plait.core.regex import ExpressionMatch, expression

@@ -1,29 +1,58 @@
-"""What an option of a plugin may cost or touch, declared beside its type.
+"""What a plugin declares about itself: the class its source and record, each option what it may cost or touch.
 
     chunks: Annotated[int, BranchCount()] = 4  # or `Count`, of `plait.core.vocabulary`
     separator: Annotated[str, Free()] = ", "  # or `FreeText`
 
-A server reads it (`plait.apps.common.outside`) before it makes a plugin for a request from outside. The words of
-`plait.core.vocabulary` and `Prompt` have it already, and `bool`, `float` and `Literal` need none: they can name nothing
-and count nothing. Every other option without one is refused from outside, also in the options of other plugins.
+A server reads what options declare (`plait.apps.common.outside`) before it makes a plugin for a request from outside.
+The types of `plait.core.vocabulary` and `Prompt` declare it. `bool`, `float` and `Literal` need no declaration, because
+they can neither name nor count anything. Any other option without one is refused from outside, at every nesting.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar, Literal
+
+from .values import Frozen
 
 __all__ = [
     "Access",
     "BranchCount",
     "CodeAddress",
+    "Fidelity",
     "Free",
     "ModelName",
     "PlanSpec",
+    "PluginModel",
     "ServerFile",
     "TokenCount",
     "ToolName",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Fidelity:
+    """How near a published method is to its authors' code."""
+
+    kind: Literal["exact", "variant", "idea", "formula"]
+    differs: str = ""
+    """What differs; a variant must say it."""
+    oracles: tuple[str, ...] = ()
+    """Files in `tests/oracles` that hold the authors' results."""
+    paper: str = ""
+    """Number at arXiv."""
+
+
+class PluginModel(Frozen):
+    """Base of plugins that are made of options alone."""
+
+    fidelity: ClassVar[Fidelity | None] = None
+    """`None`: not a published method."""
+    lost_in: ClassVar[tuple[str, ...]] = ()
+    """Experiments that measured the plugin, if it lost in all of them. `plait serve` does not offer such a plugin."""
+    cost_exponent: ClassVar[float] = 1.0
+    """Work grows with this power of the number of branches; `tests/complexity` measures it."""
 
 
 @dataclass(frozen=True, slots=True)
