@@ -57,8 +57,8 @@ class _Value:
 
 
 def canonical(text: str) -> str | None:
-    """Return the canonical form of an expression, a tuple `(a, b)`, an interval or a set `{a, b}`, or `None` for what
-    is none. Rational numbers are written as such (`1/2`), everything else as a fingerprint (`~…`)."""
+    """Return the canonical form of an expression, a tuple `(a, b)`, an interval or a set `{a, b}`, or `None` for
+    anything else. Rational numbers are written as such (`1/2`), everything else as a fingerprint (`~…`)."""
     if len(text) > _MAX_RAW:
         return None
     for raw, plain in _SYMBOLS:

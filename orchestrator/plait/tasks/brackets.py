@@ -104,7 +104,7 @@ def worked(words: Sequence[str]) -> list[tuple[int, str, int, int]] | None:
 
 
 def value(made: Sequence[BracketStep]) -> int | None:
-    """Return what the last step comes to; `None` if a value on the way leaves 0..127."""
+    """Return the value of the last step; `None` if a value on the way leaves 0..127."""
     known: dict[str, str] = {}
     for step in made:
         done = worked([known.get(word, word) for word in step.words])
@@ -140,7 +140,7 @@ class Brackets(Task):
         return True
 
     def extract(self, text: str) -> JsonValue:
-        """Return the last number of a text, or `None` where there is none or it is no whole number (`45.9`)."""
+        """Return the last number of a text, or `None` if it has none or it is not a whole number (`45.9`)."""
         numbers = _NUMBER.findall(text.replace("\N{MINUS SIGN}", "-"))
         return int(numbers[-1]) if numbers and re.fullmatch(r"-?\d{1,18}", numbers[-1]) else None
 
@@ -153,7 +153,7 @@ class Brackets(Task):
         return self.key(answer) == str(self.right())
 
     def right(self) -> int:
-        """Return what the sum comes to."""
+        """Return the value of the sum."""
         result = value(self._steps)
         assert result is not None
         return result

@@ -46,7 +46,7 @@ class CodeProblem(Frozen):
 class Code(Task):
     """`{"prompt": …, "entry": "name", "public": [{"args": […], "want": …}]}`: a function to be written in Python.
     Without `entry` it is a program, whose cases are `{"stdin": text, "stdout": text}`. Either may be of several files:
-    blocks that begin with a line `# file: NAME`, of which the last is run and may import the others.
+    blocks that begin with a line `# file: NAME`. The last one is run and may import the others.
 
     An answer is a program's text; programs are equal when they parse to the same tree. Nothing is run here, so `verify`
     cannot tell: hidden cases are the grader's, and no part of the task.

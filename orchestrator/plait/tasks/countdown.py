@@ -28,7 +28,7 @@ WORDED = (1, 127)
 _TEXT = re.compile(r"\s*(\d{1,9}(?:(?:\s*,\s*|\s+)\d{1,9})*)\s*(?:->|→|=>)\s*(\d{1,9})\s*")
 _STEP = re.compile(r"\s*(\d{1,9})\s*([-+*/])\s*(\d{1,9})\s*=\s*(\d{1,9})\s*", re.ASCII)
 _OPERATION = re.compile(r"\b(\d{1,9}) ?([-+*/]) ?(\d{1,9}) ?= ?(\d{1,9})\b(?!\Z)", re.ASCII)
-"""One inside a text; a number at its very end may go on."""
+"""One inside a text; a number at its very end may continue."""
 _MAX_CLAIM = 400  # characters; three steps are shorter however they are spaced
 
 
@@ -117,7 +117,7 @@ class Countdown(Task):
     def extract(self, text: str) -> JsonValue:
         """Return the steps that a text claims, in the order written, or `None`.
 
-        They stand after the last `<hit>`, or are the whole text where there is none, separated by `;` (or a JSON list,
+        They follow the last `<hit>`, or are the whole text if it has no `<hit>`, separated by `;` (or a JSON list,
         the form of the result). A claim with anything else in it, or one that was cut off, does not count.
         """
         steps = _claim(text)

@@ -82,7 +82,7 @@ class HumanEval(Task):
 
     def extract(self, text: str) -> JsonValue:
         """Return the last block of code that defines the function, with the imports of the problem before it; a text
-        that only goes on is put behind the problem."""
+        that only continues the problem is appended to it."""
         program = program_in(text, self.entry)
         if program is None:
             return program_in(f"{self._problem.prompt}{text}", self.entry)

@@ -29,7 +29,7 @@ _FINAL = re.compile(
     r"(?:\d|\\(?:[dt]?frac|sqrt)\b)))",
     re.IGNORECASE,
 )
-"""Where an answer is stated behind a box, and no more is said of the box: `The answer is right` is no such place."""
+"""An answer stated behind a box that is not a comment on the box, as `The answer is right` would be."""
 _NUMBER = re.compile(r"([+-]?) ?(?=\.?\d)(\d{1,40}|\d{1,3}(?:,\d{3}){1,12}|)(?:\.(\d{0,40}))?")
 _SCIENTIFIC = re.compile(r"[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})[eE][+-]?\d{1,3}")
 # A whole number before the fraction is added to it: `1 1/2`, `1\frac{1}{2}`.
@@ -48,11 +48,11 @@ _OBJECTS = 200
 
 
 class Plain(Task):
-    """A question in words, put to the model as a user's message."""
+    """A question as plain text, sent to the model as a user's message."""
 
     raw: bool = Field(
         default=False,
-        description="The text is put to the model as it is, without a chat template: it is the beginning of what "
+        description="Send the text to the model unchanged, without a chat template: it is the beginning of what "
         "the model writes.",
     )
     where: Literal["auto", "boxed", "line", "json", "regex", "function", "text"] = Field(
@@ -169,17 +169,17 @@ def _auto(text: str) -> str | None:
     return answer or None
 
 
-# -- where an answer stands in a text, and the form in which equal answers are equal --------------------------------
+# -- the place of an answer in a text, and the canonical form of answers ---------------------------------------------
 
 
 def boxed(text: str) -> str | None:
-    r"""Return what stands in the last complete `\boxed{…}` that is not empty, braces inside balanced."""
+    r"""Return the content of the last complete `\boxed{…}` that is not empty, braces inside balanced."""
     box = _box(text)
     return None if box is None else box[0]
 
 
 def final(text: str) -> str | None:
-    r"""Return what stands in the last `\boxed{…}`, unless an answer is stated behind it; else what stands behind the
+    r"""Return the content of the last `\boxed{…}`, unless an answer is stated behind it; else the text behind the
     last "answer:"."""
     box = _box(text)
     if box is not None:
@@ -189,7 +189,7 @@ def final(text: str) -> str | None:
 
 
 def _box(text: str) -> tuple[str, int] | None:
-    """Return what stands in the last box, and where it ends."""
+    """Return the content of the last box, and the offset of its end."""
     end = len(text)
     for _ in range(100):
         start = text.rfind("\\boxed{", 0, end)
@@ -209,7 +209,7 @@ def _box(text: str) -> tuple[str, int] | None:
 
 
 def after_the_word(text: str) -> str | None:
-    """Return what stands after the last "answer:" (or "answer is") to the end of its line."""
+    """Return the text after the last "answer:" (or "answer is") to the end of its line."""
     starts = [word.end() for word in _ANSWER.finditer(text)]
     if not starts:
         return None

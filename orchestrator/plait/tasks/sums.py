@@ -63,7 +63,7 @@ class Sums(Task):
         return self.key(answer) == str(self.right())
 
     def right(self) -> int:
-        """Return what the sum comes to."""
+        """Return the value of the sum."""
         total, sign, at = 0, 1, 0
         while at < len(self._words):
             product = int(self._words[at])

@@ -20,7 +20,7 @@ By = Literal["name", "arguments", "hierarchical", "multiset"]
 
 class Actions(Task):
     """The task to say what to do next. An answer is the calls of a turn, or where a turn makes none, the answer of the
-    request's own task in it. A turn with a call that cannot be read is none."""
+    request's own task in it. A turn with a call that cannot be read is not an answer."""
 
     inner: Task
     by: By = "hierarchical"

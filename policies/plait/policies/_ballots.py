@@ -176,7 +176,7 @@ def count(
 
 
 class SettlingTally:
-    """Looks for one branch that settles a join by itself, or for `enough` that are done (`Tally`)."""
+    """Looks for one branch that decides a join alone, or for `enough` that are done (`Tally`)."""
 
     def __init__(self, settles: Callable[[Branch], bool], enough: int | None = None) -> None:
         self._settles, self._enough = settles, enough
@@ -243,7 +243,7 @@ class VoteTally:
         return not self._merged
 
     def fold(self, by: object, make: Callable[[], F]) -> F:
-        """Return what has been made of all branches that have ended, each told once. `by` says for whom."""
+        """Return the state that `make` creates, with each ended branch added once. `by` is the key of the state."""
         kept, told = self._folds.get(by) or (make(), 0)
         for branch, key in self._log[told:] if told < len(self._log) else ():
             kept.ended(branch, key, 1)
@@ -253,7 +253,7 @@ class VoteTally:
     def ended(self, branch: Branch) -> None:
         """Take in a branch that has ended."""
         step = branch.step
-        # Told of twice, it votes once.
+        # Reported twice, it votes once.
         if step in self._ends:
             return
         waiting, own = self._waiting.pop(step, 0), self._weights.get(branch.name, 1)
@@ -307,7 +307,7 @@ class OpenTally(VoteTally):
 
 
 def _stood_for(branches: Sequence[Branch]) -> dict[str, int]:
-    """Return how many given-up branches each branch votes for, by step id; chains are followed to their end."""
+    """Return the number of given-up branches each branch votes for, by step id; chains are followed to their end."""
     into = {branch.step: branch.merged_into for branch in branches if branch.merged_into is not None}
     counts: dict[str, int] = {}
     for start in into:
@@ -320,7 +320,7 @@ def _stood_for(branches: Sequence[Branch]) -> dict[str, int]:
 
 def classes(ballots: Sequence[Ballot], weight: Callable[[Ballot], float] | None = None) -> list[Class]:
     """Return the answers in the order of their first voters. A ballot's weight (1 by default) counts once for every
-    branch that it stands for."""
+    branch that it represents."""
     groups: dict[str, Class] = {}
     for ballot in ballots:
         group = groups.get(ballot.key)
@@ -355,7 +355,7 @@ def _logprob(group: Class) -> float | None:
 
 
 def lead(votes: Iterable[int]) -> tuple[int, int]:
-    """Return the highest and the second highest of some counts; 0 where there is none."""
+    """Return the highest and the second highest of some counts; 0 for a missing one."""
     top = second = 0
     for vote in votes:
         if vote > top:

@@ -30,7 +30,7 @@ class AnswerPosterior:
     """Which answer is right, where all have the same prior (CGES, arXiv 2511.02603).
 
     A vote for answer A of confidence c has the likelihood c if A is right, and (1 - c) / (K - 1) if another of the K
-    answers is. K counts the answers seen and one that nobody has given.
+    answers is. K counts the answers seen and one unseen answer.
     """
 
     def __init__(self) -> None:
@@ -49,8 +49,8 @@ class AnswerPosterior:
         self.votes[key] = self.votes.get(key, 0) + votes
 
     def chances(self) -> Mapping[str, float]:
-        """Return the posterior of each answer given, by its key; what is left is that of one nobody has given."""
-        spread = math.log(max(1, len(self._own)))  # of K - 1: those seen but one, and one that nobody has given
+        """Return the posterior of each answer given, by its key; the rest to 1 is that of the unseen answer."""
+        spread = math.log(max(1, len(self._own)))  # of K - 1: those seen but one, and the unseen one
         none = self._wrong - sum(self.votes.values()) * spread
         logs = {key: none + more + self.votes[key] * spread for key, more in self._own.items()}
         top = max([*logs.values(), none])

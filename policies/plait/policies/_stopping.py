@@ -15,7 +15,7 @@ from ._ballots import F, Roll, VoteTally, claim_of, count, lead, read
 
 
 class Poll:
-    """A vote under way. Its parts are computed when a rule asks for them."""
+    """A running vote. Its parts are computed when a rule asks for them."""
 
     def __init__(
         self, branches: Sequence[Branch] | Callable[[], Sequence[Branch]], task: Task, tally: object = None
@@ -26,7 +26,7 @@ class Poll:
         """The votes, where the join's merge counts them anyway: then no branch need be looked at."""
 
     def fold(self, by: object, make: Callable[[], F]) -> F:
-        """Return what `make` makes of all branches that have ended. `by` is who asks: a vote's tally keeps it for them,
+        """Return the state that `make` creates, fed with all ended branches. `by` is its key: a vote's tally keeps it,
         so that each branch is looked at once, in the order in which they end."""
         if self._tally is not None and self._tally.apart:
             return self._tally.fold(by, make)
@@ -64,7 +64,7 @@ class Poll:
         return lead(self.counts.values())
 
     def keys(self) -> list[str | None]:
-        """Return the key of each branch's answer in the join's order, `None` where there is none (yet). A branch that
+        """Return the key of each branch's answer in the join's order, `None` without an answer (yet). A branch that
         was given up in favour of another one has that one's answer."""
         by_step = {branch.step: branch for branch in self.branches}
         answers: list[str | None] = []

@@ -59,7 +59,7 @@ class BashSql(Task):
             raise TaskError(f"the request is no bash-sql problem; write, for example: {_EXAMPLE}") from None
 
     def render(self, style: Style = "serial", width: int = 8) -> str:
-        """Return what is asked, with the names of what there is; contents are to be looked at."""
+        """Return the question, with the names of the files but not their contents."""
         there = [f"files: {', '.join(self._problem.files)}"] if self._problem.files else []
         there += ["the SQLite database data.db"] if self._problem.sql or self._problem.tables else []
         there += [f"/{name}" for name in self._problem.at_root]

@@ -95,7 +95,7 @@ class Tables(Task):
 
 
 def _value(text: str) -> JsonValue:
-    """Return the value that an answer's text stands for."""
+    """Return the value of an answer's text."""
     text = text.strip()
     if text in ("true", "false"):
         return text == "true"

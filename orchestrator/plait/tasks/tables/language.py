@@ -232,7 +232,7 @@ class _Words:
 
 
 def read(text: str) -> Question:
-    """Return what a text asks, with names or with slots in it. Raises `TaskError` where it is not in the language."""
+    """Parse a question, with names or with slots in it. Raises `TaskError` for a text outside the language."""
     source = _Words(text)
     question = _question(source)
     if source.peek():
@@ -316,7 +316,7 @@ def _value(source: _Words) -> Value:
 
 
 def slots(text: str) -> tuple[str, dict[str, str]]:
-    """Return a question with its names and numbers replaced by slots, and what each slot stands for.
+    """Return a question with its names and numbers replaced by slots, and the meaning of each slot.
 
     Names become `s0`, `s1`, … and numbers `n0`, `n1`, … by first appearance (delexicalisation): a model that plans need
     not know what they are. Raises `TaskError` for more than ten of a kind.

@@ -140,7 +140,7 @@ def calls(question: Question) -> list[TableCall]:
 
 
 def carry_out(tool: str, args: Sequence[JsonValue], facts: Facts) -> JsonValue:
-    """Return what a tool makes of its arguments. Raises `ValueError` where they are of a wrong kind."""
+    """Return the result of a tool for its arguments. Raises `ValueError` for arguments of a wrong kind."""
     match tool, list(args):
         case "lookup", [str(field), str(name)]:
             return facts.lookup(field, name)
@@ -185,7 +185,7 @@ def _number(value: JsonValue) -> int:
 
 def answer(question: Question, facts: Facts, stands_for: Mapping[str, str] | None = None) -> JsonValue:
     """Return the right answer. It is worked out from the question itself, not from `calls`, and so can check them.
-    `stands_for` says what slots in the question mean."""
+    `stands_for` maps the question's slots to their meaning."""
     meaning = stands_for or {}
 
     def entity(whose: Entity) -> str:

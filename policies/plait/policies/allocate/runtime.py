@@ -16,7 +16,7 @@ __all__ = ["Runtime"]
 
 
 class Runtime(Allocator):
-    """The most branches of which `done_share` have ended within `within` seconds, with probability `confidence`: order
+    """The maximum number of branches whose `done_share` ends within `within` seconds at `confidence`: order
     statistics of the probes' lengths (arXiv 2403.08790) at the pace of an engine that decodes all of them together, a
     step of n sequences taking `fixed + per_sequence * n` seconds. `plait simulate calibrate` fits both. `most` and
     `most_tokens` cap the number.

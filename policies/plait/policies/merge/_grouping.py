@@ -120,7 +120,7 @@ class Grouping(Asking):
 
     def by_embedding(self, names: Sequence[str], value: JsonValue, apart: Collection[str] = ()) -> Groups | None:
         """Return the groups by the vectors of `names`, in order: each name joins the most similar group before it, but
-        two of `apart` never share one. `None` if the value is no list of as many vectors."""
+        two of `apart` never share one. `None` if the value is not a list of as many vectors."""
         vectors = vectors_of(value, len(names))
         if vectors is None:
             return None

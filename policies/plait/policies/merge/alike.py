@@ -68,7 +68,7 @@ class Alike(Grouping):
         traces = [branch for branch in branches if branch.name not in calls and branch.done and branch.result]
         ended = {trace.name for trace in traces if trace.result and trace.result.finish != "length"}
         counts, mute = _by_answer(traces, ended, task)
-        # ended beginnings come first: a beginning like one of them need not go on
+        # ended beginnings come first: a beginning like one of them need not continue
         names = sorted(counts, key=lambda name: name not in ended)
         alone = Groups(whole=tuple((name,) for name in names))
         note = ""

@@ -21,7 +21,7 @@ class BestOf(Merge):
 
     The value is the answer (as the task extracted it) of the first branch in the join's order whose answer is verified.
     Failing that, the most frequent of the answers that the verifier cannot judge (the earliest among equals), and `why`
-    says that it is not verified. Answers found wrong are never returned: with nothing else the value is `null`.
+    reports it as not verified. Answers found wrong are never returned: with nothing else the value is `null`.
     """
 
     votes: ClassVar[bool] = True

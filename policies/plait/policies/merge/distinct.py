@@ -41,7 +41,7 @@ class Distinct(Merge):
     judge.
 
     A beginning that ended by itself counts with its own answer, any other beginning with the answer of its probe. A
-    probe that says in words that there is no answer yet ("I am not sure yet"), or says a whole sentence, has none. A
+    probe that states that it has no answer yet ("I am not sure yet"), or writes a whole sentence, has none. A
     beginning without an answer is a cluster of its own: that costs tokens, where a wrong cluster would cost votes.
 
     The first beginning of a cluster that ended by itself represents it, else its first beginning. The value is a list

@@ -33,7 +33,7 @@ class Majority(Merge):
 
     weights: Annotated[dict[str, Annotated[int, Field(ge=1)]], Free()] = Field(
         default={},
-        description="For how many a branch votes, by its name, where it stands for more than itself: clusters of a "
+        description="Number of votes of a branch, by its name, if it represents more than itself: clusters of a "
         "planner's.",
     )
 

@@ -45,7 +45,7 @@ class Match(Frozen):
     first: str
     """Branch with more votes (or the earlier one): it stays if the calls do not agree."""
     second: str | None = None
-    """The other branch; without it the first goes on alone."""
+    """The other branch; without it the first advances unopposed."""
     calls: tuple[str, ...] = ()
     """Steps: one in which the first is A, one in which it is B."""
 
@@ -103,7 +103,7 @@ class Pairwise(Asking):
         half = (len(left) + 1) // 2
         for i in range(half):
             first, second = left[i], left[len(left) - 1 - i]
-            # Of an odd number the middle one has nobody to meet, and goes on.
+            # Of an odd number the middle one has no opponent, and advances.
             if first == second:
                 matches.append(Match(first=first))
                 continue

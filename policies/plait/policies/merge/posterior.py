@@ -23,7 +23,7 @@ class Posterior(Merge):
 
     A vote of confidence c has the likelihood c if its answer is right, and (1 - c) / (K - 1) if another of K answers
     is; c = exp(`by` / `vote_temperature`), by default the geometric mean of the tokens' probabilities (`logprobs=1` of
-    the planner). So many unsure votes can outweigh a sure one, and one sure vote many unsure ones: as good as the model
+    the planner). Many unsure votes can outweigh a sure one, and one sure vote many unsure ones: as good as the model
     knows when it is right. Goes with the stop rule `cges:lead=false`. Ties go to the answer with more votes, then to
     the one whose first voter comes earliest.
     """

@@ -209,7 +209,7 @@ class Splice(Merge):
         return [_piece(ids, branch.text)] if ids else [branch.text]
 
     def _share(self, branches: Sequence[Branch]) -> int | None:
-        """Return how many tokens each of the longest threads may keep: an equal share of the tokens that the shorter
+        """Return the token limit of each of the longest threads: an equal share of the tokens that the shorter
         ones leave of `most_tokens`. `None`: no limit."""
         if self.most_tokens is None or not self.carry:
             return None

@@ -33,13 +33,13 @@ class StitchPart(Frozen):
     head: str = ""
     """Before its text."""
     flows: bool = False
-    """The head was the start of the model's turn: a text that goes on in mid-sentence (a small letter, a comma) stays
+    """The head was the start of the model's turn: a text that continues in mid-sentence (a small letter, a comma) stays
     on the head's line."""
     echo: tuple[str, ...] = ()
     """Texts that a model may repeat at the start of the part, such as its heading. They are removed, whatever their
     case, spaces and emphasis."""
     missing: str | None = None
-    """Text for a branch without any; `{reason}` stands for why. Without it the part is left out with its head."""
+    """Text for a branch without any; `{reason}` becomes the reason. Without it the part is left out with its head."""
 
 
 class Stitch(Merge):

@@ -44,7 +44,7 @@ class Synthesis(Asking):
     )
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
-        """Return the call as more plan; `why` says what was read."""
+        """Return the call as more plan; `why` counts the drafts."""
         drafts = texts(branches)
         why = f"{len(drafts)} of {len(branches)} branches have text{silent(branches)}"
         if len(drafts) < 2:

@@ -30,7 +30,7 @@ class SynthesisDrafts(Merge):
     enough: Annotated[int | None, Free()] = Field(
         default=None,
         ge=1,
-        description="Branches that need to be done: with 1 the first that ends settles it (First-Finish, "
+        description="Branches that need to be done: with 1 the first that ends decides (First-Finish, "
         "ParaThinker, arXiv 2509.04475). Without it all are waited for.",
     )
     partial: bool = Field(

@@ -88,7 +88,7 @@ class ToolMajority(Merge):
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` has the counts, the margin and who did not vote. Raises `PluginError` for branches
-        that are no turns of a model."""
+        whose values are not turns of a model."""
         values = ((branch.name, branch.result.value) for branch in branches if branch.result)
         # A vote over what tools returned would read every value as "no call".
         odd = next((name for name, value in values if not isinstance(value, str)), None)

@@ -24,7 +24,7 @@ class Weighted(Merge):
     """DeepConf's confidence-weighted vote (arXiv 2508.15260): an answer's weight is the sum of its voters' confidence.
 
     Needs `logprobs=20` and a `window` of the planner; voters without a confidence are left out, and if none has one the
-    join fails. The heaviest answer wins, even against the majority (`why` then says so). Ties go to the answer with
+    join fails. The heaviest answer wins, even against the majority (`why` then reports it). Ties go to the answer with
     more votes, then to the answer whose first voter comes earliest.
 
     Only voters whose score reaches the percentile 100 - `eta` of all scores are kept (DeepConf offline), or, with

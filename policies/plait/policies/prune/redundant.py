@@ -143,7 +143,7 @@ def _grams(text: str) -> Mapping[str, int]:
 
 @functools.lru_cache(maxsize=1024)
 def _embedded(path: str, text: str) -> tuple[float, ...]:
-    """Return what a function of the user's makes of a text. Raises `PluginError`."""
+    """Return the user function's embedding of a text. Raises `PluginError`."""
     vector = _embedding(path)(text)
     try:
         return tuple(map(float, vector))

@@ -13,7 +13,7 @@ from plait.core.view import StepView, View, WorkerView
 __all__ = ["Affinity"]
 
 _AS_GOOD = 0.9
-"""Of what the best has cached: a worker with so much is as good, if it is less loaded."""
+"""Share of the best worker's cached tokens with which a less loaded worker is as good."""
 
 
 class Affinity(Policy):
@@ -30,7 +30,7 @@ class Affinity(Policy):
     cached_share: float = Field(
         default=0.5, gt=0, le=1, description="A cached beginning counts when it is at least this share of the prompt …"
     )
-    cached_tokens: int = Field(default=64, ge=1, description="… and so many tokens.")
+    cached_tokens: int = Field(default=64, ge=1, description="… and this number of tokens.")
     overload: float = Field(
         default=2.0,
         ge=1.0,
@@ -40,7 +40,7 @@ class Affinity(Policy):
     slack: int | None = Field(
         default=None,
         ge=0,
-        description="… and this many more besides; by default 32, or three quarters of its slots if these are "
+        description="… plus this number; by default 32, or three quarters of its slots if these are "
         "fewer; for a beginning that another run has left there a quarter of its slots, since all runs may want it. "
         "Then the step goes to the least loaded one and its context is read again.",
     )
@@ -64,7 +64,7 @@ class Affinity(Policy):
     )
 
     def place(self, step: StepView, view: View) -> Place | Hold | None:
-        """Return the worker where the context is cached, or `None` if there is none to prefer."""
+        """Return the worker where the context is cached, or `None` without a preference."""
         if step.kind != "think":
             return None
         # A step that continues another has its context where that one ran: nothing else compares with it.

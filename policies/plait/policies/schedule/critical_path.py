@@ -1,6 +1,6 @@
 """Policy `critical-path`: the step with the longest way to the output runs first.
 
-The way is counted in the tokens that may be generated; how many will be, nobody can tell.
+The way is counted in the tokens that may be generated; the number that will be is unknown.
 """
 
 from __future__ import annotations

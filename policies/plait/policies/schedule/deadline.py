@@ -30,7 +30,7 @@ class Deadline(Policy):
     engine with nothing else to do. To judge by the usual pace would give up many that can still make it, since engines
     get quicker as their batches get smaller.
 
-    Differs from the paper: ageing; nobody is held up by a step that has no room, since another worker takes the next.
+    Differs from the paper: ageing; a step that finds no room blocks no other, since another worker takes the next.
     """
 
     fidelity = Fidelity("variant", "slack over a graph, not a list of stages", paper="2505.05286")

@@ -9,7 +9,7 @@ __all__ = ["Fifo"]
 
 
 class Fifo(Policy):
-    """First ready, first run. As a policy it says that this is wanted, and is the baseline to compare others with."""
+    """First ready, first run. As a policy it makes the order explicit, and is the baseline to compare others with."""
 
     def rank(self, step: StepView, view: View) -> tuple[float, ...]:
         """Return the same key for every step: the machine breaks ties by order of arrival."""

@@ -52,7 +52,7 @@ class HedgeStragglers(Policy):
         description="Seconds between two looks at least. They get rarer the longer the oldest step runs: an eighth "
         "of that time …",
     )
-    seldom: float = Field(default=1.0, gt=0, description="… and so many seconds at most.")
+    seldom: float = Field(default=1.0, gt=0, description="… and at most this number of seconds.")
 
     def first_look(self) -> float:
         """Return the seconds between two looks: a run whose steps are all slow has no other news."""
@@ -126,7 +126,7 @@ class HedgeStragglers(Policy):
         return worker.running <= self.low * worker.slots and share.get(worker.name, 0.0) <= most
 
     def _saves(self, step: StepView, worker: WorkerView, view: View) -> str | None:
-        """Return what a second attempt is predicted to save, in words, or `None` if that is too little."""
+        """Return the predicted saving of a second attempt as text, empty if unknown; `None` if it is too small."""
         pace = worker.pace(worker.running + 1)
         # Nothing can be predicted: the hedge is made on the times alone.
         if not step.tokens or step.kind != "think" or step.started is None or pace is None:

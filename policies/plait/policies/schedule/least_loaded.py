@@ -15,7 +15,7 @@ class LeastLoaded(Policy):
     Mitzenmacher, 2001). Without any policy the machine counts attempts instead."""
 
     choices: int = Field(
-        default=0, ge=0, description="Look at so many workers only, a different lot each time; 0: at all."
+        default=0, ge=0, description="Number of workers to compare, a different sample each time; 0: all."
     )
 
     def place(self, step: StepView, view: View) -> Place | None:

@@ -39,7 +39,7 @@ class Predictive(Policy):
         description="Prompt tokens that a worker reads in the time that it decodes one token of each sequence.",
     )
     choices: int = Field(
-        default=0, ge=0, description="Look at so many workers only, a different lot each time; 0: at all."
+        default=0, ge=0, description="Number of workers to compare, a different sample each time; 0: all."
     )
     patience: float = Field(
         default=1.2,
@@ -83,5 +83,5 @@ class Predictive(Policy):
 
 
 def _has(step: StepView, worker: WorkerView, cached: int) -> int:
-    """Return how many tokens of a step's prompt a worker has cached."""
+    """Return the number of tokens of a step's prompt that a worker has cached."""
     return step.shared_tokens if step.home == worker.name else min(cached, step.prompt_tokens)

@@ -1,4 +1,4 @@
-"""Policy `waves`: only so many branches of a join are in flight; the others wait, where giving them up is free."""
+"""Policy `waves`: a limited number of a join's branches is in flight; the others wait, where cancelling is free."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Waves"]
 
 
 class Waves(Policy):
-    """Keeps unstarted branches in our queue: at most `n` of one join are under way, and the next starts only when
+    """Keeps unstarted branches in our queue: at most `n` of one join are running, and the next starts only when
     one of them has ended and left the join undecided (the windows of early-stopping self-consistency, arXiv 2401.10480,
     without the wait for the slowest of each window). Together with `consensus` what is never started costs nothing.
     """

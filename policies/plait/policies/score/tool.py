@@ -14,7 +14,7 @@ __all__ = ["ToolScorer"]
 
 
 class ToolScorer(Scorer):
-    """Calls a tool with `text` (the path's text) and what `args` has besides. It returns a number in [0, 1], a boolean,
+    """Calls a tool with `text` (the path's text) and the fields of `args`. It returns a number in [0, 1], a boolean,
     or `{"passed": …, "total": …}`."""
 
     tool: Annotated[str, ToolName()] = Field(description="Name of the tool.")

@@ -51,7 +51,7 @@ def by_tree(weights: Sequence[float], paths: Paths, cost: Mapping[int, float]) -
 def by_program(
     weights: Sequence[float], paths: Paths, cost: Mapping[int, float], clusters: Sequence[int], diversity: float
 ) -> list[int] | None:
-    """Return the same with `diversity / K` added for each of the K clusters of which a leaf is kept: the integer
+    """Return the same with `diversity / K` added for each of the K clusters with a kept leaf: the integer
     program of ETS (arXiv 2502.13575), solved by `scipy.optimize.milp`. `None` without scipy, or if it finds nothing."""
     import numpy as np
 

@@ -12,7 +12,7 @@ Key = tuple[float | str, ...]
 
 
 class RankedFrontier(Frontier):
-    """A queue of possible children. Each node stands in it once, with the rank of its next child."""
+    """A queue of possible children. Each node is in it once, with the rank of its next child."""
 
     def __init__(self, tree: SearchTree, branch: int | None) -> None:
         super().__init__(tree)

@@ -15,7 +15,7 @@ class Rounds(Frontier):
     def __init__(self, tree: SearchTree, first: int) -> None:
         super().__init__(tree)
         self.ready: deque[SearchNode] = deque([tree.root] * first)
-        """A node stands in it once for each child that it gets."""
+        """A node is in it once for each child that it gets."""
         self.came: list[SearchNode] = []
         """Those of this round that have ended."""
 

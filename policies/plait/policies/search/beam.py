@@ -1,4 +1,4 @@
-"""Search `beam`: of each depth the best few go on."""
+"""Search `beam`: of each depth the best few continue."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 
 from pydantic import Field
 
-from plait.core.declarations import Fidelity
+from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 from plait.core.vocabulary import Count
 
@@ -20,8 +20,8 @@ class Beam(Search):
     """The `keep` best nodes of each depth get `branch` children each; ties go by state key. No answer is doubled to
     fill a beam up.
 
-    With `barrier` a depth is scored whole before its best go on, as in HF search-and-learn. Without, the best of those
-    scored so far goes on as soon as there is room, `keep` at a depth: faster where steps differ in length, but a good
+    With `barrier` a depth is scored before its best continue, as in HF search-and-learn. Without, the best of those
+    scored so far continues as soon as there is room, `keep` at a depth: faster where steps differ in length, but a good
     node that comes late may find the places taken.
     """
 
@@ -29,7 +29,7 @@ class Beam(Search):
         "variant", "no lookahead, no answer doubled to fill up, its rounds are theirs", oracles=("sal-beam",)
     )
 
-    keep: Count = Field(default=4, ge=1, le=10_000, description="Nodes of a depth that go on.")
+    keep: Count = Field(default=4, ge=1, le=10_000, description="Nodes kept per depth.")
     branch: Count = Field(default=4, ge=1, le=1_000, description="Children of a node.")
     barrier: bool = Field(default=True, description="Wait for the whole depth.")
 

@@ -1,4 +1,4 @@
-"""Search `dvts`: several independent subtrees, each of which keeps its best child."""
+"""Search `dvts`: several independent subtrees; each keeps its best child."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Dvts"]
 
 class Dvts(Search):
     """Diverse verifier tree search of HF search-and-learn: `subtrees` greedy searches side by side. Of the `branch`
-    children of a subtree's node the best goes on. Subtrees do not wait for one another.
+    children of a subtree's node the best continues. Subtrees do not wait for one another.
     """
 
     fidelity = Fidelity(

@@ -99,9 +99,9 @@ class _Pruning(Strides):
     def __init__(self, tree: SearchTree, options: Ets) -> None:
         self._options = options
         self._most = 0
-        """No more tokens than so many are resident: what was counted last, and all that came since."""
+        """Upper bound of the resident tokens: the last count, and all tokens since."""
         self._bound = options.limit
-        """It prunes above so many: after a pruning that keeps more than the limit, an eighth more than is kept."""
+        """It prunes above this number: after a pruning that keeps more than the limit, an eighth more than is kept."""
         super().__init__(tree, options)
 
     def ended(self, node: SearchNode) -> None:

@@ -24,7 +24,7 @@ class Lats(WithPrompts, Mcts):
     """`mcts` with reflections (arXiv 2310.04406): of an answer that scores below `fail`, the model says in two or three
     sentences what to do otherwise, and later steps are shown it behind the shared prefix.
 
-    Differs: the scorer alone says what failed; the authors' code asks the grader. Nodes are kept, and run in parallel.
+    Differs: the scorer alone finds failures; the authors' code asks the grader. Nodes are kept, and run in parallel.
     """
 
     fidelity = Fidelity("variant", "the scorer says what failed, not the grader, in parallel", paper="2310.04406")

@@ -7,7 +7,7 @@ from collections import deque
 
 from pydantic import Field
 
-from plait.core.declarations import Fidelity
+from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 from plait.core.vocabulary import Count
 
@@ -18,8 +18,8 @@ class Mcts(Search):
     """Goes down from the root by `Q + explore · P · sqrt(N) / (1 + n)` (PUCT) and adds a child where a node has fewer
     than `ceil(widen · N^growth)` (progressive widening); a node's score is its value, and goes back up the path.
 
-    With `rollout` each new child goes on for so many steps at once, as in LATS; these nodes are kept. Where every node
-    has a score it is better to choose anew after each step.
+    With `rollout` each new child gets this number of steps at once, as in LATS; these nodes are kept. Where every node
+    has a score it is better to choose again after each step.
 
     Nodes in flight count as visits without a value, as in WU-UCT (arXiv 1810.11755), so that several can be in flight.
     Equal states share their statistics, since they are merged. P is the node's score among its siblings'.
@@ -30,7 +30,7 @@ class Mcts(Search):
     explore: float = Field(default=0.3, ge=0, description="Weight of what was visited little (c).")
     widen: float = Field(default=2.0, gt=0, description="Children at the first visit (k).")
     growth: float = Field(default=0.25, ge=0, le=1, description="How children grow with visits.")
-    rollout: Count = Field(default=0, ge=0, description="Further steps that a new node goes on for.")
+    rollout: Count = Field(default=0, ge=0, description="Number of further steps of a new node.")
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the statistics of one run."""
@@ -69,7 +69,7 @@ class Visits(Frontier):
         return self._down(self.tree.root, self._in_flight())
 
     def _in_flight(self) -> dict[SearchNode, int]:
-        """Return how many nodes in flight are below each node, or it: those that came or went since the last time are
+        """Count the nodes in flight at or below each node: those that came or went since the last time are
         counted, and no others."""
         pending, flying = set(self.tree.pending), self._flying
         for change, nodes in ((1, pending - self._counted), (-1, self._counted - pending)):

@@ -19,12 +19,12 @@ _LEAST = 1e-7
 
 
 class Particle(Search):
-    """`particles` lines take one step each; then as many are drawn anew, with replacement, by the odds of their scores
+    """`particles` lines take one step each; then as many are drawn again, with replacement, by the odds of their scores
     (particle filtering, arXiv 2502.01618: weights are the softmax of the scores' logits). Those that have ended stay.
 
     With `iterations` > 1 it is particle Gibbs: a finished line, drawn by its weight, is a particle of the next pass
     that is never lost: one less is drawn each time, it can be drawn too, as far as the others have come, and at the end
-    it is one of those of which the next is drawn.
+    the next is drawn from it too.
 
     Differs from its_hub: draws are systematic, which scatter less than independent ones with the same odds.
     """

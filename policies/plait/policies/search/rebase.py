@@ -54,12 +54,12 @@ class BalancedRounds(Rounds):
         return [node for node, count in zip(ranked, counts, strict=True) for _ in range(count)]
 
     def chosen(self, ranked: list[SearchNode], left: int) -> list[SearchNode]:
-        """Return which of a depth's open nodes, the best first, get children out of so many."""
+        """Return the open nodes of a depth, the best first, that share the `left` children."""
         return ranked
 
 
 def shares(scores: list[float], budget: int, temperature: float) -> list[int]:
-    """Return how many children each of the scores gets, which are in descending order.
+    """Return the number of children for each score. The scores are in descending order.
 
     >>> shares([0.9, 0.8, 0.5, 0.2], 64, 0.2)
     [37, 22, 5, 0]
@@ -67,7 +67,7 @@ def shares(scores: list[float], budget: int, temperature: float) -> list[int]:
     counts: list[int] = []
     weights = [math.exp((score - scores[0]) / temperature) for score in scores]
     for i, weight in enumerate(weights):
-        rest = sum(weights[i:])  # anew each time: a running difference may end below 0
+        rest = sum(weights[i:])  # summed again each time: a running difference may end below 0
         count = math.ceil(max(budget, 0) * weight / rest) if rest else 0
         counts.append(count)
         budget -= count

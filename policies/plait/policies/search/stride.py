@@ -26,7 +26,7 @@ class Stride(Search):
     Child j of node v, from 0, has the rank `(j + 1) · W / w_v`, with `w_v = e^(score / reward_temperature)` and `W` the
     sum of w over the nodes of v's depth. So the n-th child of a depth has a rank of about n. The smallest rank starts
     first, whatever its depth: all depths get about as many children. A node in flight counts in W with the mean w of
-    its depth; an answer keeps its share, which nobody uses. A node that is scored late catches up.
+    its depth; an answer keeps its share, unused. A node that is scored late catches up.
 
     With `per_depth`, a child starts as soon as its rank is within it even if all nodes in flight score 1: what is
     certain does not wait. So the shares are those of `rebase` without its wait for a whole depth. Example: scores .9,

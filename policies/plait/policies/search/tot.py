@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from plait.core.declarations import Fidelity
+from plait.core.fidelity import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 from plait.core.vocabulary import Count
 
@@ -16,7 +16,7 @@ __all__ = ["Tot"]
 
 
 class Tot(Search):
-    """One call proposes a node's next steps, one a line; the `keep` best of a depth go on (arXiv 2305.10601).
+    """One call proposes a node's next steps, one a line; the `keep` best of a depth continue (arXiv 2305.10601).
 
     The planner's `depth` is the number of steps (4 for the Game of 24). Differs: equal states are scored once and
     merged, and the answer is voted for by score, where the authors report any of the last beam's.
@@ -26,7 +26,7 @@ class Tot(Search):
 
     lists: ClassVar[bool] = True
 
-    keep: Count = Field(default=5, ge=1, le=10_000, description="Nodes of a depth that go on.")
+    keep: Count = Field(default=5, ge=1, le=10_000, description="Nodes kept per depth.")
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the rounds of one run."""

@@ -18,7 +18,7 @@ class CGES(StopRule):
     """Confidence-Guided Early Stopping (arXiv 2511.02603): a posterior over the answers from the votes' confidence.
 
     A vote for answer A of confidence c has the likelihood c if A is right, and (1 - c) / (K - 1) if another of the K
-    answers is; all have the same prior. K counts the answers seen and one that nobody has given. The vote ends when an
+    answers is; all have the same prior. K counts the answers seen and one unseen answer. The vote ends when an
     answer's posterior reaches `confidence`. c = exp(`by` / `vote_temperature`), by default the geometric mean of the
     tokens' probabilities.
 
@@ -63,7 +63,7 @@ class CGES(StopRule):
 
 
 class _Chances:
-    """The posterior of a vote under way."""
+    """The posterior of a running vote."""
 
     def __init__(self, rule: CGES) -> None:
         self._rule = rule

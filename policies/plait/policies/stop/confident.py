@@ -47,7 +47,7 @@ class Confident(StopRule):
         # A threshold that nothing can reach would look like a vote that is never sure.
         if sure.voters and not sure.said:
             raise PluginError(f"no branch says its {self.by}: ask for it with logprobs in the planner's options")
-        # An answer with more votes stands against it: the vote goes on.
+        # Another answer has more votes: the vote continues.
         if sure.most and sure.most == poll.lead()[0]:
             sureness = sure.values[sure.first]
             return f"{self.by} {sureness:.4g} of a voter for the first answer is at least {self.threshold:g}"

@@ -14,7 +14,7 @@ __all__ = ["Futility"]
 
 
 class Futility(StopRule):
-    """Stopping for futility, as in sequential trials: so many branches ended without an answer that the next one will
+    """Stopping for futility, as in sequential trials: after many branches without an answer the next one will
     hardly have one.
 
     After n branches without an answer the next one has one with probability 1 / (n + 2): the posterior Beta(1, 1 + n)

@@ -27,7 +27,7 @@ class Saturation(StopRule):
     not count), or of agreeing with the first answer (`share`).
 
     It predicts how many branches are needed for one to be right. With p below a half a vote can get worse with more
-    branches, and with a share for evidence agreement stands in for being right.
+    branches, and with a share for evidence agreement is used in place of being right.
     """
 
     fidelity = Fidelity("variant", "a posterior of the share, not one p for a data set", paper="2505.20522")
@@ -44,7 +44,7 @@ class Saturation(StopRule):
     )
 
     def enough(self, poll: Poll) -> str | None:
-        """Return the estimate and how many it asks for, once so many have ended."""
+        """Return the estimate and the number of branches it asks for, once that number has ended."""
         good, bad = self._evidence(poll)
         # The prior alone would decide.
         if good + bad < self.min_votes:

@@ -28,7 +28,7 @@ class SemanticEntropy(StopRule):
       votes prove little, as small models often agree on a wrong answer.
     - `secretary`, without a threshold: windows of `window` branches in the join's order are rounds. The first
       floor(R/e) of R rounds (at least one) only set the mark; the vote ends at the first later round whose entropy is
-      below all of theirs.
+      below all of those.
 
     On voters that err (study `erring-votes`) the threshold lost nothing to the full vote, `secretary` 1.2 points, and 5
     at one level of skill.
