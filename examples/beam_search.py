@@ -20,7 +20,7 @@ class Beam(Flow):
     """Beam search over steps of reasoning."""
 
     width: int = Field(default=2, description="Lines that are kept in every round.")
-    fan: int = Field(default=2, description="Ways in which each of them goes on.")
+    fan: int = Field(default=2, description="Number of continuations of each line.")
     rounds: int = Field(default=4, description="Most rounds.")
 
     async def run(self, ctx: Context, question: str) -> Answerable:

@@ -469,7 +469,7 @@ def _short(node: Node, what: str) -> Ruling:
 
 
 def _with_last_try(node: Node, failure: Failure) -> Failure:
-    """Return the failure of a limit with that of the step's last try, if it was tried: who is told of the limit alone
+    """Return the failure of a limit with that of the step's last try, if it was tried: who reads of the limit alone
     raises it, and waits longer for the same end."""
     tried = next((move[4] for move in reversed(node.story) if move[4].startswith(_TRY)), "")
     if not tried:

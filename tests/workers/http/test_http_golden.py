@@ -1,6 +1,6 @@
 """Recorded requests and results: a table of settings and servers, whose bytes must not change unnoticed.
 
-`python -m tests.workers.http.test_http_golden` records them anew, for a change that is meant to change them.
+`python -m tests.workers.http.test_http_golden` records them again, for a change that is meant to change them.
 """
 
 from __future__ import annotations

@@ -179,8 +179,8 @@ class Config(BaseSettings):
     )
     hints: Literal["auto", "vllm", "dynamo", "llm-d", "sglang", "none"] | None = Field(
         default=None,
-        description="What that server's stack is told besides the request (sessions, expected lengths, siblings, "
-        "deadlines); by default `auto`, which looks at who owns the listed models.",
+        description="Scheduling hints for that server's stack, sent with each request (sessions, expected lengths, "
+        "siblings, deadlines). By default `auto`, which reads the owner of the listed models.",
     )
     data_parallel: int | None = Field(
         default=None,
@@ -201,10 +201,10 @@ class Config(BaseSettings):
     whole: int | None = Field(
         default=None,
         ge=0,
-        description="Tokens; steps of at most so many whose text nobody follows get that server's answer in one "
-        "piece, which is much cheaper than a line for every token. Of such an answer that is given up nobody learns "
-        "how long it was (`Usage.uncounted`). By default 512, and 0 (none) where tokens are measured, in `plait eval` "
-        "and the experiments.",
+        description="Tokens. A step with a token limit up to this, and without a reader of its text, gets that server's "
+        "answer in one piece, which is much cheaper than streaming. The length of such an answer is unknown if it is "
+        "cancelled (`Usage.uncounted`). By default 512, and 0 (always stream) where tokens are measured, in "
+        "`plait eval` and the experiments.",
     )
     script: File | None = Field(default=None, description="JSON file of replies for the scripted worker.")
     tools: File | None = Field(
@@ -224,15 +224,15 @@ class Config(BaseSettings):
     max_engines: int | None = Field(
         default=None,
         ge=1,
-        description="Engines come and go with the load, from `engines` up to so many (worker `ray`); always "
-        "`engines` by default.",
+        description="Maximum number of engines. plait scales between `engines` and this with the load (worker `ray`); "
+        "by default it does not scale.",
     )
     cool_down: float = Field(
         default=60.0,
         ge=0,
         allow_inf_nan=False,
         description="Seconds for which fewer engines must have been enough before one of them goes (`max_engines`). "
-        "What it runs then gets ten seconds to end, and goes on elsewhere from its tokens.",
+        "Its running steps get ten seconds to end; the others continue from their tokens on another engine.",
     )
     cpus: float = Field(
         default=1.0, ge=0, allow_inf_nan=False, description="CPUs that the actor of an engine reserves (worker `ray`)."
@@ -366,8 +366,7 @@ class Config(BaseSettings):
     bound: int = Field(
         default=500_000,
         ge=1,
-        description="Most tokens that a run may generate which limits neither tokens nor cost: so that none goes on "
-        "for ever.",
+        description="Token limit of a run that limits neither tokens nor cost itself, so that every run ends.",
     )
     value_bytes: int = Field(
         default=MOST_BYTES,
@@ -435,7 +434,7 @@ class Config(BaseSettings):
         return self.policies_with(1)
 
     def policies_with(self, workers: int) -> tuple[Plugin, ...]:
-        """The same where an application brings so many model workers of its own."""
+        """Return the policies of such a request where an application brings a number of model workers of its own."""
         servers = len(self.base_urls) if self.worker == "http" else 1
         if "policies" in self.model_fields_set or max(self.engines, self.max_engines or 1, servers, workers) == 1:
             return self.policies

@@ -41,7 +41,7 @@ class ToolTurns(Flow):
     most: Most = Field(
         default=8,
         description="Most branches in all; those beyond are not run, here of the calls of one turn, and the model "
-        "is told so.",
+        "gets a notice.",
     )
     observation_chars: ObservationChars = 8000
     rounds: Rounds = 12

@@ -69,7 +69,7 @@ class Takeover(LearningPlanner, Flow):
     )
     target: Annotated[Prompt, Uses("question")] = Field(
         default=Prompt(),
-        description="A segment that the target's `model` writes anew; what it leaves open is as `draft` has it.",
+        description="A segment that the target's `model` rewrites. Fields that are unset have the values of `draft`.",
     )
     by: Literal["records", "score"] | None = Field(
         default=None,

@@ -33,7 +33,7 @@ class Fixed(Planner):
 
     path: Annotated[str | None, ServerFile()] = Field(
         default=None,
-        description="A file to read, JSON or TOML (told apart by its ending, `.json` or `.toml`), that holds a plan.",
+        description="File with a plan, `.json` or `.toml`.",
     )
     graph: Annotated[dict[str, JsonValue] | None, PlanSpec()] = Field(
         default=None, description='The plan itself: `{"steps": […], "output": …}`.'

@@ -66,10 +66,12 @@ class PartialRollout(ToolTurns):
         default=2,
         ge=0,
         le=1000,
-        description="Turns of each of these at which others branch off; where it has fewer, the others begin anew.",
+        description="Number of turns of each line at which others branch off. If a line has fewer, the others start over.",
     )
     n: N = Field(default=3, le=1000, description="Branches at once: lines that branch off at each of the positions.")
-    fresh: Count = Field(default=1, ge=0, le=1000, description="Lines that begin anew, beside the first ones.")
+    fresh: Count = Field(
+        default=1, ge=0, le=1000, description="Number of lines that start over, in addition to the first ones."
+    )
     by: Literal["turn", "calls", "thoughts", "mixed", "random", "uniform"] = Field(
         default="turn",
         description="What decides where to branch: how unsure the model was of a turn, which needs "
@@ -80,7 +82,7 @@ class PartialRollout(ToolTurns):
     )
     turn: Prompt = Field(
         default=Prompt(max_tokens=1024, temperature=0.7),
-        description="One turn of a line of work. Its template is what the model is told first, before its tools.",
+        description="One turn of a line of work. Its template opens the prompt, before the tools.",
     )
     summary: Annotated[Prompt, Uses()] = Field(
         default=Prompt(max_tokens=512, temperature=0.0), description="What a line that has ended is condensed to."

@@ -28,7 +28,7 @@ class Dfs(Search):
 
     fidelity = Fidelity(
         "variant",
-        "several in flight, goes on where the root's child gives up",
+        "several in flight, continues where the root's child gives up",
         oracles=("toolbench-dfs",),
         paper="2307.16789",
     )

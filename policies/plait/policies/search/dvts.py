@@ -19,7 +19,7 @@ class Dvts(Search):
     """
 
     fidelity = Fidelity(
-        "variant", "no lookahead, a subtree goes on beside its answers, its rounds are theirs", oracles=("sal-dvts",)
+        "variant", "no lookahead, a subtree continues beside its answers, its rounds are theirs", oracles=("sal-dvts",)
     )
 
     subtrees: Count = Field(default=4, ge=1, le=1_000, description="Independent searches.")

@@ -56,8 +56,8 @@ class EngineOptions(Frozen):
     checkpoint: int = Field(
         default=0,
         ge=0,
-        description="Every so many engine steps the new token ids of all requests are told, also of requests that "
-        "do not stream, so that another engine can go on from there if this one dies; 0 for never.",
+        description="Number of engine steps between two checkpoints. A checkpoint reports the new token ids of all "
+        "requests, streamed or not, so that another engine can continue them if this one dies; 0: never.",
     )
     kv_events: bool = Field(
         default=False,

@@ -499,7 +499,7 @@ class RequestSender:
         has_progress = False
         try:
             for chunk in batch:
-                # Behind a stop text the usage may still come, until the server goes on generating instead.
+                # Behind a stop text the usage may still come, until the server continues to generate instead.
                 usage = response.usage
                 if response.is_done and (not response.found_stop or usage.is_final or usage.extra_pieces):
                     break

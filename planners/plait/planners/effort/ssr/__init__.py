@@ -82,8 +82,8 @@ class SSR(LearningPlanner, Flow):
     quorum: Quorum = Field(
         default=None,
         ge=1,
-        description="Branches that are enough; the others are then stopped. So many paths have to have the same "
-        "answer: 1 takes the first that ends, 2 the first two that agree. By default all.",
+        description="Branches that are enough; the others are then stopped. They must have the same "
+        "answer: 1 takes the first path that ends, 2 the first two that agree. By default all.",
     )
     strategies: Annotated[tuple[Strategy, ...], Free()] = Field(
         default=POOL, description="The pool, with what is known of each; empty: paths differ by their seeds alone."

@@ -52,8 +52,7 @@ class TreeOptions(Flow):
     )
     give_up: FreeText = Field(
         default="",
-        description="A step that has this text in it (case apart) is a dead end: the model's word for it, where it "
-        "was told one.",
+        description="Text that marks a step as a dead end (in any case), if the prompt asks the model to write one.",
     )
     quorum: Count | None = Field(
         default=None,

@@ -51,14 +51,14 @@ class Skeleton(Flow):
     )
     outline: Annotated[Prompt, Uses("question", "least", "most", "begin")] = Field(
         default=Prompt(thinking="off", max_tokens=256, temperature=0.0),
-        description="The skeleton. Its template has `{question}`, `{least}`, `{most}`, and `{begin}`, how to begin "
-        "in words. `begin` is the list's start; give an empty one to a model that thinks before it answers.",
+        description="The skeleton. Its template has `{question}`, `{least}`, `{most}`, and `{begin}`, an "
+        "instruction how to begin. `begin` is the list's start; leave it empty for a model that thinks first.",
     )
     part: Annotated[Prompt, Uses("number", "text", "begin")] = Field(
         default=Prompt(max_tokens=128, temperature=0.0),
         description="A point. Its template, behind question and skeleton, has `{number}`, `{text}`, the heading, "
-        "and `{begin}`, how to begin in words. `begin` is the heading; give an empty one to a model that thinks "
-        "before it answers.",
+        "and `{begin}`, an instruction how to begin. `begin` is the heading; leave it empty for a model that "
+        "thinks first.",
     )
     answer: Annotated[Prompt, Uses("question")] = Field(
         default=Prompt(max_tokens=1024, temperature=0.0),

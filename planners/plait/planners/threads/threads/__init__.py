@@ -89,8 +89,8 @@ class Threads(Planner):
     )
     most: Most = Field(
         default=256,
-        description="Most branches in all; those beyond are not run. Threads of threads are counted too: who spawns "
-        "first has them. A resumed run counts anew.",
+        description="Most branches in all; those beyond are not run. Nested threads count too, in the order "
+        "in which they are spawned. A resumed run starts counting at zero.",
     )
     rounds: Count | None = Field(
         default=None,

@@ -24,8 +24,8 @@ class ReactOptions(ToolTurns):
 
     turn: Prompt = Field(
         default=Prompt(max_tokens=1024, stream=True),
-        description="One turn of the conversation. Its template is what the model is told first, before its tools. "
-        "With `stream` calls start while the turn is still being written, else when it is whole.",
+        description="One turn of the conversation. Its template opens the prompt, before the tools. With `stream`, calls "
+        "start while the model writes the turn, otherwise when it is complete.",
     )
 
     shown: Shown = None

@@ -77,7 +77,7 @@ class Refine(Planner):
     rounds: Annotated[tuple[int, ...], BeforeValidator(_as_rounds), BranchCount()] = Field(
         default=(8, 4, 1),
         description="Most rounds, of which each reads what the one before it came to: the drafts of each, as "
-        "`[8,4,1]` or `8x4x1`. A single number is so many rounds of one draft: sequential refinement.",
+        "`[8,4,1]` or `8x4x1`. A single number is a number of rounds with one draft each: sequential refinement.",
     )
     distiller: Literal["summary", "shared-top-k", "per-sample-top-k", "random-k"] = Field(
         default="summary",
