@@ -66,7 +66,8 @@ class PartialRollout(ToolTurns):
         default=2,
         ge=0,
         le=1000,
-        description="Number of turns of each line at which others branch off. If a line has fewer, the others start over.",
+        description="Number of turns of each line at which others branch off. If a line has fewer, the others "
+        "start over.",
     )
     n: N = Field(default=3, le=1000, description="Branches at once: lines that branch off at each of the positions.")
     fresh: Count = Field(
