@@ -40,7 +40,7 @@ class PromptSize(NamedTuple):
 
 
 def prompt_size(node: Node, worker: WorkerState, known: int, *, ask: bool) -> PromptSize | Think:
-    """Return the size of a think step's prompt for an attempt that continues from `known` tokens; with `ask` perhaps the
+    """Return the size of a think step's prompt for an attempt that continues `known` tokens; with `ask` perhaps the
     operation, of which the worker is to count it first."""
     op = resolve(node, 1)
     assert op.kind == "think"

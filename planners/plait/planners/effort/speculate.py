@@ -68,8 +68,7 @@ class Speculate(ToolTurns):
     target: Prompt = Field(
         default=Prompt(max_tokens=1024, temperature=0.0),
         description="A step of the target model, whose answer counts. Its template opens the prompt of both "
-        "models, before "
-        "their tools. Without tools, `stop` ends a step of both (by default the end of a line).",
+        "models, before their tools. Without tools, `stop` ends a step of both (by default the end of a line).",
     )
     depth: Depth = Field(default=8, ge=1)
     price: float = Field(

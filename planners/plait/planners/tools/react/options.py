@@ -25,8 +25,7 @@ class ReactOptions(ToolTurns):
     turn: Prompt = Field(
         default=Prompt(max_tokens=1024, stream=True),
         description="One turn of the conversation. Its template opens the prompt, before the tools. With "
-        "`stream`, calls "
-        "start while the model writes the turn, otherwise when it is complete.",
+        "`stream`, calls start while the model writes the turn, otherwise when it is complete.",
     )
 
     shown: Shown = None
