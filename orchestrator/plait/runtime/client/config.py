@@ -202,9 +202,9 @@ class Config(BaseSettings):
         default=None,
         ge=0,
         description="Tokens. A step with a token limit up to this, and without a reader of its text, gets that "
-        "server's answer in one piece, which is much cheaper than streaming. The length of such an answer is unknown if it is "
-        "cancelled (`Usage.uncounted`). By default 512, and 0 (always stream) where tokens are measured, in "
-        "`plait eval` and the experiments.",
+        "server's answer in one piece, which is much cheaper than streaming. Its length is unknown if it is cancelled "
+        "(`Usage.uncounted`). By default 512, and 0 (always stream) where tokens are measured, in `plait eval` and the "
+        "experiments.",
     )
     script: File | None = Field(default=None, description="JSON file of replies for the scripted worker.")
     tools: File | None = Field(
