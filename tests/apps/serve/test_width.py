@@ -149,7 +149,7 @@ def test_a_number_beside_the_planner_is_held_to_the_width() -> None:
 def test_an_option_that_declares_nothing_is_refused_with_what_to_declare(option: str) -> None:
     for whole in nested(Plugin.of(f"undeclared:{option}").model_dump()):
         with pytest.raises(
-            NotAllowed, match=rf"\.{option.partition('=')[0]} .*Annotated.*BranchCount.*plait\.core\.access"
+            NotAllowed, match=rf"\.{option.partition('=')[0]} .*Annotated.*BranchCount.*plait\.core\.declarations"
         ):
             check(whole)
 

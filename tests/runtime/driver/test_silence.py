@@ -13,7 +13,8 @@ from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
 from plait.core.result import Failure, Result
 from plait.core.tools.tool import tool
-from plait.runtime.driver import jobs, silence
+from plait.runtime.client import client
+from plait.runtime.driver import jobs
 from plait.runtime.journal.replay import replay
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
@@ -39,7 +40,7 @@ class Forgets(Scripted):
 
 
 async def test_a_silent_step_is_lost_and_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(silence, "SILENCE", 0.3)
+    monkeypatch.setattr(client, "MODEL_SILENCE_LIMIT_S", 0.3)
     worker, path = Forgets([Reply(text="answer: 4")]), tmp_path / "j.plait"
     async with AsyncOrchestrator(workers=[worker], journal=path) as plait:
         answer = await asyncio.wait_for(plait.run("2 + 2?"), 300)
@@ -81,7 +82,7 @@ async def test_a_worker_of_calls_that_never_answers_is_given_up(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The run ends in words, and so does the session, although the worker does not even close."""
-    monkeypatch.setattr(silence, "DAY", 0.2)
+    monkeypatch.setattr(client, "CALL_SILENCE_LIMIT_S", 0.2)
     monkeypatch.setattr(jobs, "CLOSING", 0.05)
     worker, path = NeverAnswers(), tmp_path / "j.plait"
     plan = Plan(steps=(Step(name="a", op=Call(tool="look")),), output="a")
@@ -89,14 +90,14 @@ async def test_a_worker_of_calls_that_never_answers_is_given_up(
     async with AsyncOrchestrator(workers=[worker], tools=[look], journal=path) as plait:
         answer = await asyncio.wait_for(plait.run(plan=plan, retries={"lost": 1}), 300)
     assert answer.status == "failed" and answer.failure is not None
-    assert "worker tools has said nothing about this step for 0.2 s" in answer.failure.message
+    assert "worker tools has reported nothing about this step for 0.2 s" in answer.failure.message
     assert worker.begun == 2
     assert "tools could not be closed" in caplog.text
     assert replay(path, Plugins(), check=True).divergence is None
 
 
 async def test_a_step_that_says_something_now_and_then_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(silence, "SILENCE", 1.0)
+    monkeypatch.setattr(client, "MODEL_SILENCE_LIMIT_S", 1.0)
     worker = Scripted([Reply(text=" ".join(["word"] * 20), tokens_per_second=10)])
     async with AsyncOrchestrator(workers=[worker], journal="off") as plait:
         answer = await plait.run("go")

@@ -33,7 +33,7 @@ class Fixed(Planner):
 
     path: Annotated[str | None, ServerFile()] = Field(
         default=None,
-        description="File with a plan, `.json` or `.toml`.",
+        description="A file to read: a plan, as `.json` or `.toml`.",
     )
     graph: Annotated[dict[str, JsonValue] | None, PlanSpec()] = Field(
         default=None, description='The plan itself: `{"steps": […], "output": …}`.'
