@@ -6,7 +6,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from plait import Orchestrator, tool
-from plait.core.flow import Answerable, Context, Flow, Line
+from plait.core.flow import Answerable, Context, Flow, Trajectory
 from plait.workers.scripted import Reply, Scripted
 
 
@@ -26,7 +26,7 @@ class Beam(Flow):
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Return the vote of the lines that have ended."""
         lines = [ctx.think(question, stop="\n", temperature=1.0) for _ in range(self.width)]
-        ended: list[Line] = []
+        ended: list[Trajectory] = []
         for _ in range(self.rounds):
             await ctx.gather(*lines)
             ended += [line for line in lines if line.finished]

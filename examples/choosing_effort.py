@@ -4,7 +4,7 @@ a dearer planner. All models are scripted."""
 from __future__ import annotations
 
 from plait import Orchestrator
-from plait.core.prompt import Prompt
+from plait.core.call_config import CallConfig
 from plait.planners.effort.route import Route
 from plait.planners.effort.scale import Scale
 from plait.planners.effort.ssr import SSR
@@ -43,8 +43,10 @@ def named(worker: Scripted) -> Scripted:
 
 
 def main() -> None:
-    step = SSR(draft=Prompt(model="small", temperature=0), target=Prompt(model="large"), n=1, strategies=())
-    segment = Takeover(draft=Prompt(model="small", temperature=0, max_tokens=7), target=Prompt(model="large"), n=1)
+    step = SSR(draft=CallConfig(model="small", temperature=0), target=CallConfig(model="large"), n=1, strategies=())
+    segment = Takeover(
+        draft=CallConfig(model="small", temperature=0, max_tokens=7), target=CallConfig(model="large"), n=1
+    )
     for planner in (step, segment):
         with Orchestrator(workers=[small(), large()]) as plait:
             answer = plait.run(QUESTION, planner=planner)
@@ -71,7 +73,7 @@ def main() -> None:
         ]
     )
     with Orchestrator(workers=[puzzle]) as plait:
-        answer = plait.run("3 5 7 11 -> 24", task="countdown", planner=Route(by="features"))
+        answer = plait.run("3 5 7 11 -> 24", task="countdown", planner=Route(criterion="features"))
     calls = sum(step.kind == "think" for step in answer.report.steps)
     print(f"Route: {'right' if answer.verified else 'wrong'} after {calls} calls")
 

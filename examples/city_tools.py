@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from plait import Call, Join, Orchestrator, Plan, Step, tool
+from plait import Join, Orchestrator, Plan, Step, ToolCall, tool
 
 CITIES = {"Oslo": (4.0, 717_000), "Paris": (11.5, 2_100_000), "Rome": (17.5, 2_750_000)}
 
@@ -43,7 +43,9 @@ def _known(city: str) -> tuple[float, int]:
 
 
 def main() -> None:
-    both = [Step(name=each.name, op=Call(tool=each.name, args={"city": "Rome"})) for each in (temperature, population)]
+    both = [
+        Step(name=each.name, op=ToolCall(tool=each.name, args={"city": "Rome"})) for each in (temperature, population)
+    ]
     plan = Plan(steps=(*both, Step(name="both", op=Join(), needs=("temperature", "population"))), output="both")
     with Orchestrator(workers=[], tools=[temperature, population]) as plait:
         answer = plait.run(plan=plan)

@@ -8,8 +8,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from plait import Join, Orchestrator, Plan, Planner, Prompt, Step
-from plait.core import Brief, Reader, Result
+from plait import CallConfig, Join, Orchestrator, Plan, Planner, Step
+from plait.core import PlanningContext, Reader, Result
 from plait.planning import Uses, call_model
 from plait.workers.scripted import Reply, Scripted
 
@@ -17,20 +17,21 @@ from plait.workers.scripted import Reply, Scripted
 class Outline(Planner):
     """Skeleton of thought (Ning et al., arXiv 2307.15337): an outline first, then every point at the same time."""
 
-    outline: Annotated[Prompt, Uses("question")] = Field(
-        default=Prompt(max_tokens=256, stream=True), description="Asks for the `{question}`'s outline, a point a line."
+    outline: Annotated[CallConfig, Uses("question")] = Field(
+        default=CallConfig(max_tokens=256, stream=True),
+        description="Asks for the `{question}`'s outline, a point a line.",
     )
-    point: Annotated[Prompt, Uses("point")] = Field(
-        default=Prompt(max_tokens=64), description="Writes about one `{point}`."
+    point: Annotated[CallConfig, Uses("point")] = Field(
+        default=CallConfig(max_tokens=64), description="Writes about one `{point}`."
     )
 
-    def start(self, brief: Brief) -> Plan:
+    def start(self, brief: PlanningContext) -> Plan:
         """Ask for the outline; the step expands into the rest."""
         pieces = self.outline.parts("Outline an answer, a point a line: {question}", question=brief.task.render())
         step = call_model(brief, "outline", "outline", pieces, self.outline, expands=True)
         return Plan(steps=(step,), output="outline")
 
-    def reader(self, step: Step, brief: Brief) -> Reader:
+    def reader(self, step: Step, brief: PlanningContext) -> Reader:
         """Return what reads the outline."""
         return Points(self, brief)
 
@@ -38,7 +39,7 @@ class Outline(Planner):
 class Points:
     """Turns each whole line into a step."""
 
-    def __init__(self, planner: Outline, brief: Brief) -> None:
+    def __init__(self, planner: Outline, brief: PlanningContext) -> None:
         self._prompt, self._brief = planner.point, brief
         self._rest = ""
         self._names: list[str] = []

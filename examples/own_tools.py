@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from plait import Call, Orchestrator, Plan, Ref, Step, tool
+from plait import Orchestrator, Plan, Ref, Step, ToolCall, tool
 
 
 @tool
@@ -26,9 +26,11 @@ def main() -> None:
     # `warmer` refers to the two others, so it waits for both; they wait for nothing, so they run at the same time.
     plan = Plan(
         steps=(
-            Step(name="oslo", op=Call(tool="temperature", args={"city": "Oslo"})),
-            Step(name="rome", op=Call(tool="temperature", args={"city": "Rome"})),
-            Step(name="answer", op=Call(tool="warmer", args={"first": Ref(step="oslo"), "second": Ref(step="rome")})),
+            Step(name="oslo", op=ToolCall(tool="temperature", args={"city": "Oslo"})),
+            Step(name="rome", op=ToolCall(tool="temperature", args={"city": "Rome"})),
+            Step(
+                name="answer", op=ToolCall(tool="warmer", args={"first": Ref(step="oslo"), "second": Ref(step="rome")})
+            ),
         ),
         output="answer",
     )

@@ -10,7 +10,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Sequence
 
 from plait import Orchestrator, Worker
-from plait.core import Failure, Job, Progress, Result, Text, Think, Usage
+from plait.core import Failure, Job, ModelCall, Progress, Result, Text, Usage
 from plait.core.errors import EngineError, WorkerError, WorkerLost
 from plait.core.result import as_failure
 
@@ -49,7 +49,7 @@ class Program(Worker):
         if not self._open:
             yield as_failure(WorkerLost("the worker 'program' is not started"))
             return
-        assert isinstance(job.op, Think)  # `serves` says so
+        assert isinstance(job.op, ModelCall)  # `serves` says so
         prompt = "".join(part.text for part in job.op.prompt if isinstance(part, Text))
         running = self._jobs[job.attempt] = _Running()
         text, words, decoder = "", 0, codecs.getincrementaldecoder("utf-8")("replace")

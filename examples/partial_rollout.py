@@ -28,7 +28,9 @@ def main() -> None:
         ]
     )
     with Orchestrator(workers=[model], tools=[population, temperature]) as plait:
-        answer = plait.run("Is Rome or Oslo warmer?", planner=PartialRollout(by="uniform", positions=1, n=2, fresh=0))
+        answer = plait.run(
+            "Is Rome or Oslo warmer?", planner=PartialRollout(criterion="uniform", positions=1, n=2, fresh=0)
+        )
     print(f"{answer.answer} ({answer.why})")
     for step in answer.report.steps:
         print(f"{step.name:<22} {step.label or step.name}")

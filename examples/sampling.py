@@ -42,11 +42,11 @@ def main() -> None:
     ways = [
         Plugin(name="single"),
         Plugin(name="sample", options={"n": 5}),
-        Plugin(name="adaptive", options={"n": 3, "most": 16}),
+        Plugin(name="adaptive", options={"n": 3, "max_branches": 16}),
         Plugin(name="deepprune", options={"n": 4, "draft": {"max_tokens": 3}}),
         Plugin(name="mars", options={"n": 6, "warmup": 3, "draft": {"max_tokens": 6}}),
         Plugin(name="fixed", options={"graph": STEPS}),
-        Plugin(name="route", options={"by": "record", "into": KNOWN}),
+        Plugin(name="route", options={"criterion": "record", "candidates": KNOWN}),
     ]
     for way in ways:
         with Orchestrator(workers=model()) as plait:

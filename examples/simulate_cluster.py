@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plait import Join, Plan, Plugin, Request, Sampling, Step, Think
+from plait import Join, ModelCall, Plan, Plugin, Request, Sampling, Step
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import SimReport, Throttle, WorkerFault, simulate, varied
 
@@ -23,8 +23,8 @@ def plan(chains: int, length: int, problems: int, votes: int) -> Plan:
     return Plan(steps=(*steps, Step(name="all", op=Join(), needs=tuple(ends))), output="all")
 
 
-def _think(text: str, after: str | None = None) -> Think:
-    return Think(prompt=text, after=after, sampling=Sampling(max_tokens=200))
+def _think(text: str, after: str | None = None) -> ModelCall:
+    return ModelCall(prompt=text, after=after, sampling=Sampling(max_tokens=200))
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from city_tools import population
 
 from plait import Orchestrator
-from plait.core.prompt import Prompt
+from plait.core.call_config import CallConfig
 from plait.planners.effort.speculate import Speculate
 from plait.workers.scripted import Reply, Scripted
 
@@ -28,7 +28,7 @@ def model(name: str, rate: float) -> Scripted:
 def main() -> None:
     for depth in (1, 4):
         with Orchestrator(workers=[model("small", 50), model("large", 10)], tools=[population]) as plait:
-            planner = Speculate(draft=Prompt(model="small"), target=Prompt(model="large"), depth=depth)
+            planner = Speculate(draft=CallConfig(model="small"), target=CallConfig(model="large"), depth=depth)
             answer = plait.run("Is Rome or Paris larger?", planner=planner)
         print(f"depth {depth}: {answer.answer} ({answer.report.seconds:.1f} s; {answer.why})")
 

@@ -36,7 +36,9 @@ def model() -> Scripted:
 def main() -> None:
     for search in ("best-first", "stride", "beam"):
         with Orchestrator(workers=[model()]) as plait:
-            answer = plait.run("What is 6 times 7?\n", planner=Tree(search=search, scorer=Checked(), most=40, n=4))
+            answer = plait.run(
+                "What is 6 times 7?\n", planner=Tree(search=search, scorer=Checked(), max_branches=40, n=4)
+            )
         last = str(answer.answer).strip().splitlines()[-1]
         print(f"{search}: {last}  ({answer.why})")
 

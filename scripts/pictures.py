@@ -25,7 +25,7 @@ from plait.apps.repl.state import Manner
 from plait.apps.repl.view import Screen
 from plait.core.ops import Plugin
 from plait.core.request import Request
-from plait.runtime.client.answer import AnswerNews
+from plait.runtime.client.answer import RunEnded
 from plait.runtime.client.config import Config
 from plait.workers.scripted import Reply, Scripted
 from tests.apps.viewer.chromium import Tab, tab
@@ -118,7 +118,7 @@ async def _watched(config: Config) -> list[tuple[float, str]]:
     async with AsyncOrchestrator(config=config) as orchestrator:
         async for news in orchestrator.stream(QUESTION, planner="sample:n=7", policies=["consensus"]):
             at = time.monotonic() - began
-            if isinstance(news, AnswerNews):
+            if isinstance(news, RunEnded):
                 frames.append((at, _frame(tree, len(frames), f"{news.answer.answer}   {news.answer.why}")))
                 break
             tree.take(news)

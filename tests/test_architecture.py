@@ -217,6 +217,7 @@ NOUNS = frozenset({"Embed", "Feed", "Need", "Seed", "Speed"})
 EVENTS = frozenset(
     [
         "orchestrator/plait/core/events.py",
+        "orchestrator/plait/runtime/client/answer.py",
         "orchestrator/plait/apps/serve/telling.py",
         "workers/plait/workers/_shared/cached_blocks.py",
     ]

@@ -15,7 +15,7 @@ import pytest
 from plait import AsyncOrchestrator, Plan
 from plait.apps.notebook import watched
 from plait.core.errors import UsageError
-from plait.runtime.client.answer import News
+from plait.runtime.client.answer import RunEvent
 from plait.workers.scripted import Reply, Scripted
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.ipynb"))
@@ -80,7 +80,7 @@ async def test_a_run_shows_its_steps_and_leaves_the_answer_to_the_cell(monkeypat
 
 
 async def test_news_without_an_answer_are_refused() -> None:
-    async def nothing() -> AsyncGenerator[News, None]:
+    async def nothing() -> AsyncGenerator[RunEvent, None]:
         for news in ():
             yield news
 

@@ -13,20 +13,25 @@ from typing import Any, Literal, cast, get_args
 import pytest
 
 from plait.core import vocabulary
+from plait.core.call_config import CallConfig
 from plait.core.errors import FieldError, PluginError
 from plait.core.ops import Plugin
-from plait.core.prompt import Prompt
 from plait.planners.agents.debate import Debate
 from plait.runtime.plugins.loader import PluginKind, Plugins
 from plait.runtime.plugins.renamed import RENAMED
 
 WORDS = {
-    "allocate": "Allocate", "arithmetic": "Arithmetic", "by": "By", "conclude": "Conclude", "confidence": "Confidence",
-    "deadline": "Deadline", "depth": "Depth", "dialect": "DialectName", "early": "Early", "least": "Least",
-    "merge": "MergeOption", "models": "Models", "most": "Most", "n": "N", "observation_chars": "ObservationChars",
-    "path": "Path", "quorum": "Quorum", "reads": "Reads", "records": "Records", "repairs": "Repairs",
-    "rounds": "Rounds", "scorer": "Scorer", "search": "SearchOption", "separator": "Separator", "settle": "Settle",
-    "shown": "Shown", "style": "Style", "threshold": "Threshold", "tolerate": "Tolerate", "warmup": "Warmup",
+    "allocate": "Allocate", "arithmetic": "Arithmetic", "criterion": "Criterion", "answer_from": "AnswerFrom",
+    "confidence": "Confidence",
+    "deadline": "Deadline", "depth": "Depth", "dialect": "DialectName", "early": "Early", "min_branches": "MinBranches",
+    "merge": "MergeOption", "models": "Models", "max_branches": "MaxBranches", "n": "N",
+    "observation_chars": "ObservationChars",
+    "path": "Path", "quorum": "Quorum", "max_input_tokens": "MaxInputTokens", "records": "Records",
+    "repairs": "Repairs",
+    "rounds": "Rounds", "scorer": "Scorer", "search": "SearchOption", "separator": "Separator",
+    "stop_on_verified": "StopOnVerified",
+    "max_prompt_items": "MaxPromptItems", "max_tools": "MaxTools", "style": "Style", "threshold": "Threshold",
+    "on_failure": "OnFailure", "warmup": "Warmup",
     "width": "Width",
 }  # fmt: skip
 """Words of planners, with their types in `plait.core.vocabulary`."""
@@ -87,12 +92,12 @@ def test_a_word_has_one_type_and_one_meaning(kind: PluginKind, name: str) -> Non
 
 def test_what_several_plugins_have_is_one_thing() -> None:
     """A name that is no word of planners: one type, and the first clause of the docstring says the same everywhere.
-    What a call of a planner asks is the planner's to say; that it is a `Prompt` is not."""
+    What a call of a planner asks is the planner's to say; that it is a `CallConfig` is not."""
     options: dict[str, dict[str, tuple[frozenset[object], str]]] = collections.defaultdict(dict)
     for kind, name in plugins():
         for option, info in fields(kind, name).items():
             if option not in WORDS:
-                calls = info.annotation is Prompt
+                calls = info.annotation is CallConfig
                 options[option][f"{kind} {name}"] = (plain(info.annotation), "" if calls else meaning(info.description))
     assert {option: uses for option, uses in options.items() if len(set(uses.values())) > 1} == {}
 
@@ -104,8 +109,8 @@ def test_options_of_workers_have_one_type() -> None:
         hints = typing.get_type_hints(made.__init__)
         for option, parameter in inspect.signature(made).parameters.items():
             types[option][name] = plain(hints.get(option, parameter.annotation))
-    for option in types.keys() & Prompt.model_fields.keys():
-        types[option]["a prompt"] = plain(Prompt.model_fields[option].annotation)
+    for option in types.keys() & CallConfig.model_fields.keys():
+        types[option]["a prompt"] = plain(CallConfig.model_fields[option].annotation)
     for option in types.keys() & WORDS.keys():
         types[option]["a planner"] = shared(option)[0]
     differ = {option: uses for option, uses in types.items() if len(set(uses.values())) > 1}
@@ -139,6 +144,6 @@ def test_a_bound_of_a_planner_stands_beside_that_of_the_word() -> None:
 @pytest.mark.parametrize(("kind", "name"), [plugin for plugin in plugins() if plugin[0] == "planner"])
 def test_a_prompt_says_which_call_it_is(kind: PluginKind, name: str) -> None:
     for option, info in fields(kind, name).items():
-        if isinstance(info.default, Prompt):
+        if isinstance(info.default, CallConfig):
             assert info.description, f"{name}:{option} has no docstring"
-            assert info.annotation is Prompt
+            assert info.annotation is CallConfig

@@ -49,11 +49,11 @@ def double(number: int) -> int:
     """Return twice a number."""
     return 2 * number
 
-from plait import Call, Plan, Step
+from plait import ToolCall, Plan, Step
 
 with Orchestrator(workers=[Scripted([Reply(text="answer: 42")])], tools=[double]) as orchestrator:
     print(orchestrator.run("What is it?", planner="sample:n=3").answer)
-    plan = Plan(steps=(Step(name="twice", op=Call(tool="double", args={"number": 21})),), output="twice")
+    plan = Plan(steps=(Step(name="twice", op=ToolCall(tool="double", args={"number": 21})),), output="twice")
     print(orchestrator.run(plan=plan).unwrap())
 '''
 

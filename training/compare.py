@@ -37,7 +37,7 @@ MODES: dict[str, Mode] = {
 """In plain torch. All are greedy: a difference is one of the models."""
 ENGINE = {
     "serial, T=0, on the engine": "single",
-    "threads k=8 forked, T=0, on the engine": "threads:n=8,settle=false,early=false",
+    "threads k=8 forked, T=0, on the engine": "threads:n=8,stop_on_verified=false,early=false",
 }
 """In vLLM in a Ray actor: planners of `plait eval`."""
 

@@ -52,7 +52,10 @@ def run_study(made: Study, given: Given) -> str:
     fixed: dict[str, Any] = {} if made.engines is None else {"engines": made.engines}
     if config.journal is None:
         fixed["journal"] = "off"  # the records are all that is kept
-    fixed |= {"cache": None, "whole": config.whole or 0}  # what is not generated, or not told, cannot be counted
+    fixed |= {
+        "cache": None,
+        "stream_above_tokens": config.stream_above_tokens or 0,
+    }  # what is not generated, or not told, cannot be counted
     config = config.model_copy(update=fixed)
     problems = draw(given.problems, config.seed)
     header = {"study": made.name, "seed": config.seed, "model": config.model, "worker": config.worker}
@@ -133,7 +136,7 @@ async def _condition(
 ) -> None:
     from plait.core.ops import Plugin
     from plait.core.record import StepRecord
-    from plait.runtime.client.answer import AnswerNews, StepNews
+    from plait.runtime.client.answer import RunEnded, StepEvent
 
     width = condition.concurrency or concurrency
     with _progress(output, condition.label, len(places)) as advance:
@@ -148,11 +151,11 @@ async def _condition(
             try:
                 if condition.branches:
                     async for news in handle.news():
-                        if isinstance(news, StepNews):
+                        if isinstance(news, StepEvent):
                             record = news.record
                             if record.state == "done" and record.name.startswith("sample-"):
                                 branches[record.name] = record
-                        elif isinstance(news, AnswerNews):
+                        elif isinstance(news, RunEnded):
                             break
                 answer = await handle
             finally:

@@ -16,7 +16,7 @@ import torch
 
 from plait.core.events import Job
 from plait.core.interfaces import Progress
-from plait.core.ops import Think
+from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result, Usage
 from training.decode import generate_scored
 from training.export import load
@@ -43,7 +43,7 @@ class Trade:
 class Waiting:
     """A call that is to be written."""
 
-    think: Think
+    think: ModelCall
     prompt: list[int]
     done: asyncio.Future[Result]
 
@@ -72,7 +72,7 @@ class Plain(InProcess):
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         """Write one call."""
         think = job.op
-        assert isinstance(think, Think)
+        assert isinstance(think, ModelCall)
         trade = self._trades[think.model or self.models[0]]
         waiting = Waiting(think, trade.encode(text_of(think)), asyncio.get_running_loop().create_future())
         self._queue.append(waiting)

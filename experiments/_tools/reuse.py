@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from plait import AsyncOrchestrator, Join, Plan, Sampling, Step, Think
+from plait import AsyncOrchestrator, Join, ModelCall, Plan, Sampling, Step
 from plait.core.ops import Ref, Text
 
 __all__ = ["BLOCK", "WORDS", "WORKLOADS", "measured", "ratio", "threads", "turns", "votes"]
@@ -25,7 +25,7 @@ def votes(seed: int) -> Plan:
     prompt = f"{_prefix(random.Random(seed), 200)} <go>"
     names = [f"s{i}" for i in range(16)]
     steps = [
-        Step(name=name, op=Think(prompt=prompt, sampling=Sampling(max_tokens=24, temperature=1.0, seed=i)))
+        Step(name=name, op=ModelCall(prompt=prompt, sampling=Sampling(max_tokens=24, temperature=1.0, seed=i)))
         for i, name in enumerate(names)
     ]
     return Plan(steps=(*steps, Step(name="vote", op=Join(), needs=tuple(names))), output="vote")
@@ -33,16 +33,16 @@ def votes(seed: int) -> Plan:
 
 def threads(seed: int) -> Plan:
     """A parent, eight children that continue it, a join, the parent again, eight more children."""
-    first = Think(prompt=f"{_prefix(random.Random(seed), 150)} <go>", sampling=Sampling(max_tokens=40))
+    first = ModelCall(prompt=f"{_prefix(random.Random(seed), 150)} <go>", sampling=Sampling(max_tokens=40))
     steps = [Step(name="parent-1", op=first)]
     for turn in (1, 2):
         names = [f"child-{turn}-{i}" for i in range(8)]
         for i, name in enumerate(names):
-            op = Think(prompt=f" <child> {i} <go>", after=f"parent-{turn}", sampling=Sampling(max_tokens=32))
+            op = ModelCall(prompt=f" <child> {i} <go>", after=f"parent-{turn}", sampling=Sampling(max_tokens=32))
             steps.append(Step(name=name, op=op))
         steps.append(Step(name=f"join-{turn}", op=Join(), needs=tuple(names)))
         told = (Text(text=" <join> "), Ref(step=names[0]), Text(text=" <go>"))
-        go_on = Think(prompt=told, after=f"parent-{turn}", sampling=Sampling(max_tokens=40))
+        go_on = ModelCall(prompt=told, after=f"parent-{turn}", sampling=Sampling(max_tokens=40))
         steps.append(Step(name=f"parent-{turn + 1}", op=go_on, needs=(f"join-{turn}",)))
     return Plan(steps=tuple(steps), output=steps[-1].name)
 
@@ -58,7 +58,7 @@ def turns(seed: int) -> Plan:
         for i, name in enumerate(names):
             sampling = Sampling(max_tokens=40, temperature=1.0, seed=i)
             needs = (f"pick-{turn - 1}",) if turn else ()
-            steps.append(Step(name=name, op=Think(prompt=prompt, after=before, sampling=sampling), needs=needs))
+            steps.append(Step(name=name, op=ModelCall(prompt=prompt, after=before, sampling=sampling), needs=needs))
         steps.append(Step(name=f"pick-{turn}", op=Join(), needs=tuple(names)))
         before = names[-1]
     return Plan(steps=tuple(steps), output=steps[-1].name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plait.core import Join, Plan, Sampling, Step, Text, Think
+from plait.core import Join, ModelCall, Plan, Sampling, Step, Text
 
 __all__ = ["DEADLINE", "HALF", "MOST", "PEAK", "SHARE", "SLOTS", "SPEEDS", "plans"]
 
@@ -13,7 +13,7 @@ DEADLINE = 8.0
 
 
 def _think(name: str, text: str, after: str | None = None) -> Step:
-    return Step(name=name, op=Think(prompt=(Text(text=text),), after=after, sampling=Sampling(max_tokens=MOST)))
+    return Step(name=name, op=ModelCall(prompt=(Text(text=text),), after=after, sampling=Sampling(max_tokens=MOST)))
 
 
 def plans() -> list[tuple[Plan, int, float]]:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from plait.core.interfaces import Worker
-from plait.core.ops import Text, Think
+from plait.core.ops import ModelCall, Text
 
 __all__ = ["InProcess", "text_of"]
 
@@ -35,6 +35,6 @@ class InProcess(Worker):
         self._closed.set()
 
 
-def text_of(think: Think) -> str:
+def text_of(think: ModelCall) -> str:
     """Return all that a call shows the model, up to where it goes on."""
     return "".join(part.text for part in think.parts if isinstance(part, Text)) + think.begin

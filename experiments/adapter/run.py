@@ -51,7 +51,7 @@ async def ask(orchestrator: AsyncOrchestrator, way: str, text: str) -> dict[str,
     """Return what is kept of one answer."""
     model, template = WAYS[way]
     place = BfclEnvironment(text=text)
-    how: Any = {"conclude": "last-task", "rounds": 1, "repairs": 0, "joiner": {"max_tokens": 1},
+    how: Any = {"answer_from": "last-task", "rounds": 1, "repairs": 0, "joiner": {"max_tokens": 1},
                 "plan": {"max_tokens": TOKENS, "template": template}}  # fmt: skip
     answer = await orchestrator.run(
         text, task=Plugin(name="bfcl", options={"listed": False}), planner=Plugin(name="llmcompiler", options=how),

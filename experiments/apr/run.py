@@ -58,16 +58,16 @@ class Apr:
         sampled = {"planner": f"sample:n={SAMPLES},answer.temperature=1,answer.max_tokens=512,merge=collect"}
         found.append(Condition("serial-t1", f"serial, T=1, {SAMPLES} samples", sampled, branches=True))
         for width in WIDTHS:
-            request = {"planner": f"threads:n={width},settle=false,early=false"}
+            request = {"planner": f"threads:n={width},stop_on_verified=false,early=false"}
             if width not in TRAINED:
                 request["task"] = "countdown:any_width=true"
             found.append(Condition(f"threads-{width}-t0", f"threads k={width}, T=0{_untrained(width)}", request))
         for width in HOT:
-            hot = f"threads:n={width},settle=false,early=false,answer.temperature=1"
+            hot = f"threads:n={width},stop_on_verified=false,early=false,answer.temperature=1"
             found.append(Condition(f"threads-{width}-t1", f"threads k={width}, parent T=1", {"planner": hot}))
         stopped = {"planner": "threads:n=8"}
         found.append(Condition("threads-8-stop", "threads k=8, T=0, stopped at the first verified", stopped))
-        fresh = {"planner": "threads:n=8,settle=false,early=false,fork=false"}
+        fresh = {"planner": "threads:n=8,stop_on_verified=false,early=false,fork=false"}
         found.append(Condition("threads-8-fresh", "threads k=8, T=0, fresh context", fresh))
         large = [
             Condition(f"{each.key}-large", f"{each.label}, larger model", each.request, model="large")

@@ -41,10 +41,10 @@ from scipy.stats import kendalltau
 from plait import AsyncOrchestrator
 from plait.apps.common.problems import draw
 from plait.apps.lab.calibrate import compared
-from plait.core import Plan, Plugin, Request, Text, Think
-from plait.core.interfaces import Brief, Planner
+from plait.core import ModelCall, Plan, Plugin, Request, Text
+from plait.core.call_config import CallConfig
+from plait.core.interfaces import Planner, PlanningContext
 from plait.core.messages import counted
-from plait.core.prompt import Prompt
 from plait.planners.threads.threads import Threads
 from plait.planners.votes.sample import Sample
 from plait.planners.votes.single import Single
@@ -58,10 +58,10 @@ from .._tools.kept import add_row
 
 SLOTS, TOGETHER, PUZZLES = (8, 64), (3, 8), 12
 KINDS = {
-    "votes of 2": (Sample(n=2, answer=Prompt(max_tokens=200)), 0),
-    "votes of 2, long prompts": (Sample(n=2, answer=Prompt(max_tokens=200)), 40),
-    "votes of 8": (Sample(n=8, answer=Prompt(max_tokens=200)), 0),
-    "votes of 8, long prompts": (Sample(n=8, answer=Prompt(max_tokens=200)), 40),
+    "votes of 2": (Sample(n=2, answer=CallConfig(max_tokens=200)), 0),
+    "votes of 2, long prompts": (Sample(n=2, answer=CallConfig(max_tokens=200)), 40),
+    "votes of 8": (Sample(n=8, answer=CallConfig(max_tokens=200)), 0),
+    "votes of 8, long prompts": (Sample(n=8, answer=CallConfig(max_tokens=200)), 40),
     "threads": (Threads(), 0),
 }
 """Planners, and how many other puzzles (of 8 tokens) stand before the prompt."""
@@ -99,7 +99,7 @@ def headed(plan: Plan, seed: int, puzzles: int) -> Plan:
     header = Text(text=" ".join(others) + " ")
     steps = [
         step.model_copy(update={"op": step.op.model_copy(update={"prompt": (header, *step.op.parts)})})
-        if isinstance(step.op, Think)
+        if isinstance(step.op, ModelCall)
         else step
         for step in plan.steps
     ]
@@ -115,7 +115,7 @@ async def solve(
     async def one(number: int, header: int) -> str:
         text = problems[number].text
         request = Request(text=text, task=Plugin(name="countdown"), seed=seed + number)
-        plan = planner.start(Brief(request, Plugins().task(request.task, text)))
+        plan = planner.start(PlanningContext(request, Plugins().task(request.task, text)))
         given: dict[str, Any] = {"plan": headed(plan, seed + number, header)} if header else {"planner": planner}
         async with gate:
             return (await orchestrator.run(text, task="countdown", seed=seed + number, **given)).run
@@ -132,7 +132,7 @@ async def measured(folder: Path, piece: Piece) -> None:
     rng = random.Random(piece.name)
     kinds = [(name, together) for name in KINDS for together in TOGETHER]
     rng.shuffle(kinds)
-    singles = [Single(answer=Prompt(max_tokens=120, temperature=1.0, stream=streams)) for streams in (False, True)]
+    singles = [Single(answer=CallConfig(max_tokens=120, temperature=1.0, stream=streams)) for streams in (False, True)]
     found: list[Runs] = []
     config = Config(worker="engine", slots=piece.slots, journal=journal)
     async with AsyncOrchestrator(config=config) as orchestrator:

@@ -20,7 +20,7 @@ from typing import Any
 from plait.apps.common.intervals import wilson
 from plait.core.events import Job
 from plait.core.flow import Answerable, Context
-from plait.core.ops import Plugin, Text, Think
+from plait.core.ops import ModelCall, Plugin, Text
 from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.planners._shared.functions import problem_of
@@ -91,7 +91,7 @@ def _answering(function: Function, world: str, error: float, fix: float, seed: i
         return json.loads(random.choice(others) if others and random.random() < error else right)
 
     def answer(job: Job, _: Random) -> Result:
-        if not isinstance(job.op, Think):
+        if not isinstance(job.op, ModelCall):
             return Result(value=run_here(job.op.args["code"]))  # type: ignore[union-attr,index,arg-type]
         name = job.step.rpartition("/")[2].rpartition(":")[2]
         random = Random(f"{seed}/{function.right}/{name}")

@@ -25,7 +25,7 @@ from random import Random
 from statistics import median
 from typing import NamedTuple
 
-from plait.core import Plan, Plugin, Request, Sampling, Step, Text, Think
+from plait.core import ModelCall, Plan, Plugin, Request, Sampling, Step, Text
 from plait.core.budget import Budget
 from plait.core.events import Job
 from plait.core.interfaces import Policy
@@ -72,7 +72,7 @@ def length(seed: int, step: str) -> int:
 
 def _think(name: str, *needs: str) -> Step:
     prompt = (Text(text="What is to be done? " * 40),)
-    return Step(name=name, op=Think(prompt=prompt, sampling=Sampling(max_tokens=MOST)), needs=needs)
+    return Step(name=name, op=ModelCall(prompt=prompt, sampling=Sampling(max_tokens=MOST)), needs=needs)
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def play(load: float, multiple: float, seed: int, *policies: str, runs: int = RU
         Request(
             planner=Plugin(name="fixed", options={"graph": each.plan.model_dump(mode="json")}),
             policies=tuple(Plugin(name=name) for name in policies if name != "fifo"),
-            share="all",
+            fairness_group="all",
             budget=Budget(seconds=multiple * each.way * (1 + HALF) / PEAK),
         )
         for each in questions

@@ -31,7 +31,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "defaults": {},
     **{f"slots={n}": {"slots": n} for n in (32, 64, 128)},
     **{f"slots={n}, breadth-first": {"slots": n, **ORDER} for n in (32, 64, 128)},
-    "whole=0": {"whole": 0},
+    "stream_above_tokens=0": {"stream_above_tokens": 0},
     "hints=none": {"hints": "none"},
     "policies=critical-path": {"policies": ("critical-path",)},
 }

@@ -30,7 +30,7 @@ from collections.abc import Awaitable, Callable
 from timeit import timeit
 from typing import Any
 
-from plait import AsyncOrchestrator, Config, Plan, Sampling, Step, Think
+from plait import AsyncOrchestrator, Config, ModelCall, Plan, Sampling, Step
 from plait.apps.common.problems import draw
 from plait.core import Plugin
 from plait.runtime.plugins.loader import Plugins
@@ -45,21 +45,21 @@ WAYS = ("neither", "kv_events", "processor")
 HEADERS, HEADER, OWN, CACHE = 24, 256, 40, 12 << 20
 
 
-def decode(number: int) -> tuple[list[Think], int]:
+def decode(number: int) -> tuple[list[ModelCall], int]:
     """Return short prompts of puzzles, and how many are in flight."""
     task = Plugin(name="countdown")
     texts = [Plugins().task(task, problem.text).render("serial") for problem in draw(48, seed=5)]
     sampling = Sampling(max_tokens=128, temperature=1.0, seed=number)
-    return [Think(prompt=text, sampling=sampling) for text in texts], 32
+    return [ModelCall(prompt=text, sampling=sampling) for text in texts], 32
 
 
-def evicting(number: int) -> tuple[list[Think], int]:
+def evicting(number: int) -> tuple[list[ModelCall], int]:
     """Return prompts behind a few headers, and how many are in flight. A few headers are wanted most (Zipf)."""
     rng = random.Random(number)
     headers = [words(rng, HEADER) for _ in range(HEADERS)]
     chosen = rng.choices(headers, [1 / (1 + i) for i in range(HEADERS)], k=120)
     sampling = Sampling(max_tokens=16, temperature=1.0, seed=number)
-    return [Think(prompt=f"{header} {words(rng, OWN)}", sampling=sampling) for header in chosen], 6
+    return [ModelCall(prompt=f"{header} {words(rng, OWN)}", sampling=sampling) for header in chosen], 6
 
 
 LOADS = {"decode": decode, "evicting": evicting}
@@ -102,7 +102,7 @@ async def measured(rounds: int, seconds: float) -> list[str]:
             thinks, room = LOADS[load](len(told))
             gate = asyncio.Semaphore(room)
 
-            async def one(op: Think) -> None:
+            async def one(op: ModelCall) -> None:
                 async with gate:
                     answer = await orchestrator.run("x", plan=Plan(steps=(Step(name="a", op=op),), output="a"))
                     assert answer.status == "done", answer.failure

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plait.core.events import Job
-from plait.core.ops import Plugin, Think
+from plait.core.ops import ModelCall, Plugin
 from plait.core.request import Request
 from plait.core.result import Result, Signals, Usage
 from plait.runtime.plugins.loader import Plugins
@@ -81,7 +81,7 @@ def replay(setting: Setting, drawn: Drawn, traces: Sequence[Trace] = ()) -> Row:
 def _planner(setting: Setting) -> Plugin:
     options: dict[str, Any] = {"merge": Plugin.of(setting.merge).model_dump(), "early": setting.early}
     if setting.allocate:
-        options |= {"most": SAMPLES, "allocate": Plugin.of(setting.allocate).model_dump()}
+        options |= {"max_branches": SAMPLES, "allocate": Plugin.of(setting.allocate).model_dump()}
         return Plugin(name="adaptive", options=options)
     given = Plugin.of(setting.planner) if setting.planner else Plugin(name="sample")
     if given.name != "sample":
@@ -119,7 +119,7 @@ class _Recorded:
 
     def _step(self, job: Job) -> tuple[str, int, int]:
         found = _STEP.search(job.step)
-        assert isinstance(job.op, Think) and found is not None, job.step
+        assert isinstance(job.op, ModelCall) and found is not None, job.step
         return found[1], int(found[2]), int(found[3] or 0)
 
 

@@ -33,7 +33,7 @@ from plait.workers.ray import CHECKPOINT, RayWorker, pool
 from .._tools.measure import Row, spread
 
 TRIALS, PROBLEMS, IN_FLIGHT = 10, 40, 32
-PLANNER = "threads:early=false,settle=false"
+PLANNER = "threads:early=false,stop_on_verified=false"
 
 
 class Counted(Engine):

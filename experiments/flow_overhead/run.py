@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from plait import AsyncOrchestrator, Join, Plan, Sampling, Step, Think
+from plait import AsyncOrchestrator, Join, ModelCall, Plan, Sampling, Step
 from plait.core.flow import Answerable, Context
 from plait.workers.scripted import Reply, Scripted
 
@@ -26,15 +26,17 @@ CHAIN, FAN, ROUNDS = 200, 1_000, 25
 
 def chain() -> Plan:
     """Return a chain of calls, each of which continues the one before."""
-    steps = [Step(name="c0", op=Think(prompt="go", chat=True, sampling=Sampling(max_tokens=8)))]
+    steps = [Step(name="c0", op=ModelCall(prompt="go", chat=True, sampling=Sampling(max_tokens=8)))]
     for i in range(1, CHAIN):
-        steps.append(Step(name=f"c{i}", op=Think(prompt="on", after=f"c{i - 1}", sampling=Sampling(max_tokens=8))))
+        steps.append(Step(name=f"c{i}", op=ModelCall(prompt="on", after=f"c{i - 1}", sampling=Sampling(max_tokens=8))))
     return Plan(steps=tuple(steps), output=f"c{CHAIN - 1}")
 
 
 def fan() -> Plan:
     """Return calls side by side, and their join."""
-    steps = [Step(name=f"c{i}", op=Think(prompt="go", chat=True, sampling=Sampling(max_tokens=8))) for i in range(FAN)]
+    steps = [
+        Step(name=f"c{i}", op=ModelCall(prompt="go", chat=True, sampling=Sampling(max_tokens=8))) for i in range(FAN)
+    ]
     end = Step(name="end", op=Join(), needs=tuple(step.name for step in steps))
     return Plan(steps=(*steps, end), output="end")
 

@@ -33,7 +33,7 @@ from typing import Any
 
 import psutil
 
-from plait import AsyncOrchestrator, Config, Join, Plan, Sampling, Step, Think
+from plait import AsyncOrchestrator, Config, Join, ModelCall, Plan, Sampling, Step
 from plait.core.ops import Plugin
 from plait.runtime.client.config import BUNDLED_MODEL
 from plait.workers._shared.resources import usable_cores
@@ -92,8 +92,8 @@ def prompts(headers: int, rng: random.Random) -> list[str]:
     return texts
 
 
-def think(text: str, seed: int) -> Think:
-    return Think(prompt=text, sampling=Sampling(max_tokens=ANSWER, temperature=1.0, seed=seed))
+def think(text: str, seed: int) -> ModelCall:
+    return ModelCall(prompt=text, sampling=Sampling(max_tokens=ANSWER, temperature=1.0, seed=seed))
 
 
 def single(text: str, seed: int) -> Plan:

@@ -137,7 +137,7 @@ async def pieces(orchestrator: AsyncOrchestrator, text: str, want: Any) -> Said:
 
 async def _planned(orchestrator: AsyncOrchestrator, text: str, options: dict[str, Any]) -> Said:
     place = BfclEnvironment(text=text)
-    how: Any = {"conclude": "last-task", "rounds": 1, "repairs": 0, "joiner": {"max_tokens": 1}, **options}
+    how: Any = {"answer_from": "last-task", "rounds": 1, "repairs": 0, "joiner": {"max_tokens": 1}, **options}
     planner = Plugin(name="llmcompiler", options=how)
     task = Plugin(name="bfcl", options={"listed": False})
     answer = await orchestrator.run(text, task=task, planner=planner, tools=place.tools(), policies=[])

@@ -22,7 +22,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from plait import Answer, AsyncOrchestrator, Sampling, Think
+from plait import Answer, AsyncOrchestrator, ModelCall, Sampling
 from plait.apps.common.problems import draw
 from plait.core.events import Job
 from plait.runtime.client.config import BUNDLED_MODEL, Config
@@ -136,7 +136,7 @@ async def speed(worker: RayWorker) -> float:
     """Return the tokens a second that an engine makes of 16 samples, given to it directly."""
 
     async def one(number: int) -> None:
-        op = Think(prompt="12 7 3 5 -> 41 <go>", sampling=Sampling(max_tokens=400, temperature=1.0, seed=number))
+        op = ModelCall(prompt="12 7 3 5 -> 41 <go>", sampling=Sampling(max_tokens=400, temperature=1.0, seed=number))
         async for _ in worker.run(Job(attempt=-1 - number, run="speed", step=f"speed:{number}", op=op)):
             pass
 

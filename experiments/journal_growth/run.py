@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
-from plait import AsyncOrchestrator, Call, Join, Plan, Sampling, Step, Think, tool
+from plait import AsyncOrchestrator, Join, ModelCall, Plan, Sampling, Step, ToolCall, tool
 from plait.core.events import Job
 from plait.core.interfaces import Progress
 from plait.core.ops import Text, Tokens
@@ -38,7 +38,7 @@ class Engine(Scripted):
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         """Answer with ids beside the text."""
         op = job.op
-        assert isinstance(op, Think)
+        assert isinstance(op, ModelCall)
         prompt: tuple[int, ...] = ()
         for part in op.prompt:
             prompt += part.ids if isinstance(part, Tokens) else ids_of(part.text) if isinstance(part, Text) else ()
@@ -60,7 +60,7 @@ async def look(n: int) -> int:
 
 
 def think(name: str, after: str | None = None, stream: bool = True, tokens: int = 500, prompt: str = "say") -> Step:
-    op = Think(prompt=prompt, after=after, stream=stream, sampling=Sampling(max_tokens=tokens))
+    op = ModelCall(prompt=prompt, after=after, stream=stream, sampling=Sampling(max_tokens=tokens))
     return Step(name=name, op=op)
 
 
@@ -69,7 +69,7 @@ def shapes() -> dict[str, Plan]:
     vote = tuple(think(f"s{i}", tokens=500, prompt="a question of some length " * 20) for i in range(16))
     chain = (think("c0"), *(think(f"c{i}", after=f"c{i - 1}") for i in range(1, 8)))
     spawn = (think("p", tokens=1000), *(think(f"k{i}", after="p", tokens=200) for i in range(16)))
-    calls = tuple(Step(name=f"t{i}", op=Call(tool="look", args={"n": i})) for i in range(500))
+    calls = tuple(Step(name=f"t{i}", op=ToolCall(tool="look", args={"n": i})) for i in range(500))
     names = lambda steps: tuple(step.name for step in steps)  # noqa: E731
     join = lambda steps: Step(name="end", op=Join(), needs=names(steps))  # noqa: E731
     return {

@@ -22,7 +22,7 @@ from plait.apps.lab.learn.learnable import Learnable, Values, Versions
 from plait.apps.lab.learn.pareto import search
 from plait.apps.lab.learn.reflect import lesson
 from plait.core.chat import Message
-from plait.core.ops import Plugin, Sampling, Text, Think
+from plait.core.ops import ModelCall, Plugin, Sampling, Text
 from plait.core.plan import Plan, Step
 from plait.core.request import Request
 from plait.runtime.client.answer import Answer
@@ -62,7 +62,7 @@ SETS = {
     "bfcl": Questions(
         Plugin(name="bfcl", options={"set": "simple_python", "listed": False}),
         Plugin(name="llmcompiler", options={
-            "conclude": "last-task", "rounds": 1, "repairs": 0, "joiner": {"max_tokens": 1},
+            "answer_from": "last-task", "rounds": 1, "repairs": 0, "joiner": {"max_tokens": 1},
             "plan": {"max_tokens": 100},
         }),
         "writes the call of a function that answers a question",
@@ -130,7 +130,7 @@ async def made_up(runner: Runner, part: Sequence[DatasetQuestion], tokens: int) 
     best, score, count = START, await _mean(runner, START, part), 0
     while runner.tokens < tokens:
         sampling = Sampling(max_tokens=160, temperature=1.0, top_p=0.95, seed=SEED + count)
-        think = Think(prompt=(Text(text=MADE_UP.format(about=runner.asked.about)),), chat=True, sampling=sampling)
+        think = ModelCall(prompt=(Text(text=MADE_UP.format(about=runner.asked.about)),), chat=True, sampling=sampling)
         words = (await runner.ask(Plan(steps=(Step(name="words", op=think),), output="words"))).strip()
         count += 1
         if words and (mine := await _mean(runner, words, part)) > score:

@@ -67,14 +67,18 @@ def play(verdicts: Verdicts, options: Mapping[str, Any], seed: int) -> dict[str,
     order = rng.sample(range(count), count)
     order = (order * (1 + (REQUESTS + LATER) // count))[: REQUESTS + LATER]
     tiers = tuple(Tier(planner=Plugin(name="single", options={"model": name})) for name in names)
-    route = Route.model_validate({"by": "record", "into": tiers, "learn": True, "path": "arms.json", **options})
+    route = Route.model_validate(
+        {"criterion": "record", "candidates": tiers, "learn": True, "path": "arms.json", **options}
+    )
     drawn: list[int] = []
     for number, question in enumerate(order):
         tier = route.drawn(seed, f"request {number}")
-        place = route.into.index(tier)
+        place = route.candidates.index(tier)
         right = verdicts[names[place]][question] == "1"
         counted = tier.model_copy(update={"wins": tier.wins + right, "losses": tier.losses + (not right)})
-        route = route.model_copy(update={"into": (*route.into[:place], counted, *route.into[place + 1 :])})
+        route = route.model_copy(
+            update={"candidates": (*route.candidates[:place], counted, *route.candidates[place + 1 :])}
+        )
         drawn.append(place)
     return {"drawn": drawn, "order": order}
 
@@ -105,7 +109,8 @@ def page_of(verdicts: Mapping[str, Verdicts], results: Mapping[str, Mapping[str,
         "# A route that learns from live traffic", "",
         "`python -m experiments live_routes` (`--clones FOLDER` reads the recordings anew)", "",
         f"Real models' recorded verdicts played as traffic, {PLAYS} plays of {REQUESTS + LATER} requests, each in "
-        "another order. `route:by=record,learn=true` draws a model for each request and counts its verdict; it begins "
+        "another order. `route:criterion=record,learn=true` draws a model for each request and counts its verdict; it "
+        "begins "
         "with nothing. *Lost*: points of right answers less than the best model always. *Expected*: the same without "
         "the luck of the questions, for the models drawn after the first 500: the mean, and the play at the 95th "
         "percentile. The aim: never more than 2 points after 500 requests.", "",

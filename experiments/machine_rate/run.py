@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from plait.core import Call, Join, Plan, Request, Result, Step
+from plait.core import Join, Plan, Request, Result, Step, ToolCall
 from plait.core.events import Dispatch, Submitted, Succeeded, WorkerUp
 from plait.machine.machine import Machine
 from plait.runtime.plugins.loader import Plugins
@@ -36,8 +36,8 @@ HERE = Path(__file__).resolve().parents[2]
 def fan(size: int) -> Plan:
     """Return 1→size→1."""
     middle = [f"m{i}" for i in range(size)]
-    steps = [Step(name=each, op=Call(tool="nothing"), needs=("first",)) for each in middle]
-    first = Step(name="first", op=Call(tool="nothing"))
+    steps = [Step(name=each, op=ToolCall(tool="nothing"), needs=("first",)) for each in middle]
+    first = Step(name="first", op=ToolCall(tool="nothing"))
     return Plan(steps=(first, *steps, Step(name="last", op=Join(), needs=tuple(middle))), output="last")
 
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from random import Random
 from statistics import fmean, stdev
 
+from plait.core.call_config import CallConfig
 from plait.core.events import Job
 from plait.core.flow import Context
-from plait.core.ops import Call, Plugin, Text, Think
-from plait.core.prompt import Prompt
+from plait.core.ops import ModelCall, Plugin, Text, ToolCall
 from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.core.search import Scorer, SearchNode
@@ -123,11 +123,11 @@ def solve(maze: Maze, options: dict[str, object], seed: int, most: int = 400) ->
     walk = Walk()
 
     def outcome(job: Job, random: Random) -> Result:
-        if isinstance(job.op, Call):
+        if isinstance(job.op, ToolCall):
             door = str(job.op.args["door"])
             (walk.left if job.op.tool == "leave" else walk.looks).append(door)
             return Result(value="You are out." if job.op.tool == "leave" else maze.look(door))
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         walk.model += 1
         prompt = "".join(part.text for part in job.op.prompt if isinstance(part, Text))
         return Result(value=_step(prompt, random), usage=Usage(completion=10 + int(random.expovariate(0.1))))
@@ -135,7 +135,7 @@ def solve(maze: Maze, options: dict[str, object], seed: int, most: int = 400) ->
     while not walk.left and walk.starts < most:
         planner = Tree(
             search=Plugin.model_validate({"name": "dfs", "options": options}),
-            scorer=Same(), step=Prompt(stop=(), form="calls"), until="out by", give_up="give up", most=1000,
+            scorer=Same(), step=CallConfig(stop=(), form="calls"), until="out by", give_up="give up", max_branches=1000,
         )  # fmt: skip
         start = seed * most + walk.starts
         request = Request(text="Find the way out.\n", seed=start)

@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from plait import AsyncOrchestrator, Call, Config, Join, Plan, Step, tool
+from plait import AsyncOrchestrator, Config, Join, Plan, Step, ToolCall, tool
 
 from .._tools.command import given_of, page_options
 from .._tools.measure import Contender, Rounds, Row, interleave
@@ -43,14 +43,14 @@ def nothing_sync() -> None:
 def fan(name: str) -> Plan:
     """Return the plan 1→1000→1 over a tool."""
     middle = [f"m{i}" for i in range(WIDTH)]
-    first = Step(name="first", op=Call(tool=name))
-    steps = [Step(name=each, op=Call(tool=name), needs=("first",)) for each in middle]
+    first = Step(name="first", op=ToolCall(tool=name))
+    steps = [Step(name=each, op=ToolCall(tool=name), needs=("first",)) for each in middle]
     return Plan(steps=(first, *steps, Step(name="last", op=Join(), needs=tuple(middle))), output="last")
 
 
 def chain(name: str) -> Plan:
     """Return the chain of 200 over a tool."""
-    steps = [Step(name=f"c{i}", op=Call(tool=name), needs=(f"c{i - 1}",) if i else ()) for i in range(DEPTH)]
+    steps = [Step(name=f"c{i}", op=ToolCall(tool=name), needs=(f"c{i - 1}",) if i else ()) for i in range(DEPTH)]
     return Plan(steps=tuple(steps), output=steps[-1].name)
 
 

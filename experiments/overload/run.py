@@ -32,7 +32,7 @@ def play(
     requests = [
         Request(
             planner=Plugin(name="fixed", options={"graph": plan.model_dump(mode="json")}),
-            share=share,
+            fairness_group=share,
             seed=seed * 1_000_000,
         )
         for plan, _, _ in kinds

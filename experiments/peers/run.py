@@ -166,7 +166,7 @@ async def run(count: int = PROBLEMS, rounds: int = ROUNDS, seconds: float = math
 
 def ways(url: str) -> dict[tuple[str, str], Config]:
     """Return the ways in which ours are run, by the parts of a row's name before and after the kind of work."""
-    server: dict[str, Any] = {"worker": "http", "base_url": url, "whole": 512, "journal": "off"}
+    server: dict[str, Any] = {"worker": "http", "base_url": url, "stream_above_tokens": 512, "journal": "off"}
     local: dict[str, Any] = {"journal": "off", **GATES[ORDERED]}
     found: dict[tuple[str, str], dict[str, Any]] = {("ours", ", defaults"): server}
     found |= {("ours", f", {gate}"): server | settings for gate, settings in GATES.items()}

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from plait.core import Call, Join, Plan, Plugin, Ref, Request, Sampling, Step, Text, Think
+from plait.core import Join, ModelCall, Plan, Plugin, Ref, Request, Sampling, Step, Text, ToolCall
 from plait.core.events import Job
 from plait.runtime.simulation.latency import Host, LatencyModel
 from plait.runtime.simulation.simulator import SimReport, Throttle, simulate, varied
@@ -41,7 +41,7 @@ def problem(i: int, tokens: int = PROMPT) -> Text:
 
 
 def think(name: str, *prompt: Text | Ref, after: str | None = None) -> Step:
-    return Step(name=name, op=Think(prompt=prompt, after=after, sampling=Sampling(max_tokens=MOST)))
+    return Step(name=name, op=ModelCall(prompt=prompt, after=after, sampling=Sampling(max_tokens=MOST)))
 
 
 def votes(problems: int, width: int = 8, tokens: int = PROMPT) -> Plan:
@@ -72,7 +72,7 @@ def threads(problems: int, width: int = 8, rounds: int = 1) -> Plan:
 def arriving(problems: int, width: int = 8) -> Plan:
     """Votes whose problems come one after another: each waits for a call that takes as long as it is to come."""
     plan = votes(problems, width, 300)
-    steps = [Step(name=f"come-{i}", op=Call(tool="wait")) for i in range(problems)]
+    steps = [Step(name=f"come-{i}", op=ToolCall(tool="wait")) for i in range(problems)]
     for step in plan.steps:
         number = step.name[1:].split("-")[0] if step.op.kind == "think" else ""
         steps.append(step.model_copy(update={"needs": (f"come-{number}",)}) if number else step)

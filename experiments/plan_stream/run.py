@@ -110,7 +110,7 @@ async def _scan() -> float:
 
 async def run() -> list[Row]:
     """Measure and return the table's rows."""
-    assert LLMCompiler().most >= TASKS
+    assert LLMCompiler().max_branches >= TASKS
     late = await interleave({"late": _late}, ROUNDS, warmup=1)
     chains = await interleave({"chain": lambda: _chain(DEPTH), "one": lambda: _chain(1), "asyncio": _plain_chain}, 15)
     parse = await interleave({"parse": _parse, "scan": _scan}, 9)

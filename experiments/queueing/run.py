@@ -40,7 +40,7 @@ def play(load: float, seed: int, *policies: str | Plugin, limited: bool = False)
         Request(
             planner=Plugin(name="fixed", options={"graph": plan.model_dump(mode="json")}),
             policies=specs,
-            share="all",
+            fairness_group="all",
             budget=Budget(seconds=seconds) if limited else Budget(),
             seed=seed * 1_000_000,
         )

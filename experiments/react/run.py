@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from plait.core.call_config import CallConfig
 from plait.core.events import Job
-from plait.core.ops import Call, Text, Think
-from plait.core.prompt import Prompt
+from plait.core.ops import ModelCall, Text, ToolCall
 from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.core.tools.tool import ToolSpec
@@ -92,9 +92,9 @@ class Model:
         self._waves = asked.waves if together else [[n] for n in range(len(asked.tasks))]
 
     def __call__(self, job: Job, rng: Random) -> Result:
-        if isinstance(job.op, Call):
+        if isinstance(job.op, ToolCall):
             return Result(value=self._tool(job.op.tool, job.op.args))
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         self.turns += 1
         name = job.step.rpartition("/")[2].rpartition(":")[2]
         text = self._plan(name, job.op) if name.startswith(("plan", "joiner")) else self._turn(job.op)
@@ -102,7 +102,7 @@ class Model:
 
     def seconds(self, job: Job, rng: Random) -> float:
         """Return how long a call takes: it depends on the call alone."""
-        assert isinstance(job.op, Call)
+        assert isinstance(job.op, ToolCall)
         return Random(f"{self._asked.number} {json.dumps(job.op.args, sort_keys=True)}").uniform(0.05, 2.0)
 
     def _tool(self, name: str, args: Mapping[str, Any]) -> int:
@@ -110,7 +110,7 @@ class Model:
             return int(args["a"]) + int(args["b"])
         return next(v for t, v in zip(self._asked.tasks, self._asked.values, strict=True) if t.fact == args["fact"])
 
-    def _turn(self, op: Think) -> str:
+    def _turn(self, op: ModelCall) -> str:
         """Return a turn of `react`: the next wave of calls, with the numbers that were observed."""
         seen = [int(each.text) for each in op.messages if each.role == "tool"]
         if len(seen) == len(self._asked.tasks):
@@ -129,7 +129,7 @@ class Model:
         args = {"fact": task.fact} if task.of is None else {"a": known[task.of[0]], "b": known[task.of[1]]}
         return f"<tool_call>{json.dumps({'name': name, 'arguments': args})}</tool_call>\n"
 
-    def _plan(self, name: str, op: Think) -> str:
+    def _plan(self, name: str, op: ModelCall) -> str:
         """Return the plan of `llmcompiler`, or its joiner's decision."""
         if name.startswith("plan"):
             lines = [
@@ -153,8 +153,8 @@ class Outcome:
 
 
 CONTENDERS = {
-    "one call a turn": (React(turn=Prompt(stream=False)), False),
-    "react, calls of whole turns": (React(turn=Prompt(stream=False)), True),
+    "one call a turn": (React(turn=CallConfig(stream=False)), False),
+    "react, calls of whole turns": (React(turn=CallConfig(stream=False)), True),
     "react": (React(), True),
     "llmcompiler": (LLMCompiler(), True),
 }

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from random import Random
 
 from plait.core.events import Job
-from plait.core.ops import Call, Text, Think
+from plait.core.ops import ModelCall, Text, ToolCall
 from plait.core.request import Request
 from plait.core.result import Result, Signals, Usage
 from plait.core.tools.tool import ToolSpec
@@ -59,10 +59,10 @@ class Model:
         self.answers: list[str] = []
 
     def __call__(self, job: Job, rng: Random) -> Result:
-        if isinstance(job.op, Call):
+        if isinstance(job.op, ToolCall):
             self.calls += 1
             return Result(value="ok")
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         prompt = "".join(each.text for each in job.op.prompt if isinstance(each, Text))
         if "Weigh them" in prompt:
             said = dict.fromkeys(line for line in prompt.splitlines() if line.startswith("answer: "))
@@ -130,9 +130,11 @@ def at(tokens: float, curve: Sequence[tuple[float, float, float]], what: int) ->
 async def run(questions: int = QUESTIONS) -> list[Row]:
     """Return a row for each correlation and baseline."""
     curves = {
-        "random turns": [measured(PartialRollout(by="random", n=n), 0.0, questions) for n in (3, 4)],
-        "uniform turns": [measured(PartialRollout(by="uniform", n=n), 0.0, questions) for n in (3, 4)],
-        "whole lines": [measured(PartialRollout(by="random", positions=0, fresh=n), 0.0, questions) for n in (3, 5)],
+        "random turns": [measured(PartialRollout(criterion="random", n=n), 0.0, questions) for n in (3, 4)],
+        "uniform turns": [measured(PartialRollout(criterion="uniform", n=n), 0.0, questions) for n in (3, 4)],
+        "whole lines": [
+            measured(PartialRollout(criterion="random", positions=0, fresh=n), 0.0, questions) for n in (3, 5)
+        ],
     }
     rows: list[Row] = []
     for rho in RHOS:

@@ -34,8 +34,8 @@ import numpy as np
 
 from plait import AsyncOrchestrator
 from plait.apps.common.problems import CountdownProblem, draw
+from plait.core.call_config import CallConfig
 from plait.core.ops import Plugin
-from plait.core.prompt import Prompt
 from plait.core.runtime_distribution import Branches, Prediction, Problems, Step
 from plait.planners.votes.sample import Sample
 from plait.runtime.client.config import Config
@@ -107,7 +107,7 @@ def puzzle_of(kind: str, number: int) -> CountdownProblem:
 
 async def one(orchestrator: AsyncOrchestrator, kind: str, puzzle: int, n: int) -> str:
     """Solve a puzzle by n samples, all of them to their end."""
-    planner = Sample(n=n, answer=Prompt(max_tokens=TOKENS))
+    planner = Sample(n=n, answer=CallConfig(max_tokens=TOKENS))
     text = puzzle_of(kind, puzzle).text
     return (await orchestrator.run(text, task="countdown", planner=planner, seed=100 * puzzle + n)).run
 

@@ -115,7 +115,7 @@ def planner(world: World, search: str) -> Tree:
             "search": Plugin(name=search, options={"per_depth": WIDTH}),
             "scorer": Noisy(auroc=0.9),
             "n": WIDTH,
-            "most": WIDTH * world.depth,
+            "max_branches": WIDTH * world.depth,
             "depth": world.depth,
             "step": {"stop": (world.stop,), "max_tokens": world.tokens},
             "style": world.style,

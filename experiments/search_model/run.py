@@ -24,7 +24,7 @@ import torch
 
 from plait.apps.common.intervals import paired
 from plait.core.events import Job
-from plait.core.ops import Plugin, Text, Think
+from plait.core.ops import ModelCall, Plugin, Text
 from plait.core.result import Result, Usage
 from plait.planners.threads.threads import Threads
 from plait.planners.threads.threads.dialects.countdown import DIALECT
@@ -121,7 +121,7 @@ class Stepper:
 
     def __call__(self, job: Job, random: Random) -> Result:
         """Return a step, or the probabilities of the marks."""
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         numbers, target, steps, _ = read("".join(part.text for part in job.op.parts if isinstance(part, Text)))
         if job.op.sampling.labels:
             high = self._model.value((_left(numbers, steps[: len(numbers) - 2]), target))
@@ -142,7 +142,7 @@ class Threader:
 
     def __call__(self, job: Job, random: Random) -> Result:
         """Return how the model goes on."""
-        if not isinstance(job.op, Think):
+        if not isinstance(job.op, ModelCall):
             return Result()
         prompt = " ".join(part.text for part in job.op.parts if isinstance(part, Text))
         if prompt not in self._said:
@@ -197,7 +197,7 @@ class Cell:
         if self.method == "threads":
             table = DIALECT.model_dump()
             dialect = type(DIALECT).model_validate({**table, "join": {**table["join"], "check": False}})
-            planner = Threads(dialect=dialect, n=self.nodes // 12, rounds=1, settle=False)
+            planner = Threads(dialect=dialect, n=self.nodes // 12, rounds=1, stop_on_verified=False)
             return outcome_of(task, planner, threader, number)
         options = options_of(self.method, self.nodes, self.size - 1)
         given = planned(options, self.size, self.nodes, scorer=_scorer(self.scorer))

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from plait.core.call_config import CallConfig
 from plait.core.events import Job
-from plait.core.ops import Think
-from plait.core.prompt import Prompt
+from plait.core.ops import ModelCall
 from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.planners.effort.speculate import Speculate
@@ -61,7 +61,7 @@ def models(q: float, steps: int, rng: Random) -> Callable[[Job, Random], Result]
     rng.shuffle(agree)
 
     def outcome(job: Job, _: Random) -> Result:
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         number = job.op.begin.count("\n")
         other = "" if job.op.model == "large" or agree[number] else ", or not"
         end = "" if number + 1 == steps else "\n"
@@ -81,15 +81,15 @@ def ran(planner: Speculate, q: float, seed: int, steps: int = STEPS) -> Outcome:
 
     report = simulate(Request(text="Go."), planner=planner, hosts=HOSTS, outcome=outcome)
     assert report.result is not None, report.failure
-    large = sum(isinstance(each.op, Think) and each.op.model == "large" for each in asked)
+    large = sum(isinstance(each.op, ModelCall) and each.op.model == "large" for each in asked)
     return Outcome(report.makespan, large, report.usage.completion, report.result.text)
 
 
 def planner(window: int, price: float = 0.0, steps: int = STEPS) -> Speculate:
     """Return the planner under test."""
     return Speculate(
-        draft=Prompt(model="small", max_tokens=TOKENS),
-        target=Prompt(model="large", max_tokens=TOKENS),
+        draft=CallConfig(model="small", max_tokens=TOKENS),
+        target=CallConfig(model="large", max_tokens=TOKENS),
         depth=window,
         price=price,
         rounds=steps,

@@ -19,7 +19,7 @@ from typing import Any
 
 from plait.core.events import Job
 from plait.core.interfaces import Progress
-from plait.core.ops import Think
+from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result, Usage
 from plait.core.tools.tool import tool
 from plait.planners.search.evolve import Evolve
@@ -66,7 +66,7 @@ class Proposer(InProcess):
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         think = job.op
-        assert isinstance(think, Think)
+        assert isinstance(think, ModelCall)
         self._calls += 1
         random = Random(f"{self._seed} {self._calls}")
         parent = re.search(r"Improve this program:.*?```python\n(.*?)```", text_of(think), re.DOTALL)
@@ -133,8 +133,8 @@ async def run(problems: int, rounds: int) -> list[dict[str, Any]]:
         for seed in range(problems):
             programs: dict[str, float] = {}
             for way, planner in (
-                ("evolve", Evolve(n=4, rounds=rounds, shown=0)),
-                ("fresh", Evolve(n=4 * rounds, rounds=1, shown=0)),
+                ("evolve", Evolve(n=4, rounds=rounds, max_prompt_items=0)),
+                ("fresh", Evolve(n=4 * rounds, rounds=1, max_prompt_items=0)),
             ):
                 async with AsyncOrchestrator(
                     workers=[Proposer(seed, step)], tools=[evaluate], journal="off", seed=seed

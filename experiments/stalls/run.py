@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from plait import AsyncOrchestrator, Call, Config, Join, Plan, Step, tool
+from plait import AsyncOrchestrator, Config, Join, Plan, Step, ToolCall, tool
 
 GOAL = 0.05
 
@@ -27,8 +27,8 @@ async def nothing() -> None:
 def fan(size: int) -> Plan:
     """Return 1→size→1."""
     middle = [f"m{i}" for i in range(size)]
-    first = Step(name="first", op=Call(tool="nothing"))
-    steps = [Step(name=each, op=Call(tool="nothing"), needs=("first",)) for each in middle]
+    first = Step(name="first", op=ToolCall(tool="nothing"))
+    steps = [Step(name=each, op=ToolCall(tool="nothing"), needs=("first",)) for each in middle]
     return Plan(steps=(first, *steps, Step(name="last", op=Join(), needs=tuple(middle))), output="last")
 
 

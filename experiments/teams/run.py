@@ -21,10 +21,10 @@ import re
 from collections.abc import Callable
 from random import Random
 
+from plait.core.call_config import CallConfig
 from plait.core.events import Job
 from plait.core.interfaces import Planner
-from plait.core.ops import Text, Think
-from plait.core.prompt import Prompt
+from plait.core.ops import ModelCall, Text
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.planners.agents.blackboard import Blackboard
@@ -45,7 +45,7 @@ def agents(p: float, rng: Random) -> Callable[[Job, Random], Result | Failure]:
     """Return what the scripted agents of one run say."""
 
     def outcome(job: Job, _: Random) -> Result:
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         prompt = "".join(each.text for each in job.op.prompt if isinstance(each, Text))
         value = "42" if rng.random() < p else "41"
         read = next((each.text for each in job.op.messages if "Synthesize" in each.text), "")
@@ -79,7 +79,7 @@ async def run() -> list[Row]:
         three = p**3 + 3 * p**2 * (1 - p)
         five = p**3 * (10 - 15 * p + 6 * p**2)
         ours, spent = right(Debate(), p)
-        voted, baseline = right(Sample(n=6, early=False, answer=Prompt(temperature=0.8)), p)
+        voted, baseline = right(Sample(n=6, early=False, answer=CallConfig(temperature=0.8)), p)
         error = 2 * (three * (1 - three) / RUNS) ** 0.5
         rows.append(
             Row(
@@ -99,7 +99,7 @@ def layers() -> list[Row]:
         ours, spent = right(Layers(rounds=3, n=3), p)
         n = round(spent / ANSWER)
         n += n % 2 == 0
-        voted, baseline = right(Sample(n=n, early=False, answer=Prompt(temperature=0.8)), p)
+        voted, baseline = right(Sample(n=n, early=False, answer=CallConfig(temperature=0.8)), p)
         error = 1.96 * ((ours * (1 - ours) + voted * (1 - voted)) / RUNS) ** 0.5
         rows.append(
             Row(
@@ -121,7 +121,7 @@ def workers(claims: bool, uneven: bool, rng: Random, done: list[int]) -> Callabl
     """Return what the workers of one blackboard write; `done` takes the items that they do."""
 
     def outcome(job: Job, rest: Random) -> Result:
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         usage = Usage(completion=rng.randint(STEP // 5, STEP * 9 // 5) if uneven else STEP)
         prompt = "".join(each.text for each in job.op.prompt if isinstance(each, Text))
         pieces = _ENTRY.split(prompt)[1:]
@@ -150,7 +150,7 @@ def board(count: int, claims: bool, lag: int, uneven: bool = False) -> tuple[flo
     seconds = tokens = twice = 0.0
     for seed in range(BOARDS):
         done: list[int] = []
-        planner = Blackboard(n=count, rounds=3 * ITEMS, step=Prompt(max_tokens=2 * STEP), depth=lag)
+        planner = Blackboard(n=count, rounds=3 * ITEMS, step=CallConfig(max_tokens=2 * STEP), depth=lag)
         hosts = [Host("host", decode_rate=STEP / 1.0, prefill_rate=1e9)]
         outcome = workers(claims, uneven, Random(seed), done)
         report = simulate(Request(text="Do all items.", seed=seed), planner=planner, hosts=hosts, outcome=outcome)

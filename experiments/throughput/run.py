@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plait import AsyncOrchestrator, Budget, Join, Plan, Plugin, Sampling, Step, Think
+from plait import AsyncOrchestrator, Budget, Join, ModelCall, Plan, Plugin, Sampling, Step
 from plait.apps.common.problems import draw
 from plait.core import Text, Worker
 from plait.runtime.client.config import Config
@@ -87,7 +87,9 @@ class Raw:
 async def through(orchestrator: AsyncOrchestrator, texts: list[str], width: int, tokens: int) -> float:
     """Generate for all texts as one plan, `width` in flight; tokens a second."""
     sampling = Sampling(max_tokens=tokens, temperature=0.0)
-    steps = [Step(name=f"t{i}", op=Think(prompt=(Text(text=text),), sampling=sampling)) for i, text in enumerate(texts)]
+    steps = [
+        Step(name=f"t{i}", op=ModelCall(prompt=(Text(text=text),), sampling=sampling)) for i, text in enumerate(texts)
+    ]
     join = Step(name="all", op=Join(), needs=tuple(step.name for step in steps))
     plan = Plan(steps=(*steps, join), output="all", budget=Budget(width=width))
     start = time.perf_counter()

@@ -109,7 +109,7 @@ def planner_of(way: str) -> Planner | Plugin:
         case "react":
             return Plugin(name="react", options={"rounds": 16, "turn": {"max_tokens": 256}})
         case "last-task":
-            return Plugin(name="llmcompiler", options={"rounds": 3, "conclude": "last-task"})
+            return Plugin(name="llmcompiler", options={"rounds": 3, "answer_from": "last-task"})
         case _:
             return Plugin(name=way, options={"rounds": 3})
 

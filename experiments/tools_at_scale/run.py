@@ -95,7 +95,7 @@ async def plans(size: int, questions: int, seed: int, errors: float, repairs: in
     asked = catalog.requests(questions, seed)
     model = Planner({each.text: each for each in asked}, errors, seed)
     tools = [MockTool(each) for each in catalog.things.values()]
-    planner = Workflow(repairs=repairs, shown=shown)
+    planner = Workflow(repairs=repairs, max_tools=shown)
     gate = asyncio.Semaphore(WIDTH)
     async with AsyncOrchestrator(workers=[model], tools=tools, journal="off") as orchestrator:
 

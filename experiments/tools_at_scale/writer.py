@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
-from plait.core.ops import Think
+from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result, Usage
 
 from .catalog import Request, Thing
@@ -43,7 +43,7 @@ class Planner(Worker):
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         """Answer one prompt."""
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         said = "".join(getattr(part, "text", "") for part in job.op.parts)
         text = self._reply(said)
         tokens = len(text.split())

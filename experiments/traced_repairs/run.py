@@ -22,7 +22,7 @@ from random import Random
 from statistics import fmean
 
 from plait.core.events import Job
-from plait.core.ops import Plugin, Text, Think
+from plait.core.ops import ModelCall, Plugin, Text
 from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.planners.search.code_search import CodeSearch
@@ -98,7 +98,7 @@ def _answering(
         return json.loads(random.choice(sorted(values)) if wrong else right)
 
     def answer(job: Job, _: Random) -> Result:
-        if not isinstance(job.op, Think):
+        if not isinstance(job.op, ModelCall):
             return Result(value=run_here(job.op.args["code"]))  # type: ignore[union-attr,index,arg-type]
         name = job.step.rpartition("/")[2].rpartition(":")[2]
         random = Random(f"{seed}/{function.right}/{name}")

@@ -57,7 +57,9 @@ class Placed:
     """What became of one tree."""
 
     def __init__(self, engines: int, policy: Policy, seed: int, nodes: int) -> None:
-        planner = Tree(search=Plugin(name="stride", options={"branch": 3}), most=nodes, n=16, scorer=Even(), depth=9)
+        planner = Tree(
+            search=Plugin(name="stride", options={"branch": 3}), max_branches=nodes, n=16, scorer=Even(), depth=9
+        )
         hosts = [Host(f"engine-{i}", slots=16 // engines, cache_tokens=200_000, block=1) for i in range(engines)]
         request = Request(text=PROMPT, seed=seed)
         done = simulate(request, planner=planner, hosts=hosts, outcome=_step, policies=[policy], seed=seed)

@@ -106,7 +106,8 @@ def replay(rule: Rule, size: int, run: Record, problem: CountdownProblem) -> Row
     options: dict[str, Any] = {"merge": merge, "early": rule.early, "answer": {"max_tokens": rule.tokens}}
     if rule.allocate:
         planner = Plugin(
-            name="adaptive", options={**options, "most": size, "allocate": Plugin.of(rule.allocate).model_dump()}
+            name="adaptive",
+            options={**options, "max_branches": size, "allocate": Plugin.of(rule.allocate).model_dump()},
         )
     else:
         planner = Plugin(name="sample", options={**options, "n": size})

@@ -122,7 +122,7 @@ def live_request(rule: Rule) -> dict[str, Any]:
     if rule.allocate:
         from plait.core.ops import Plugin
 
-        planner = f"adaptive:most={SAMPLES},{planner},allocate={Plugin.of(rule.allocate).model_dump_json()}"
+        planner = f"adaptive:max_branches={SAMPLES},{planner},allocate={Plugin.of(rule.allocate).model_dump_json()}"
     else:
         planner = f"sample:n={SAMPLES},answer.temperature=1,{planner}"
     return {"planner": planner, "merge": rule.merge, "policies": list(rule.policies)}

@@ -38,7 +38,7 @@ _PROBED = "probe.max_tokens=1,probe.template=<hit>"
 
 def _online(eta: int) -> Setting:
     policies = (f"deepconf:eta={eta},warmup={WARM}", f"deepconf-consensus:min_votes={WARM}")
-    return Setting(f"weighted:by=lowest,eta={eta},warmup={WARM}", policies, planner=f"sample:{SURE}")
+    return Setting(f"weighted:criterion=lowest,eta={eta},warmup={WARM}", policies, planner=f"sample:{SURE}")
 
 
 WAYS: Mapping[str, Setting] = {

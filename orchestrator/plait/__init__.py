@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .core.agent import Agent
     from .core.budget import Budget
+    from .core.call_config import CallConfig, Generation
     from .core.errors import PlaitError
     from .core.flow import Flow
     from .core.interfaces import Merge, Planner, Policy, Verdict, Worker
-    from .core.ops import Call, Join, Plugin, Ref, Sampling, Think
+    from .core.ops import Join, ModelCall, Plugin, Ref, Sampling, ToolCall
     from .core.plan import Plan, Step
-    from .core.prompt import Generation, Prompt
     from .core.request import Request
     from .core.task import Task
     from .core.tools.context import Question, ToolContext
     from .core.tools.tool import Tool, tool
-    from .runtime.client.answer import Answer, AnswerNews, AskNews, News, StepNews, TextNews
+    from .runtime.client.answer import Answer, ApprovalRequested, RunEnded, RunEvent, StepEvent, TextDelta
     from .runtime.client.client import AsyncOrchestrator
     from .runtime.client.config import Config
     from .runtime.client.sync import Orchestrator
@@ -32,34 +32,34 @@ __path__ = extend_path(__path__, __name__)  # a checkout holds the package in fo
 __all__ = [
     "Agent",
     "Answer",
-    "AnswerNews",
-    "AskNews",
+    "ApprovalRequested",
     "AsyncOrchestrator",
     "Budget",
-    "Call",
+    "CallConfig",
     "Config",
     "Flow",
     "Generation",
     "Join",
     "Merge",
-    "News",
+    "ModelCall",
     "Orchestrator",
     "PlaitError",
     "Plan",
     "Planner",
     "Plugin",
     "Policy",
-    "Prompt",
     "Question",
     "Ref",
     "Request",
+    "RunEnded",
+    "RunEvent",
     "Sampling",
     "Step",
-    "StepNews",
+    "StepEvent",
     "Task",
-    "TextNews",
-    "Think",
+    "TextDelta",
     "Tool",
+    "ToolCall",
     "ToolContext",
     "Verdict",
     "Worker",
@@ -75,14 +75,14 @@ _NAMES = {
     ".core.flow": ("Flow",),
     ".core.interfaces": ("Merge", "Planner", "Policy", "Verdict", "Worker"),
     ".core.budget": ("Budget",),
-    ".core.ops": ("Call", "Join", "Plugin", "Ref", "Sampling", "Think"),
+    ".core.ops": ("ToolCall", "Join", "Plugin", "Ref", "Sampling", "ModelCall"),
     ".core.plan": ("Plan", "Step"),
-    ".core.prompt": ("Generation", "Prompt"),
+    ".core.call_config": ("Generation", "CallConfig"),
     ".core.request": ("Request",),
     ".core.task": ("Task",),
     ".core.tools.context": ("ToolContext", "Question"),
     ".core.tools.tool": ("Tool", "tool"),
-    ".runtime.client.answer": ("Answer", "AnswerNews", "AskNews", "News", "StepNews", "TextNews"),
+    ".runtime.client.answer": ("Answer", "RunEnded", "ApprovalRequested", "RunEvent", "StepEvent", "TextDelta"),
     ".runtime.client.client": ("AsyncOrchestrator",),
     ".runtime.client.config": ("Config",),
     ".runtime.client.sync": ("Orchestrator",),

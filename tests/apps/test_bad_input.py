@@ -77,7 +77,7 @@ CASES = {
     "too small a value": (["run", "q", "--tokens", "0"], ["--tokens", "greater than or equal to 1"]),
     "two planners": (["run", "q", "--planner", "single", "--plan", "p.json"], ["--planner and --plan"]),
     "a journal that is not there": (["runs", "replay", "none.db"], ["none.db"]),
-    "an unknown kind": (["names", "wizards"], ["'wizards'", "planner"]),
+    "an unknown kind": (["plugins", "wizards"], ["'wizards'", "planner"]),
     "a policy compared with itself": (["simulate", "q", "--policy", "fifo", "--policy", "fifo"], ["twice"]),
 }
 
@@ -156,7 +156,7 @@ def test_our_own_bugs_are_one_line_too(plait, monkeypatch, script):
 
 
 def test_a_reader_that_goes_away_is_no_error(process, script):
-    running = process("names", "--json")
+    running = process("plugins", "--json")
     assert running.stdout is not None
     running.stdout.close()
     assert running.stderr is not None

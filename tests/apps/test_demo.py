@@ -10,7 +10,7 @@ from rich.console import Console
 from plait.apps.common.problems import draw
 from plait.apps.common.tree import StepTree
 from plait.core.record import StepRecord
-from plait.runtime.client.answer import StepNews, TextNews
+from plait.runtime.client.answer import StepEvent, TextDelta
 
 ROUND = "<parent> <spawn> {step} = {c} | {x} {y} <wait>"
 
@@ -18,7 +18,7 @@ ROUND = "<parent> <spawn> {step} = {c} | {x} {y} <wait>"
 def step(name, state="waiting", owner=None, kind="think", label="", reason="", **more):
     moves = () if state == "waiting" else ((0.0, state, reason),)
     record = StepRecord(f"r:{name}", name, kind, label, owner=owner, state=state, moves=moves, **more)
-    return StepNews(at=0.0, record=record)
+    return StepEvent(at=0.0, record=record)
 
 
 def drawn(tree, width=80, height=None):
@@ -70,7 +70,7 @@ def _names(tree):
 
 def test_text_grows_and_its_end_is_shown(tree):
     for piece in ("alpha ", "beta " * 40, "omega"):
-        tree.take(TextNews(at=0.1, step="r:round-2", text=piece, tokens=7))
+        tree.take(TextDelta(at=0.1, step="r:round-2", text=piece, tokens=7))
     last = drawn(tree)[-1]
     assert last.rstrip().endswith("omega")
     assert "alpha" not in last
@@ -79,7 +79,7 @@ def test_text_grows_and_its_end_is_shown(tree):
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
 def test_no_line_is_too_wide(tree, width):
-    tree.take(TextNews(at=0.1, step="r:round-2", text="字" * 300, tokens=300))
+    tree.take(TextDelta(at=0.1, step="r:round-2", text="字" * 300, tokens=300))
     assert max(map(len, drawn(tree, width))) <= width
 
 

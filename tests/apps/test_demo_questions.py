@@ -18,7 +18,7 @@ from plait.apps.commands.demo.turns import OneCallATurn, read_call
 from plait.apps.common.interrupt import Stopper
 from plait.apps.common.output import Output
 from plait.core.interfaces import Job, Progress
-from plait.core.ops import Text, Think
+from plait.core.ops import ModelCall, Text
 from plait.core.result import Failure, Result
 from plait.planners.split.decompose.rules import signals
 from plait.runtime.client.config import BUNDLED_MODEL, Config
@@ -39,7 +39,7 @@ class Turns(Scripted):
         self.turns, self.shown = list(turns), list[str]()
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         self.shown.append("".join(part.text for part in job.op.prompt if isinstance(part, Text)))
         self.script = self.script.model_copy(update={"replies": (Reply(text=self.turns.pop(0)),)})
         async for each in super().run(job):

@@ -57,9 +57,9 @@ def test_words_are_quoted_for_the_shell_of_the_cluster(plait: Plait, one_job: ty
     assert options["runtime_env"] == {"working_dir": str(tmp_path)}
     told = subprocess.run(["sh", "-c", f'set -- {options["entrypoint"]}; echo "$5"'], capture_output=True, text=True)
     assert told.stdout == asked + "\n"
-    plait("job", "submit", "--address", "cluster:8265", "--", "names")
-    assert one_job.jobs["made"]["entrypoint"] == "python -m plait names"
-    assert plait("job", "submit", "--working-dir", tmp_path / "none", "--", "names").code == 2
+    plait("job", "submit", "--address", "cluster:8265", "--", "plugins")
+    assert one_job.jobs["made"]["entrypoint"] == "python -m plait plugins"
+    assert plait("job", "submit", "--working-dir", tmp_path / "none", "--", "plugins").code == 2
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_command_that_is_none_is_not_submitted(
 
 
 def test_no_cluster_is_said_so(plait: Plait) -> None:
-    done = plait("job", "submit", "--address", f"http://127.0.0.1:{_free_port()}", "--", "names")
+    done = plait("job", "submit", "--address", f"http://127.0.0.1:{_free_port()}", "--", "plugins")
     assert done.code == 1
     assert "ray start --head" in done.err
 
@@ -90,7 +90,7 @@ def test_a_ray_without_its_jobs_api_is_said_so(plait: Plait, monkeypatch: pytest
         raise RuntimeError("The Ray jobs CLI & SDK require the ray[default] installation: `pip install 'ray[default]'`")
 
     monkeypatch.setattr("ray.job_submission.JobSubmissionClient", refuses)
-    done = plait("job", "submit", "--", "names")
+    done = plait("job", "submit", "--", "plugins")
     assert (done.code, done.err) == (1, "error: Ray's Jobs API is not installed: pip install 'plait[job]'\n")
 
 
@@ -114,7 +114,7 @@ def test_a_cluster_that_has_only_just_started(
     clock = [0.0]
     monkeypatch.setattr("plait.apps.job.time.sleep", lambda seconds: clock.append(clock[-1] + seconds))
     monkeypatch.setattr("plait.apps.job.time.monotonic", lambda: clock[-1])
-    done = plait("job", "submit", "--", "names")
+    done = plait("job", "submit", "--", "plugins")
     assert done.code == code
     assert done.out == "made\n" if code == 0 else "No available agent" in done.err
     assert len(tried) == min(refusals, 21) + 1 and all(each == tried[0] for each in tried)

@@ -1,4 +1,4 @@
-"""Methods that lose wherever they were tried are marked in `plait names` and offered to nobody."""
+"""Methods that lose wherever they were tried are marked in `plait plugins` and offered to nobody."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plait.apps.commands.names import names
+from plait.apps.commands.plugins import plugins as names
 from plait.apps.serve.new_runs import _planners
 from plait.runtime.plugins.loader import Plugins
 

@@ -47,7 +47,7 @@ FIELDS: list[dict[str, Any]] = [
     {"planner": "sample", "merge": "evil:First"},
     {"planner": "sample", "merge": "best-scored:function=evil:shout"},
     {"planner": "sample", "policies": ["evil:rank"]},
-    {"planner": "sample", "policies": ["redundant:by=evil:shout"]},
+    {"planner": "sample", "policies": ["redundant:criterion=evil:shout"]},
 ]
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from plait import AsyncOrchestrator, Call, Flow, Join, Plan, Step, tool
+from plait import AsyncOrchestrator, Flow, Join, Plan, Step, ToolCall, tool
 from plait.apps.trace.read import read_trace
 from plait.apps.viewer.page import data_of
 from plait.runtime.journal.journal import Journal
@@ -18,8 +18,8 @@ from .conftest import Plait
 
 PLAN = Plan(
     steps=(
-        Step(name="broken", op=Call(tool="divide", args={"a": 1, "b": 0})),
-        Step(name="next", op=Call(tool="divide", args={"a": 1, "b": 1}), needs=("broken",)),
+        Step(name="broken", op=ToolCall(tool="divide", args={"a": 1, "b": 0})),
+        Step(name="next", op=ToolCall(tool="divide", args={"a": 1, "b": 1}), needs=("broken",)),
         Step(name="last", op=Join(), needs=("next",)),
     ),
     output="last",

@@ -111,21 +111,25 @@ CASES: dict[str, Case] = {
     "blackboard": Case(lambda n: {"n": n, "rounds": 2}),
     "code-search": Case(then=lambda number: PROGRAM, text=lambda n: CODE, task="code"),
     "debate": Case(lambda n: {"n": n, "rounds": 2}),
-    "decompose": Case(lambda n: {"most": 1000}, _parts, text=_translate),
+    "decompose": Case(lambda n: {"max_branches": 1000}, _parts, text=_translate),
     "evolve": Case(lambda n: {"n": 2, "rounds": n}, then=lambda number: PROGRAM, text=lambda n: CODE, task="code"),
     "fixed": Case(_graph),
     "layers": Case(lambda n: {"n": n, "rounds": 2}),
     "llmcompiler": Case(lambda n: {}, _calls, lambda number: "Action: Finish(ok)"),
-    "partial-rollout": Case(lambda n: {"n": n, "by": "uniform"}),
+    "partial-rollout": Case(lambda n: {"n": n, "criterion": "uniform"}),
     "react": Case(lambda n: {"rounds": n}, then=_called),
     "refine": Case(lambda n: {"rounds": [n, 1]}),
-    "route": Case(lambda n: {"by": "features", "into": ["refine"]}, text=lambda n: "what is it? " * n),
-    "scale": Case(lambda n: {"most": 100, "n": 1}, _lines(lambda i: f"{i}. [difficulty 1; needs none] Point {i}\n")),
-    "skeleton": Case(lambda n: {"by": "all", "most": 100}, _lines(lambda i: f"{i}. Point {i}\n")),
-    "skeleton-graph": Case(lambda n: {"most": 100}, _lines(lambda i: f"{i}. [difficulty 1; needs none] Point {i}\n")),
+    "route": Case(lambda n: {"criterion": "features", "candidates": ["refine"]}, text=lambda n: "what is it? " * n),
+    "scale": Case(
+        lambda n: {"max_branches": 100, "n": 1}, _lines(lambda i: f"{i}. [difficulty 1; needs none] Point {i}\n")
+    ),
+    "skeleton": Case(lambda n: {"criterion": "all", "max_branches": 100}, _lines(lambda i: f"{i}. Point {i}\n")),
+    "skeleton-graph": Case(
+        lambda n: {"max_branches": 100}, _lines(lambda i: f"{i}. [difficulty 1; needs none] Point {i}\n")
+    ),
     "speculate": Case(lambda n: {"rounds": n}, then=_called),
     "threads": Case(lambda n: {"dialect": "threadweaver"}, _threads),
-    "tree": Case(lambda n: {"n": n, "most": 4 * n, "depth": 4, "until": "END", "scorer": "logprob"}),
+    "tree": Case(lambda n: {"n": n, "max_branches": 4 * n, "depth": 4, "until": "END", "scorer": "logprob"}),
     "workflow": Case(lambda n: {}, _workflow),
 }
 """Planners whose work grows in another way."""
@@ -137,7 +141,7 @@ def tree_of(search: str, scorer: Any = "logprob") -> Case:
     def options(n: int) -> dict[str, Any]:
         own = {"particles": n} if search == "particle" else {}
         searched = {"name": search, "options": own}
-        return {"n": n, "most": 4 * n, "depth": 4, "until": "END", "scorer": scorer, "search": searched}
+        return {"n": n, "max_branches": 4 * n, "depth": 4, "until": "END", "scorer": scorer, "search": searched}
 
     return Case(options)
 

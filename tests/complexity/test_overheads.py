@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plait import AsyncOrchestrator, Call, Config, Join, Plan, Plugin, Step, tool
+from plait import AsyncOrchestrator, Config, Join, Plan, Plugin, Step, ToolCall, tool
 from tests.complexity.counted import Says, counting
 
 
@@ -26,7 +26,8 @@ def graph(shape: str, size: int) -> Plan:
     read = {need for each in edges for need in each}
     names = tuple(f"s{i}" for i in range(size) if i not in read)
     steps = [
-        Step(name=f"s{i}", op=Call(tool="nothing"), needs=tuple(f"s{j}" for j in each)) for i, each in enumerate(edges)
+        Step(name=f"s{i}", op=ToolCall(tool="nothing"), needs=tuple(f"s{j}" for j in each))
+        for i, each in enumerate(edges)
     ]
     return Plan(steps=(*steps, Step(name="last", op=Join(), needs=names)), output="last")
 

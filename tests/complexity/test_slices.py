@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plait import AsyncOrchestrator, Budget, Call, Join, Plan, Step, tool
+from plait import AsyncOrchestrator, Budget, Join, Plan, Step, ToolCall, tool
 from tests.complexity.counted import Counter, Says, counting
 
 MOST = 60_000
@@ -40,7 +40,7 @@ async def test_a_wide_plan_is_made_linked_and_begun_in_slices(what: str) -> None
         """Do nothing."""
 
     names = tuple(f"s{i}" for i in range(10_000))
-    steps = [Step(name=name, op=Call(tool="nothing")) for name in names]
+    steps = [Step(name=name, op=ToolCall(tool="nothing")) for name in names]
     plan = Plan(steps=(*steps, Step(name="last", op=Join(), needs=names)), output="last")
     fields: dict[str, Any] = {"planner": "sample:n=3000"} if "samples" in what else {"plan": plan}
     async with AsyncOrchestrator(workers=[Says("It is {}.".format)], tools=[nothing], journal="off") as orchestrator:

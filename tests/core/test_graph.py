@@ -17,7 +17,7 @@ from hypothesis import given, strategies as st
 from plait.core import graph
 from plait.core.budget import Budget
 from plait.core.errors import PlanError
-from plait.core.ops import Call, Join, Plugin, Ref, Sampling, StructuredOutput, Text, Think, Tokens
+from plait.core.ops import Join, ModelCall, Plugin, Ref, Sampling, StructuredOutput, Text, Tokens, ToolCall
 from plait.core.plan import Plan, Step, needs, validate
 from plait.core.record import StepRecord
 from plait.core.request import Request
@@ -27,11 +27,11 @@ from plait.runtime.plugins.loader import Plugins
 
 
 def call(name: str, *needs: str, tool: str = "f") -> Step:
-    return Step(name=name, op=Call(tool=tool), needs=needs)
+    return Step(name=name, op=ToolCall(tool=tool), needs=needs)
 
 
 def think(name: str, *needs: str, tokens: int = 10, after: str | None = None, expands: bool = False) -> Step:
-    op = Think(prompt="go on", after=after, sampling=Sampling(max_tokens=tokens))
+    op = ModelCall(prompt="go on", after=after, sampling=Sampling(max_tokens=tokens))
     return Step(name=name, op=op, needs=needs, expands=expands)
 
 
@@ -243,8 +243,8 @@ def test_references_of_every_kind_count_as_needs() -> None:
     p = plan(
         call("a"),
         think("b"),
-        Step(name="c", op=Call(tool="f", args={"x": [{"$ref": "a"}], "y": {"$literal": {"$ref": "nobody"}}})),
-        Step(name="d", op=Think(prompt=(Text(text="see "), Ref(step="c")), after="b")),
+        Step(name="c", op=ToolCall(tool="f", args={"x": [{"$ref": "a"}], "y": {"$literal": {"$ref": "nobody"}}})),
+        Step(name="d", op=ModelCall(prompt=(Text(text="see "), Ref(step="c")), after="b")),
         join("out", "d"),
     )
     validate(p)
@@ -273,7 +273,7 @@ VALUES = st.recursive(
 LIMITS = st.none() | st.builds(Budget, tokens=st.integers(1, 99), seconds=st.floats(0.1, 9))
 
 
-def _ops(draw: st.DrawFn, name: str, before: list[Step]) -> tuple[Think | Call | Join, tuple[str, ...]]:
+def _ops(draw: st.DrawFn, name: str, before: list[Step]) -> tuple[ModelCall | ToolCall | Join, tuple[str, ...]]:
     """An op of any kind that reads some of the steps before it, with the step's needs, which may repeat."""
     names = [step.name for step in before]
     some = st.lists(st.sampled_from(names), max_size=4) if names else st.just([])
@@ -281,20 +281,20 @@ def _ops(draw: st.DrawFn, name: str, before: list[Step]) -> tuple[Think | Call |
     kind = draw(st.sampled_from(("think", "call", "join")))
     if kind == "call":
         args = {f"r{i}": {"$ref": other} for i, other in enumerate(read)} | {"v": {"$literal": draw(VALUES)}}
-        return Call(tool="f", args=args, approve=draw(st.sampled_from((None, True)))), needed
+        return ToolCall(tool="f", args=args, approve=draw(st.sampled_from((None, True)))), needed
     if kind == "join":
         merge = Plugin(name="majority", options=draw(st.dictionaries(st.sampled_from("xyz"), VALUES, max_size=2)))
         quorum = draw(st.none() | st.integers(1, 3)) if needed else None
-        tolerate = "quorum" if quorum else "best-effort" if needed else "any-end"
+        on_failure = "quorum" if quorum else "best-effort" if needed else "any-end"
         deadline = draw(st.none() | st.floats(0.1, 9))
-        return Join(merge=merge, tolerate=tolerate, quorum=quorum, deadline=deadline), needed
+        return Join(merge=merge, on_failure=on_failure, quorum=quorum, deadline=deadline), needed
     continued = [step.name for step in before if step.op.kind == "think"]
     parts = (Text(text=draw(st.text(max_size=5))), Tokens(ids=(1, 2)), *(Ref(step=other) for other in read))
     form = draw(st.none() | st.just(StructuredOutput(kind="choice", spec=["a", "b"])))
     sampling = Sampling(max_tokens=draw(st.integers(1, 9)), temperature=draw(st.none() | st.floats(0, 2)),
                         stop=("x",), logit_bias={"7": -1.5}, structured=form)  # fmt: skip
     after = draw(st.none() | st.sampled_from(continued)) if continued else None
-    return Think(prompt=parts, after=after, sampling=sampling, model=draw(st.none() | st.just("m"))), needed
+    return ModelCall(prompt=parts, after=after, sampling=sampling, model=draw(st.none() | st.just("m"))), needed
 
 
 @st.composite
@@ -307,7 +307,7 @@ def plans(draw: st.DrawFn) -> Plan:
         fields |= {"budget": draw(LIMITS), "label": draw(st.text(max_size=5))}
         steps.append(Step(name=name, op=op, needs=needed, **fields))
     ends = tuple(draw(st.permutations([step.name for step in steps])))
-    out = Step(name="out", op=Join(tolerate="any-end"), needs=ends)
+    out = Step(name="out", op=Join(on_failure="any-end"), needs=ends)
     return Plan(steps=tuple(draw(st.permutations([*steps, out]))), output="out", budget=draw(LIMITS))
 
 
@@ -326,7 +326,7 @@ def test_a_valid_plan_comes_back_from_networkx_equal(p: Plan) -> None:
 def drawn() -> nx.DiGraph[str]:
     return plan(
         think("a", tokens=7),
-        Step(name="b", op=Think(prompt=("see ", Ref(step="a")), after="a"), label="the second"),
+        Step(name="b", op=ModelCall(prompt=("see ", Ref(step="a")), after="a"), label="the second"),
         call("c"),
         join("out", "c", "b", "c"),
     ).to_networkx()
@@ -347,14 +347,14 @@ def test_nodes_and_edges_say_what_they_are() -> None:
 
 def test_a_graph_made_by_hand_is_a_plan() -> None:
     made: nx.DiGraph[str] = nx.DiGraph(output="out")
-    made.add_node("a", op=Call(tool="f"))
+    made.add_node("a", op=ToolCall(tool="f"))
     made.add_node("b", op={"kind": "call", "tool": "g"}, priority=1)
     made.add_node("out", op={"kind": "join"}, label="both")
     made.add_edges_from([("b", "out"), ("a", "out")], weight=2.5)
     made.edges["a", "out"]["positions"] = [0]
     assert Plan.from_networkx(made) == plan(
         call("a"),
-        Step(name="b", op=Call(tool="g"), priority=1),
+        Step(name="b", op=ToolCall(tool="g"), priority=1),
         Step(name="out", op=Join(), needs=("a", "b"), label="both"),
     )
 
@@ -398,7 +398,7 @@ def test_only_a_simple_directed_graph_is_a_plan() -> None:
 
 PICTURED = plan(
     think("parent", tokens=64, expands=True),
-    Step(name="child-1", op=Think(prompt="x", after="parent"), label='says "no" <b>'),
+    Step(name="child-1", op=ModelCall(prompt="x", after="parent"), label='says "no" <b>'),
     call("look", "parent", tool="search"),
     join("out", "child-1", "look"),
 )

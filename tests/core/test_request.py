@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait import Budget, Orchestrator, Plugin, Request
+from plait.core.call_config import Generation
 from plait.core.errors import PluginError, UsageError
-from plait.core.prompt import Generation
 from plait.planners.votes.sample import Sample
 from plait.workers.scripted import Reply, Scripted
 
@@ -75,7 +75,7 @@ def test_updating_names_what_changes_and_keeps_the_rest_open() -> None:
         ({"planner": "sample:n=1,n=2"}, "given twice"),
         ({"planner": 3}, "planner.*is no plugin"),
         ({"text": b"x"}, "bytes: give a conversation as messages"),
-        ({"weight": 0}, "weight.*greater"),
+        ({"fairness_weight": 0}, "weight.*greater"),
         ({"generation": {"temperature": -1}}, r"generation\.temperature"),
         ({"metadata": {"a": 1}}, r"metadata\.a"),
     ],

@@ -8,7 +8,7 @@ from statistics import fmean
 
 import pytest
 
-from plait.core import Join, Plan, Sampling, Step, Text, Think
+from plait.core import Join, ModelCall, Plan, Sampling, Step, Text
 from plait.core.runtime_distribution import Branches, Problems, n_for
 from plait.runtime.simulation.profile import Profile
 from plait.runtime.simulation.simulator import simulate
@@ -83,7 +83,7 @@ def test_seconds_are_those_of_an_engine_within_15_percent(n: int) -> None:
 
 def test_seconds_are_those_of_the_simulator() -> None:
     names = tuple(f"s{i}" for i in range(8))
-    think = Think(prompt=(Text(text="why?"),), sampling=Sampling(max_tokens=10_000))
+    think = ModelCall(prompt=(Text(text="why?"),), sampling=Sampling(max_tokens=10_000))
     steps = (*(Step(name=name, op=think) for name in names), Step(name="j", op=Join(), needs=names))
     plan, seconds = Plan(steps=steps, output="j"), list[float]()
     for seed in range(20):

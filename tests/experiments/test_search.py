@@ -18,7 +18,7 @@ from experiments.search import run as search
 from experiments.search.page import page_of, rows_of
 from plait.apps.common.options import Common
 from plait.core.events import Job
-from plait.core.ops import Plugin, Text, Think
+from plait.core.ops import ModelCall, Plugin, Text
 from plait.core.search import SearchNode
 from plait.tasks._countdown_states import moves, remaining, solvable
 from plait.tasks.countdown import Countdown
@@ -91,7 +91,7 @@ def test_a_line_that_a_reflection_names_is_not_written_again() -> None:
 
 
 def _said(script: Script, prompt: str, seed: int) -> str:
-    job = Job(run="r", step="s", attempt=1, op=Think(prompt=(Text(text=prompt),)))
+    job = Job(run="r", step="s", attempt=1, op=ModelCall(prompt=(Text(text=prompt),)))
     return str(script(job, Random(seed)).value)
 
 

@@ -12,7 +12,7 @@ from experiments._tools.searches.world import Outcome
 from experiments.search_model import run as studied
 from experiments.search_model.run import ILLEGAL, Cell, Model, Stepper, Threader, cells, drawn, page_of
 from plait.core.events import Job
-from plait.core.ops import Sampling, Text, Think
+from plait.core.ops import ModelCall, Sampling, Text
 from plait.tasks._countdown_states import solvable
 from plait.tasks.countdown import Countdown
 from training.task import is_test
@@ -29,7 +29,7 @@ def model() -> Model:
 
 def asked(text: str, *labels: str) -> Job:
     sampling = Sampling(labels=labels, max_tokens=1 if labels else 16)
-    op = Think(prompt=(Text(text=f"<serial> 8 T36 14 10 8 3 <go>{text}"),), sampling=sampling)
+    op = ModelCall(prompt=(Text(text=f"<serial> 8 T36 14 10 8 3 <go>{text}"),), sampling=sampling)
     return Job(run="r", step="s", attempt=1, op=op)
 
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from plait import AsyncOrchestrator, Join, Plan, Sampling, Step, Think
+from plait import AsyncOrchestrator, Join, ModelCall, Plan, Sampling, Step
 from plait.core import Text
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.journal import Journal
@@ -41,7 +41,7 @@ async def until(workers: list[RayWorker], count: int, seconds: float = 40.0) -> 
 
 
 def wide(prompt: str, width: int) -> Plan:
-    ask = Think(prompt=(Text(text=prompt),), sampling=Sampling(max_tokens=100))
+    ask = ModelCall(prompt=(Text(text=prompt),), sampling=Sampling(max_tokens=100))
     names = tuple(f"s{i}" for i in range(width))
     return Plan(
         steps=(*(Step(name=name, op=ask) for name in names), Step(name="all", op=Join(), needs=names)), output="all"

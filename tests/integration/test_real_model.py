@@ -14,10 +14,10 @@ import pytest_asyncio
 
 from plait import AsyncOrchestrator, Plan, Step, tool
 from plait.apps.common.preflight import preflight
-from plait.core import Text, Think
+from plait.core import ModelCall, Text
 from plait.core.budget import Budget
+from plait.core.call_config import CallConfig
 from plait.core.ops import Plugin, Sampling
-from plait.core.prompt import Prompt
 from plait.planners.votes.sample import Sample
 from plait.runtime.client.models import fetched
 from plait.runtime.plugins.loader import Plugins
@@ -71,7 +71,7 @@ async def test_its_own_end_is_no_text_where_stops_are_kept(plait: AsyncOrchestra
     # 2 is its `<|im_end|>`. Planners whose lines go on keep the text that stopped one, and met that in answers.
     asked: dict[str, Any] = {"max_tokens": 5, "keep_stop": True, "logit_bias": {"2": 100.0}}
     for stop, text in ((), ""), ((2,), "<|im_end|>"):
-        op = Think(prompt=(Text(text="Hello"),), sampling=Sampling(stop=("\n",), stop_ids=stop, **asked))
+        op = ModelCall(prompt=(Text(text="Hello"),), sampling=Sampling(stop=("\n",), stop_ids=stop, **asked))
         for stream in (False, True):
             step = Step(name="a", op=op.model_copy(update={"stream": stream}))
             answer = await plait.run(plan=Plan(steps=(step,), output="a"))
@@ -80,7 +80,7 @@ async def test_its_own_end_is_no_text_where_stops_are_kept(plait: AsyncOrchestra
 
 async def test_samples_share_their_prompt_and_vote(plait: AsyncOrchestrator) -> None:
     question = "What is the capital of Italy? Answer with one word. " + "Think of its history before you answer. " * 12
-    answer = await plait.run(question, planner=Sample(n=8, answer=Prompt(temperature=0.7, max_tokens=16)))
+    answer = await plait.run(question, planner=Sample(n=8, answer=CallConfig(temperature=0.7, max_tokens=16)))
     assert answer.status == "done" and answer.usage.cached > 0, "the prompt is read once, not eight times"
 
 

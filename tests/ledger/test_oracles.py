@@ -26,7 +26,7 @@ from plait.apps.serve.settings import Settings
 from plait.core.chat import with_prompt
 from plait.core.events import Job
 from plait.core.interfaces import Worker
-from plait.core.ops import Text, Think
+from plait.core.ops import ModelCall, Text
 from plait.core.result import Failure
 from plait.runtime.client.answer import Answer
 from plait.runtime.journal.journal import Journal
@@ -78,7 +78,7 @@ class Shuffled(Http):
     order = 0
 
     async def run(self, job: Job) -> Any:
-        if isinstance(job.op, Think):
+        if isinstance(job.op, ModelCall):
             await asyncio.sleep(
                 0.001 * random.Random(f"{self.order} {job.op.prompt} {job.op.sampling.seed}").randrange(25)
             )

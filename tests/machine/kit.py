@@ -37,7 +37,7 @@ from plait.core.events import (
     WorkerUp,
 )
 from plait.core.interfaces import Merge, Policy, Verdict
-from plait.core.ops import Call, Join, Kind, Plugin, Ref, Sampling, Text, Think
+from plait.core.ops import Join, Kind, ModelCall, Plugin, Ref, Sampling, Text, ToolCall
 from plait.core.plan import Plan, Step
 from plait.core.request import Request, Retries
 from plait.core.result import Failure, Finish as FinishReason, Result, Usage
@@ -155,7 +155,7 @@ def think(
     model: str | None = None,
 ) -> Step:
     parts = (Text(text=prompt),) if isinstance(prompt, str) and prompt else tuple(p for p in prompt if p != "")
-    op = Think(prompt=parts, after=after, sampling=Sampling(max_tokens=tokens), stream=stream, model=model)  # type: ignore[arg-type]
+    op = ModelCall(prompt=parts, after=after, sampling=Sampling(max_tokens=tokens), stream=stream, model=model)  # type: ignore[arg-type]
     return Step(name=name, op=op, needs=needs, expands=expands, budget=budget, priority=priority)
 
 
@@ -168,7 +168,7 @@ def call(
     priority: int = 0,
     side_effects: bool = False,
 ) -> Step:
-    op = Call(tool="f", args=args or {})
+    op = ToolCall(tool="f", args=args or {})
     return Step(
         name=name,
         op=op,
@@ -192,8 +192,8 @@ def join(
     expands: bool = False,
     budget: Budget | None = None,
 ) -> Step:
-    tolerate = "quorum" if quorum else "best-effort" if best_effort else "any-end" if any_end else "all"
-    op = Join(merge=Plugin(name=merge), tolerate=tolerate, quorum=quorum, deadline=deadline, early=early)
+    on_failure = "quorum" if quorum else "best-effort" if best_effort else "any-end" if any_end else "all"
+    op = Join(merge=Plugin(name=merge), on_failure=on_failure, quorum=quorum, deadline=deadline, early=early)
     return Step(name=name, op=op, needs=needs, expands=expands, budget=budget)
 
 
@@ -352,17 +352,17 @@ class World:
         group: Budget | None = None,
         retries: Retries | None = None,
         policies: Sequence[str] = (),
-        share: str = "",
-        weight: float = 1.0,
+        fairness_group: str = "",
+        fairness_weight: float = 1.0,
         priority: int = 0,
         planner: str = "sample",
-        bound: int | None = None,
+        default_token_limit: int | None = None,
     ) -> list[Action]:
         request = Request(
-            bound=bound,
+            default_token_limit=default_token_limit,
             planner=Plugin(name=planner),
-            share=share,
-            weight=weight,
+            fairness_group=fairness_group,
+            fairness_weight=fairness_weight,
             priority=priority,
             text=text,
             budget=budget or Budget(),

@@ -6,7 +6,7 @@ import pytest
 
 from plait.core.budget import Budget
 from plait.core.errors import Interrupted
-from plait.core.ops import Think
+from plait.core.ops import ModelCall
 from plait.core.plan import Step
 from plait.core.request import Retries
 from plait.core.result import Sources, Usage, as_failure
@@ -15,7 +15,7 @@ from tests.machine.kit import World, call, fail_with, join, think
 
 def granted(world: World, step: str) -> int:
     op = world.job(step).op
-    assert isinstance(op, Think)
+    assert isinstance(op, ModelCall)
     return op.sampling.max_tokens
 
 
@@ -77,9 +77,9 @@ def test_no_tokens_left_is_a_refusal_with_the_remedy() -> None:
 
 def test_the_limit_of_a_run_that_nobody_limited_is_named_as_the_default() -> None:
     world = World()
-    world.submit(think("a", tokens=50), bound=20)
+    world.submit(think("a", tokens=50), default_token_limit=20)
     world.succeed("a", tokens=20, finish="length")
-    assert "the default of 20 tokens holds (setting `bound`): raise `tokens`" in message(world)
+    assert "the default of 20 tokens holds (setting `default_token_limit`): raise `tokens`" in message(world)
 
 
 def test_a_stopping_attempt_keeps_its_tokens_until_the_worker_has_said_how_many_they_were() -> None:
@@ -484,24 +484,24 @@ def test_a_limit_of_time_looks_at_the_steps_under_it_alone() -> None:
 
 def test_a_run_that_limits_neither_tokens_nor_cost_has_a_bound() -> None:
     world = World()
-    world.submit(think("a"), think("b", "a"), bound=10)
+    world.submit(think("a"), think("b", "a"), default_token_limit=10)
     world.succeed("a", tokens=10, finish="length")
     assert message(world) == (
         "BudgetExceeded: run r: all 10 tokens are used up; nobody limited this run, so that the default of 10 tokens "
-        "holds (setting `bound`): raise `tokens`"
+        "holds (setting `default_token_limit`): raise `tokens`"
     )
 
 
 @pytest.mark.parametrize("budget", [Budget(tokens=40), Budget(total_tokens=40), Budget(cost=1.0)])
 def test_a_limit_of_tokens_or_cost_takes_the_place_of_the_bound(budget: Budget) -> None:
     world = World()
-    world.submit(think("a", tokens=30), budget=budget, bound=10)
+    world.submit(think("a", tokens=30), budget=budget, default_token_limit=10)
     assert granted(world, "a") == 30
 
 
 def test_a_limit_that_is_changed_leaves_the_bound() -> None:
     world = World()
-    world.submit(think("a", tokens=30), think("b", "a", tokens=30), bound=40)
+    world.submit(think("a", tokens=30), think("b", "a", tokens=30), default_token_limit=40)
     world.limit(seconds=100.0)
     world.succeed("a", tokens=30, finish="length")
     assert granted(world, "b") == 10

@@ -1,23 +1,23 @@
-"""`Think.after` and references: what a job holds, token for token, inside an expansion and outside it."""
+"""`ModelCall.after` and references: what a job holds, token for token, inside an expansion and outside it."""
 
 from __future__ import annotations
 
 import pytest
 
 from plait.core.budget import Budget
-from plait.core.ops import Call, Ref, Text, Think, Tokens
+from plait.core.ops import ModelCall, Ref, Text, Tokens, ToolCall
 from tests.machine.kit import World, call, join, think
 
 
 def prompt(world: World, step: str) -> tuple[object, ...]:
     op = world.job(step).op
-    assert isinstance(op, Think)
+    assert isinstance(op, ModelCall)
     return op.prompt
 
 
 def args(world: World, step: str) -> dict[str, object]:
     op = world.job(step).op
-    assert isinstance(op, Call)
+    assert isinstance(op, ToolCall)
     return dict(op.args)
 
 
@@ -180,6 +180,6 @@ def test_a_job_generates_no_more_than_its_budget_has_left(left: int, asked: int)
     world = World()
     world.submit(think("a", tokens=100), budget=Budget(tokens=left, seconds=30))
     op = world.job("a").op
-    assert isinstance(op, Think)
+    assert isinstance(op, ModelCall)
     assert op.sampling.max_tokens == asked
     assert world.job("a").seconds == 30

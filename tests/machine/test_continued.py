@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plait.core.budget import Budget
 from plait.core.events import Dispatch, Expand
-from plait.core.ops import Sampling, Think
+from plait.core.ops import ModelCall, Sampling
 from plait.core.plan import Step
 from plait.core.planning import derive
 from plait.core.request import Retries
@@ -37,7 +37,7 @@ def test_the_next_attempt_goes_on_from_all_ids_of_a_lost_one() -> None:
     assert sent.worker != lost
     assert sent.job.generated == (1, 2, 3)
     op = sent.job.op
-    assert isinstance(op, Think)
+    assert isinstance(op, ModelCall)
     assert op.sampling.max_tokens == 10, "in all, those that are there included"
 
 
@@ -113,7 +113,7 @@ def test_a_budget_is_asked_only_for_what_is_left_to_generate() -> None:
     world.down(world.jobs[world.attempt("a")].worker)  # charged 10: 6 told, 6 more, and no more than it might generate
     world.succeed("b", tokens=3)
     op = world.job("a").op
-    assert isinstance(op, Think)
+    assert isinstance(op, ModelCall)
     assert op.sampling.max_tokens == 10
     account = world.node("a").account
     assert account is not None
@@ -126,7 +126,7 @@ def test_a_budget_that_is_nearly_used_up_cuts_what_is_new() -> None:
     world.progress("a", ids=[1, 2, 3])
     world.down(world.jobs[world.attempt("a")].worker)
     op = world.job("a").op
-    assert isinstance(op, Think)
+    assert isinstance(op, ModelCall)
     assert op.sampling.max_tokens == 3 + 6, "3 were told, and as many again are taken to be lost"
     world.succeed("a", "x", token_ids=[1, 2, 3, 4, 5], tokens=2, finish="length")
     assert world.finish.status == "partial"
@@ -139,19 +139,21 @@ def test_an_attempt_lost_after_its_last_token_leaves_nothing_to_generate() -> No
     world.down(world.jobs[world.attempt("a")].worker)
     job = world.job("a")
     assert job.generated == (1, 2, 3)
-    assert isinstance(job.op, Think)
+    assert isinstance(job.op, ModelCall)
     assert job.op.sampling.max_tokens == 3
     world.succeed("a", "abc", token_ids=[1, 2, 3], tokens=0, finish="length")
     assert (world.finish.usage.completion, world.finish.usage.cancelled) == (3, 0)
 
 
 def sampled(name: str, temperature: float = 1.0, seed: int | None = 7) -> Step:
-    return Step(name=name, op=Think(prompt="p", sampling=Sampling(max_tokens=100, temperature=temperature, seed=seed)))
+    return Step(
+        name=name, op=ModelCall(prompt="p", sampling=Sampling(max_tokens=100, temperature=temperature, seed=seed))
+    )
 
 
 def seed_of(world: World, step: str) -> int | None:
     op = world.job(step).op
-    assert isinstance(op, Think)
+    assert isinstance(op, ModelCall)
     return op.sampling.seed
 
 
@@ -241,7 +243,7 @@ def test_a_continued_step_knows_its_line_and_keeps_its_own_text_as_its_value() -
 
 def test_what_is_left_out_of_the_context_is_left_out_of_the_line() -> None:
     world = World()
-    back = Think(prompt="<right>", after="a", before="<wrong>")
+    back = ModelCall(prompt="<right>", after="a", before="<wrong>")
     world.submit(think("a"), Step(name="b", op=back))
     world.succeed("a", "so <wrong> and on")
     world.succeed("b", " it is")

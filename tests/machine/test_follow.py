@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plait.core.budget import Budget
 from plait.core.errors import Interrupted, NeverMade
-from plait.core.events import Dispatch, Elsewhere, Failed, Finish
+from plait.core.events import Dispatch, Failed, Finish, ForeignEvent
 from plait.core.interfaces import Policy
 from plait.core.result import as_failure
 from plait.core.states import State
@@ -31,7 +31,7 @@ def test_a_run_alone_is_followed_as_it_went_among_others() -> None:
     for event, actions in zip(world.events, world.answers, strict=True):
         own = [each for each in orders_of(actions) if each.step.startswith("r:")]
         foreign = getattr(event, "run", "r") == "other" or _step(world, event).startswith("other:")
-        told = alone.follow(Elsewhere(at=event.at) if foreign else event, own)
+        told = alone.follow(ForeignEvent(at=event.at) if foreign else event, own)
         assert sent(told) == [each for each in sent(actions) if each[0].startswith("r:")]
         finish = next((each for each in told if isinstance(each, Finish)), finish)
     assert finish == world.finishes["r"]
@@ -81,7 +81,7 @@ def test_an_adopted_run_goes_on_where_it_was() -> None:
     living.succeed("other:x")
     living.submit(think("z"), run="third")
     living.now = 100.0
-    living.machine.handle(Elsewhere(at=100.0))
+    living.machine.handle(ForeignEvent(at=100.0))
     assert sent(living.machine.adopt(left.machine, "r", 100.0)) == [], "the one slot is taken"
     node = living.machine.nodes["r:a"]
     assert node.state is State.DONE and node.story[0][0] == 96.0

@@ -8,8 +8,8 @@ import pytest
 
 from plait.core.budget import Budget
 from plait.core.events import Cancel, Dispatch, Event, Expand
-from plait.core.interfaces import Hedge, Policy, Stop, Wake
-from plait.core.ops import Sampling, Think
+from plait.core.interfaces import Hedge, Policy, ReviewAt, Stop
+from plait.core.ops import ModelCall, Sampling
 from plait.core.plan import Step
 from plait.core.planning import derive
 from plait.core.request import Retries
@@ -23,10 +23,10 @@ class Always(Policy):
 
     worker: str | None = None
 
-    def review(self, event: Event, view: MachineView) -> Sequence[Stop | Hedge | Wake]:
+    def review(self, event: Event, view: MachineView) -> Sequence[Stop | Hedge | ReviewAt]:
         running = [each for each in view.steps(view.run) if each.worker]
         hedges = [Hedge(each.id, f"slow on {each.worker}", self.worker) for each in running if event.kind == "tick"]
-        return [*hedges, Wake(view.now + 1.0)]
+        return [*hedges, ReviewAt(view.now + 1.0)]
 
 
 def hedging(*steps: Step, worker: str | None = None, slots: int = 1, **options) -> World:
@@ -93,11 +93,11 @@ def test_the_second_attempt_goes_on_from_the_first_ones_ids_on_another_worker_an
 
 def test_the_second_attempt_at_a_sampled_step_does_not_repeat_the_firsts_seed() -> None:
     sampling = Sampling(max_tokens=10, temperature=1.0, seed=7)
-    world = hedging(Step(name="a", op=Think(prompt="p", sampling=sampling)))
+    world = hedging(Step(name="a", op=ModelCall(prompt="p", sampling=sampling)))
     world.progress("a", ids=[1, 2])
     hedge(world)
     first, second = (each.job.op for each in both(world))
-    assert isinstance(first, Think) and isinstance(second, Think)
+    assert isinstance(first, ModelCall) and isinstance(second, ModelCall)
     assert first.sampling.seed == 7
     assert second.sampling.seed == derive(7, "after", 2)
 
@@ -273,8 +273,8 @@ def test_an_expanding_step_that_does_not_stream_is_read_once_whoever_wins() -> N
 class Eager(Policy):
     """Always wants to be woken at once."""
 
-    def review(self, event: Event, view: MachineView) -> Sequence[Wake]:
-        return [Wake(view.now - 5.0), Wake(view.now)]
+    def review(self, event: Event, view: MachineView) -> Sequence[ReviewAt]:
+        return [ReviewAt(view.now - 5.0), ReviewAt(view.now)]
 
 
 def test_a_policy_that_always_wants_to_be_woken_now_does_not_stop_the_world() -> None:
@@ -291,11 +291,11 @@ def test_a_tick_reviews_only_the_runs_whose_policies_asked() -> None:
     seen: list[str] = []
 
     class Note(Policy):
-        def review(self, event: Event, view: MachineView) -> Sequence[Wake]:
+        def review(self, event: Event, view: MachineView) -> Sequence[ReviewAt]:
             if event.kind == "tick":
                 assert view.subject is None
                 seen.append(view.run)
-            return [Wake(view.now + 1.0)] if view.run == "s" else ()
+            return [ReviewAt(view.now + 1.0)] if view.run == "s" else ()
 
     world = World(policies={"note": Note()})
     world.submit(think("a"), policies=["note"])

@@ -6,7 +6,7 @@ import pytest
 
 from plait.core.budget import Budget
 from plait.core.events import PRIORITY_STEP, Dispatch
-from plait.core.interfaces import Hold, Place, Policy
+from plait.core.interfaces import Defer, Pin, Policy
 from plait.machine.views import MachineView, NodeView
 from tests.machine.kit import World, call, join, think
 
@@ -17,17 +17,17 @@ class AtMost(Policy):
     most: int = 1
     asked: list[str] = []
 
-    def place(self, step: NodeView, view: MachineView) -> Hold | None:
+    def place(self, step: NodeView, view: MachineView) -> Defer | None:
         self.asked.append(step.plan.name)
         running = sum(each.worker is not None for each in view.steps(step.run))
-        return Hold(f"{running} run already", behind=step.plan.name[0]) if running >= self.most else None
+        return Defer(f"{running} run already", behind=step.plan.name[0]) if running >= self.most else None
 
 
 class Never(Policy):
     """Holds everything."""
 
-    def place(self, step: NodeView, view: MachineView) -> Hold:
-        return Hold("never")
+    def place(self, step: NodeView, view: MachineView) -> Defer:
+        return Defer("never")
 
 
 class On(Policy):
@@ -35,8 +35,8 @@ class On(Policy):
 
     worker: str
 
-    def place(self, step: NodeView, view: MachineView) -> Place:
-        return Place(self.worker, f"{self.worker} is best")
+    def place(self, step: NodeView, view: MachineView) -> Pin:
+        return Pin(self.worker, f"{self.worker} is best")
 
 
 class Raising(Policy):
@@ -69,9 +69,9 @@ def test_of_those_that_wait_behind_one_name_only_the_next_is_asked_about() -> No
 
 def test_each_name_has_its_own_queue() -> None:
     class OnlyB(Policy):
-        def place(self, step: NodeView, view: MachineView) -> Hold | None:
+        def place(self, step: NodeView, view: MachineView) -> Defer | None:
             busy = any(each.worker for each in view.steps(step.run) if each.plan.name[0] == step.plan.name[0])
-            return Hold("one of each", behind=step.plan.name[0]) if busy else None
+            return Defer("one of each", behind=step.plan.name[0]) if busy else None
 
     world = World(slots=64, policies={"only": OnlyB()})
     names = ["a1", "a2", "a3", "b1", "b2"]
@@ -125,8 +125,8 @@ def test_the_last_that_waits_behind_a_name_may_be_let_out_while_no_worker_is_the
 
 def test_a_step_that_a_policy_holds_does_not_keep_others_behind_a_budget() -> None:
     class HoldsB(Policy):
-        def place(self, step: NodeView, view: MachineView) -> Hold | None:
-            return Hold("not b") if step.plan.name == "b" else None
+        def place(self, step: NodeView, view: MachineView) -> Defer | None:
+            return Defer("not b") if step.plan.name == "b" else None
 
     world = World(policies={"b": HoldsB()})
     names = ["a", "b", "c", "d"]
@@ -167,7 +167,7 @@ class Nowhere(Policy):
     """Places steps on a worker that is not there."""
 
     def place(self, step, view):  # type: ignore[no-untyped-def]
-        return Place("nowhere")
+        return Pin("nowhere")
 
 
 def test_a_place_that_names_no_worker_fails_the_run_in_words() -> None:
@@ -306,11 +306,11 @@ class Only(Policy):
 
     worker: str
 
-    def place(self, step: NodeView, view: MachineView) -> Place | Hold:
+    def place(self, step: NodeView, view: MachineView) -> Pin | Defer:
         worker = view.worker(self.worker)
         if worker is not None and worker.free > 0:
-            return Place(self.worker)
-        return Hold(f"waits for {self.worker}", worker=self.worker)
+            return Pin(self.worker)
+        return Defer(f"waits for {self.worker}", worker=self.worker)
 
 
 def test_a_step_waits_for_a_worker_that_another_run_fills() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plait.core.errors import Interrupted, WorkerLost
 from plait.core.events import Dispatch, Failed, Submitted, WorkerUp
-from plait.core.ops import Call, Think
+from plait.core.ops import ModelCall, ToolCall
 from plait.core.plan import Plan, Step
 from plait.core.request import Request, Retries
 from plait.core.result import as_failure
@@ -26,7 +26,7 @@ def attempt(actions: list) -> int:
 
 
 def test_interruptions_are_not_counted_among_losses() -> None:
-    machine, live = started(Step(name="s", op=Think(prompt="p")))
+    machine, live = started(Step(name="s", op=ModelCall(prompt="p")))
     for at in range(10):
         live = attempt(machine.handle(Failed(at=float(at), attempt=live, failure=as_failure(Interrupted("killed")))))
     for at in range(10, 12):
@@ -37,7 +37,7 @@ def test_interruptions_are_not_counted_among_losses() -> None:
 
 
 def test_a_side_effect_is_not_made_again_for_it() -> None:
-    machine, live = started(Step(name="s", op=Call(tool="pay"), side_effects=True))
+    machine, live = started(Step(name="s", op=ToolCall(tool="pay"), side_effects=True))
     actions = machine.handle(Failed(at=1.0, attempt=live, failure=as_failure(Interrupted("killed"))))
     assert [action.kind for action in actions] == ["finish"]
     assert "unknown" in actions[0].failure.message

@@ -7,7 +7,7 @@ import pytest
 from plait.core.budget import Budget
 from plait.core.errors import FieldError
 from plait.core.events import Count, Counted, Stopped, Submitted, WorkerUp
-from plait.core.ops import Function, Plugin, Ref, Think
+from plait.core.ops import Function, ModelCall, Plugin, Ref
 from plait.core.plan import Step
 from plait.core.prices import Price
 from plait.core.request import Request
@@ -152,7 +152,7 @@ def test_a_prompt_is_counted_before_its_step_is_sent_and_once_for_all_that_share
     actions = world.submit(*eight(), budget=Budget(prompt_tokens=250))
     assert not world.running()
     asked = [each for each in actions if isinstance(each, Count)]
-    assert asked and isinstance(asked[0].op, Think)
+    assert asked and isinstance(asked[0].op, ModelCall)
     for each in asked:
         world.send(Counted(at=0.0, step=each.step, tokens=100))
     assert world.running() == ["s0", "s1"]
@@ -205,7 +205,7 @@ def test_a_prompt_that_nobody_tells_stays_charged_with_what_it_may_have_been() -
 
 def test_tools_that_a_model_is_told_of_are_in_the_estimate() -> None:
     tool = Function(name="look", description="y" * 4000)
-    op = Think.model_validate({"prompt": ("x" * 40,), "chat": True, "tools": (tool,)})
+    op = ModelCall.model_validate({"prompt": ("x" * 40,), "chat": True, "tools": (tool,)})
     world = reporting()
     world.submit(Step(name="a", op=op), budget=Budget(total_tokens=900))
     assert "do not fit" in message(world) and not world.running()

@@ -13,7 +13,7 @@ from plait.core import errors
 from plait.core.budget import Budget
 from plait.core.errors import InvalidTransition, PlaitError
 from plait.core.events import Dispatch, Job, action_adapter
-from plait.core.ops import Call, Text, Think
+from plait.core.ops import ModelCall, Text, ToolCall
 from plait.core.request import Retries
 from plait.core.result import Failure, as_failure
 from plait.core.states import MOVES, State
@@ -123,8 +123,8 @@ def test_every_error_survives_pickling_and_becomes_data(kind: type[PlaitError]) 
     assert kind.__name__ in (errors.__doc__ or "")
 
 
-@pytest.mark.parametrize("op", [Call(tool="f", args={"x": 1}), Think(prompt=(Text(text="p"),))])
-def test_an_action_is_written_in_the_order_of_its_fields_and_read_again(op: Call | Think) -> None:
+@pytest.mark.parametrize("op", [ToolCall(tool="f", args={"x": 1}), ModelCall(prompt=(Text(text="p"),))])
+def test_an_action_is_written_in_the_order_of_its_fields_and_read_again(op: ToolCall | ModelCall) -> None:
     job = Job(3, "r", "r:a", op, seconds=2.5, generated=(7, 8), priority=-2)
     action = Dispatch("w", job, reason="cached there")
     written = action_adapter.dump_python(action)

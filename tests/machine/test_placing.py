@@ -67,12 +67,12 @@ def test_between_runs_that_order_their_steps_and_runs_that_do_not_the_turn_goes_
     """Of one share. Ranks of one policy say nothing beside those of another, or beside none."""
     world = World(slots=0, policies={"name": ByName(), "digit": ByDigit()})
     world.down("w", returning=True)
-    submit_all(world, call("x1"), call("x2"), run="plain", share="one")
-    submit_all(world, *map(call, "abc"), run="named", policies=["name"], share="one")
-    submit_all(world, call("y1"), run="later", share="one")
-    submit_all(world, call("d2"), call("d1"), run="digits", policies=["digit"], share="one")
-    submit_all(world, call("z"), run="named too", policies=["name"], share="one")
-    submit_all(world, call("w", priority=-1), run="last", policies=["digit"], share="one")
+    submit_all(world, call("x1"), call("x2"), run="plain", fairness_group="one")
+    submit_all(world, *map(call, "abc"), run="named", policies=["name"], fairness_group="one")
+    submit_all(world, call("y1"), run="later", fairness_group="one")
+    submit_all(world, call("d2"), call("d1"), run="digits", policies=["digit"], fairness_group="one")
+    submit_all(world, call("z"), run="named too", policies=["name"], fairness_group="one")
+    submit_all(world, call("w", priority=-1), run="last", policies=["digit"], fairness_group="one")
     world.up("w", 1)
     turns = ["w", "x1", "x2", "z", "c", "b", "y1", "d1", "d2", "a"]
     assert [each.partition(":")[2] for each in order(world)] == turns
@@ -85,8 +85,8 @@ def test_two_policies_of_one_name_are_two_orders() -> None:
     low = type("rank", (Policy,), {"rank": ByDigit.rank})
     world = World(slots=0, policies={"alice": high(), "bob": low()})
     world.down("w", returning=True)
-    submit_all(world, call("a2"), call("a1"), run="alice", policies=["alice"], share="one")
-    submit_all(world, call("b2"), call("b1"), run="bob", policies=["bob"], share="one")
+    submit_all(world, call("a2"), call("a1"), run="alice", policies=["alice"], fairness_group="one")
+    submit_all(world, call("b2"), call("b1"), run="bob", policies=["bob"], fairness_group="one")
     world.up("w", 1)
     assert [each.partition(":")[2] for each in order(world)] == ["a1", "a2", "b1", "b2"], "bob's do not come first"
 
@@ -95,9 +95,9 @@ def test_a_turn_belongs_to_a_step_that_still_waits() -> None:
     """One that was given up does not let others of its order go ahead."""
     world = World(slots=0, policies={"name": ByName()})
     world.down("w", returning=True)
-    submit_all(world, call("a"), run="given up", policies=["name"], share="one")
-    submit_all(world, call("x"), run="plain", share="one")
-    submit_all(world, call("b"), run="named", policies=["name"], share="one")
+    submit_all(world, call("a"), run="given up", policies=["name"], fairness_group="one")
+    submit_all(world, call("x"), run="plain", fairness_group="one")
+    submit_all(world, call("b"), run="named", policies=["name"], fairness_group="one")
     world.cancel("given up")
     world.up("w", 1)
     assert [each.partition(":")[2] for each in order(world)] == ["x", "b"]
@@ -119,7 +119,7 @@ def test_each_order_has_its_turns_by_arrival_and_fills_them_by_rank(
     arrived: list[tuple[str, tuple[float, int], str]] = []  # order, key within it, step
     for i, (policy, digits) in enumerate(runs):
         names = [f"{'abcde'[k]}{digit}" for k, digit in enumerate(digits)]
-        submit_all(world, *map(call, names), run=f"r{i}", policies=[policy] if policy else [], share="one")
+        submit_all(world, *map(call, names), run=f"r{i}", policies=[policy] if policy else [], fairness_group="one")
         for name in names:
             rank = {"": 0.0, "name": -float(ord(name[0])), "digit": float(name[1:])}[policy]
             if i not in given_up:

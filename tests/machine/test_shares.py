@@ -59,7 +59,7 @@ def test_slots_are_divided_by_tokens_and_not_by_steps() -> None:
 def test_a_run_of_twice_the_weight_gets_twice_the_tokens() -> None:
     world = World(slots=4, checked=False)
     many(world, "one", 600)
-    many(world, "two", 600, weight=2.0)
+    many(world, "two", 600, fairness_weight=2.0)
     served = serve(world, {"one": 20, "two": 20}, 300)
     assert served["two"] == pytest.approx(2 * served["one"], rel=0.05)
 
@@ -74,8 +74,8 @@ def test_prompts_that_no_cache_held_count_half() -> None:
 
 def test_runs_of_one_share_get_what_one_run_gets_and_go_in_order_of_arrival() -> None:
     world = World(slots=2, checked=False)
-    many(world, "a1", 100, share="team a")
-    many(world, "a2", 100, share="team a")
+    many(world, "a1", 100, fairness_group="team a")
+    many(world, "a2", 100, fairness_group="team a")
     many(world, "b", 100)
     served = serve(world, dict.fromkeys(("a1", "a2", "b"), 10), 100)
     assert served["b"] == pytest.approx(served["a1"], rel=0.1)
@@ -146,7 +146,14 @@ def test_a_new_run_is_not_behind_those_that_wait_for_another_worker() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("weight", 0), ("weight", -1), ("weight", float("nan")), ("priority", 10**9), ("share", 3)]
+    ("field", "value"),
+    [
+        ("fairness_weight", 0),
+        ("fairness_weight", -1),
+        ("fairness_weight", float("nan")),
+        ("priority", 10**9),
+        ("fairness_group", 3),
+    ],
 )
 def test_what_makes_no_sense_is_refused(field: str, value: object) -> None:
     with pytest.raises(ValidationError):
@@ -169,7 +176,7 @@ def test_no_run_gets_ahead_by_more_than_what_runs_at_once(
     world = World(slots=slots)
     waiting: dict[str, float] = {}
     for i, (count, weight, share, _) in enumerate(runs):
-        many(world, f"r{i}", count, weight=weight, share=share)
+        many(world, f"r{i}", count, fairness_weight=weight, fairness_group=share)
     most = max(tokens for *_, tokens in runs)
     lightest = min(weight for _, weight, *_ in runs)
     while world.running():

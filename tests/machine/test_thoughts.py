@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 
 from plait.core.budget import Budget
-from plait.core.ops import THOUGHTS, Sampling, Think
+from plait.core.ops import THOUGHTS, ModelCall, Sampling
 from plait.core.plan import Step
 from plait.core.result import Usage
 from tests.machine.kit import World, join
 
 
 def thinks(*names: str, tokens: int = 50, **fields: Any) -> list[Step]:
-    op = Think(prompt="q", sampling=Sampling(max_tokens=tokens), **fields)
+    op = ModelCall(prompt="q", sampling=Sampling(max_tokens=tokens), **fields)
     return [Step(name=name, op=op) for name in names]
 
 
 def asked(world: World, step: str) -> tuple[int, int | None, str]:
     op = world.job(step).op
-    assert isinstance(op, Think)
+    assert isinstance(op, ModelCall)
     return op.sampling.max_tokens, op.thinking_tokens, op.thinking
 
 
@@ -51,7 +51,7 @@ def test_when_they_are_used_up_calls_are_asked_for_without() -> None:
 def test_a_call_that_shall_not_think_takes_none_of_them(fields: dict[str, Any]) -> None:
     world = World()
     labels, tokens = fields.pop("labels", ()), fields.pop("tokens", 50)
-    op = Think(prompt="q", sampling=Sampling(max_tokens=tokens, labels=labels), **fields)
+    op = ModelCall(prompt="q", sampling=Sampling(max_tokens=tokens, labels=labels), **fields)
     first, last = Step(name="a", op=op), thinks("b")[0]
     world.submit(first, last, join("j", "a", "b"), budget=Budget(thinking_tokens=100))
     assert world.running() == ["a", "b"] and asked(world, "b") == (50, 100, "auto")

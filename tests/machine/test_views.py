@@ -8,8 +8,8 @@ import pytest
 
 from plait.core.chat import Message
 from plait.core.events import Event, Progressed, WorkerUp
-from plait.core.interfaces import Policy, Wake
-from plait.core.ops import Call, Ref, Text, Think
+from plait.core.interfaces import Policy, ReviewAt
+from plait.core.ops import ModelCall, Ref, Text, ToolCall
 from plait.core.plan import Step
 from plait.core.request import Retries
 from plait.core.task import Task
@@ -64,7 +64,7 @@ def test_siblings_continue_the_same_context_or_begin_with_the_same_prompt() -> N
 def talk(name: str, *messages: str, prompt: str = "") -> Step:
     said = tuple(Message(role="user" if i % 2 == 0 else "assistant", content=text) for i, text in enumerate(messages))
     parts = (Text(text=prompt),) if prompt else ()
-    return Step(name=name, op=Think(prompt=parts, messages=said, chat=True))
+    return Step(name=name, op=ModelCall(prompt=parts, messages=said, chat=True))
 
 
 def test_conversations_are_siblings_only_where_their_messages_are_the_same() -> None:
@@ -89,7 +89,7 @@ def test_each_message_of_a_conversation_is_written_once(monkeypatch: pytest.Monk
     monkeypatch.setattr(Message, "model_dump_json", lambda self: written.append(self.content) or write(self))
     messages = tuple(Message(role="user" if i % 2 == 0 else "assistant", content=f"m{i}") for i in range(20))
     turns = range(2, len(messages) + 1, 2)
-    ops = [Think(prompt=(Text(text="Why?"),), messages=messages[:turn], chat=True) for turn in turns]
+    ops = [ModelCall(prompt=(Text(text="Why?"),), messages=messages[:turn], chat=True) for turn in turns]
     world = world_of(slots=3)
     steps = tuple(Step(name=f"turn-{i}", op=op) for i, op in enumerate(ops))
     world.submit(*steps, join("j", *(each.name for each in steps)), policies=["quiet"])
@@ -191,7 +191,7 @@ def test_a_policy_may_look_at_its_run_before_there_is_any_news() -> None:
     seen: list[tuple[str, str, object]] = []
 
     class Note(Policy):
-        def review(self, event: Event, view: MachineView) -> Sequence[Wake]:
+        def review(self, event: Event, view: MachineView) -> Sequence[ReviewAt]:
             seen.append((event.kind, view.run, view.subject))
             return ()
 
@@ -276,7 +276,7 @@ def test_a_worker_with_one_slot_could_take_a_step_and_one_that_is_going_could_no
 
 def test_calls_of_one_tool_are_siblings_and_those_of_another_are_not() -> None:
     world = world_of(slots=1)
-    other = Step(name="c", op=Call(tool="g"))
+    other = Step(name="c", op=ToolCall(tool="g"))
     world.submit(call("a"), call("b"), other, join("j", "a", "b", "c"), policies=["quiet"])
     assert [names(step(world, name).siblings) for name in ("a", "c")] == [["a", "b"], ["c"]]
 

@@ -16,7 +16,7 @@ from typing import Any
 from experiments._tools.worker import InProcess, text_of
 from plait.core.events import Job
 from plait.core.interfaces import Progress
-from plait.core.ops import Plugin, Think
+from plait.core.ops import ModelCall, Plugin
 from plait.core.result import Failure, Result, Usage
 from plait.runtime.client.client import AsyncOrchestrator
 from tests.oracles.harness import Oracle, take
@@ -109,10 +109,10 @@ class _Worker(InProcess):
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         think = job.op
-        assert isinstance(think, Think)
+        assert isinstance(think, ModelCall)
         yield Result(value=self._said(text_of(think), think), usage=Usage(completion=1), finish="stop")
 
-    def _said(self, told: str, think: Think) -> str:
+    def _said(self, told: str, think: ModelCall) -> str:
         if "Write its name alone" in told:
             return self._model.say("pick")
         if "How difficult is the next step" in told:
@@ -132,7 +132,7 @@ class _Worker(InProcess):
 def ours(case: dict[str, Any]) -> list[Any]:
     async def run() -> list[Any]:
         model = _Replies(case)
-        options = {"by": "score", "n": OUTLINES, "threshold": case["threshold"], "part": {"begin": ""}}
+        options = {"criterion": "score", "n": OUTLINES, "threshold": case["threshold"], "part": {"begin": ""}}
         async with AsyncOrchestrator(workers=[_Worker(model)]) as orchestrator:
             await orchestrator.run(QUESTION, planner=Plugin(name="scale", options=options))
         return model.steps

@@ -224,7 +224,7 @@ def apr_ours(case: dict[str, Any]) -> dict[str, Any]:
 
     worker = TokenWorker(model)
     puzzle = f"{' '.join(map(str, case['numbers']))} -> {case['target']}"
-    run(worker, puzzle, "countdown", dialect="apr", early=False, settle=False)
+    run(worker, puzzle, "countdown", dialect="apr", early=False, stop_on_verified=False)
     texts = {name: worker.tokenizer.decode(prompt) for name, prompt in worker.prompts.items()}
     count = len(case["called"])
     return {"threads": [texts[f"child-{i}"] for i in range(1, count + 1)], "onward": texts.get("round-2", "")}

@@ -66,7 +66,7 @@ def ours(case: dict[str, Any]) -> int:
         Branch(f"b{place}", f"r:b{place}", State.DONE, Result(value=_turn(calls)), None, 1)
         for place, calls in enumerate(case["turns"])
     ]
-    verdict = ToolMajority(by=by, exclude=excluded, gives="text").merge(branches, Plain(text="?"))  # type: ignore[arg-type]
+    verdict = ToolMajority(criterion=by, exclude=excluded, gives="text").merge(branches, Plain(text="?"))  # type: ignore[arg-type]
     return int(str(verdict.winner).removeprefix("b"))
 
 

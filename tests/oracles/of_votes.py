@@ -112,7 +112,9 @@ def vote_ours(case: dict[str, Any]) -> dict[str, Any]:
     ]
     eta = 100 * case["keep"]
     floor = percentile(case["weights"], 100.0 - eta)
-    said = [Weighted(by="tail", cap=None, eta=each).merge(branches, Plain(text="?")).value for each in (100.0, eta)]
+    said = [
+        Weighted(criterion="tail", cap=None, eta=each).merge(branches, Plain(text="?")).value for each in (100.0, eta)
+    ]
     return {"all": said[0], "kept": said[1], "many": sum(weight >= floor for weight in case["weights"])}
 
 

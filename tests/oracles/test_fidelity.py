@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from plait.apps.commands.names import fidelities, names
+from plait.apps.commands.plugins import fidelities, plugins as names
 from plait.runtime.plugins.loader import Plugins
 from tests.oracles.harness import FOLDER
 

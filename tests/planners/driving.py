@@ -23,8 +23,8 @@ from plait.core.events import (
     Succeeded,
     WorkerUp,
 )
-from plait.core.interfaces import Brief, Planner
-from plait.core.ops import Text, Think, Tokens
+from plait.core.interfaces import Planner, PlanningContext
+from plait.core.ops import ModelCall, Text, Tokens
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.machine.machine import Machine
@@ -78,7 +78,7 @@ def drive(
     returns no token ids."""
     plugins, words = Plugins(), Words()
     machine = Machine(plugins)
-    brief = Brief(request, plugins.task(request.task, request.text), plugins=plugins)
+    brief = PlanningContext(request, plugins.task(request.task, request.text), plugins=plugins)
     running: list[Job] = []
     outcome = Outcome(Finish(run="r", status="failed"))
     expander = Expander()
@@ -121,7 +121,7 @@ def drive(
 
 
 def _words(job: Job, words: Words) -> list[str]:
-    assert isinstance(job.op, Think)
+    assert isinstance(job.op, ModelCall)
     out: list[str] = []
     for part in job.op.prompt:
         match part:
@@ -135,7 +135,7 @@ def _words(job: Job, words: Words) -> list[str]:
 
 
 def _answer(job: Job, model: Model, words: Words, outcome: Outcome, ids: bool) -> Event:
-    assert isinstance(job.op, Think)
+    assert isinstance(job.op, ModelCall)
     prompt = outcome.prompts[job.step]
     said = model(prompt, job)
     if isinstance(said, Failure):

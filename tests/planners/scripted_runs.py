@@ -7,8 +7,8 @@ from typing import Any
 
 from plait.core.events import Expanded
 from plait.core.flow import Flow
-from plait.core.interfaces import Brief, Planner
-from plait.core.ops import Plugin, Ref, Text, Think
+from plait.core.interfaces import Planner, PlanningContext
+from plait.core.ops import ModelCall, Plugin, Ref, Text
 from plait.core.plan import Plan, Step, validate
 from plait.core.request import Request
 from plait.core.result import Result
@@ -25,7 +25,7 @@ class Prompts(Scripted):
     def __init__(self, *replies: Reply) -> None:
         super().__init__(replies)
         self.prompts: list[str] = []
-        self.ops: dict[str, Think] = {}
+        self.ops: dict[str, ModelCall] = {}
 
     async def run(self, job):
         self.ops[job.step.rsplit("/", 1)[-1].rpartition(":")[2]] = job.op
@@ -56,14 +56,14 @@ def labels(answer: Answer) -> dict[str, str]:
     return {row.name: row.label for row in answer.report.steps}
 
 
-def brief(text: str = "How does a plant live?", task: str = "plain", seed: int = 0) -> Brief:
+def brief(text: str = "How does a plant live?", task: str = "plain", seed: int = 0) -> PlanningContext:
     request = Request(text=text, task=Plugin(name=task), seed=seed)
-    return Brief(request, Plugins().task(request.task, text))
+    return PlanningContext(request, Plugins().task(request.task, text))
 
 
 def prompt(step: Step) -> str:
     """The prompt of a step, with references as `<name>`."""
-    assert isinstance(step.op, Think)
+    assert isinstance(step.op, ModelCall)
     parts = [
         part.text if isinstance(part, Text) else f"<{part.step}>" for part in step.op.prompt if part.kind != "tokens"
     ]
@@ -80,7 +80,7 @@ def checked(plan: Plan | None, outside: tuple[str, ...] = ()) -> Plan:
     names = {step.name for step in plan.steps}
     for step in plan.steps:
         assert set(step.references()) <= names | set(outside), step
-        if isinstance(step.op, Think):
+        if isinstance(step.op, ModelCall):
             refs = [part.step for part in step.op.prompt if isinstance(part, Ref)]
             assert set(refs) <= names | set(outside)
         else:
@@ -91,7 +91,7 @@ def checked(plan: Plan | None, outside: tuple[str, ...] = ()) -> Plan:
     return plan
 
 
-def made(flow: Flow, about: Brief, ends: dict[str, Result] | None = None) -> Plan:
+def made(flow: Flow, about: PlanningContext, ends: dict[str, Result] | None = None) -> Plan:
     """The steps that a flow makes first, or, after `ends` of steps (by name), those that it makes then."""
     running = RunningFlow(flow, about, "r:flow", 1, lambda plan, brief: plan)
     events = running.begin(0.0, 0.0)
@@ -103,11 +103,11 @@ def made(flow: Flow, about: Brief, ends: dict[str, Result] | None = None) -> Pla
     return Plan(steps=steps, output=patches[-1].output or steps[-1].name)
 
 
-def read(planner: Planner, step: Step, said: Result | str, about: Brief) -> Iterator[Plan]:
+def read(planner: Planner, step: Step, said: Result | str, about: PlanningContext) -> Iterator[Plan]:
     """The patches that a step's reader gives when its text is streamed in pieces, and at its end."""
     result = Result(value=said) if isinstance(said, str) else said
     reader = planner.reader(step, about)
-    text = result.text if isinstance(step.op, Think) and step.op.stream else ""
+    text = result.text if isinstance(step.op, ModelCall) and step.op.stream else ""
     for at in range(0, len(text), 7):
         yield from reader.feed(text[at : at + 7])
     last = reader.close(result)

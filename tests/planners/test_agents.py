@@ -11,7 +11,7 @@ import pytest
 from plait import Agent, AsyncOrchestrator, Budget, Flow, Orchestrator, tool
 from plait.core.errors import PlaitError
 from plait.core.events import Job
-from plait.core.ops import Call, Think
+from plait.core.ops import ModelCall, ToolCall
 from plait.core.request import Request
 from plait.core.result import Result
 from plait.runtime.journal.directory import entries
@@ -260,9 +260,9 @@ def test_an_agent_within_a_run_is_simulated():
     lead = Agent(name="lead", tools=(), agents=(SCOUT,))
 
     def outcome(job: Job, _: Any) -> Result:
-        if isinstance(job.op, Call):
+        if isinstance(job.op, ToolCall):
             return Result(value="a thing")
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         text = said(job.op)
         tools = sum(each.role == "tool" for each in job.op.messages)
         if "You are a scout" in text:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plait.core.events import Job
-from plait.core.ops import Text, Think
+from plait.core.ops import ModelCall, Text
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.planners.agents.blackboard import Blackboard
@@ -28,7 +28,7 @@ def run(
     rng = Random(seed)
 
     def outcome(job: Job, _: Random) -> Result | Failure:
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         prompt = "".join(each.text for each in job.op.prompt if isinstance(each, Text))
         name = job.step.rpartition("/")[2]
         asked[name] = prompt

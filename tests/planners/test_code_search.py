@@ -111,7 +111,7 @@ def test_a_mutual_check_doubts_tests_that_likely_programs_fail() -> None:
 def test_a_majority_would_choose_the_wrong_one() -> None:
     replies = [Reply(when="Write up to", text=TESTS), Reply(when="Two solutions", text=""), Reply(text=SECOND, times=4),
                Reply(text=RIGHT)]  # fmt: skip
-    assert "return b" in solved(replies, n=5, repairs=0, by="majority").answer.splitlines()[-1]
+    assert "return b" in solved(replies, n=5, repairs=0, criterion="majority").answer.splitlines()[-1]
 
 
 def test_a_program_that_fails_is_told_how_and_repaired() -> None:
@@ -246,11 +246,11 @@ def test_outputs_are_judged_as_in_s_star_and_a_verdict_counts_if_it_is_the_same_
         Reply(when="Whose output is right", text="It is B"),
         Reply(text=SECOND, times=3), Reply(text=RIGHT),
     ]  # fmt: skip
-    answer = solved(replies, n=4, repairs=0, by="judged")
+    answer = solved(replies, n=4, repairs=0, criterion="judged")
     assert "return a if a > b else b" in answer.answer, answer.failure
     assert "1 pairs judged, of which it won 1" in answer.why
     undecided = [*replies[:2], Reply(when="Whose output is right", text="A"), *replies[4:]]
-    answer = solved(undecided, n=4, repairs=0, by="judged")
+    answer = solved(undecided, n=4, repairs=0, criterion="judged")
     assert answer.answer.endswith("return b") and "1 pairs judged, of which it won 0" in answer.why, "the larger group"
 
 

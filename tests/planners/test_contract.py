@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from plait import AsyncOrchestrator, Plugin, tool
 from plait.core.errors import PlannerError
 from plait.core.flow import Flow
-from plait.core.interfaces import Brief, Planner, Reader
-from plait.core.ops import Think
+from plait.core.interfaces import Planner, PlanningContext, Reader
+from plait.core.ops import ModelCall
 from plait.core.plan import Plan, Step, validate
 from plait.core.request import Request
 from plait.core.result import Result
@@ -34,10 +34,10 @@ PROMPT = "Translate these words into German: water, light, air."
 OPTIONS: dict[str, dict[str, Any]] = {
     "fixed": {"graph": {"steps": [{"name": "a", "op": {"kind": "think", "prompt": "{{prompt}}"}}], "output": "a"}},
     "threads": {"dialect": "threadweaver"},
-    "skeleton": {"by": "all"},
-    "route": {"into": ["refine"]},
+    "skeleton": {"criterion": "all"},
+    "route": {"candidates": ["refine"]},
     "refine": {"rounds": [2, 1]},
-    "partial_rollout": {"by": "uniform"},
+    "partial_rollout": {"criterion": "uniform"},
 }
 ASKS: dict[str, tuple[str, str]] = {
     "evolve": ("code", '{"prompt": "Return x.", "entry": "same", "public": [{"args": [1], "want": 1}]}'),
@@ -74,10 +74,10 @@ def planner(name: str) -> Planner:
     return Plugins().planner(Plugin(name=name, options=OPTIONS.get(name, {})))
 
 
-def brief(name: str, seed: int = 0) -> Brief:
+def brief(name: str, seed: int = 0) -> PlanningContext:
     task, text = ASKS.get(name, ("plain", PROMPT))
     request = Request(text=text, task=Plugin(name=task), planner=Plugin(name=name), seed=seed)
-    return Brief(request, Plugins().task(request.task, text), (search.spec, run_python.spec), Plugins())
+    return PlanningContext(request, Plugins().task(request.task, text), (search.spec, run_python.spec), Plugins())
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Read:
     """What one reader was given, and what it said."""
 
     step: Step
-    brief: Brief
+    brief: PlanningContext
     text: str = ""
     result: Result | None = None
     said: list[Plan] = field(default_factory=list)
@@ -115,7 +115,7 @@ async def observed(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Rea
     kind, log = type(planner(name)), list[Read]()
     known = kind.reader
 
-    def reader(self: Planner, step: Step, about: Brief) -> Reader:
+    def reader(self: Planner, step: Step, about: PlanningContext) -> Reader:
         log.append(Read(step, about))
         return Spy(known(self, step, about), log[-1])
 
@@ -145,7 +145,7 @@ def test_a_planner_is_its_options_and_keeps_nothing(name: str) -> None:
     validate(one)
     assert Plan.model_validate_json(one.model_dump_json()) == one
     for step in first_patch(made, brief(name)).steps if isinstance(made, Flow) else one.steps:
-        if isinstance(step.op, Think):
+        if isinstance(step.op, ModelCall):
             assert step.op.sampling.max_tokens >= 1
             assert step.op.sampling.seed is not None or step.op.sampling.temperature == 0.0 or name == "fixed"
 
@@ -174,7 +174,7 @@ async def test_a_planner_runs_to_an_answer_and_its_readers_do_not_care_how_a_tex
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_that_needs_no_reader_has_none(name: str) -> None:
-    step = Step(name="somebody-elses", op=Think(prompt="x"), expands=True)
+    step = Step(name="somebody-elses", op=ModelCall(prompt="x"), expands=True)
     with pytest.raises(PlannerError):
         planner(name).reader(step, brief(name))
 

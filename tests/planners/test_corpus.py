@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from plait import AsyncOrchestrator, Plugin, tool
 from plait.core.errors import PlaitError
 from plait.core.interfaces import Planner
-from plait.core.ops import Think
+from plait.core.ops import ModelCall
 from plait.core.plan import Plan
 from plait.planners.tools.llmcompiler import LLMCompiler
 from plait.runtime.client.answer import Answer
@@ -96,19 +96,21 @@ def setups() -> Iterator[tuple[str, str, dict[str, Any], tuple[str, str]]]:
     few = {"probe": {"max_tokens": 400}, "answer": {"max_tokens": 400}}
     options: dict[str, list[dict[str, Any]]] = {
         "llmcompiler": [{"rounds": 3}, {"rounds": 1, "repairs": 0}],
-        "skeleton": [{"by": "all"}, {}],
-        "tree": [{"step": {"max_tokens": 8192}, "most": 40}],  # a step is a whole text, also of twice the length
+        "skeleton": [{"criterion": "all"}, {}],
+        "tree": [
+            {"step": {"max_tokens": 8192}, "max_branches": 40}
+        ],  # a step is a whole text, also of twice the length
         "takeover": [{"n": 2, "draft": {"max_tokens": 8192}, "rounds": 8}],
         "scale": [{"records": [[0.1, 1.0]] * 100}],
         "ssr": [{"n": 2, "draft": {"max_tokens": 8192}, "rounds": 8}],
-        "decompose": [{"threshold": 0.0}, {"tolerate": "all"}],
-        "refine": [{"rounds": [3, 2, 1]}, {"rounds": [3, 1], "distiller": "per-sample-top-k", "by": "model"}],
+        "decompose": [{"threshold": 0.0}, {"on_failure": "all"}],
+        "refine": [{"rounds": [3, 2, 1]}, {"rounds": [3, 1], "distiller": "per-sample-top-k", "criterion": "model"}],
         "route": [
-            {"into": ["refine"], **few},
+            {"candidates": ["refine"], **few},
             few,
-            {"into": ["threads:dialect=threadweaver,rounds=3,most=20"], **few},
-            {"by": "features", **few},
-            {"by": "record", **few},
+            {"candidates": ["threads:dialect=threadweaver,rounds=3,max_branches=20"], **few},
+            {"criterion": "features", **few},
+            {"criterion": "record", **few},
         ],
         "fixed": [
             {"graph": {"steps": [{"name": "a", "op": {"kind": "think", "prompt": "{{prompt}}"}}], "output": "a"}}
@@ -117,7 +119,7 @@ def setups() -> Iterator[tuple[str, str, dict[str, Any], tuple[str, str]]]:
     for name in module_names("planners"):
         if name == "threads":
             for dialect in module_names("planners/plait/planners/threads/threads/dialects"):
-                small = {"rounds": 3, "most": 20}
+                small = {"rounds": 3, "max_branches": 20}
                 asked = COUNTDOWN if dialect == "countdown" else ("plain", PUZZLE)
                 yield f"threads-{dialect}", "threads", {"dialect": dialect, **small}, asked
             continue
@@ -286,7 +288,7 @@ def test_ten_thousand_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, make in GROWING.items():
         text = make(10_000)
         with watched(monkeypatch, count=True) as watch:
-            made = LLMCompiler(most=20_000).parse(text)
+            made = LLMCompiler(max_branches=20_000).parse(text)
         assert not watch.executed[:3], name
         assert watch.calls < 60 * 10_000, f"{name}: {watch.calls} calls"
         if name == "plan":
@@ -296,7 +298,7 @@ def test_ten_thousand_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_plan_longer_than_its_limit_is_run_as_far_as_it() -> None:
-    async with bench("llmcompiler", {"most": 50, "plan": {"max_tokens": 10**6}}, PLAIN) as made:
+    async with bench("llmcompiler", {"max_branches": 50, "plan": {"max_tokens": 10**6}}, PLAIN) as made:
         answer = await made.run(GROWING["plan"](10_000))
     assert sum(row.kind == "call" for row in answer.report.steps) == 50
 
@@ -318,5 +320,5 @@ def test_a_written_plan_is_the_same_in_pieces(text: str) -> None:
 def test_the_watch_sees_what_is_executed(monkeypatch: pytest.MonkeyPatch) -> None:
     with watched(monkeypatch) as watch:
         eval("1 + 1")
-        Think(prompt="x")
+        ModelCall(prompt="x")
     assert any(event.startswith("compile") for event in watch.executed)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.core.ops import Join, StructuredOutput, Text, Think
+from plait.core.call_config import CallConfig
+from plait.core.ops import Join, ModelCall, StructuredOutput, Text
 from plait.core.plan import Plan
-from plait.core.prompt import Prompt
 from plait.core.result import Result
 from plait.planners._shared.json_text import read_object
 from plait.planners.split.decompose import Decompose
@@ -230,12 +230,14 @@ def test_the_first_plan_asks_for_the_split() -> None:
     assert [step.name for step in plan.steps] == ["extract"]
     op = plan.steps[0].op
     assert (
-        isinstance(op, Think) and op.sampling.temperature == 0 and isinstance(op.sampling.structured, StructuredOutput)
+        isinstance(op, ModelCall)
+        and op.sampling.temperature == 0
+        and isinstance(op.sampling.structured, StructuredOutput)
     )
     assert op.sampling.structured.kind == "json" and not op.sampling.structured.required
     assert TRANSLATE in prompt(plan.steps[0])
-    op = made(Decompose(plan=Prompt(form=None)), brief(TRANSLATE)).steps[0].op
-    assert isinstance(op, Think) and op.sampling.structured is None
+    op = made(Decompose(plan=CallConfig(form=None)), brief(TRANSLATE)).steps[0].op
+    assert isinstance(op, ModelCall) and op.sampling.structured is None
 
 
 def test_pieces_share_what_stands_before_them() -> None:
@@ -247,11 +249,11 @@ def test_pieces_share_what_stands_before_them() -> None:
     }
     plan = patch(json.dumps(said), text)
     assert [step.name for step in plan.steps] == ["item-1", "item-2", "item-3", "text"]
-    ops = [step.op for step in plan.steps if isinstance(step.op, Think)]
+    ops = [step.op for step in plan.steps if isinstance(step.op, ModelCall)]
     assert {op.prompt[0] for op in ops} == {Text(text="Here is a poem about rain and rivers. Answer this: ")}
     assert [op.prompt[1] for op in ops] == [Text(text="Who?"), Text(text="Where?"), Text(text="When?")]
     assert len({op.sampling.seed for op in ops}) == 3
-    plan = patch(json.dumps(said), text, part=Prompt(template="In one word. {piece}"))
+    plan = patch(json.dumps(said), text, part=CallConfig(template="In one word. {piece}"))
     assert prompt(plan.steps[1]) == f"In one word. {said['context']} Answer this: Where?"
 
 
@@ -260,13 +262,13 @@ def test_what_is_written_several_times_is_varied() -> None:
     prompts = [prompt(step) for step in plan.steps[:-1]]
     assert len(set(prompts)) == 3 and all(each.startswith("Write a riddle about rain") for each in prompts)
     assert "one of 3 independent answers" in prompts[0] and "number 2" in prompts[1]
-    ops = [step.op for step in plan.steps if isinstance(step.op, Think)]
+    ops = [step.op for step in plan.steps if isinstance(step.op, ModelCall)]
     assert len({op.sampling.seed for op in ops}) == 3 and None not in {op.sampling.seed for op in ops}
 
 
 @pytest.mark.parametrize("said", ["", "no", "{}", '{"template": null}', json.dumps({**SPLIT, "data": ["x"]})])
 def test_a_split_that_is_none_is_one_call(said: str) -> None:
-    plan = patch(said, answer=Prompt(max_tokens=55))
+    plan = patch(said, answer=CallConfig(max_tokens=55))
     assert [step.name for step in plan.steps] == ["direct", "alone"]
     assert prompt(plan.steps[0]) == TRANSLATE
     assert plan.steps[0].op.sampling.max_tokens == 55
@@ -340,7 +342,7 @@ async def test_a_piece_that_fails_is_noted() -> None:
 
 
 async def test_a_piece_that_fails_is_one_call() -> None:
-    answer, _ = await ask("decompose", TRANSLATE, *LUCKLESS, options={"tolerate": "all"})
+    answer, _ = await ask("decompose", TRANSLATE, *LUCKLESS, options={"on_failure": "all"})
     assert answer.value == "All of it." and "one call instead" in answer.why
 
 
@@ -350,6 +352,6 @@ async def test_an_extraction_that_fails_is_one_call() -> None:
 
 
 def test_the_join_says_how_failures_are_taken() -> None:
-    for tolerate in ("best-effort", "all"):
-        op = patch(json.dumps(SPLIT), tolerate=tolerate).steps[-1].op
-        assert isinstance(op, Join) and op.tolerate == tolerate
+    for on_failure in ("best-effort", "all"):
+        op = patch(json.dumps(SPLIT), on_failure=on_failure).steps[-1].op
+        assert isinstance(op, Join) and op.on_failure == on_failure

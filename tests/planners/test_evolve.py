@@ -14,7 +14,7 @@ import pytest
 
 from plait import AsyncOrchestrator, Orchestrator
 from plait.core.events import Job
-from plait.core.ops import Plugin, Text, Think
+from plait.core.ops import ModelCall, Plugin, Text
 from plait.core.programs import outputs, timed
 from plait.core.request import Request
 from plait.core.result import Result, Usage
@@ -52,7 +52,7 @@ def evolved(replies: list[Reply], **options: Any) -> Any:
 def test_a_wrong_program_becomes_right_and_then_fast() -> None:
     replies = [Reply(when="make it faster", text=FAST), Reply(when="It passes 2 of 3 cases", text=SLOW),
                Reply(text=BROKEN)]  # fmt: skip
-    answer = evolved(replies, n=1, rounds=5, shown=0, repeats=3)
+    answer = evolved(replies, n=1, rounds=5, max_prompt_items=0, repeats=3)
     assert answer.status == "done", answer.failure
     assert "sorted(items)" in answer.answer and "passes 3 of 3 public cases" in answer.why
     assert "different of 5 programs" in answer.why and " ms " in answer.why
@@ -80,7 +80,7 @@ def test_lines_that_come_back_are_counted_and_named() -> None:
         Reply(when="Improve", text=other),
         Reply(text=BROKEN),
     ]
-    answer = evolved(replies, n=1, rounds=6, repeats=0, shown=0)
+    answer = evolved(replies, n=1, rounds=6, repeats=0, max_prompt_items=0)
     back, added = re.search(r"(\d+) of (\d+) added lines had been taken out before", answer.why).groups()  # type: ignore[union-attr]
     assert 1 <= int(back) < int(added)
 
@@ -184,7 +184,7 @@ def test_islands_work_side_by_side_and_exchange_their_best() -> None:
     seen: dict[str, bool] = {}
 
     def outcome(job: Job, random: Random) -> Result:
-        if not isinstance(job.op, Think):
+        if not isinstance(job.op, ModelCall):
             return Result(value={"status": "done", "stdout": ""})
         name = job.step.rpartition("/")[2].split(":")[-1]
         prompt = "".join(part.text for part in job.op.prompt if isinstance(part, Text))
@@ -234,7 +234,7 @@ def test_a_users_evaluate_of_several_metrics_says_what_is_better_and_the_model_i
 
     replies = [Reply(when=r"Its score is 3 \(short 1, high 5\). it is only 5", text=numbered(9)),
                Reply(when="Improve", text=numbered(5)), Reply(text=numbered(1))]  # fmt: skip
-    answer = judged(replies, evaluate, rounds=3, shown=0)
+    answer = judged(replies, evaluate, rounds=3, max_prompt_items=0)
     assert answer.answer.endswith("return 9") and "score 5 (short 1, high 9)" in answer.why
 
 
@@ -261,7 +261,7 @@ def test_changes_are_made_in_the_parent_and_what_fits_nowhere_is_left_out() -> N
 
     change = "<<<<<<< SEARCH\n    return 1\n=======\n    return 7\n>>>>>>> REPLACE"
     replies = [Reply(when="score is 7", text=change), Reply(when="Improve", text=change), Reply(text=numbered(1))]
-    answer = judged(replies, evaluate, rounds=3, shown=0)
+    answer = judged(replies, evaluate, rounds=3, max_prompt_items=0)
     assert answer.answer == "def ordered(items):\n    return 7" and "2 different of 3 programs" in answer.why
 
 
@@ -281,7 +281,7 @@ def test_what_comes_out_does_not_depend_on_which_island_is_slow(slow: int) -> No
     prompts: dict[str, str] = {}
 
     def outcome(job: Job, random: Random) -> Result:
-        if not isinstance(job.op, Think):
+        if not isinstance(job.op, ModelCall):
             return Result(value={"score": float(sum(map(ord, str(job.op.args["program"]))) % 97)})
         name = job.step.rpartition("/")[2].split(":")[-1]
         prompts[name] = "".join(part.text for part in job.op.prompt if isinstance(part, Text))

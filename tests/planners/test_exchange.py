@@ -9,10 +9,10 @@ import pytest
 
 from experiments._tools.worker import InProcess, text_of
 from plait import AsyncOrchestrator
+from plait.core.call_config import CallConfig
 from plait.core.events import Job
 from plait.core.interfaces import Progress
-from plait.core.ops import Think
-from plait.core.prompt import Prompt
+from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result, Usage
 from plait.planners.votes.exchange import Exchange
 
@@ -31,7 +31,7 @@ class World(InProcess):
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         think = job.op
-        assert isinstance(think, Think)
+        assert isinstance(think, ModelCall)
         shown, own = text_of(think).removesuffix(think.begin), think.begin
         self.asked.append(text_of(think))
         yield Result(value=self._said(job.step, shown, own), usage=Usage(completion=3), finish=self._finish(own))
@@ -53,7 +53,7 @@ class World(InProcess):
 
 
 async def asked(world: World, n: int = 5, rounds: int = ROUNDS) -> str:
-    planner = Exchange(n=n, rounds=rounds, answer=Prompt(max_tokens=3), step=Prompt(max_tokens=3))
+    planner = Exchange(n=n, rounds=rounds, answer=CallConfig(max_tokens=3), step=CallConfig(max_tokens=3))
     async with AsyncOrchestrator(workers=[world], journal=None) as orchestrator:
         answer = await orchestrator.run("Why?", planner=planner, seed=world.seed)
     assert answer.status == "done", answer.failure

@@ -10,14 +10,14 @@ from hypothesis import given, strategies as st
 from pydantic import JsonValue
 
 from plait.core.errors import PlanError
-from plait.core.interfaces import Brief
-from plait.core.ops import Call, Text, Think
+from plait.core.interfaces import PlanningContext
+from plait.core.ops import ModelCall, Text, ToolCall
 from plait.core.request import Request
 from plait.planners.tools.fixed import Fixed
 from plait.tasks.countdown import Countdown
 from plait.tasks.plain import Plain
 
-BRIEF = Brief(Request(text="a {{prompt}} b"), Plain(text="a {{prompt}} b"))
+BRIEF = PlanningContext(Request(text="a {{prompt}} b"), Plain(text="a {{prompt}} b"))
 PLAN: dict[str, JsonValue] = {
     "steps": [{"name": "ask", "op": {"kind": "think", "prompt": "Say: {{request}}!"}}],
     "output": "ask",
@@ -42,17 +42,17 @@ op = { kind = "join" }
 
 def test_inline_with_the_request_put_in_once() -> None:
     (step,) = Fixed(graph=PLAN).start(BRIEF).steps
-    assert isinstance(step.op, Think) and step.op.prompt == (Text(text="Say: a {{prompt}} b!"),)
+    assert isinstance(step.op, ModelCall) and step.op.prompt == (Text(text="Say: a {{prompt}} b!"),)
 
 
 def test_toml_file(tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
     path.write_text(TOML)
     text = "3 5 7 11 -> 24"
-    plan = Fixed(path=str(path)).start(Brief(Request(text=text), Countdown(text=text)))
+    plan = Fixed(path=str(path)).start(PlanningContext(Request(text=text), Countdown(text=text)))
     one, two, both = plan.steps
-    assert isinstance(one.op, Think) and one.op.prompt == (Text(text="<serial> 8 T24 11 7 5 3 <go>"),)
-    assert isinstance(two.op, Call) and two.op.args == {"query": text, "n": 3}
+    assert isinstance(one.op, ModelCall) and one.op.prompt == (Text(text="<serial> 8 T24 11 7 5 3 <go>"),)
+    assert isinstance(two.op, ToolCall) and two.op.args == {"query": text, "n": 3}
     assert both.needs == ("one", "two") and plan.output == "both"
 
 
@@ -63,7 +63,7 @@ def test_json_file(tmp_path: Path) -> None:
 
 
 def test_an_empty_request_is_fine_where_no_prompt_is_asked_for() -> None:
-    assert Fixed(graph=PLAN).start(Brief(Request(), Plain(text=""))).output == "ask"
+    assert Fixed(graph=PLAN).start(PlanningContext(Request(), Plain(text=""))).output == "ask"
 
 
 @pytest.mark.parametrize(

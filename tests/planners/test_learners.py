@@ -19,7 +19,7 @@ from hypothesis import given, strategies as st
 
 from plait.core.errors import FieldError, PluginError, UsageError
 from plait.core.learning import LearningPlanner, RunOutcome
-from plait.core.ops import Plugin, Text, Think
+from plait.core.ops import ModelCall, Plugin, Text
 from plait.core.plan import Plan, Step
 from plait.core.routing import Tier
 from plait.planners.effort.route import Route
@@ -118,7 +118,7 @@ def test_the_promised_share_is_kept_whatever_the_scores_are(requests: list[list[
 
 async def test_an_uncalibrated_share_is_refused_and_why_says_that_nothing_is_calibrated() -> None:
     with pytest.raises(FieldError, match="plait learn takeover TASK --problems FILE"):
-        Takeover(by="records", threshold=0.2)
+        Takeover(criterion="records", threshold=0.2)
     answer = await ran(models(), "takeover", {**BOTH, "n": 1, "threshold": 0.3})
     assert "not calibrated: the threshold is a mark, and no share" in answer.why
     answer = await ran(models(), "takeover", {**BOTH, "n": 1, "threshold": 0.3, "records": [[0.5]]})
@@ -134,23 +134,25 @@ async def test_takeover_learns_as_it_runs(tmp_path: Path) -> None:
         await orchestrator.lessons.settled()
         known: Any = json.loads(file.read_text())["plain"]["options"]
         assert known["records"] == [[0.25, 0.25]] * 4
-        held = {**BOTH, "n": 1, "path": str(file), "by": "records", "threshold": 0.1}
+        held = {**BOTH, "n": 1, "path": str(file), "criterion": "records", "threshold": 0.1}
         told = await orchestrator.run("Why?", planner=Plugin(name="takeover", options=held))
         assert "not calibrated" not in told.why
-        del held["by"]
+        del held["criterion"]
         other = await orchestrator.run(PUZZLE, task="countdown", planner=Plugin(name="takeover", options=held))
         assert "not calibrated" in other.why, "of another task nothing is known"
 
 
 def bandit(file: Path, **more: Any) -> Plugin:
-    return Plugin(name="route", options={"by": "record", "into": ARMS, "path": str(file), "learn": True, **more})
+    return Plugin(
+        name="route", options={"criterion": "record", "candidates": ARMS, "path": str(file), "learn": True, **more}
+    )
 
 
 async def test_counts_follow_the_planners_that_are_named(tmp_path: Path) -> None:
     """One that is named anew begins with nothing; one that is named no more is kept in nobody's way."""
     file = tmp_path / "arms.json"
     known = [{"planner": "single", "wins": 9.0, "losses": 1.0}, {"planner": "tree", "wins": 5.0}]
-    file.write_text(json.dumps({"countdown": {"name": "route", "options": {"into": known}}}))
+    file.write_text(json.dumps({"countdown": {"name": "route", "options": {"candidates": known}}}))
     async with AsyncOrchestrator(workers=[Scripted([Reply(text=RIGHT)])]) as orchestrator:
         handle = await orchestrator.submit(PUZZLE, task="countdown", planner=bandit(file))
         told = (await handle).why
@@ -158,7 +160,7 @@ async def test_counts_follow_the_planners_that_are_named(tmp_path: Path) -> None
 
 
 def known_arms(file: Path, key: str) -> list[tuple[float, float]]:
-    tiers = json.loads(file.read_text())[key]["options"]["into"]
+    tiers = json.loads(file.read_text())[key]["options"]["candidates"]
     return [(tier.get("wins", 0.0), tier.get("losses", 0.0)) for tier in tiers]
 
 
@@ -204,7 +206,7 @@ async def test_a_run_that_was_resumed_teaches_once(tmp_path: Path) -> None:
 
 async def test_a_plan_of_ones_own_teaches_nothing_when_it_is_resumed(tmp_path: Path) -> None:
     file, worker = tmp_path / "arms.json", Scripted([Reply(text=RIGHT)])
-    plan = Plan(steps=(Step(name="a", op=Think(prompt=(Text(text="?"),))),), output="a")
+    plan = Plan(steps=(Step(name="a", op=ModelCall(prompt=(Text(text="?"),))),), output="a")
     run = await left_behind(tmp_path, file, plan)
     async with AsyncOrchestrator(workers=[worker], planner=bandit(file), journal=tmp_path / "left.plait") as later:
         assert (await later.resume(run)).verified
@@ -260,7 +262,7 @@ async def test_the_event_loop_goes_on_while_another_process_holds_the_file(tmp_p
     file = tmp_path / "arms.json"
     async with (
         AsyncOrchestrator(
-            workers=[Scripted([Reply(text=RIGHT)])], planner=bandit(file, into=["single"])
+            workers=[Scripted([Reply(text=RIGHT)])], planner=bandit(file, candidates=["single"])
         ) as orchestrator,
         held_elsewhere(file) as let_go,
     ):
@@ -329,10 +331,12 @@ def test_the_blocking_client_waits_until_it_is_written(tmp_path: Path) -> None:
 
 async def test_nothing_is_written_where_nobody_asked_for_it(tmp_path: Path) -> None:
     file = tmp_path / "arms.json"
-    file.write_text(json.dumps({"countdown": {"name": "route", "options": {"by": "record", "into": ARMS}}}))
+    file.write_text(
+        json.dumps({"countdown": {"name": "route", "options": {"criterion": "record", "candidates": ARMS}}})
+    )
     before = file.read_bytes()
     async with AsyncOrchestrator(workers=[Scripted([Reply(text=RIGHT)])]) as orchestrator:
-        planner = Plugin(name="route", options={"by": "record", "path": str(file)})
+        planner = Plugin(name="route", options={"criterion": "record", "path": str(file)})
         assert (await orchestrator.run(PUZZLE, task="countdown", planner=planner)).verified
     assert file.read_bytes() == before and not file.with_name(".arms.json.lock").exists()
 
@@ -370,10 +374,10 @@ def test_the_best_is_always_among_those_in_question(counts: list[tuple[float, fl
 def test_the_floor_of_exploration_holds_until_the_rule_stops(seed: int) -> None:
     """A planner that is almost surely worse is still tried, as often as the floor says, and no more once it is out."""
     many = 400
-    known = Route(by="record", into=tuple(arms((60, 10), (24, 11))), path="f", learn=True, trials=0.5)
+    known = Route(criterion="record", candidates=tuple(arms((60, 10), (24, 11))), path="f", learn=True, trials=0.5)
     drawn = [known.drawn(seed, f"{n}").planner.options["n"] for n in range(many)]
     assert drawn.count(2) >= 0.5 * many - 5 * (many * 0.25) ** 0.5
-    sure = Route(by="record", into=tuple(arms((300, 50), (100, 250))), path="f", learn=True, trials=0.5)
+    sure = Route(criterion="record", candidates=tuple(arms((300, 50), (100, 250))), path="f", learn=True, trials=0.5)
     assert all(sure.drawn(seed, f"{n}").planner.options["n"] == 1 for n in range(many))
 
 
@@ -384,7 +388,7 @@ def test_after_500_requests_it_is_within_two_points_of_the_best() -> None:
         rng, shares = random.Random(play), (0.857, 0.638, 0.80)
         counts = [[0.0, 0.0] for _ in shares]
         for number in range(600):
-            route = Route(by="record", into=tuple(arms(*map(tuple, counts))), path="f", learn=True)  # type: ignore[arg-type]
+            route = Route(criterion="record", candidates=tuple(arms(*map(tuple, counts))), path="f", learn=True)  # type: ignore[arg-type]
             place = int(str(route.drawn(play, f"{number}").planner.options["n"])) - 1
             counts[place][rng.random() >= shares[place]] += 1
             if number >= 500:

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait import tool
+from plait.core.call_config import CallConfig
 from plait.core.errors import PlannerError
 from plait.core.events import Job
-from plait.core.interfaces import Brief
-from plait.core.ops import Call, Plugin, Text, Think
-from plait.core.prompt import Prompt
+from plait.core.interfaces import PlanningContext
+from plait.core.ops import ModelCall, Plugin, Text, ToolCall
 from plait.core.request import Request
 from plait.planners.tools.llmcompiler import LLMCompiler
 from plait.planners.tools.llmcompiler.prompts import signature
@@ -56,7 +56,7 @@ class Prompts(Scripted):
         self.prompts: list[str] = []
 
     async def run(self, job: Job):
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         self.prompts.append("".join(part.text for part in job.op.prompt if isinstance(part, Text)))
         async for said in super().run(job):
             yield said
@@ -86,7 +86,7 @@ async def test_a_plan_is_run_and_joined():
 
 async def test_the_last_task_answers_without_the_joiner_where_all_were_done():
     plan = '1. search("abc")\n2. height($1)\n3. add($2, 4)\n4. join()<END_OF_PLAN>'
-    answer, worker = await ask(Reply(text=plan), conclude="last-task")
+    answer, worker = await ask(Reply(text=plan), answer_from="last-task")
     assert (answer.status, answer.answer, len(worker.prompts)) == ("done", 7, 1)
 
 
@@ -94,7 +94,7 @@ async def test_after_a_failure_the_joiner_is_asked_and_may_plan_again():
     first, second = '1. search("nowhere")\n2. height($1)\n3. join()', '3. search("abcd")\n4. height($3)\n5. join()'
     again = Reply(when=REPLANNING, text=second)
     answer, worker = await ask(
-        again, joined("Action: Replan(search elsewhere)"), Reply(text=first), conclude="last-task"
+        again, joined("Action: Replan(search elsewhere)"), Reply(text=first), answer_from="last-task"
     )
     assert (answer.status, answer.answer) == ("done", 4)
     assert len(worker.prompts) == 3, "a plan, the joiner, and another plan that needs none"
@@ -111,7 +111,7 @@ async def test_without_the_joiner_the_end_waits_for_every_task():
         return "paid"
 
     plan = "1. pay(3)\n2. add(1, 1)\n3. join()"
-    answer, _ = await ask(Reply(text=plan), tools=(pay, add), conclude="last-task")
+    answer, _ = await ask(Reply(text=plan), tools=(pay, add), answer_from="last-task")
     assert (answer.answer, paid) == (2, [3])
 
 
@@ -190,7 +190,7 @@ async def test_a_later_plan_of_which_nothing_succeeds_is_read_by_the_joiner():
 
 async def test_a_failure_ends_the_run_if_none_is_tolerated():
     plan = '1. search("nowhere")\n2. search("abc")\n3. join()'
-    answer, _ = await ask(joined("Action: Finish(unknown)"), Reply(text=plan), tolerate="all")
+    answer, _ = await ask(joined("Action: Finish(unknown)"), Reply(text=plan), on_failure="all")
     assert answer.status == "failed"
     assert answer.failure is not None
     assert "nothing on 'nowhere'" in answer.failure.message
@@ -395,8 +395,8 @@ async def test_cancelling_a_run_stops_its_tools():
         await asyncio.wait_for(stopped.wait(), 300)
 
 
-def brief(*tools: Callable[..., Any]) -> Brief:
-    return Brief(Request(text="how high?"), Plain(text="how high?"), tuple(each.spec for each in tools))
+def brief(*tools: Callable[..., Any]) -> PlanningContext:
+    return PlanningContext(Request(text="how high?"), Plain(text="how high?"), tuple(each.spec for each in tools))
 
 
 def test_the_prompt_is_made_of_the_tools_and_the_users_examples():
@@ -410,11 +410,11 @@ def test_the_prompt_is_made_of_the_tools_and_the_users_examples():
         return value
 
     assert signature(convert.spec) == 'convert(value: number, unit: string = "m", many: list[integer] | null = null)'
-    plan = LLMCompiler(plan=Prompt(template="{instructions}\nQuestion: x?\n1. convert(1)\n2. join()")).start(
+    plan = LLMCompiler(plan=CallConfig(template="{instructions}\nQuestion: x?\n1. convert(1)\n2. join()")).start(
         brief(convert, search)
     )
     (step,) = plan.steps
-    assert isinstance(step.op, Think)
+    assert isinstance(step.op, ModelCall)
     assert step.op.stream
     assert step.op.chat
     (part,) = step.op.prompt
@@ -438,7 +438,7 @@ def test_every_patch_is_a_call_named_by_its_number():
     (patch,) = reader.feed('1. search("a")\n2. add(1, b=')
     assert patch.output is None
     (step,) = patch.steps
-    assert (step.name, step.op) == ("1", Call(tool="search", args={"query": "a"}))
+    assert (step.name, step.op) == ("1", ToolCall(tool="search", args={"query": "a"}))
     assert [each.name for each in reader.feed("2)\n3. add($2)\n")[0].steps] == ["2", "3"]
 
 

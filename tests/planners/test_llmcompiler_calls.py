@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait import tool
+from plait.core.call_config import CallConfig
 from plait.core.errors import PluginError
-from plait.core.ops import StructuredOutput, Think
-from plait.core.prompt import Prompt
+from plait.core.ops import ModelCall, StructuredOutput
 from plait.planners.tools.llmcompiler import LLMCompiler
 from plait.planners.tools.llmcompiler.grammar import LINES, grammar
 from plait.planners.tools.llmcompiler.tool_calls import NativeCalls
@@ -148,7 +148,7 @@ def test_an_engines_chat_template_is_told_of_the_functions(template: str | None)
     tokenizer = Tokenizer()
     orchestrator = AsyncOrchestrator(workers=[], tools=[search])
     op = orchestrator.plan("q", planner="llmcompiler:dialect=native").steps[0].op
-    assert isinstance(op, Think) and [each.name for each in op.tools] == ["search"]
+    assert isinstance(op, ModelCall) and [each.name for each in op.tools] == ["search"]
     ids = Prompter(tokenizer).ids(op)
     if template is None:
         assert bytes(ids).decode().startswith("Given a question") and tokenizer.told is None
@@ -162,10 +162,10 @@ def test_an_engines_chat_template_is_told_of_the_functions(template: str | None)
 def test_native_calls_and_a_form_of_ones_own_exclude_each_other() -> None:
     form = StructuredOutput(kind="regex", spec="a")
     with pytest.raises(PluginError, match="two languages"):
-        LLMCompiler(dialect="native", plan=Prompt(form=form))
+        LLMCompiler(dialect="native", plan=CallConfig(form=form))
     orchestrator = AsyncOrchestrator(workers=[], tools=[search])
     op = orchestrator.plan("q", planner="llmcompiler:dialect=native").steps[0].op
-    assert isinstance(op, Think) and op.sampling.structured is None and op.tool_choice == "required"
+    assert isinstance(op, ModelCall) and op.sampling.structured is None and op.tool_choice == "required"
 
 
 def test_one_repair_is_one() -> None:
@@ -263,7 +263,7 @@ def test_the_planner_asks_the_engine_for_it() -> None:
     orchestrator = AsyncOrchestrator(workers=[], tools=[search])
     for planner, kind in (("llmcompiler", "grammar"), ("llmcompiler:plan.form=null", None)):
         op = orchestrator.plan("q", planner=planner).steps[0].op
-        assert isinstance(op, Think)
+        assert isinstance(op, ModelCall)
         form = op.sampling.structured
         assert (form.kind if form is not None else None) == kind
         assert form is None or not form.required, "a worker that cannot does without"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from plait import tool
-from plait.core.interfaces import Brief
-from plait.core.ops import Call, Plugin
+from plait.core.interfaces import PlanningContext
+from plait.core.ops import Plugin, ToolCall
 from plait.core.request import Request
 from plait.core.values import substitute
 from plait.planners.tools.llmcompiler import LLMCompiler
@@ -256,12 +256,12 @@ def test_langgraph_positional_and_keyword_arguments_in_any_order():
         """Compute."""
         return problem
 
-    planner, brief = LLMCompiler(), Brief(Request(text="q"), Plain(text="q"), (compute.spec,))
+    planner, brief = LLMCompiler(), PlanningContext(Request(text="q"), Plain(text="q"), (compute.spec,))
     reader = planner.reader(planner.start(brief).steps[0], brief)
     (patch,) = reader.feed(
         '1. compute("p", ["x"])\n2. compute(context=["$1"], problem="q")\n3. compute("context=1", context=[])\n'
     )
-    assert [step.op.args for step in patch.steps if isinstance(step.op, Call)] == [
+    assert [step.op.args for step in patch.steps if isinstance(step.op, ToolCall)] == [
         {"problem": "p", "context": ["x"]},
         {"problem": "q", "context": [{"$text": [{"$ref": "1"}]}]},
         {"problem": "context=1", "context": []},

@@ -22,7 +22,7 @@ async def test_the_model_is_told_of_some_tools_and_finds_others_for_another_plan
         Reply(text='1. tower_height("a")\n2. more_tools("metres from feet")\n3. join()\n'),
     )
     async with AsyncOrchestrator(workers=[worker], tools=tools, journal="off") as orchestrator:
-        planner = Plugin(name="llmcompiler", options={"shown": 1})
+        planner = Plugin(name="llmcompiler", options={"max_tools": 1})
         answer = await orchestrator.run("how high?", planner=planner)
     assert answer.answer == "ok"
     first, _, second, last = map(said, worker.thinks)

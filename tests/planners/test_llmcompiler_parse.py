@@ -338,7 +338,7 @@ def test_ten_thousand_tasks_of_one_number_are_one_task():
 
 
 def test_a_limit_on_tasks():
-    reader = PlanReader.of_text(LLMCompiler(most=3), ())
+    reader = PlanReader.of_text(LLMCompiler(max_branches=3), ())
     said: Any = reader.parsed("".join(f"{i}. f({i})\n" for i in range(1, 50)))
     assert len(said["steps"]) == 4
     assert "more tasks than 3: the others are not run" in said["repairs"]
@@ -365,17 +365,19 @@ def test_a_reader_ends_a_plan_that_has_no_task():
 
 def test_a_step_that_is_no_plan_of_this_planner_has_no_reader():
     from plait.core.errors import PlannerError
-    from plait.core.interfaces import Brief
-    from plait.core.ops import Think
+    from plait.core.interfaces import PlanningContext
+    from plait.core.ops import ModelCall
     from plait.core.plan import Step
     from plait.core.request import Request
     from plait.tasks.plain import Plain
 
-    brief = Brief(Request(text="q"), Plain(text="q"), (tool(search).spec,))
+    brief = PlanningContext(Request(text="q"), Plain(text="q"), (tool(search).spec,))
     with pytest.raises(PlannerError, match="no reader"):
-        LLMCompiler().reader(Step(name="other", op=Think(prompt="x"), expands=True), brief)
+        LLMCompiler().reader(Step(name="other", op=ModelCall(prompt="x"), expands=True), brief)
     state = {"round": 1, "repair": 0, "numbers": []}
-    reader = LLMCompiler().reader(Step(name="any", op=Think(prompt="x"), expands=True, role="plan", state=state), brief)
+    reader = LLMCompiler().reader(
+        Step(name="any", op=ModelCall(prompt="x"), expands=True, role="plan", state=state), brief
+    )
     assert reader.feed('1. search("a")\n')[0].steps[0].name == "1"
     last = reader.close(Result(value='1. search("a")\n'))
     assert last is not None

@@ -138,11 +138,11 @@ def test_a_sample_that_fails_votes_with_what_it_said_before_or_not_at_all() -> N
 
 def test_a_steady_vote_ends_and_gives_up_lines_that_leave_it() -> None:
     says = [["a"] * 12] * 6 + [["b"] * 12] * 2
-    outcome = solve(says, ["a"] * 6 + ["b"] * 2, by="steady")
+    outcome = solve(says, ["a"] * 6 + ["b"] * 2, criterion="steady")
     assert outcome.finish.result is not None and outcome.finish.result.value == "a"
     assert "steady" in outcome.finish.result.why or parts(outcome) < 8 * 13
     assert parts(outcome) == 8 * 5, "it was first at the last three of five looks, of which four are warm-up"
     changes = [["a", "b"] * 6] * 5 + [["c"] * 12] * 2
-    outcome = solve(changes, ["a"] * 5 + ["c"] * 2, by="steady")
+    outcome = solve(changes, ["a"] * 5 + ["c"] * 2, criterion="steady")
     asked = [step for step in outcome.prompts if step.rpartition("/")[2].startswith("sample-7")]
     assert len(asked) == 6, "given up after two looks behind the warm-up"

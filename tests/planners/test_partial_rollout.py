@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.core.events import Job
-from plait.core.ops import Call, Text, Think
+from plait.core.ops import ModelCall, Text, ToolCall
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Signals, Token, Usage
 from plait.core.tools.tool import ToolSpec
@@ -42,10 +42,10 @@ class Script:
         self.read: str = ""
 
     def __call__(self, job: Job, rng: Random) -> Result | Failure:
-        if isinstance(job.op, Call):
+        if isinstance(job.op, ToolCall):
             self.calls.append(f"{job.op.tool} {json.dumps(dict(job.op.args))}")
             return Result(value="seen")
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         prompt = "".join(each.text for each in job.op.prompt if isinstance(each, Text))
         if "Weigh them" in prompt:
             self.read = prompt
@@ -89,7 +89,7 @@ def test_the_part_of_a_turn_that_was_least_sure_says_where_to_branch(region: str
     class Told(Script):
         def __call__(self, job: Job, rng: Random) -> Result | Failure:
             said = super().__call__(job, rng)
-            if isinstance(job.op, Think) and job.op.sampling.top_logprobs == 16 and isinstance(said, Result):
+            if isinstance(job.op, ModelCall) and job.op.sampling.top_logprobs == 16 and isinstance(said, Result):
                 before, (start, call, end) = len(self.turns[-1][1]), ("<tool_call>", said.text[11:-12], "</tool_call>")
                 thought = ("<think>", "hm, this or that", "</think>")
                 told = [*tokens(thought[0], 0.5), *tokens(thought[1], thoughts[before]), *tokens(thought[2], 0.5)]
@@ -98,7 +98,7 @@ def test_the_part_of_a_turn_that_was_least_sure_says_where_to_branch(region: str
             return said
 
     script = Told()
-    report = ask(script, by=region, fresh=0)
+    report = ask(script, criterion=region, fresh=0)
     assert report.result is not None and report.result.text == "42"
     firsts = [before for before, _ in script.turns]
     branches = {n for n in range(1, 6) if firsts.count(n) - firsts.count(n - 1) == 3}
@@ -127,7 +127,7 @@ def test_a_branch_reads_what_was_there_and_repeats_no_call() -> None:
 @pytest.mark.parametrize("at", ["random", "uniform"])
 def test_other_places_to_branch_need_no_probabilities(at: str) -> None:
     script = Script()
-    report = ask(script, by=at)
+    report = ask(script, criterion=at)
     assert report.result is not None and script.reports == 8
     if at == "uniform":
         starts = [sum(before == n for before, _ in script.turns) for n in range(6)]
@@ -160,7 +160,7 @@ def test_nothing_that_changes_the_world_is_called(seed: int, at: str, positions:
     script = Script(writes=True)
     report = simulate(
         Request(text="?", seed=seed),
-        planner=PartialRollout(by=at, positions=positions, n=2),  # type: ignore[arg-type]
+        planner=PartialRollout(criterion=at, positions=positions, n=2),  # type: ignore[arg-type]
         hosts=[Host("host", decode_rate=100.0)],
         outcome=script,
         tools=TOOLS,
@@ -181,7 +181,7 @@ def test_what_makes_no_sense_is_refused_in_words() -> None:
 
     script = Script()
     report = ask(silent)
-    assert report.failure is not None and "give by=uniform" in report.failure.message
+    assert report.failure is not None and "give criterion=uniform" in report.failure.message
 
 
 def test_lines_that_make_the_same_call_at_the_same_time_make_it_once() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plait import AsyncOrchestrator, Plugin
-from plait.core.ops import Think
+from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result
 from plait.planners.threads.threads import Threads
 from plait.planners.threads.threads.dialects import load
@@ -88,7 +88,7 @@ def test_tw_the_stop_is_asked_for_and_kept_whatever_the_server_says_of_it() -> N
     worker = TokenWorker(by_ending({"</Thread>\n": "\\boxed{42}", ":": " x</Thread>"}, LIST), load("threadweaver").tags)
     run(worker, dialect="threadweaver")
     for job in worker.jobs:
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         thread = "child" in job.step
         assert (("</Thread>",) if thread else ("</Outlines>",)) == job.op.sampling.stop and job.op.sampling.keep_stop
 
@@ -146,7 +146,7 @@ def test_multiverse_more_than_twenty_paths_are_not_run() -> None:
 async def test_sot_points_are_written_at_the_same_time() -> None:
     points = "1. One\n2. Two\n3. Three\n"
     replies = [Reply(when="Write only the skeleton", text=points), Reply(text="It is so.", delay=0.05)]
-    answer, _ = await ask("skeleton", "Tell me three things.", *replies, options={"by": "all"})
+    answer, _ = await ask("skeleton", "Tell me three things.", *replies, options={"criterion": "all"})
     rows = [row for row in answer.report.steps if row.name.startswith("point-")]
     starts, ends = [row.started_at for row in rows], [row.ended_at for row in rows]
     assert len(rows) == 3
@@ -156,7 +156,7 @@ async def test_sot_points_are_written_at_the_same_time() -> None:
 @pytest.mark.parametrize("skeleton", ["", "about 3.5 ideas come to mind", "I cannot.", "1.1. sub\n1.2. sub"])
 async def test_sot_a_skeleton_without_points_is_one_call(skeleton: str) -> None:
     replies = [Reply(when="Write only the skeleton", text=skeleton), Reply(text="Answer: 42")]
-    answer, _ = await ask("skeleton", "Tell me.", *replies, options={"by": "all"})
+    answer, _ = await ask("skeleton", "Tell me.", *replies, options={"criterion": "all"})
     assert (answer.status, answer.answer) == ("done", "42")
     assert not any(name.startswith("point-") for name in states(answer))
 
@@ -170,7 +170,7 @@ async def test_sot_a_skeleton_without_points_is_one_call(skeleton: str) -> None:
         ("sample", {"n": 16}, 16),  # optillm and dspy: n calls one after another
         ("refine", {"rounds": "8x1"}, 8),  # its_hub's planning: approaches one after another
         ("think_summarize", {"n": 6, "quorum": None}, 6),
-        ("route", {"into": ["refine"]}, 4),
+        ("route", {"candidates": ["refine"]}, 4),
     ],
 )
 async def test_tries_at_the_same_question_are_made_at_the_same_time(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from plait.core.call_config import CallConfig
 from plait.core.errors import PluginError
-from plait.core.interfaces import Brief
-from plait.core.ops import Think
-from plait.core.prompt import Prompt
+from plait.core.interfaces import PlanningContext
+from plait.core.ops import ModelCall
 from plait.core.request import Request
 from plait.core.result import Result
 from plait.core.tools.tool import tool
@@ -23,30 +23,30 @@ from plait.workers.scripted import Reply
 from tests.planners.scripted_runs import ask, made
 
 
-def brief(text: str = "Why?") -> Brief:
-    return Brief(Request(text=text), Plain(text=text), ())
+def brief(text: str = "Why?") -> PlanningContext:
+    return PlanningContext(Request(text=text), Plain(text=text), ())
 
 
-UNTHINKING = Prompt(begin="no-thinking")
+UNTHINKING = CallConfig(begin="no-thinking")
 
 
 @pytest.mark.parametrize("planner", [Sample(n=2, answer=UNTHINKING), Single(answer=UNTHINKING)])
 def test_nothinking_begins_the_turn_with_thoughts_that_are_over(planner: Sample | Single) -> None:
-    calls = [step.op for step in planner.start(brief()).steps if isinstance(step.op, Think)]
+    calls = [step.op for step in planner.start(brief()).steps if isinstance(step.op, ModelCall)]
     assert calls and all(op.begin == NO_THINKING for op in calls)
-    own = planner.model_copy(update={"answer": Prompt(begin="Sure: ")}).start(brief()).steps[0].op
-    assert isinstance(own, Think) and own.begin == "Sure: "
+    own = planner.model_copy(update={"answer": CallConfig(begin="Sure: ")}).start(brief()).steps[0].op
+    assert isinstance(own, ModelCall) and own.begin == "Sure: "
 
 
 def test_a_prompt_that_is_plain_text_ends_with_the_beginning() -> None:
-    puzzle = Brief(Request(text="3 5 7 11 -> 24"), Countdown(text="3 5 7 11 -> 24"), ())
-    op = Single(answer=Prompt(begin="x")).start(puzzle).steps[0].op
-    assert isinstance(op, Think) and op.begin == "" and op.prompt[-1].model_dump()["text"] == "\nx"
+    puzzle = PlanningContext(Request(text="3 5 7 11 -> 24"), Countdown(text="3 5 7 11 -> 24"), ())
+    op = Single(answer=CallConfig(begin="x")).start(puzzle).steps[0].op
+    assert isinstance(op, ModelCall) and op.begin == "" and op.prompt[-1].model_dump()["text"] == "\nx"
 
 
 async def test_parathinkers_paths_and_summary_are_one_turn_of_the_model() -> None:
     plan = made(ThinkSummarize(n=2, dialect="parathinker"), brief())
-    calls = [step.op for step in plan.steps if isinstance(step.op, Think)]
+    calls = [step.op for step in plan.steps if isinstance(step.op, ModelCall)]
     assert [(op.begin, op.sampling.stop) for op in calls] == [
         ("<think1>", ("</think1>",)),
         ("<think2>", ("</think2>",)),
@@ -58,7 +58,7 @@ async def test_parathinkers_paths_and_summary_are_one_turn_of_the_model() -> Non
     ]  # fmt: skip
     after = made(planner, brief(), {"paths": Result(value=drafts)})  # type: ignore[arg-type]
     summary = after.steps[0].op
-    assert isinstance(summary, Think) and summary.sampling.stop == ("</summary>",)
+    assert isinstance(summary, ModelCall) and summary.sampling.stop == ("</summary>",)
     assert summary.begin == "<think1>way 1</think1>\n<think2>way 2</think2>\n<summary>"
     assert summary.prompt[0].model_dump()["text"] == "Why?"
 
@@ -73,7 +73,7 @@ async def test_rounds_of_seat_end_when_the_answers_scatter_little() -> None:
     options = {
         "rounds": "4x4x4",
         "distiller": "shared-top-k",
-        "shown": 4,
+        "max_prompt_items": 4,
         "threshold": 0.4,
         "draft": {"max_tokens": 20},
     }
@@ -90,14 +90,14 @@ def test_own_instructions_take_the_place_of_the_built_in_ones() -> None:
         """Look something up."""
         return query
 
-    told = Brief(Request(text="Why?"), Plain(text="Why?"), (search.spec,))
-    plan = LLMCompiler(plan=Prompt(template="Tools:\n{tools}\n{join}. join()\n{1}")).start(told)
+    told = PlanningContext(Request(text="Why?"), Plain(text="Why?"), (search.spec,))
+    plan = LLMCompiler(plan=CallConfig(template="Tools:\n{tools}\n{join}. join()\n{1}")).start(told)
     op = plan.steps[0].op
-    assert isinstance(op, Think)
+    assert isinstance(op, ModelCall)
     said = op.prompt[0].model_dump()["text"]
     assert said.startswith("Tools:\n1. search(query: string)") and "\n2. join()\n{1}\n" in said
     assert "utmost" not in said and "Question: Why?" in said
-    graph = SkeletonGraph(plan=Prompt(template="{question}: {least} to {most} parts, {1} as it is")).start(brief())
+    graph = SkeletonGraph(plan=CallConfig(template="{question}: {least} to {most} parts, {1} as it is")).start(brief())
     op = graph.steps[0].op
-    assert isinstance(op, Think)
+    assert isinstance(op, ModelCall)
     assert op.prompt[0].model_dump()["text"] == "Why?: 2 to 10 parts, {1} as it is"

@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 from plait import AsyncOrchestrator, Orchestrator, ToolContext, tool
 from plait.core.budget import Budget
 from plait.core.events import Job
-from plait.core.ops import Call, Think
+from plait.core.ops import ModelCall, ToolCall
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.core.tools.tool import ToolSpec
@@ -157,7 +157,7 @@ def test_a_model_is_told_of_some_tools_and_finds_others():
     asked = call("more_tools", query="how warm is it")
     worker = answers(asked, call("temperature", at="a"), call("more_tools", query="zzz"), "Answer: 4")
     with Orchestrator(workers=[worker], tools=tools, journal="off") as plait:
-        answer = plait.run("What is the weather?", planner=React(shown=1))
+        answer = plait.run("What is the weather?", planner=React(max_tools=1))
     assert answer.answer == "4"
     told = [[each.name for each in think.tools] for think in worker.thinks]
     assert told[:2] == [["weather", "more_tools", "more"], ["weather", "temperature", "more_tools", "more"]]
@@ -187,7 +187,7 @@ def test_a_call_that_fails_is_an_observation():
 
 def test_calls_beyond_the_limit_are_told_so():
     worker = answers("".join(call("look", at=str(n)) for n in range(4)), "Answer: ok")
-    ask(worker, [look], most=2)
+    ask(worker, [look], max_branches=2)
     seen = [each.text for each in worker.thinks[1].messages if each.role == "tool"]
     assert seen[:2] == ["a thing at 0", "a thing at 1"]
     assert seen[2] == seen[3] == "not run: a turn may make 2 calls; make it again if it is needed"
@@ -343,10 +343,10 @@ def transcript(seed: int) -> tuple[list[Any], SimReport]:
     asked: list[Any] = []
 
     def outcome(job: Job, _: Random) -> Result | Failure:
-        if isinstance(job.op, Call):
+        if isinstance(job.op, ToolCall):
             at = str(job.op.args["at"])
             return Failure(kind="ToolError", message="gone") if at == "f" else Result(value=f"thing {at}")
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         text = TURNS[sum(each.role == "assistant" for each in job.op.messages)]
         asked.append([(each.role, each.content, each.tool_call_id) for each in job.op.messages])
         return Result(value=text, usage=Usage(completion=len(text.split())))

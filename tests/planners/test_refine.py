@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from plait.core.call_config import CallConfig
 from plait.core.errors import FieldError
-from plait.core.ops import Join, Plugin, Think
+from plait.core.ops import Join, ModelCall, Plugin
 from plait.core.plan import Plan, Step
-from plait.core.prompt import Prompt
 from plait.core.result import Result
 from plait.planners.votes.refine import Refine
 from plait.planners.votes.refine.prompts import chosen
@@ -64,13 +64,13 @@ def test_the_default_is_the_papers() -> None:
 
 
 def test_the_first_round() -> None:
-    plan = checked(Refine(rounds=(3, 1), draft=Prompt(max_tokens=44)).start(brief()))
+    plan = checked(Refine(rounds=(3, 1), draft=CallConfig(max_tokens=44)).start(brief()))
     assert [step.name for step in plan.steps] == ["draft-1-1", "draft-1-2", "draft-1-3", "round-1"]
-    ops = [step.op for step in drafts(plan) if isinstance(step.op, Think)]
+    ops = [step.op for step in drafts(plan) if isinstance(step.op, ModelCall)]
     assert {prompt(step) for step in drafts(plan)} == {"How does a plant live?"}
     assert len({op.sampling.seed for op in ops}) == 3 and all(op.sampling.max_tokens == 44 for op in ops)
     join = plan.steps[-1]
-    assert isinstance(join.op, Join) and join.expands and join.op.early and join.op.tolerate == "best-effort"
+    assert isinstance(join.op, Join) and join.expands and join.op.early and join.op.on_failure == "best-effort"
 
 
 def test_one_round_is_a_vote() -> None:
@@ -81,10 +81,10 @@ def test_one_round_is_a_vote() -> None:
 
 
 def test_a_summary_is_read_by_all_drafts_of_the_next_round() -> None:
-    plan = gathered("aab-", summary=Prompt(max_tokens=333))
+    plan = gathered("aab-", summary=CallConfig(max_tokens=333))
     assert [step.name for step in plan.steps] == ["distill-1", "notes-1", "draft-2-1", "draft-2-2", "round-2"]
     distill = plan.steps[0]
-    assert isinstance(distill.op, Think) and distill.op.sampling.max_tokens == 333
+    assert isinstance(distill.op, ModelCall) and distill.op.sampling.max_tokens == 333
     assert all(f"draft number {i} says" in prompt(distill) for i in (1, 2, 3, 4))
     assert {prompt(step) for step in drafts(plan)} == {prompt(drafts(plan)[0])}
     said = prompt(drafts(plan)[0])
@@ -93,21 +93,21 @@ def test_a_summary_is_read_by_all_drafts_of_the_next_round() -> None:
 
 
 def test_the_shared_top_k() -> None:
-    plan = gathered("abbc-", distiller="shared-top-k", shown=2)
+    plan = gathered("abbc-", distiller="shared-top-k", max_prompt_items=2)
     said = [prompt(step) for step in drafts(plan)]
     assert said[0] == said[1] and "draft number 2" in said[0] and "draft number 3" in said[0]
     assert "draft number 1" not in said[0] and plan.steps[0].name == "draft-2-1"
 
 
 def test_the_top_k_of_each_sample() -> None:
-    said = [prompt(step) for step in drafts(gathered("abbc", distiller="per-sample-top-k", shown=2))]
+    said = [prompt(step) for step in drafts(gathered("abbc", distiller="per-sample-top-k", max_prompt_items=2))]
     assert said[0].index("draft number 2") < said[0].index("draft number 3")
     assert said[1].index("draft number 3") < said[1].index("draft number 2")
 
 
 def test_random_k_is_another_subset_for_each_draft_and_follows_the_seed() -> None:
     def subsets(seed: int) -> list[frozenset[int]]:
-        planner = Refine(rounds=(8, 6, 1), distiller="random-k", shown=3)
+        planner = Refine(rounds=(8, 6, 1), distiller="random-k", max_prompt_items=3)
         records = [record(i, "a") for i in range(1, 9)]
         step = planner.start(brief(seed=seed)).steps[-1]
         (plan,) = read(planner, step, Result(value=records), brief(seed=seed))
@@ -121,7 +121,7 @@ def test_random_k_is_another_subset_for_each_draft_and_follows_the_seed() -> Non
 
 def test_the_workspace_has_at_most_kappa_tokens() -> None:
     records = [record(i, "a", text="word " * 400 + f"end {i}", tokens=500) for i in range(1, 5)]
-    planner = Refine(rounds=(4, 1), distiller="shared-top-k", shown=4, summary=Prompt(max_tokens=100))
+    planner = Refine(rounds=(4, 1), distiller="shared-top-k", max_prompt_items=4, summary=CallConfig(max_tokens=100))
     (plan,) = read(planner, planner.start(brief()).steps[-1], Result(value=records), brief())
     said = prompt(drafts(plan)[0])
     assert all(f"end {i}" in said for i in range(1, 5)) and said.count("word") <= 4 * 400 * 100 // 2000 + 4
@@ -153,7 +153,7 @@ def test_a_verified_draft_ends_the_run() -> None:
 
 @pytest.mark.parametrize(("distiller", "judges"), [("shared-top-k", 1), ("per-sample-top-k", 2)])
 def test_a_model_chooses(distiller: str, judges: int) -> None:
-    plan = gathered("abcd", distiller=distiller, by="model", shown=2)
+    plan = gathered("abcd", distiller=distiller, criterion="model", max_prompt_items=2)
     chosen_step = plan.steps[-1]
     assert chosen_step.name == "chosen-1" and len(plan.steps) == judges + 1
     assert all(CHOOSE in prompt(step) for step in plan.steps[:-1])
@@ -162,7 +162,7 @@ def test_a_model_chooses(distiller: str, judges: int) -> None:
         {**record(0, None), "name": name, "text": said} for name, said in zip(names, ("4, 1", "2"), strict=False)
     ]
     records = [*replies, *(record(i, each) for i, each in enumerate("abcd", 1))]
-    planner = Refine(rounds=(4, 2, 1), distiller=distiller, by="model", shown=2)
+    planner = Refine(rounds=(4, 2, 1), distiller=distiller, criterion="model", max_prompt_items=2)
     (after,) = read(planner, chosen_step, Result(value=records), brief())
     said = [prompt(step) for step in drafts(after)]
     assert said[0].index("draft number 4") < said[0].index("draft number 1") and "draft number 2" not in said[0]
@@ -187,9 +187,9 @@ def test_what_a_judge_says(said: str, expected: list[int]) -> None:
 
 
 def test_a_judge_that_says_nothing_leaves_it_to_votes() -> None:
-    plan = gathered("abbc", distiller="shared-top-k", by="model", shown=2)
+    plan = gathered("abbc", distiller="shared-top-k", criterion="model", max_prompt_items=2)
     records = [record(i, each) for i, each in enumerate("abbc", 1)]
-    planner = Refine(rounds=(4, 2, 1), distiller="shared-top-k", by="model", shown=2)
+    planner = Refine(rounds=(4, 2, 1), distiller="shared-top-k", criterion="model", max_prompt_items=2)
     (after,) = read(planner, plan.steps[-1], Result(value=records), brief())
     assert "draft number 2" in prompt(drafts(after)[0]) and "draft number 1 " not in prompt(drafts(after)[0])
 
@@ -203,7 +203,9 @@ def test_a_judge_that_says_nothing_leaves_it_to_votes() -> None:
 def test_whatever_drafts_say_there_is_a_next_round(
     said: list[tuple[str, str | None]], distiller: str, judge: str, k: int
 ) -> None:
-    planner = Refine.model_validate({"rounds": (6, 3, 1), "distiller": distiller, "by": judge, "shown": k})
+    planner = Refine.model_validate(
+        {"rounds": (6, 3, 1), "distiller": distiller, "criterion": judge, "max_prompt_items": k}
+    )
     records = [record(i, answer, text=text) for i, (text, answer) in enumerate(said, 1)]
     (plan,) = read(planner, planner.start(brief()).steps[-1], Result(value=records), brief())
     checked(plan, outside=tuple(each["name"] for each in records))
@@ -225,7 +227,10 @@ ROUNDS = (
 @pytest.mark.parametrize("judge", ["votes", "model"])
 async def test_rounds_end_in_one_answer(distiller: str, judge: str) -> None:
     answer, worker = await ask(
-        "refine", "Why?", *ROUNDS, options={"rounds": "4x2x1", "distiller": distiller, "by": judge, "shown": 2}
+        "refine",
+        "Why?",
+        *ROUNDS,
+        options={"rounds": "4x2x1", "distiller": distiller, "criterion": judge, "max_prompt_items": 2},
     )
     assert (answer.answer, answer.status) == ("42", "done") and answer.why == "round 3 of 3; a synthesis of 2 drafts"
     assert len(worker.asked("Why?")) == len(worker.prompts)
@@ -253,7 +258,7 @@ async def test_a_distiller_that_fails_is_replaced_by_the_best_drafts() -> None:
         "Why?",
         Reply(when=DISTILL, text="x", finish="error"),
         *ROUNDS[2:],
-        options={"rounds": [4, 1], "shown": 2},
+        options={"rounds": [4, 1], "max_prompt_items": 2},
     )
     assert answer.answer == "42" and states(answer)["distill-1"] == "failed"
     assert "### Draft 1\nAnswer: 42" in worker.asked(NOTES)[0] and "Answer: 41\n" not in worker.asked(NOTES)[0]

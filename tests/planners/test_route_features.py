@@ -22,12 +22,12 @@ WRONG = "<hit> 3 + 5 = 8 ; 7 + 11 = 18 ; 8 + 18 = 26 <end>"
 DIRECT = {"planner": {"name": "single", "options": {"style": "direct"}}, "cost": 20}
 SERIAL = {"planner": "single", "cost": 300}
 VOTE = {"planner": {"name": "sample", "options": {"n": 3}}, "cost": 900}
-FLOW = {"planner": {"name": "adaptive", "options": {"n": 2, "most": 2}}, "cost": 700}
-POINTS = {"planner": {"name": "skeleton", "options": {"by": "all"}}, "cost": 500}
+FLOW = {"planner": {"name": "adaptive", "options": {"n": 2, "max_branches": 2}}, "cost": 700}
+POINTS = {"planner": {"name": "skeleton", "options": {"criterion": "all"}}, "cost": 500}
 
 
 def tiers(*each: object) -> dict[str, Any]:
-    return {"by": "features", "into": list(each)}
+    return {"criterion": "features", "candidates": list(each)}
 
 
 async def test_an_answer_that_is_right_ends_it() -> None:

@@ -29,8 +29,10 @@ def regret(shares: tuple[float, ...], requests: int, seed: int, learns: bool = T
     counts = [[0.0, 0.0] for _ in shares]
     lost = 0.0
     for number in range(requests):
-        planner = Route(by="record", into=tiers(*((wins, losses) for wins, losses in counts)))
-        chosen = planner.into.index(planner.drawn(seed, f"request {number}")) if learns else rng.randrange(len(shares))
+        planner = Route(criterion="record", candidates=tiers(*((wins, losses) for wins, losses in counts)))
+        chosen = (
+            planner.candidates.index(planner.drawn(seed, f"request {number}")) if learns else rng.randrange(len(shares))
+        )
         lost += max(shares) - shares[chosen]
         counts[chosen][rng.random() >= shares[chosen]] += 1
     return lost
@@ -45,26 +47,27 @@ def test_regret_grows_slowly_and_is_far_below_that_of_chance() -> None:
 
 
 def test_the_same_request_has_the_same_planner() -> None:
-    planner = Route(by="record", into=tiers((3, 3), (3, 3), (3, 3)))
+    planner = Route(criterion="record", candidates=tiers((3, 3), (3, 3), (3, 3)))
     chosen = [planner.drawn(1, f"q{n}").planner.options["n"] for n in range(60)]
     assert chosen == [planner.drawn(1, f"q{n}").planner.options["n"] for n in range(60)]
     assert set(map(str, chosen)) == {"1", "2", "3"}
-    sure = Route(by="record", into=tiers((0, 500), (500, 0)))
+    sure = Route(criterion="record", candidates=tiers((0, 500), (500, 0)))
     assert {str(sure.drawn(0, f"q{n}").planner.options["n"]) for n in range(50)} == {"2"}
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"into": [{"planner": {"name": "route"}}]}, {"into": [{"planner": {"name": "x"}, "wins": -1}]}],
+    [{"candidates": [{"planner": {"name": "route"}}]}, {"candidates": [{"planner": {"name": "x"}, "wins": -1}]}],
 )
 def test_planners_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(FieldError):
-        Route(by="record", **wrong)
+        Route(criterion="record", **wrong)
 
 
 async def test_it_plans_as_what_was_drawn_does() -> None:
     spec = Plugin(
-        name="route", options={"by": "record", "into": [{"planner": {"name": "sample", "options": {"n": 3}}}]}
+        name="route",
+        options={"criterion": "record", "candidates": [{"planner": {"name": "sample", "options": {"n": 3}}}]},
     )
     async with AsyncOrchestrator(workers=[Scripted([Reply(text="answer: 4")])], journal="off") as orchestrator:
         answer = await orchestrator.run("2 + 2?", planner=spec)

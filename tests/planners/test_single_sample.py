@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from plait.core.call_config import CallConfig
 from plait.core.events import Job
-from plait.core.interfaces import Brief
-from plait.core.ops import Join, Plugin, Text, Think
-from plait.core.prompt import Prompt
+from plait.core.interfaces import PlanningContext
+from plait.core.ops import Join, ModelCall, Plugin, Text
 from plait.core.request import Request
 from plait.core.result import Failure
 from plait.planners.votes.sample import Sample
@@ -21,16 +21,16 @@ PUZZLE = "3 5 7 11 -> 24"
 RIGHT = "<serial> <go> <hit> 11 - 7 = 4 ; 5 + 3 = 8 ; 8 * 4 = 32 <end>"
 
 
-def brief(seed: int = 0) -> Brief:
-    return Brief(Request(text=PUZZLE, task=Plugin(name="countdown"), seed=seed), Countdown(text=PUZZLE))
+def brief(seed: int = 0) -> PlanningContext:
+    return PlanningContext(Request(text=PUZZLE, task=Plugin(name="countdown"), seed=seed), Countdown(text=PUZZLE))
 
 
-def thinks(plan) -> list[Think]:
-    return [step.op for step in plan.steps if isinstance(step.op, Think)]
+def thinks(plan) -> list[ModelCall]:
+    return [step.op for step in plan.steps if isinstance(step.op, ModelCall)]
 
 
 def test_single_is_one_call() -> None:
-    plan = Single(answer=Prompt(max_tokens=33), width=4).start(brief())
+    plan = Single(answer=CallConfig(max_tokens=33), width=4).start(brief())
     (op,) = thinks(plan)
     assert op.prompt == (Text(text="<serial> 4 T24 11 7 5 3 <go>"),) and not op.chat
     assert op.sampling.max_tokens == 33 and op.sampling.temperature is None
@@ -38,9 +38,9 @@ def test_single_is_one_call() -> None:
 
 
 def test_single_direct_and_chat() -> None:
-    (op,) = thinks(Single(style="direct", answer=Prompt(temperature=0.5)).start(brief()))
+    (op,) = thinks(Single(style="direct", answer=CallConfig(temperature=0.5)).start(brief()))
     assert op.prompt == (Text(text="<direct> T24 11 7 5 3 <go>"),) and op.sampling.seed is not None
-    (op,) = thinks(Single().start(Brief(Request(text="Why?"), Plain(text="Why?"))))
+    (op,) = thinks(Single().start(PlanningContext(Request(text="Why?"), Plain(text="Why?"))))
     assert op.chat and op.prompt == (Text(text="Why?"),)
 
 
@@ -49,7 +49,7 @@ def test_sample_is_n_calls_and_a_vote() -> None:
     vote = plan.steps[-1]
     assert [step.name for step in plan.steps] == ["sample-1", "sample-2", "sample-3", "vote"]
     assert vote.needs == ("sample-1", "sample-2", "sample-3") and plan.output == "vote"
-    assert isinstance(vote.op, Join) and vote.op.early and vote.op.tolerate == "best-effort"
+    assert isinstance(vote.op, Join) and vote.op.early and vote.op.on_failure == "best-effort"
     assert vote.op.merge == Plugin(name="majority")
     assert all(op.sampling.temperature == 1.0 for op in thinks(plan))
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait import AsyncOrchestrator
+from plait.core.call_config import CallConfig
 from plait.core.errors import FieldError, PluginError
-from plait.core.ops import Join, Plugin, StructuredOutput, Text, Think
-from plait.core.prompt import Prompt
+from plait.core.ops import Join, ModelCall, Plugin, StructuredOutput, Text
 from plait.core.result import Result
 from plait.planners.split.skeleton import Skeleton
 from plait.planners.split.skeleton.text import letter, points
@@ -94,26 +94,26 @@ def test_the_first_plan_asks_the_router() -> None:
     assert [step.name for step in plan.steps] == ["route"]
     assert "How does a plant live?" in prompt(plan.steps[0])
     op = plan.steps[0].op
-    assert isinstance(op, Think) and op.chat and op.sampling.temperature == 0
+    assert isinstance(op, ModelCall) and op.chat and op.sampling.temperature == 0
     letters = StructuredOutput(kind="choice", spec=["A", "B", "C"], required=False)
     assert op.sampling.structured == letters, "held to a letter where the engine can"
-    op = made(Skeleton(judge=Prompt(form=None)), brief()).steps[0].op
-    assert isinstance(op, Think) and op.sampling.structured is None
+    op = made(Skeleton(judge=CallConfig(form=None)), brief()).steps[0].op
+    assert isinstance(op, ModelCall) and op.sampling.structured is None
 
 
 def test_without_the_router_it_starts_with_the_skeleton() -> None:
-    plan = checked(made(Skeleton(by="all", most=5, least=2), brief()))
+    plan = checked(made(Skeleton(criterion="all", max_branches=5, min_branches=2), brief()))
     assert [step.name for step in plan.steps] == ["skeleton"]
     assert "2 to 5 points" in prompt(plan.steps[0])
     assert plan.steps[0].op.sampling.stop == ("\n6.",)
 
 
 def test_points_share_their_prompt_up_to_the_last_lines() -> None:
-    planner = Skeleton(by="all", part=Prompt(max_tokens=33))
+    planner = Skeleton(criterion="all", part=CallConfig(max_tokens=33))
     patch = made(planner, brief(), {"skeleton": Result(value=SKELETON)})
     plan = checked(patch)
     assert [step.name for step in plan.steps] == ["point-1", "point-2", "point-3", "text"]
-    ops = [step.op for step in plan.steps if isinstance(step.op, Think)]
+    ops = [step.op for step in plan.steps if isinstance(step.op, ModelCall)]
     assert len({op.prompt[0] for op in ops}) == 1
     shared = ops[0].prompt[0]
     assert isinstance(shared, Text) and SKELETON in shared.text
@@ -123,24 +123,26 @@ def test_points_share_their_prompt_up_to_the_last_lines() -> None:
 
 
 def test_in_a_chat_the_turn_begins_with_the_heading() -> None:
-    planner = Skeleton(by="all")
+    planner = Skeleton(criterion="all")
     start = made(planner, brief())
     patch = made(planner, brief(), {"skeleton": Result(value=SKELETON)})
-    begins = [step.op.begin for step in (start.steps[0], *patch.steps) if isinstance(step.op, Think)]
+    begins = [step.op.begin for step in (start.steps[0], *patch.steps) if isinstance(step.op, ModelCall)]
     assert begins == ["1.", "1. Roots drink", "2. Stem carries", "3. Leaves eat"]
 
 
 def test_a_turn_that_begins_with_thoughts_is_not_begun() -> None:
-    planner = Skeleton(by="all", outline=Prompt(begin=""), part=Prompt(begin="", template="{number}: {text}{begin}"))
+    planner = Skeleton(
+        criterion="all", outline=CallConfig(begin=""), part=CallConfig(begin="", template="{number}: {text}{begin}")
+    )
     start = made(planner, brief())
     patch = made(planner, brief(), {"skeleton": Result(value=SKELETON)})
-    assert [step.op.begin for step in (start.steps[0], *patch.steps) if isinstance(step.op, Think)] == [""] * 4
+    assert [step.op.begin for step in (start.steps[0], *patch.steps) if isinstance(step.op, ModelCall)] == [""] * 4
     assert prompt(named(patch, "point-2")).endswith('\n\n2: Stem carries Begin with "2. Stem carries".')
 
 
 def test_where_the_prompt_is_plain_text_the_beginning_is_written_for_the_model() -> None:
     puzzle = brief("3 5 7 11 -> 24", task="countdown")
-    planner = Skeleton(by="all")
+    planner = Skeleton(criterion="all")
     start = made(planner, puzzle)
     assert prompt(start.steps[0]).endswith("\n1.") and "Begin with" not in prompt(start.steps[0])
     patch = made(planner, puzzle, {"skeleton": Result(value=" Roots drink\n2. Stem carries\n3. Leaves eat")})
@@ -149,34 +151,34 @@ def test_where_the_prompt_is_plain_text_the_beginning_is_written_for_the_model()
 
 @pytest.mark.parametrize("said", ["", "no list", "1. one\n2. two", "1." * 500, "\x00", "9" * 5000 + ". x"])
 def test_a_skeleton_that_cannot_be_used_is_one_call(said: str) -> None:
-    planner = Skeleton(by="all", answer=Prompt(max_tokens=77))
+    planner = Skeleton(criterion="all", answer=CallConfig(max_tokens=77))
     patch = made(planner, brief(), {"skeleton": Result(value=said)})
     plan = checked(patch)
     assert [step.name for step in plan.steps] == ["direct", "alone"]
     op = plan.steps[0].op
-    assert isinstance(op, Think) and op.prompt == (Text(text="How does a plant live?"),)
+    assert isinstance(op, ModelCall) and op.prompt == (Text(text="How does a plant live?"),)
     assert op.sampling.max_tokens == 77
 
 
 @given(st.text(max_size=300), st.sampled_from(["stop", "length"]))
 def test_whatever_the_model_says_there_is_a_plan(said: str, finish: str) -> None:
-    for planner in (Skeleton(), Skeleton(by="all", least=1)):
+    for planner in (Skeleton(), Skeleton(criterion="all", min_branches=1)):
         first = made(planner, brief()).steps[0].name
         checked(made(planner, brief(), {first: Result(value=said, finish=finish)}))
 
 
 def test_seeds_follow_the_request_and_the_point() -> None:
-    planner = Skeleton(by="all", part=Prompt(temperature=1.0))
+    planner = Skeleton(criterion="all", part=CallConfig(temperature=1.0))
     seeds = []
     for seed in (1, 2):
         patch = made(planner, brief(seed=seed), {"skeleton": Result(value=SKELETON)})
-        seeds += [step.op.sampling.seed for step in patch.steps if isinstance(step.op, Think)]
+        seeds += [step.op.sampling.seed for step in patch.steps if isinstance(step.op, ModelCall)]
     assert None not in seeds and len(set(seeds)) == 6
 
 
 def test_options_that_make_no_sense() -> None:
     with pytest.raises(PluginError, match="fewest points"):
-        Skeleton(least=5, most=3)
+        Skeleton(min_branches=5, max_branches=3)
     with pytest.raises(FieldError):
         Skeleton(part={"max_tokens": 0})
 
@@ -209,7 +211,7 @@ async def test_a_point_that_fails_leaves_its_heading() -> None:
         Reply(when=OUTLINE, text=SKELETON),
         Reply(when="Write point 2 ", text="x", finish="error"),
         Reply(when="Write point", text="Yes."),
-        options={"by": "all", "separator": "\n"},
+        options={"criterion": "all", "separator": "\n"},
     )
     assert answer.value == "1. Roots drink\nYes.\n2. Stem carries\n3. Leaves eat\nYes."
     assert answer.status == "done" and "2 of 3 parts; missing: point-2 failed: EngineError" in answer.why
@@ -223,7 +225,7 @@ async def test_a_point_that_fails_is_one_call_if_none_is_tolerated() -> None:
         Reply(when="Write point 2 ", text="x", finish="error"),
         Reply(when="Write point", text="Yes."),
         Reply(text="It just does."),
-        options={"by": "all", "tolerate": "all"},
+        options={"criterion": "all", "on_failure": "all"},
     )
     assert answer.value == "It just does." and "one call instead" in answer.why
 
@@ -260,17 +262,17 @@ async def test_a_skeleton_that_runs_into_its_limit() -> None:
         "How?",
         Reply(when=OUTLINE, text="1. a b\n2. c d\n3. e f\n4. g h i j"),
         Reply(when="Write point", text="Yes."),
-        options={"by": "all", "outline": {"max_tokens": 10}},
+        options={"criterion": "all", "outline": {"max_tokens": 10}},
     )
     assert states(answer)["point-3"] == "done" and "point-4" not in states(answer)
     assert labels(answer)["text"] == "3 points"
 
 
 def test_the_join_is_the_one_that_the_plan_promises() -> None:
-    planner = Skeleton(by="all")
+    planner = Skeleton(criterion="all")
     patch = made(planner, brief(), {"skeleton": Result(value=SKELETON)})
     op = patch.steps[-1].op
-    assert isinstance(op, Join) and op.tolerate == "best-effort" and isinstance(op.merge, Plugin)
+    assert isinstance(op, Join) and op.on_failure == "best-effort" and isinstance(op.merge, Plugin)
     assert op.merge.name == "stitch"
 
 
@@ -278,7 +280,7 @@ async def test_points_are_kin_and_go_where_their_shared_beginning_is() -> None:
     outline = "".join(f"{i}. Point number {i}\n" for i in range(1, 6))
     replies = [Reply(when=OUTLINE, text=outline), Reply(text="It is so.", delay=0.02)]
     workers = [Scripted(replies, name=f"w{i}") for i in range(4)]
-    spec = Plugin(name="skeleton", options={"by": "all"})
+    spec = Plugin(name="skeleton", options={"criterion": "all"})
     async with AsyncOrchestrator(workers=workers, policies=["affinity"]) as orchestrator:
         answers = [await orchestrator.run(f"Tell me about {i}.", planner=spec) for i in range(3)]
     for answer in answers:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.core.ops import Text, Think
+from plait.core.call_config import CallConfig
+from plait.core.ops import ModelCall, Text
 from plait.core.plan import Plan
-from plait.core.prompt import Prompt
 from plait.core.result import Result
 from plait.planners._shared.sub_problems import HARDEST, GraphText, Part
 from plait.planners.split.skeleton_graph import SkeletonGraph
@@ -120,10 +120,10 @@ def patches(said: str | Result, **options: Any) -> list[Plan]:
 
 
 def test_the_first_plan() -> None:
-    plan = checked(SkeletonGraph(most=7).start(brief()))
+    plan = checked(SkeletonGraph(max_branches=7).start(brief()))
     assert [step.name for step in plan.steps] == ["graph", "answer"]
     op = plan.steps[0].op
-    assert isinstance(op, Think) and op.stream and "2 to 7 sub-problems" in prompt(plan.steps[0])
+    assert isinstance(op, ModelCall) and op.stream and "2 to 7 sub-problems" in prompt(plan.steps[0])
 
 
 def test_each_line_is_a_patch_and_results_go_to_those_that_need_them() -> None:
@@ -134,7 +134,7 @@ def test_each_line_is_a_patch_and_results_go_to_those_that_need_them() -> None:
     assert "1. List the quantities\n<part-1>" in prompt(last) and "2. State the law\n<part-2>" in prompt(last)
     assert "Your part: Solve for x" in prompt(last)
     assert "part-" not in prompt(made[0].steps[0])
-    heads = [step.op.prompt[0] for patch in made for step in patch.steps if isinstance(step.op, Think)]
+    heads = [step.op.prompt[0] for patch in made for step in patch.steps if isinstance(step.op, ModelCall)]
     assert len(set(heads)) == 1 and isinstance(heads[0], Text)
     assert made[3].steps[0].label == "3 sub-problems in 2 waves"
 
@@ -143,12 +143,12 @@ def test_difficulty_chooses_the_model_and_the_tokens() -> None:
     made = patches(
         PLAN,
         threshold=0.25,
-        part=Prompt(model="small", max_tokens=11, template="Your part: {text} /no_think"),
-        hard=Prompt(model="large", max_tokens=99, template="Your part: {text} /think"),
+        part=CallConfig(model="small", max_tokens=11, template="Your part: {text} /no_think"),
+        hard=CallConfig(model="large", max_tokens=99, template="Your part: {text} /think"),
     )
     ops = [patch.steps[0].op for patch in made[:3]]
-    assert [op.model for op in ops if isinstance(op, Think)] == ["small", "small", "large"]
-    assert [op.sampling.max_tokens for op in ops if isinstance(op, Think)] == [11, 11, 99]
+    assert [op.model for op in ops if isinstance(op, ModelCall)] == ["small", "small", "large"]
+    assert [op.sampling.max_tokens for op in ops if isinstance(op, ModelCall)] == [11, 11, 99]
     assert prompt(made[0].steps[0]).endswith(" /no_think") and prompt(made[2].steps[0]).endswith(" /think")
     assert "difficulty 1, small" in made[0].steps[0].label
 
@@ -156,9 +156,9 @@ def test_difficulty_chooses_the_model_and_the_tokens() -> None:
 def test_the_threshold_is_on_the_difficulty_between_0_and_1() -> None:
     def hard(threshold: float) -> list[bool]:
         said = "".join(f"{i}. [difficulty {i}] x\n" for i in range(1, 6))
-        made = patches(said, threshold=threshold, hard=Prompt(max_tokens=999))
+        made = patches(said, threshold=threshold, hard=CallConfig(max_tokens=999))
         ops = [patch.steps[0].op for patch in made[:5]]
-        return [op.sampling.max_tokens == 999 for op in ops if isinstance(op, Think)]
+        return [op.sampling.max_tokens == 999 for op in ops if isinstance(op, ModelCall)]
 
     assert hard(0.5) == [False, False, False, True, True]
     assert hard(1.0) == [False] * 5
@@ -210,11 +210,11 @@ async def test_a_part_starts_while_the_list_is_still_being_written() -> None:
 
 async def test_a_synthesis_at_the_end() -> None:
     replies = (Reply(when=ASKED, text=PLAN), *PARTS, Reply(when="The parts of the work are done", text="Therefore 4."))
-    answer, worker = await ask("skeleton_graph", "What is x?", *replies, options={"conclude": "summary"})
+    answer, worker = await ask("skeleton_graph", "What is x?", *replies, options={"answer_from": "summary"})
     assert answer.value == "Therefore 4." and "a synthesis" in answer.why
     assert "3. Solve for x\nx is 4" in worker.asked("The parts of the work are done")[0]
     broken = (*replies[:-1], Reply(when="The parts of the work are done", text="x", finish="error"))
-    answer, _ = await ask("skeleton_graph", "What is x?", *broken, options={"conclude": "summary"})
+    answer, _ = await ask("skeleton_graph", "What is x?", *broken, options={"answer_from": "summary"})
     assert answer.status == "done" and str(answer.value).endswith("3. Solve for x\nx is 4")
     assert "the synthesis failed" in answer.why
 
@@ -228,7 +228,7 @@ async def test_a_part_that_fails() -> None:
     )
     answer, _ = await ask("skeleton_graph", "What is x?", *replies)
     assert answer.value == "It is 4." and "one call instead" in answer.why and "part-1" in answer.why
-    answer, _ = await ask("skeleton_graph", "What is x?", *replies, options={"tolerate": "best-effort"})
+    answer, _ = await ask("skeleton_graph", "What is x?", *replies, options={"on_failure": "best-effort"})
     assert answer.value == "x = 2y" and states(answer)["part-3"] == "failed"
     assert "1 of 3 parts; missing: part-1 failed" in answer.why
 

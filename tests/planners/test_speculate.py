@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from experiments.speculate.run import HOSTS, TARGET, TOKENS, faster, planner, ran
+from plait.core.call_config import CallConfig
 from plait.core.events import Job
-from plait.core.ops import Call, Text, Think
-from plait.core.prompt import Prompt
+from plait.core.ops import ModelCall, Text, ToolCall
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.core.tools.tool import ToolSpec
@@ -88,7 +88,7 @@ def test_branches_of_a_draft_foresee_what_any_of_them_does(q: float, k: int, wid
     steps, asked = 250, list[str]()
 
     def outcome(job: Job, _: Random) -> Result:
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         number, end = job.op.begin.count("\n"), ""
         asked.append(str(job.op.model))
         if job.op.model == "small" and Random(job.step).random() > q:
@@ -124,14 +124,14 @@ class World:
 
     def __call__(self, job: Job, _: Random) -> Result | Failure:
         self.log.append(job)
-        if isinstance(job.op, Call):
+        if isinstance(job.op, ToolCall):
             said = f"{job.op.tool} {json.dumps(dict(job.op.args), sort_keys=True)}"
             if job.op.tool not in FREE:
                 self.done.append(said)
                 return Result(value=len(self.done))
             self.looked.append(said)
             return Result(value=f"{said} after {len(self.done)}")
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         read = json.dumps([each.model_dump(mode="json") for each in job.op.messages], sort_keys=True)
         read += "".join(each.text for each in job.op.prompt if isinstance(each, Text))
         rng = Random(f"{self.seed} {read}")
@@ -157,7 +157,7 @@ def ask(world: World, window: int, **options: Any) -> SimReport:
     slow = Host("large", decode_rate=20.0, models=("large",))
     return simulate(
         Request(text="What is there?"),
-        planner=Speculate(draft=Prompt(model="small"), target=Prompt(model="large"), depth=window, **options),
+        planner=Speculate(draft=CallConfig(model="small"), target=CallConfig(model="large"), depth=window, **options),
         hosts=[fast, slow, Host("tools", serves=("call",))],
         latency=LatencyModel(call=1.0),
         outcome=world,
@@ -167,11 +167,13 @@ def ask(world: World, window: int, **options: Any) -> SimReport:
 
 def trace(world: World) -> list[Any]:
     """Return the conversation that the target's last turn read."""
-    last = max((each.op for each in world.log if isinstance(each.op, Think) and each.op.model == "large"), key=_length)
+    last = max(
+        (each.op for each in world.log if isinstance(each.op, ModelCall) and each.op.model == "large"), key=_length
+    )
     return [each.model_dump(mode="json") for each in last.messages]
 
 
-def _length(op: Think) -> int:
+def _length(op: ModelCall) -> int:
     return len(op.messages)
 
 
@@ -185,7 +187,7 @@ def test_nothing_is_different_but_the_time(seed: int, agree: float, window: int,
     assert (one.result and one.result.value) == (two.result and two.result.value)
     assert set(alone.looked) <= set(both.looked)
     # a call of a draft's that cannot be undone is a step only if the target made it too
-    made = [each.op.tool for each in both.log if isinstance(each.op, Call) and each.op.tool not in FREE]
+    made = [each.op.tool for each in both.log if isinstance(each.op, ToolCall) and each.op.tool not in FREE]
     assert len(made) == len(both.done)
 
 
@@ -198,7 +200,7 @@ def test_the_transcript_is_that_of_the_target_alone() -> None:
         theirs = [
             [json.dumps(each.model_dump(mode="json")) for each in job.op.messages]
             for job in both.log
-            if isinstance(job.op, Think) and job.op.model == "large"
+            if isinstance(job.op, ModelCall) and job.op.model == "large"
         ]
         assert mine in theirs
 
@@ -206,23 +208,23 @@ def test_the_transcript_is_that_of_the_target_alone() -> None:
 def test_the_draft_stops_where_the_world_would_change() -> None:
     def outcome(job: Job, _: Random) -> Result:
         log.append(job)
-        if isinstance(job.op, Call):
+        if isinstance(job.op, ToolCall):
             return Result(value="done")
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         seen = sum(each.role == "tool" for each in job.op.messages)
         text = [call("look", n=1), call("write", n=1), "all done"][seen]
         return Result(value=text, usage=Usage(completion=40))
 
     log: list[Job] = []
     ask(outcome, 8)  # type: ignore[arg-type]
-    drafts = [each for each in log if isinstance(each.op, Think) and each.op.model == "small"]
+    drafts = [each for each in log if isinstance(each.op, ModelCall) and each.op.model == "small"]
     assert len(drafts) == 3, "one for each turn: look and write, then the answer"
-    assert [each.op.tool for each in log if isinstance(each.op, Call)] == ["look", "write"]
+    assert [each.op.tool for each in log if isinstance(each.op, ToolCall)] == ["look", "write"]
 
 
 def test_a_draft_that_fails_is_done_without() -> None:
     def outcome(job: Job, _: Random) -> Result | Failure:
-        if isinstance(job.op, Think) and job.op.model == "small":
+        if isinstance(job.op, ModelCall) and job.op.model == "small":
             return Failure(kind="WorkerError", message="no")
         return world(job, _)
 
@@ -234,7 +236,7 @@ def test_a_draft_that_fails_is_done_without() -> None:
 
 def test_a_target_that_fails_fails_the_run() -> None:
     def outcome(job: Job, _: Random) -> Result | Failure:
-        large = isinstance(job.op, Think) and job.op.model == "large"
+        large = isinstance(job.op, ModelCall) and job.op.model == "large"
         return Failure(kind="WorkerError", message="no") if large else world(job, _)
 
     world = World(5, 1.0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from plait import AsyncOrchestrator
-from plait.core.prompt import Prompt
+from plait.core.call_config import CallConfig
 from plait.planners.effort.speculate import Speculate
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.config import BUNDLED_MODEL
@@ -36,8 +36,8 @@ async def test_the_text_is_that_of_the_target_alone(tmp_path: Path) -> None:
 
         async def asked(window: int) -> list[Answer]:
             planner = Speculate(
-                draft=Prompt(model=draft.models[0], max_tokens=64),
-                target=Prompt(model=LARGE.name, max_tokens=64, stop=";"),
+                draft=CallConfig(model=draft.models[0], max_tokens=64),
+                target=CallConfig(model=LARGE.name, max_tokens=64, stop=";"),
                 window=window,
                 rounds=400,
             )

@@ -13,7 +13,7 @@ import pytest
 from experiments._tools.worker import text_of
 from plait.core.events import Job
 from plait.core.interfaces import Progress
-from plait.core.ops import Think
+from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result
 from plait.planners.effort.ssr.strategies import POOL, Strategy, choose
 from tests.planners.scripted_runs import states
@@ -132,7 +132,7 @@ class Shuffled(Models):
         self._waits = dict(zip(ways, random.Random(seed).sample(range(0, 12, 3), 4), strict=True))
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         if not job.op.sampling.labels:
             wait = next(wait for way, wait in self._waits.items() if f"way {way}" in text_of(job.op))
             for _ in range(2 * wait):

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from plait import Orchestrator
+from plait.core.call_config import CallConfig
 from plait.core.events import Job
-from plait.core.ops import Text, Think
-from plait.core.prompt import Prompt
+from plait.core.ops import ModelCall, Text
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.planners.agents.debate import Debate
@@ -58,7 +58,7 @@ def test_a_debate_ends_when_all_agree_or_nothing_changes():
 def test_what_an_agent_reads_can_be_less():
     replies = first("I count.\nanswer: 42", "I guess.\nanswer: 41", "Well.\nanswer: 40")
     worker = Seen(*replies, Reply(text="answer: 42"))
-    ask(worker, Debate(shown=1, turn=Prompt(template="\n\nOthers argue:\n\n{arguments}\n")))
+    ask(worker, Debate(max_prompt_items=1, turn=CallConfig(template="\n\nOthers argue:\n\n{arguments}\n")))
     assert "One agent: I guess." in said(worker.thinks[3])
     assert "answer: 41" not in said(worker.thinks[3])
     assert "Well." not in said(worker.thinks[3])
@@ -110,7 +110,7 @@ def debated(p: float, conformity: float, runs: int) -> tuple[float, float]:
         rng = Random(seed)
 
         def outcome(job: Job, _: Random, rng: Random = rng) -> Result | Failure:
-            assert isinstance(job.op, Think)
+            assert isinstance(job.op, ModelCall)
             prompt = "".join(each.text for each in job.op.prompt if isinstance(each, Text))
             if "advice" not in prompt:
                 value = "42" if rng.random() < p else "41"

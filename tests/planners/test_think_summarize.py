@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.core.ops import Join, Think
+from plait.core.call_config import CallConfig
+from plait.core.ops import Join, ModelCall
 from plait.core.plan import Plan
-from plait.core.prompt import Prompt
 from plait.core.result import Result
 from plait.planners._shared.drafts import Draft, block, drafts_of, histogram, ranked
 from plait.planners.votes.think_summarize import ThinkSummarize
@@ -36,14 +36,14 @@ def patch(records: list[dict[str, object]], **options: object) -> Plan:
 
 
 def test_the_first_plan_is_paths_and_a_first_to_finish_join() -> None:
-    plan = checked(made(ThinkSummarize(n=3, draft=Prompt(max_tokens=55)), brief()))
+    plan = checked(made(ThinkSummarize(n=3, draft=CallConfig(max_tokens=55)), brief()))
     assert [step.name for step in plan.steps] == ["path-1", "path-2", "path-3", "paths"]
-    ops = [step.op for step in plan.steps if isinstance(step.op, Think)]
+    ops = [step.op for step in plan.steps if isinstance(step.op, ModelCall)]
     assert len({op.sampling.seed for op in ops}) == 3 and all(op.stream for op in ops)
     assert {op.prompt for op in ops} == {ops[0].prompt} and all(op.sampling.max_tokens == 55 for op in ops)
     join = plan.steps[-1]
-    assert isinstance(join.op, Join) and join.op.early and join.op.tolerate == "best-effort"
-    assert join.op.merge.options == {"enough": 1, "partial": True, "settle": True}
+    assert isinstance(join.op, Join) and join.op.early and join.op.on_failure == "best-effort"
+    assert join.op.merge.options == {"enough": 1, "partial": True, "stop_on_verified": True}
 
 
 def test_options_of_the_join() -> None:
@@ -52,7 +52,11 @@ def test_options_of_the_join() -> None:
         assert isinstance(op, Join)
         return op
 
-    assert join(quorum=None, settle=False).merge.options == {"enough": None, "partial": False, "settle": False}
+    assert join(quorum=None, stop_on_verified=False).merge.options == {
+        "enough": None,
+        "partial": False,
+        "stop_on_verified": False,
+    }
     assert join(quorum=9, n=4).merge.options["enough"] == 4
     assert join(deadline=2.5).deadline == 2.5
     assert join(draft={"stream": False}).merge.options["partial"] is False
@@ -78,7 +82,7 @@ def test_a_verified_path_is_the_answer() -> None:
     records = [counted("path-1", "41"), counted("path-2", "42", verified=True)]
     plan = patch(records)
     assert [step.name for step in plan.steps] == ["answer"] and plan.steps[0].needs == ("path-2",)
-    assert patch(records, settle=False).steps[0].name == "summary"
+    assert patch(records, stop_on_verified=False).steps[0].name == "summary"
 
 
 @given(
@@ -90,7 +94,7 @@ def test_whatever_paths_say_there_is_a_plan(paths: list[tuple[str, bool, bool | 
     records = [
         counted(f"path-{i}", text, done=done, verified=verified) for i, (text, done, verified) in enumerate(paths, 1)
     ]
-    plan = patch(records, reads=20, n=8)
+    plan = patch(records, max_input_tokens=20, n=8)
     assert named(plan, "answer") is plan.steps[-1] and plan.output == "answer"
 
 
@@ -226,7 +230,7 @@ async def test_a_verified_path_ends_the_run(settle: bool) -> None:
         Reply(text="<hit> 7 - 5 = 2 <end>", times=1),
         Reply(text=right),
         task="countdown",
-        options={"quorum": None, "settle": settle},
+        options={"quorum": None, "stop_on_verified": settle},
     )
     assert answer.verified is True and answer.answer == ["11-7=4", "5+3=8", "8*4=32"]
     if settle:

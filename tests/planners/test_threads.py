@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, strategies as st
 
+from plait.core.call_config import CallConfig
 from plait.core.errors import FieldError, PlannerError, PluginError
 from plait.core.events import Job
-from plait.core.interfaces import Brief
-from plait.core.ops import Join, Plugin, Ref, Text, Think
+from plait.core.interfaces import PlanningContext
+from plait.core.ops import Join, ModelCall, Plugin, Ref, Text
 from plait.core.plan import Plan, Step
-from plait.core.prompt import Prompt
 from plait.core.request import Request
 from plait.core.result import Failure, Result
 from plait.planners.threads.threads import Threads
@@ -37,21 +37,21 @@ TRACE = (
 )
 
 
-def brief(text: str = PUZZLE, seed: int = 0) -> Brief:
-    return Brief(Request(text=text, task=TASK, seed=seed), Countdown(text=text))
+def brief(text: str = PUZZLE, seed: int = 0) -> PlanningContext:
+    return PlanningContext(Request(text=text, task=TASK, seed=seed), Countdown(text=text))
 
 
 def spawn(planner: Threads, text: str, name: str = "round-1") -> Plan | None:
     """The patch that a leg's text leads to, of a planner whose parent has the last word."""
-    planner = planner.model_copy(update={"settle": False})
+    planner = planner.model_copy(update={"stop_on_verified": False})
     state = Memo().at(LegPlace((), int(name.removeprefix("round-"))))
-    step = Step(name=name, op=Think(prompt=(Text(text="?"),)), expands=True, role="leg", state=state)
+    step = Step(name=name, op=ModelCall(prompt=(Text(text="?"),)), expands=True, role="leg", state=state)
     return planner.reader(step, brief()).close(Result(value=text))
 
 
-def think(plan: Plan, name: str) -> Think:
+def think(plan: Plan, name: str) -> ModelCall:
     (op,) = (step.op for step in plan.steps if step.name == name)
-    assert isinstance(op, Think)
+    assert isinstance(op, ModelCall)
     return op
 
 
@@ -71,7 +71,7 @@ def entries(plan: Plan) -> Sequence[object]:
 
 
 def test_start_is_the_parents_first_leg() -> None:
-    plan = Threads(n=4, answer=Prompt(max_tokens=77)).start(brief())
+    plan = Threads(n=4, answer=CallConfig(max_tokens=77)).start(brief())
     (leg,) = plan.steps
     op = think(plan, "round-1")
     assert leg.expands and plan.output == "round-1"
@@ -81,7 +81,7 @@ def test_start_is_the_parents_first_leg() -> None:
 
 
 def test_a_spawn_list_becomes_children_a_join_and_the_next_leg() -> None:
-    plan = spawn(Threads(part=Prompt(max_tokens=50)), f"<spawn> {FIRST} ; 10 * 3 = 30 | 14 8 <wait>")
+    plan = spawn(Threads(part=CallConfig(max_tokens=50)), f"<spawn> {FIRST} ; 10 * 3 = 30 | 14 8 <wait>")
     assert plan is not None
     assert [step.name for step in plan.steps] == ["child-1", "child-2", "join-1", "round-2"]
     assert plan.output == "round-2"
@@ -89,7 +89,7 @@ def test_a_spawn_list_becomes_children_a_join_and_the_next_leg() -> None:
     assert child.after == "round-1" and child.prompt == (Text(text=" <child> T36 30 14 8 <go>"),)
     assert child.sampling.stop == ("<end>",) and child.sampling.max_tokens == 50
     assert plan.steps[2].needs == ("child-1", "child-2")
-    assert join(plan).tolerate == "any-end" and join(plan).early
+    assert join(plan).on_failure == "any-end" and join(plan).early
     again = think(plan, "round-2")
     assert again.after == "round-1" and again.prompt == (Ref(step="join-1"),)
     assert plan.steps[3].expands and not plan.steps[0].expands
@@ -113,13 +113,13 @@ def test_the_last_round_does_not_spawn() -> None:
 
 
 def test_seeds_differ_by_place_and_follow_the_request() -> None:
-    planner = Threads(answer=Prompt(temperature=1.0), part=Prompt(temperature=0.7))
+    planner = Threads(answer=CallConfig(temperature=1.0), part=CallConfig(temperature=0.7))
     text = f"<spawn> {FIRST} ; 10 * 3 = 30 | 14 8 <wait>"
     first = think(planner.start(brief(seed=1)), "round-1").sampling.seed
     assert first == think(planner.start(brief(seed=1)), "round-1").sampling.seed
     assert first != think(planner.start(brief(seed=2)), "round-1").sampling.seed
     plans = [spawn(planner, text, name) for name in ("round-1", "round-2")]
-    seeds = [step.op.sampling.seed for plan in plans if plan for step in plan.steps if isinstance(step.op, Think)]
+    seeds = [step.op.sampling.seed for plan in plans if plan for step in plan.steps if isinstance(step.op, ModelCall)]
     assert None not in seeds and len({first, *seeds}) == len(seeds) + 1 == 7
 
 
@@ -199,8 +199,8 @@ WORD = st.sampled_from(
 
 @given(st.one_of(st.text(max_size=200), st.lists(WORD, max_size=40).map(lambda words: f"{' '.join(words)} <wait>")))
 def test_nothing_that_a_model_writes_breaks_the_reader(text: str) -> None:
-    planner = Threads(n=3, settle=False)
-    reader = planner.reader(Step(name="first", op=Think(prompt="?"), expands=True, role="leg"), brief())
+    planner = Threads(n=3, stop_on_verified=False)
+    reader = planner.reader(Step(name="first", op=ModelCall(prompt="?"), expands=True, role="leg"), brief())
     assert all(not reader.feed(text[i : i + 7]) for i in range(0, len(text), 7))
     plan = reader.close(Result(value=text))
     if plan is None:
@@ -208,14 +208,14 @@ def test_nothing_that_a_model_writes_breaks_the_reader(text: str) -> None:
     children = [step for step in plan.steps if step.name.startswith("child")]
     assert len(children) <= 3 and plan.output == "round-2"
     for step in children:
-        assert isinstance(step.op, Think) and isinstance(step.op.prompt[0], Text)
+        assert isinstance(step.op, ModelCall) and isinstance(step.op.prompt[0], Text)
         numbers = [int(word) for word in step.op.prompt[0].text.split()[2:5]]
         assert numbers == sorted(numbers, reverse=True) and len(numbers) == 3
 
 
 def test_a_step_it_did_not_plan() -> None:
     with pytest.raises(PlannerError, match="'vote'"):
-        Threads().reader(Step(name="vote", op=Think(prompt="?"), expands=True), brief())
+        Threads().reader(Step(name="vote", op=ModelCall(prompt="?"), expands=True), brief())
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def test_the_trace_of_the_format() -> None:
         assert words[: len(prompt)] == prompt, job.step
         return " ".join(words[len(prompt) :])
 
-    outcome = drive(Threads(n=4, early=False, settle=False), request(), scripted)
+    outcome = drive(Threads(n=4, early=False, stop_on_verified=False), request(), scripted)
     assert outcome.finish.status == "done" and outcome.finish.result is not None
     assert outcome.finish.result.value == "<hit> 14 - 10 = 4 ; 8 + 4 = 12 ; 12 * 3 = 36 <end>"
     assert " ".join(outcome.contexts["r:round-1/round-2/round-3"]) == TRACE
@@ -281,7 +281,7 @@ def test_the_first_hit_stops_the_other_children() -> None:
     def second_child_first(jobs) -> int:
         return next((i for i, job in enumerate(jobs) if job.step == "r:round-1/round-2/child-2"), 0)
 
-    outcome = drive(Threads(n=4, settle=False), request(), scripted, pick=second_child_first)
+    outcome = drive(Threads(n=4, stop_on_verified=False), request(), scripted, pick=second_child_first)
     assert outcome.finish.result is not None
     assert outcome.finish.result.value == "<hit> 10 * 3 = 30 ; 30 + 14 = 44 ; 44 - 8 = 36 <end>"
     assert sorted(outcome.cancelled) == [f"r:round-1/round-2/child-{i}" for i in (1, 3, 4)]
@@ -334,7 +334,7 @@ def test_it_solves_what_can_be_solved_in_three_rounds(fork: bool, ids: bool, set
         numbers = tuple(rng.randint(1, 25) for _ in range(4))
         target = rng.randint(10, 100)
         task = Countdown(text=f"{' '.join(map(str, numbers))} -> {target}")
-        planner = Threads(fork=fork, settle=settle)
+        planner = Threads(fork=fork, stop_on_verified=settle)
         pick = lambda jobs: rng.randrange(len(jobs))  # noqa: E731
         outcome = drive(planner, request(task.text), lambda words, job: model.answer(words), pick=pick, ids=ids)
         assert outcome.finish.status == "done" and outcome.finish.result is not None
@@ -368,7 +368,7 @@ def test_a_bad_thread_never_costs_the_answer(bad: str | Failure) -> None:
             else (" ".join(words[len(prompt) :]))
         )
 
-    outcome = drive(Threads(n=4, early=False, settle=False), request(), scripted)
+    outcome = drive(Threads(n=4, early=False, stop_on_verified=False), request(), scripted)
     assert outcome.finish.status == "done" and outcome.finish.result is not None
     # The parent's own words are of the trace no more, so it takes the first solution that it is shown.
     assert outcome.finish.result.value == "<hit> 10 * 3 = 30 ; 30 + 14 = 44 ; 44 - 8 = 36 <end>"
@@ -429,5 +429,5 @@ def test_a_third_partys_table_with_threads_inside_threads() -> None:
 
 def test_chat_is_the_tasks_word() -> None:
     task = Plain(text="Hello")
-    (step,) = Threads(dialect=Dialect(fork="x")).start(Brief(Request(text="Hello"), task)).steps
-    assert isinstance(step.op, Think) and step.op.chat
+    (step,) = Threads(dialect=Dialect(fork="x")).start(PlanningContext(Request(text="Hello"), task)).steps
+    assert isinstance(step.op, ModelCall) and step.op.chat

@@ -49,7 +49,7 @@ def test_a_run_ends_whatever_the_model_writes(dialect: str, seed: int, ids: bool
         return said
 
     worker = TokenWorker(model, table.tags, ids=ids)
-    answer = run(worker, "25 6 3 4 -> 39", dialect=dialect, most=20, rounds=5, part={"max_tokens": 200})
+    answer = run(worker, "25 6 3 4 -> 39", dialect=dialect, max_branches=20, rounds=5, part={"max_tokens": 200})
     assert answer.status in ("done", "failed")
     if answer.status == "failed":  # only ever because the model's own call failed
         assert answer.failure is not None and "gone" in answer.failure.message

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.core.errors import FieldError, TaskError
-from plait.core.ops import Think
+from plait.core.ops import ModelCall
 from plait.core.result import Failure
 from plait.planners.threads.threads.dialects import load
 from plait.workers.scripted import Reply, Scripted
@@ -221,7 +221,7 @@ def test_stops_and_prompt() -> None:
     worker = TokenWorker(model())
     run(worker, PUZZLE, dialect="apr")
     first = worker.jobs[0].op
-    assert isinstance(first, Think) and not first.chat
+    assert isinstance(first, ModelCall) and not first.chat
     assert first.sampling.stop == ("<End Calling Sub Searches>", "<Sub Searches>")
     with pytest.raises(TaskError, match="25 36 49 51 -> 39"):
         run(TokenWorker(model()), "What is 6*7?", dialect="apr")
@@ -229,7 +229,7 @@ def test_stops_and_prompt() -> None:
 
 def test_before_says_how_far_a_continued_context_counts() -> None:
     with pytest.raises(FieldError, match="give `after` too"):
-        Think(prompt="x", before="<call>")
+        ModelCall(prompt="x", before="<call>")
 
 
 def test_the_first_goal_cancels_its_siblings() -> None:

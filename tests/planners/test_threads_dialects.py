@@ -11,7 +11,7 @@ import pytest
 
 from plait import AsyncOrchestrator, Plugin
 from plait.core.errors import PluginError
-from plait.core.ops import Think
+from plait.core.ops import ModelCall
 from plait.core.result import Failure
 from plait.planners.threads.threads import Threads
 from plait.planners.threads.threads.dialects import Dialect, load
@@ -165,7 +165,7 @@ def test_the_width_and_the_threads_of_a_run_are_bounded() -> None:
     answer = run(worker, dialect="threadweaver", answer={"max_tokens": 100_000}, rounds=1)
     assert answer.status == "done" and sum("child" in job.step for job in worker.jobs) == 50
     worker = TokenWorker(lambda text: TW_LIST if not text.endswith(":") else "x</Thread>", load("threadweaver").tags)
-    answer = run(worker, dialect="threadweaver", most=7)
+    answer = run(worker, dialect="threadweaver", max_branches=7)
     assert answer.status == "done" and sum("child" in job.step.rpartition("/")[2] for job in worker.jobs) == 7
 
 
@@ -177,7 +177,7 @@ def test_threads_that_would_fill_the_parents_context_are_cut_there(ids: bool) ->
     worker = TokenWorker(model, load("threadweaver").tags, ids=ids, most=900)
     assert run(worker, dialect="threadweaver").status == "failed", "without a limit it does not fit"
     worker = TokenWorker(model, load("threadweaver").tags, ids=ids, most=900)
-    answer = run(worker, dialect="threadweaver", reads=130)
+    answer = run(worker, dialect="threadweaver", max_input_tokens=130)
     assert answer.answer == "42"
     first = len(worker.tokenizer.said(TW_ONE))
     joined = worker.tokenizer.decode(worker.prompts["round-2"])
@@ -312,7 +312,7 @@ def test_blocks_nest_five_deep_and_no_deeper() -> None:
     worker = TokenWorker(
         lambda context: "x</Path>" if context.endswith("<Conclusion>\n") else outlines, load("multiverse").tags
     )
-    answer = run(worker, dialect="multiverse", most=64)
+    answer = run(worker, dialect="multiverse", max_branches=64)
     assert answer.status == "done"
     depths = {name.count(".") + 1 for name in worker.prompts if name.startswith("child")}
     assert depths == {1, 2, 3, 4, 5}
@@ -334,7 +334,7 @@ def test_the_bound_on_threads_is_one_for_the_run_and_not_shared_out() -> None:
         return "<Parallel>\n<Goal>" + "".join(f"<Outline>{each}: a</Outline>" for each in below) + "</Goal>"
 
     worker = TokenWorker(model, load("multiverse").tags)
-    answer = run(worker, dialect="multiverse", most=20)
+    answer = run(worker, dialect="multiverse", max_branches=20)
     assert answer.status == "done"
     threads = [name for name in worker.prompts if name.startswith("child") and "round" not in name]
     assert len(threads) == 20 and max(name.count(".") for name in threads) == 4
@@ -363,7 +363,7 @@ def test_a_thread_that_may_spawn_none_writes_its_block_out_and_ends_with_its_own
 def test_nested_threads_are_bounded_in_all() -> None:
     outlines = "".join(f"<Outline>{n}: a</Outline>" for n in range(20))
     worker = TokenWorker(lambda context: f"<Goal>{outlines}</Goal>", load("multiverse").tags)
-    answer = run(worker, dialect="multiverse", most=200)
+    answer = run(worker, dialect="multiverse", max_branches=200)
     assert answer.status == "done"
     assert sum(job.step.rpartition("/")[2].startswith("child") and "round" not in job.step.rpartition("/")[2]
                for job in worker.jobs) <= 200  # fmt: skip
@@ -384,7 +384,7 @@ def test_parallel_r1_token_for_token() -> None:
         ends(worker, child, *start, ("put", "<Path>"))
     path = (("put", "<Path>"), ("said", "the same</Path>"))
     ends(worker, "round-2", *start, *path, *path, *path, ("put", "</Parallel>\n<Summary>"))
-    sampled = [job.op.sampling for job in worker.jobs if isinstance(job.op, Think) and "child" in job.step]
+    sampled = [job.op.sampling for job in worker.jobs if isinstance(job.op, ModelCall) and "child" in job.step]
     assert {each.temperature for each in sampled} == {1.0}
     assert len({each.seed for each in sampled}) == 3, "the prompts are identical: only seeds tell them apart"
 

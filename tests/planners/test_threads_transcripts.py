@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from plait.core.ops import Think
-from plait.core.prompt import Prompt
+from plait.core.call_config import CallConfig
+from plait.core.ops import ModelCall
 from plait.planners.threads.threads import Threads
 from plait.planners.threads.threads.dialects import load
 from tests.planners.test_threads_dialects import ASK, run
@@ -66,7 +66,7 @@ def test_npr_asks_with_an_instruction_runs_five_plans_and_penalises_repetition()
     assert sum(step.startswith("child-") for step in worker.prompts) == 5
     asked = worker.tokenizer.decode(worker.prompts["round-1"])
     assert asked.startswith(ASK) and "<guideline>" in asked and asked.endswith("\\boxed{}.")
-    penalties = {job.op.sampling.repetition_penalty for job in worker.jobs if isinstance(job.op, Think)}
+    penalties = {job.op.sampling.repetition_penalty for job in worker.jobs if isinstance(job.op, ModelCall)}
     assert penalties == {1.02}
 
 
@@ -74,8 +74,8 @@ def test_the_authors_own_instruction_takes_the_place_of_the_dialects() -> None:
     worker = TokenWorker(lambda context: "\\boxed{1}", load("npr").tags)
     run(worker, dialect="npr", answer={"template": "{question}\n\nTheir words.", "repetition_penalty": 1})
     assert worker.tokenizer.decode(worker.prompts["round-1"]) == f"{ASK}\n\nTheir words."
-    assert {job.op.sampling.repetition_penalty for job in worker.jobs if isinstance(job.op, Think)} == {1.0}
+    assert {job.op.sampling.repetition_penalty for job in worker.jobs if isinstance(job.op, ModelCall)} == {1.0}
     with pytest.raises(Exception, match=r"`answer.template` needs"):
-        Threads(dialect="npr", answer=Prompt(template="no question"))
+        Threads(dialect="npr", answer=CallConfig(template="no question"))
     with pytest.raises(Exception, match=r"`answer.template` needs"):
-        Threads(dialect="apr", answer=Prompt(template="{question}"))
+        Threads(dialect="apr", answer=CallConfig(template="{question}"))

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.own_engine, pytest.mark.asyncio(lo
 OPTIONS: dict[str, Any] = {
     "answer": {"temperature": 1.0, "max_tokens": 150},
     "part": {"temperature": 1.0, "max_tokens": 30}, "rounds": 3,
-    "most": 24, "n": 5,
+    "max_branches": 24, "n": 5,
 }  # fmt: skip
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from plait import Budget, Orchestrator, tool
+from plait.core.call_config import CallConfig
 from plait.core.errors import FieldError
 from plait.core.events import Job
 from plait.core.flow import Context
 from plait.core.interfaces import Policy
-from plait.core.ops import Plugin, Text, Think
-from plait.core.prompt import Prompt
+from plait.core.ops import ModelCall, Plugin, Text
 from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.core.search import Scorer, SearchNode, SearchTree
@@ -39,7 +39,7 @@ def steps_of(job: Job, random: Random) -> Result:
     """Propose a random exact step of a Countdown puzzle, of a few tokens."""
     from plait.tasks._countdown_states import moves, remaining
 
-    assert isinstance(job.op, Think)
+    assert isinstance(job.op, ModelCall)
     prompt = "".join(part.text for part in job.op.prompt if isinstance(part, Text))
     shown = re.search(r"T(\d+) ([\d ]+) <go>(.*)", prompt, re.DOTALL)
     assert shown is not None
@@ -54,7 +54,7 @@ def steps_of(job: Job, random: Random) -> Result:
 
 
 def searched(seed: int = 0, slots: int = 8, rate: float = 50.0, **options: Any) -> Any:
-    planner = Tree.model_validate({"depth": 3, "step": {"stop": ";"}, "most": 60, "n": 8} | options)
+    planner = Tree.model_validate({"depth": 3, "step": {"stop": ";"}, "max_branches": 60, "n": 8} | options)
     request = Request(text=PUZZLE, task=TASK, seed=3)
     host = Host("host", slots=slots, decode_rate=rate)
     return simulate(request, planner=planner, hosts=[host], outcome=steps_of, seed=seed)
@@ -64,7 +64,7 @@ def searched(seed: int = 0, slots: int = 8, rate: float = 50.0, **options: Any) 
 def test_every_search_solves_a_puzzle_with_an_exact_scorer(search: str) -> None:
     # Depth-first search chooses by order and not by score: its first answer need not be right.
     given = Plugin(name="dfs", options={"branch": 9, "back": 1, "diverse": False}) if search == "dfs" else search
-    done = searched(search=given, most=300, quorum=0)
+    done = searched(search=given, max_branches=300, quorum=0)
     assert done.status == "done", done.failure
     assert Countdown(text=PUZZLE).verify(done.result.value)
 
@@ -88,12 +88,12 @@ def test_the_steps_and_seeds_do_not_depend_on_which_node_ends_first() -> None:
     for seed, slots in ((1, 1), (2, 3), (3, 16)):
 
         def outcome(job: Job, random: Random) -> Result:
-            assert isinstance(job.op, Think)
+            assert isinstance(job.op, ModelCall)
             name = job.step.rpartition("/")[2]
             assert seen.setdefault(name, job.op.sampling.seed) == job.op.sampling.seed
             return steps_of(job, random)
 
-        planner = Tree(search=Plugin(name="best-first"), depth=3, step=Prompt(stop=";"), most=40)
+        planner = Tree(search=Plugin(name="best-first"), depth=3, step=CallConfig(stop=";"), max_branches=40)
         simulate(
             Request(text=PUZZLE, task=TASK, seed=3), planner=planner, hosts=[Host("h", slots=slots)], outcome=outcome,
             seed=seed,
@@ -102,7 +102,7 @@ def test_the_steps_and_seeds_do_not_depend_on_which_node_ends_first() -> None:
 
 
 def test_equal_states_are_one_node_and_are_explored_once() -> None:
-    done = searched(search="stride", most=100)
+    done = searched(search="stride", max_branches=100)
     merged = re.search(r"(\d+) merged", done.result.why)
     assert merged is not None and int(merged[1]) > 5
 
@@ -151,14 +151,14 @@ class _Raising(Scorer):
 
 
 def test_the_answer_with_most_score_wins() -> None:
-    answer = plain(two_steps(), scorer=_Good(), most=40, search="beam")
+    answer = plain(two_steps(), scorer=_Good(), max_branches=40, search="beam")
     assert answer.answer == "good\nanswer 42"
     assert "2 different" in answer.why
 
 
 @pytest.mark.parametrize("how", ["raise", "nan", "text", "huge"])
 def test_a_scorer_that_cannot_tell_leaves_the_score_unknown_and_is_counted(how: str) -> None:
-    answer = plain(two_steps(), scorer=_Raising(how=how), most=8)
+    answer = plain(two_steps(), scorer=_Raising(how=how), max_branches=8)
     assert answer.status == "done", answer.failure
     assert re.search(r"\d+ unknown", answer.why)
 
@@ -180,13 +180,13 @@ def test_a_model_scores_by_the_expectation_of_its_marks() -> None:
             scored.append(score or 0.0)
             return score
 
-    answer = plain(model, scorer=Kept(labels=("0", "1", "2")), most=40, search="beam")
+    answer = plain(model, scorer=Kept(labels=("0", "1", "2")), max_branches=40, search="beam")
     assert answer.answer == "good\nanswer 42", answer.failure
     assert {round(each, 6) for each in scored} == {round((0.2 * 0.5 + 0.4) / 0.8, 6), round(0.05 / 0.9, 6)}
 
 
 def test_a_model_that_cannot_tell_probabilities_is_said_in_words() -> None:
-    answer = plain(two_steps(), scorer=Plugin(name="model"), most=8)
+    answer = plain(two_steps(), scorer=Plugin(name="model"), max_branches=8)
     assert answer.status == "done" and "unknown" in answer.why
     assert "no probability of a label" in answer.why
 
@@ -200,11 +200,18 @@ def test_marks_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
 def test_all_nodes_dead_is_a_failure_in_words() -> None:
     model = Scripted([Reply(text="and so on\n", finish="stop")])
     answer = plain(
-        model, depth=3, most=20, scorer=_Good(), until="never", search="dfs", quorum=0, step=Prompt(stop="\n")
+        model,
+        depth=3,
+        max_branches=20,
+        scorer=_Good(),
+        until="never",
+        search="dfs",
+        quorum=0,
+        step=CallConfig(stop="\n"),
     )
     assert answer.status == "done"  # depth reached: the text is the answer of the plain task
     failing = Scripted([Reply(text="broken", finish="error")])
-    answer = plain(failing, most=6, scorer=_Good())
+    answer = plain(failing, max_branches=6, scorer=_Good())
     assert answer.status == "failed"
     assert "found no answer in" in str(answer.failure) and "failed" in str(answer.failure)
 
@@ -212,7 +219,12 @@ def test_all_nodes_dead_is_a_failure_in_words() -> None:
 def test_the_end_of_the_budget_gives_what_was_found() -> None:
     # A slow second branch: the budget ends while it is written.
     answer = plain(
-        two_steps(tokens_per_second=200), Budget(tokens=14), scorer=_Good(), most=64, step=Prompt(max_tokens=4), n=2
+        two_steps(tokens_per_second=200),
+        Budget(tokens=14),
+        scorer=_Good(),
+        max_branches=64,
+        step=CallConfig(max_tokens=4),
+        n=2,
     )
     assert answer.usage.completion <= 14 + 8
     assert answer.answer is not None, answer.failure
@@ -226,7 +238,7 @@ def test_a_list_of_steps_makes_many_children_by_one_call() -> None:
             Reply(when="Write up to", text="take 41\ntake 42\n\ntake 42\n"),
         ]
     )
-    answer = plain(model, search="tot", depth=2, until="done", scorer=_Good(word="done"), most=10)
+    answer = plain(model, search="tot", depth=2, until="done", scorer=_Good(word="done"), max_branches=10)
     assert answer.answer.endswith("done: 42"), (answer.answer, answer.why, answer.failure)
     assert model.counts["requests"] < 5
 
@@ -264,7 +276,7 @@ def maze(model_parallel: int, effects: list[str]) -> tuple[Any, list[str]]:
         answer = orchestrator.run(
             "Question?\n",
             planner=Tree(
-                search=search, step=Prompt(stop=(), form="calls"), scorer=_Good(), until="out by", give_up="give up"
+                search=search, step=CallConfig(stop=(), form="calls"), scorer=_Good(), until="out by", give_up="give up"
             ),
         )
     return answer, looked
@@ -320,7 +332,7 @@ def test_a_run_looks_through_its_nodes_a_fixed_number_of_times(monkeypatch: pyte
 
     for nodes in passes:
         search = Plugin(name="stride", options={"branch": 40})
-        planner = Tree(search=search, most=nodes, n=16, scorer=_Raising(), depth=2, quorum=nodes)
+        planner = Tree(search=search, max_branches=nodes, n=16, scorer=_Raising(), depth=2, quorum=nodes)
         done = simulate(Request(text="What?"), planner=planner, hosts=[Host("h", slots=16)], outcome=step)
         assert done.result is not None and f"{nodes} nodes" in done.result.why, done.failure
     assert passes[800] == passes[100] <= 2
@@ -332,7 +344,9 @@ def test_a_thousand_nodes_compute_little_more_than_what_is_new() -> None:
     def step(job: Job, random: Random) -> Result:
         return Result(value=f"{job.step} takes a step\n", usage=Usage(completion=20))
 
-    planner = Tree(search=Plugin(name="stride", options={"branch": 3}), most=1000, n=16, scorer=_Even(), depth=9)
+    planner = Tree(
+        search=Plugin(name="stride", options={"branch": 3}), max_branches=1000, n=16, scorer=_Even(), depth=9
+    )
     host = Host("h", slots=16, cache_tokens=200_000, block=1)
     request = Request(text="What is to be done? " * 40)
     done = simulate(request, planner=planner, hosts=[host], outcome=step)
@@ -347,7 +361,9 @@ def test_on_two_engines_children_stay_with_their_parents() -> None:
     def step(job: Job, random: Random) -> Result:
         return Result(value=f"{job.step} takes a step\n", usage=Usage(completion=20))
 
-    planner = Tree(search=Plugin(name="stride", options={"branch": 3}), most=1000, n=16, scorer=_Even(), depth=9)
+    planner = Tree(
+        search=Plugin(name="stride", options={"branch": 3}), max_branches=1000, n=16, scorer=_Even(), depth=9
+    )
     hosts = [Host(name, slots=8, cache_tokens=200_000, block=1) for name in ("a", "b")]
 
     def moved(*policies: Policy) -> tuple[int, float]:

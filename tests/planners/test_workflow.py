@@ -329,7 +329,7 @@ def test_a_step_that_nobody_uses_is_left_out_if_nobody_mends_it():
 def test_of_many_tools_some_are_told_and_others_can_be_asked_for():
     others = [tool(name=f"other_{n}", description="Something else.")(lambda x: x) for n in range(30)]
     plan = {"steps": [FOUND, call("n", "seats", flight_id="$found.0.id")], "answer": "$n"}
-    answer, worker = ask({"more_tools": "count seats left"}, plan, tools=[*others, flights, seats], shown=1)
+    answer, worker = ask({"more_tools": "count seats left"}, plan, tools=[*others, flights, seats], max_tools=1)
     assert answer.value == 10
     first, second = map(said, worker.thinks)
     assert '{"name": "flights"' in first

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
-from plait.core.ops import Kind, Think
+from plait.core.ops import Kind, ModelCall
 from plait.core.result import Failure, Result, Usage
 from plait.workers._shared.prompt import Prompter
 
@@ -102,7 +102,7 @@ class TokenWorker(Worker):
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         await asyncio.sleep(0)
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         self.jobs.append(job)
         prompt = self.prompter.ids(job.op)
         name = job.step.rpartition("/")[2].rpartition(":")[2]

@@ -9,7 +9,7 @@ from typing import Any
 from experiments._tools.worker import InProcess, text_of
 from plait.core.events import Job
 from plait.core.interfaces import Progress
-from plait.core.ops import Plugin, Think
+from plait.core.ops import ModelCall, Plugin
 from plait.core.result import Failure, Result, Usage
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
@@ -35,7 +35,7 @@ class Models(InProcess):
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         think = job.op
-        assert isinstance(think, Think)
+        assert isinstance(think, ModelCall)
         name = think.model or ""
         text = text_of(think)
         labels = think.sampling.labels

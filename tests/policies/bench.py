@@ -16,7 +16,7 @@ from plait.core.events import (
     Succeeded,
     WorkerUp,
 )
-from plait.core.interfaces import Brief
+from plait.core.interfaces import PlanningContext
 from plait.core.ops import Plugin
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Signals, Usage
@@ -46,7 +46,7 @@ class Bench:
         request = Request(text=text, task=Plugin(name=task), policies=tuple(map(Plugin.of, policies)))
         asked = {name: options.pop(name) for name in ("stream", "logprobs", "window") if name in options}
         planner = Sample.model_validate({"n": n, "answer": {"temperature": 1.0, **asked}, **options})
-        brief = Brief(request, self.task)
+        brief = PlanningContext(request, self.task)
         self._expander = Expander()
         self.take(WorkerUp(at=0, worker="w", slots=slots, serves=("think",)))
         self.take(self._expander.start("r", planner, brief, 0.0))

@@ -11,10 +11,10 @@ from hypothesis import given, strategies as st
 
 from plait import AsyncOrchestrator
 from plait.core.budget import Budget
+from plait.core.call_config import CallConfig
 from plait.core.events import Job
 from plait.core.interfaces import Planner
-from plait.core.ops import Plugin, Think
-from plait.core.prompt import Prompt
+from plait.core.ops import ModelCall, Plugin
 from plait.core.request import Request
 from plait.core.result import Failure
 from plait.core.states import State
@@ -34,7 +34,7 @@ from tests.policies.branches import LETTERS, branches, ended, voter
 def test_it_is_n_star_capped(answers: list[str], most: int, epsilon: float) -> None:
     probes = branches(*answers)
     for evidence in ("share", "verifier"):
-        rule = BySaturation.model_validate({"most": most, "epsilon": epsilon, "evidence": evidence})
+        rule = BySaturation.model_validate({"max_branches": most, "epsilon": epsilon, "evidence": evidence})
         if evidence == "verifier":
             good = sum(each in "AB" for each in answers)
             bad = sum(each in "c?" for each in answers)
@@ -50,10 +50,10 @@ def test_it_is_n_star_capped(answers: list[str], most: int, epsilon: float) -> N
 
 
 def test_it_says_why() -> None:
-    assert BySaturation(most=8).allocate(branches("a", "a", "A"), LETTERS).why == (
+    assert BySaturation(max_branches=8).allocate(branches("a", "a", "A"), LETTERS).why == (
         "1 of 3 probes verified, p = 0.4: 8 branches saturate, 5 more"
     )
-    assert BySaturation(most=4).allocate(branches("7", "8", "?"), LETTERS).why == (
+    assert BySaturation(max_branches=4).allocate(branches("7", "8", "?"), LETTERS).why == (
         "1 of 3 probes agree, p = 0.4: 4 branches are needed for a clear lead, 1 more"
     )
 
@@ -61,15 +61,15 @@ def test_it_says_why() -> None:
 def test_a_split_of_answers_that_nobody_judges_wants_more_branches() -> None:
     """By the model of coverage a 4 to 4 split is saturated, and the vote a coin."""
     split = branches(*"77778888")
-    assert len(BySaturation(most=32).allocate(split, LETTERS).branches) == 24
-    assert len(BySaturation(most=32, evidence="share").allocate(split, LETTERS).branches) < 4
-    assert len(BySaturation(most=32).allocate(branches(*"7777"), LETTERS).branches) == 0
+    assert len(BySaturation(max_branches=32).allocate(split, LETTERS).branches) == 24
+    assert len(BySaturation(max_branches=32, evidence="share").allocate(split, LETTERS).branches) < 4
+    assert len(BySaturation(max_branches=32).allocate(branches(*"7777"), LETTERS).branches) == 0
 
 
 @pytest.mark.parametrize(("tokens", "more"), [(None, 29), (1000, 7), (300, 0), (399, 0), (400, 1), (0, 0)])
 def test_tokens_cap_it(tokens: int | None, more: int) -> None:
     probes = [voter(f"b{i}", "a", tokens=100) for i in range(3)]
-    rule = BySaturation(most=100, most_tokens=tokens, epsilon=1e-5, evidence="verifier")
+    rule = BySaturation(max_branches=100, most_tokens=tokens, epsilon=1e-5, evidence="verifier")
     expected = math.ceil(math.log(1e-5 / 0.2) / math.log(0.8)) - 3 if tokens is None else more
     assert len(rule.allocate(probes, LETTERS).branches) == expected
 
@@ -125,7 +125,7 @@ def test_by_default_it_comes_to_the_verdict_of_all_samples_where_voters_err() ->
 
 def rule_until_done(said: Sequence[str]) -> int:
     planner = Adaptive()
-    rule = BySaturation.model_validate({"most": planner.most, "vote": True, **planner.allocate.options})
+    rule = BySaturation.model_validate({"max_branches": planner.max_branches, "vote": True, **planner.allocate.options})
     used = planner.n
     for _ in range(planner.rounds):
         allocation = rule.allocate(branches(*said[:used]), LETTERS)
@@ -153,7 +153,7 @@ def test_what_the_probes_agree_on_needs_no_more() -> None:
 
 
 def test_what_they_do_not_agree_on_needs_more_and_all_vote() -> None:
-    outcome = solve(Adaptive(most=9), ["x", "y", "fail", *"zzzzzzzz"])
+    outcome = solve(Adaptive(max_branches=9), ["x", "y", "fail", *"zzzzzzzz"])
     assert outcome.finish.status == "done" and outcome.finish.result is not None
     assert outcome.finish.result.why == "6 of 8 votes, margin 5; not counted: sample-3 failed"
     assert len(outcome.prompts) == 9, "a tie asks for all that is allowed"
@@ -176,33 +176,35 @@ async def test_what_the_merge_needs_is_drawn(merge: str, samples: int) -> None:
 
 
 def test_probes_that_all_fail_are_followed_by_more() -> None:
-    outcome = solve(Adaptive(most=9), ["fail"] * 3 + ["x"] * 9)
+    outcome = solve(Adaptive(max_branches=9), ["fail"] * 3 + ["x"] * 9)
     assert outcome.finish.status == "done" and outcome.finish.result is not None
     assert outcome.finish.result.value == "x"
 
 
 def test_no_more_than_most_even_of_probes() -> None:
-    assert len(solve(Adaptive(most=2), ["x", "y", "z"]).contexts) == 2
+    assert len(solve(Adaptive(max_branches=2), ["x", "y", "z"]).contexts) == 2
 
 
 def test_the_budget_of_the_run_is_passed_on() -> None:
     outcome = solve(
-        Adaptive(answer=Prompt(max_tokens=2)), ["x x", "y y", "z z", *["w w"] * 40], budget=Budget(tokens=10)
+        Adaptive(answer=CallConfig(max_tokens=2)), ["x x", "y y", "z z", *["w w"] * 40], budget=Budget(tokens=10)
     )
     assert outcome.finish.status == "done" and outcome.finish.usage.completion == 10
 
 
 def test_each_branch_is_planned_as_it_was_allocated() -> None:
-    ops: dict[str, Think] = {}
+    ops: dict[str, ModelCall] = {}
 
     def model(prompt: list[str], job: Job) -> str:
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         ops[job.step.rpartition("/")[2]] = job.op
         return "x"
 
     shares = BySaturation(temperatures=(0.3, 0.0), wordings=("Work backwards.",))
     spec = Plugin.of(shares)
-    outcome = drive(Adaptive(answer=Prompt(temperature=0.9), n=1, most=3, allocate=spec), Request(text="q"), model)
+    outcome = drive(
+        Adaptive(answer=CallConfig(temperature=0.9), n=1, max_branches=3, allocate=spec), Request(text="q"), model
+    )
     assert outcome.finish.status == "done"
     assert list(ops) == ["sample-1", "sample-2", "sample-3"]
     first, second, third = ops.values()
@@ -215,11 +217,11 @@ def test_by_arithmetic_sampling_the_probes_and_each_round_are_spread_among_all_b
     codes: dict[int, float | None] = {}
 
     def model(prompt: list[str], job: Job) -> str:
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         codes[int(job.step.rpartition("-")[2])] = job.op.sampling.arithmetic
         return f"{len(codes) % 5}"
 
-    planner = Adaptive(n=4, most=16, arithmetic=True)
+    planner = Adaptive(n=4, max_branches=16, arithmetic=True)
     assert drive(planner, Request(text="q", seed=5), model).finish.status == "done"
     assert len(codes) == 16
     found = [codes[i] for i in sorted(codes)]
@@ -228,12 +230,12 @@ def test_by_arithmetic_sampling_the_probes_and_each_round_are_spread_among_all_b
         gaps = {round(after - before, 6) for before, after in zip(spread, [*spread[1:], spread[0] + 1], strict=True)}
         assert gaps == {1 / count}, "evenly spread, whatever the round"
     codes.clear()
-    drive(planner.model_copy(update={"answer": Prompt(temperature=0.0)}), Request(text="q"), model)
+    drive(planner.model_copy(update={"answer": CallConfig(temperature=0.0)}), Request(text="q"), model)
     assert set(codes.values()) == {None}, "greedy samples have no use for codes"
 
 
 @pytest.mark.parametrize(
-    ("allocate", "said"), [("by-saturation:colour=1", "no option 'colour'"), ("majority", "no option 'most'")]
+    ("allocate", "said"), [("by-saturation:colour=1", "no option 'colour'"), ("majority", "no option 'max_branches'")]
 )
 def test_an_allocation_that_makes_no_sense(allocate: str, said: str) -> None:
     outcome = solve(Adaptive(allocate=Plugin.of(allocate)), ["x"] * 9)

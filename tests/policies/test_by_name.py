@@ -97,7 +97,7 @@ async def test_weights_without_confidence_say_what_to_do() -> None:
 
 
 async def test_an_adaptive_number_of_samples() -> None:
-    answer, _ = await ask(Reply(text="answer: 4"), planner="adaptive:most=20")
+    answer, _ = await ask(Reply(text="answer: 4"), planner="adaptive:max_branches=20")
     assert answer.answer == "4" and answer.why == "4 of 4 votes, margin 4"
 
 
@@ -105,9 +105,9 @@ def test_all_of_it_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "plait.toml"
     file.write_text(
         'planner = "sample:n=32,answer.logprobs=20,answer.window=64,answer.stream=true"\n'
-        'merge = "weighted:by=lowest,eta=10,warmup=8"\n'
+        'merge = "weighted:criterion=lowest,eta=10,warmup=8"\n'
         'policies = ["deepconf:warmup=8,eta=10", "deepconf-consensus:min_votes=8", "waves:n=4"]\n'
     )
     config = Config.load(file)
-    assert config.merge == Plugin(name="weighted", options={"by": "lowest", "eta": 10, "warmup": 8})
+    assert config.merge == Plugin(name="weighted", options={"criterion": "lowest", "eta": 10, "warmup": 8})
     assert [each.name for each in config.policies] == ["deepconf", "deepconf-consensus", "waves"]

@@ -20,7 +20,7 @@ POLICIES = [
     ("semantic-entropy", "successive-halving:first=4", "redundant:steps=3"),
     ("saturation:min_votes=2,epsilon=0.05", "deepconf:warmup=3,hold=false"),
     ("deepconf-consensus:min_votes=3,tau=0.7", "redundant:steps=1,threshold=1"),
-    ("confident:by=mean,threshold=6", "first-finish:votes=3", "futility:chance=0.2", "waves:n=2"),
+    ("confident:criterion=mean,threshold=6", "first-finish:votes=3", "futility:chance=0.2", "waves:n=2"),
 ]
 MERGES = ["majority", "weighted", "inverse-entropy", "shortest-majority", "best-of"]
 LINES = ["one\n", "two\n", "three\n", "four\n"]

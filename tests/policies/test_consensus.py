@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from plait.core.events import Job
-from plait.core.interfaces import Brief, Planner, Reader
-from plait.core.ops import Join, Plugin, Sampling, Think
+from plait.core.interfaces import Planner, PlanningContext, Reader
+from plait.core.ops import Join, ModelCall, Plugin, Sampling
 from plait.core.plan import Plan, Step
 from plait.core.request import Request
 from plait.core.result import Failure, Result
@@ -20,10 +20,10 @@ class Given(Planner):
 
     steps: tuple[Step, ...]
 
-    def start(self, brief: Brief) -> Plan:
+    def start(self, brief: PlanningContext) -> Plan:
         return Plan(steps=self.steps, output=self.steps[-1].name)
 
-    def reader(self, step: Step, brief: Brief) -> Reader:
+    def reader(self, step: Step, brief: PlanningContext) -> Reader:
         class Inner:
             def feed(self, delta: str) -> Sequence[Plan]:
                 return ()
@@ -36,12 +36,12 @@ class Given(Planner):
 
 def think(name: str, tokens: int = 10, **more: object) -> Step:
     return Step.model_validate(
-        {"name": name, "op": Think(prompt=name, sampling=Sampling(max_tokens=tokens)).model_dump(), **more}
+        {"name": name, "op": ModelCall(prompt=name, sampling=Sampling(max_tokens=tokens)).model_dump(), **more}
     )
 
 
 def vote(*needs: str, name: str = "vote", **more: object) -> Step:
-    op = {"merge": {"name": "majority"}, "tolerate": "best-effort", **more}
+    op = {"merge": {"name": "majority"}, "on_failure": "best-effort", **more}
     return Step(name=name, op=Join.model_validate(op), needs=needs)
 
 
@@ -87,12 +87,12 @@ def test_a_branch_that_somebody_else_reads_is_left_alone() -> None:
     assert list(outcome.cancelled) == ["r:s4"] and "r:note" in outcome.contexts
 
 
-@pytest.mark.parametrize("more", [{"tolerate": "all"}, {"tolerate": "quorum", "quorum": 5}])
+@pytest.mark.parametrize("more", [{"on_failure": "all"}, {"on_failure": "quorum", "quorum": 5}])
 def test_joins_that_could_fail_by_it_are_left_alone(more: dict[str, object]) -> None:
     steps = (*(think(name) for name in SIX), vote(*SIX, **more))
     outcome = drive(Given(steps=steps), request("consensus"), yes)
     assert outcome.finish.status == "done"
-    assert len(outcome.contexts) == (6 if more["tolerate"] == "all" else 5)
+    assert len(outcome.contexts) == (6 if more["on_failure"] == "all" else 5)
 
 
 def test_a_branch_that_expanded_counts_when_its_value_is_there() -> None:

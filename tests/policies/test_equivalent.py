@@ -13,9 +13,9 @@ import pytest
 from hypothesis import assume, given, strategies as st
 from pydantic import JsonValue
 
+from plait.core.call_config import CallConfig
 from plait.core.errors import ToolError
 from plait.core.events import Job
-from plait.core.prompt import Prompt
 from plait.core.request import Request
 from plait.core.result import Failure, Result
 from plait.core.states import State
@@ -199,7 +199,7 @@ def test_a_judge_that_fails_or_talks_nonsense_leaves_the_tasks_equality(said: st
 
 
 def test_no_more_answers_are_compared_than_asked_for() -> None:
-    value, why, calls = asked_model(["c", "b", "b", "a", "a", "d"], lambda a, b: "yes", shown=2)
+    value, why, calls = asked_model(["c", "b", "b", "a", "a", "d"], lambda a, b: "yes", max_prompt_items=2)
     assert calls == 1 and value == "b" and why.startswith("4 of 6 votes")
     assert why.endswith("4 answers in 3 classes; 2 of the answers were not compared")
 
@@ -217,7 +217,7 @@ def test_equal_counts_go_to_the_earliest_voter() -> None:
 def test_a_graded_judge_is_taken_by_its_probability(
     text: str, logprob: float | None, threshold: float | None, same: bool
 ) -> None:
-    merge = Equivalent(ask="model", threshold=threshold, judge=Prompt(logprobs=1, form="choice"))
+    merge = Equivalent(ask="model", threshold=threshold, judge=CallConfig(logprobs=1, form="choice"))
     made = branches("a", "b")
     patch = merge.merge(made, LETTERS).patch
     assert patch is not None

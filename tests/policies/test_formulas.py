@@ -105,8 +105,9 @@ def test_certain_is_what_no_outcome_of_the_rest_changes(merge: Merge) -> None:
 # --- what a verdict says ----------------------------------------------------------------------------------------------
 
 SAYING = [
-    "majority", "weighted", "weighted:by=lowest", "self-certainty", "inverse-entropy", "shortest-majority", "best-of",
-    "best-scored:by=mean",
+    "majority", "weighted", "weighted:criterion=lowest", "self-certainty", "inverse-entropy", "shortest-majority",
+    "best-of",
+    "best-scored:criterion=mean",
 ]  # fmt: skip
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from plait.core.call_config import CallConfig
 from plait.core.events import Dispatch, Finish, Job, Stopped, Submitted, Succeeded, WorkerUp
 from plait.core.ops import Plugin
-from plait.core.prompt import Prompt
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.core.task import Task
@@ -74,14 +74,14 @@ def test_one_outlier_does_not_beat_fifteen_that_agree() -> None:
     made = [voter("b0", "answer: B", signals=confident(90.0))]
     made += [voter(f"b{i}", "answer: A", signals=confident(8.0)) for i in range(1, 16)]
     assert 0.7 * 90.0 + 0.3 / 16 > 0.7 * 8.0 + 0.3 * 15 / 16
-    assert Weighted(by="mean").merge(made, plain()).value == "A"
+    assert Weighted(criterion="mean").merge(made, plain()).value == "A"
 
 
 def test_sixteen_samples_take_as_long_as_one() -> None:
     hosts, latency = [Host("h", 16, decode_rate=100.0)], LatencyModel()
     times = [
         simulate(
-            Request(text="q"), planner=Sample(n=n, answer=Prompt(max_tokens=50)), hosts=hosts, latency=latency
+            Request(text="q"), planner=Sample(n=n, answer=CallConfig(max_tokens=50)), hosts=hosts, latency=latency
         ).makespan
         for n in (1, 16)
     ]
@@ -114,7 +114,7 @@ def test_cancelling_those_that_wait_leaks_no_permit() -> None:
     machine.handle(WorkerUp(at=0, worker="w", slots=4, serves=("think",)))
     for i in range(100):
         request = Request(text="q", policies=(Plugin(name="consensus"), Plugin(name="esc")))
-        planner = Sample(n=40, answer=Prompt(temperature=1.0))
+        planner = Sample(n=40, answer=CallConfig(temperature=1.0))
         task = plugins.task(request.task, "q")
         plan = planner.start(_brief(request, task))
         todo = list(machine.handle(Submitted(at=0, run=f"r{i}", request=request, plan=plan)))
@@ -137,9 +137,9 @@ def test_cancelling_those_that_wait_leaks_no_permit() -> None:
 
 
 def _brief(request: Request, task: Task):
-    from plait.core.interfaces import Brief
+    from plait.core.interfaces import PlanningContext
 
-    return Brief(request, task)
+    return PlanningContext(request, task)
 
 
 @pytest.mark.parametrize("policy", ["adaptive-consistency", "consensus", "esc:window=3", "saturation"])
@@ -170,7 +170,7 @@ def recorded(answers: str, confidence: float):
 
 def test_consensus_stops_what_has_not_started() -> None:
     """Their online mode always launches the whole budget; here a warm-up that agrees is enough."""
-    planner = Sample(n=64, answer=Prompt(temperature=1.0, logprobs=20, window=8), merge=Plugin(name="weighted"))
+    planner = Sample(n=64, answer=CallConfig(temperature=1.0, logprobs=20, window=8), merge=Plugin(name="weighted"))
     policies = [Plugins().policy(Plugin.of(each)) for each in ("deepconf", "deepconf-consensus")]
     report = simulate(
         Request(text="q"), planner=planner, policies=policies, hosts=[Host("h", 64)], **recorded("A", 8.0)
@@ -180,7 +180,7 @@ def test_consensus_stops_what_has_not_started() -> None:
 
 
 def test_the_warm_up_need_not_be_a_barrier() -> None:
-    planner = Sample(n=12, answer=Prompt(temperature=1.0, logprobs=20, window=8), merge=Plugin(name="weighted"))
+    planner = Sample(n=12, answer=CallConfig(temperature=1.0, logprobs=20, window=8), merge=Plugin(name="weighted"))
     starts = {}
     for wait in ("true", "false"):
         policy = Plugins().policy(Plugin.of(f"deepconf:warmup=4,hold={wait}"))
@@ -202,7 +202,7 @@ def test_answers_need_no_box_and_no_equal_spelling() -> None:
 def test_a_policy_that_was_used_before_is_as_good_as_new() -> None:
     """Others keep counts on the object between calls."""
     policies = [Plugins().policy(Plugin.of(each)) for each in ("deepconf:warmup=3,eta=50", "redundant:steps=1", "esc")]
-    planner = Sample(n=9, answer=Prompt(temperature=1.0, logprobs=20, window=8, stream=True))
+    planner = Sample(n=9, answer=CallConfig(temperature=1.0, logprobs=20, window=8, stream=True))
     reports = [
         simulate(
             Request(text="q"), planner=planner, policies=policies, hosts=[Host("h", 9)], seed=1, **recorded("ABA", 8.0)

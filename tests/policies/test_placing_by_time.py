@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.core import Plan, Plugin, Request, Sampling, Step, Text, Think
+from plait.core import ModelCall, Plan, Plugin, Request, Sampling, Step, Text
 from plait.core.budget import Budget
 from plait.machine.figures import DecodeSpeed
 from plait.runtime.simulation.latency import Host, varied
@@ -15,12 +15,12 @@ from plait.runtime.simulation.workload import at_rate, simulate_workload
 
 
 def request(*policies: str | Plugin, tokens: int = 100, seconds: float | None = None, text: str = "why?") -> Request:
-    step = Step(name="one", op=Think(prompt=(Text(text=text),), sampling=Sampling(max_tokens=tokens)))
+    step = Step(name="one", op=ModelCall(prompt=(Text(text=text),), sampling=Sampling(max_tokens=tokens)))
     plan = Plan(steps=(step,), output="one")
     return Request(
         planner=Plugin(name="fixed", options={"graph": plan.model_dump(mode="json")}),
         policies=tuple(each if isinstance(each, Plugin) else Plugin(name=each) for each in policies),
-        share="all",
+        fairness_group="all",
         budget=Budget(seconds=seconds),
     )
 

@@ -241,7 +241,7 @@ def test_online_clusters_by_an_embedding_are_those_made_at_once(
     assume(min(abs(each - threshold) for each in alike) > 1e-9)
     near = sorted(set(np.round(alike, 12)))
     assume(all(y - x > 1e-9 for x, y in itertools.pairwise(near)))
-    bench = Bench(len(traces), f"redundant:steps=4,tokens=4,threshold={threshold},by={judge}", stream=True)
+    bench = Bench(len(traces), f"redundant:steps=4,tokens=4,threshold={threshold},criterion={judge}", stream=True)
     for i, trace in enumerate(traces, 1):
         bench.progress(i, 4, text="".join(f"{step}\n" for step in trace))
     heads = cluster(traces, threshold, lambda a, b: by_numpy(a, b, judge))
@@ -250,11 +250,11 @@ def test_online_clusters_by_an_embedding_are_those_made_at_once(
 
 @pytest.mark.parametrize(
     ("judge", "said"),
-    [("no.such:fn", "cannot be imported"), (f"{__name__}:no", "there is no function"), ("words", "by")],
+    [("no.such:fn", "cannot be imported"), (f"{__name__}:no", "there is no function"), ("words", "criterion")],
 )
 def test_a_judge_that_is_not_there(judge: str, said: str) -> None:
     with pytest.raises(PluginError, match=said):
-        Plugins().policy(Plugin(name="redundant", options={"by": judge}))
+        Plugins().policy(Plugin(name="redundant", options={"criterion": judge}))
 
 
 def wordy(text: str) -> str:
@@ -267,7 +267,7 @@ def uneven(text: str) -> list[float]:
 
 @pytest.mark.parametrize(("judge", "said"), [("wordy", "must return a list of numbers"), ("uneven", "not of the same")])
 def test_an_embedding_that_is_none_ends_the_run_with_the_reason(judge: str, said: str) -> None:
-    bench = Bench(2, f"redundant:steps=1,by={__name__}:{judge}", stream=True)
+    bench = Bench(2, f"redundant:steps=1,criterion={__name__}:{judge}", stream=True)
     bench.progress(1, text="one\n")
     bench.progress(2, text="three\n")
     assert bench.finish is not None and bench.finish.failure is not None

@@ -11,7 +11,7 @@ import pytest
 
 from plait.core.events import Job, Progressed
 from plait.core.interfaces import Policy
-from plait.core.ops import Call, Join, Plugin, Ref, Sampling, Text, Think, Tokens
+from plait.core.ops import Join, ModelCall, Plugin, Ref, Sampling, Text, Tokens, ToolCall
 from plait.core.plan import Plan, Step
 from plait.core.request import Request
 from plait.core.result import Result, Usage
@@ -44,7 +44,7 @@ def text(name: str, tokens: int) -> Text:
 
 
 def think(name: str, *prompt: Text | Ref, after: str | None = None, tokens: int = 50, stream: bool = False) -> Step:
-    op = Think(prompt=prompt, after=after, sampling=Sampling(max_tokens=tokens), stream=stream)
+    op = ModelCall(prompt=prompt, after=after, sampling=Sampling(max_tokens=tokens), stream=stream)
     return Step(name=name, op=op)
 
 
@@ -263,7 +263,7 @@ def test_trie_order_walks_prompts_that_share_only_their_beginning_depth_first() 
 
 def rank(part: Text | Tokens, siblings: int = 1, prompt: int = 8, shared: int = 0, tokens: int = 8) -> list[float]:
     """What `trie-order` ranks a step by that begins a context."""
-    plan = SimpleNamespace(op=Think(prompt=(part,), sampling=Sampling(max_tokens=tokens)))
+    plan = SimpleNamespace(op=ModelCall(prompt=(part,), sampling=Sampling(max_tokens=tokens)))
     step = SimpleNamespace(kind="think", after=None, plan=plan, siblings=range(siblings))
     step.prompt_tokens, step.shared_tokens, step.max_tokens = prompt, shared, tokens
     return list(TrieOrder(piece=128).rank(cast(Any, step), cast(Any, None)))
@@ -329,7 +329,7 @@ def test_what_waves_hold_back_is_never_started_once_the_vote_is_decided() -> Non
         return Result(value="42", usage=Usage(completion=40))
 
     steps = [think(f"a{i}", text("aa", 16)) for i in range(15)]
-    vote = Join(merge=Plugin(name="majority"), tolerate="best-effort")
+    vote = Join(merge=Plugin(name="majority"), on_failure="best-effort")
     plan = Plan(steps=(*steps, Step(name="vote", op=vote, needs=tuple(s.name for s in steps))), output="vote")
     report = run(plan, option("waves", n=4), "consensus", outcome=same)
     free = run(plan, "consensus", outcome=same)
@@ -361,7 +361,7 @@ def two_votes() -> Plan:
     for p in ("aa", "bb"):
         names = tuple(f"{p}{i}" for i in range(6))
         steps += [think(name, text(p, 16)) for name in names]
-        merge = Join(merge=Plugin(name="majority"), tolerate="best-effort")
+        merge = Join(merge=Plugin(name="majority"), on_failure="best-effort")
         steps.append(Step(name=f"j-{p}", op=merge, needs=names))
     return joined(*steps, needs=("j-aa", "j-bb"))
 
@@ -392,7 +392,7 @@ def test_breadth_first_lets_a_step_that_feeds_no_join_go_ahead() -> None:
     steps = [*(think(f"a{i}", text("aa", 16)) for i in range(3)), think("lone", text("lo", 16))]
     vote = Step(name="vote", op=Join(), needs=("a0", "a1", "a2"))
     end = Step(name="end", op=Join(), needs=("vote", "read"))
-    plan = Plan(steps=(*steps, Step(name="read", op=Think(prompt=(Ref(step="lone"),))), vote, end), output="end")
+    plan = Plan(steps=(*steps, Step(name="read", op=ModelCall(prompt=(Ref(step="lone"),))), vote, end), output="end")
     report = run(plan, "breadth-first", hosts=cluster(1, slots=1))
     assert started(report)[0] == "lone"
 
@@ -402,7 +402,7 @@ def test_breadth_first_lets_a_step_that_feeds_no_join_go_ahead() -> None:
 
 def coming(problems: int, width: int = 4, every: int = 1) -> tuple[Plan, LatencyModel]:
     """Votes that come one after another, and the latency that makes them."""
-    steps = [Step(name=f"come-{p}", op=Call(tool="wait")) for p in range(problems)]
+    steps = [Step(name=f"come-{p}", op=ToolCall(tool="wait")) for p in range(problems)]
     for p in range(problems):
         for i in range(width):
             each = think(f"p{p}-{i}", text(f"{p:02}", 32), tokens=100)

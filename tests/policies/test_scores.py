@@ -12,7 +12,7 @@ import pytest
 
 from plait.core.events import Job
 from plait.core.flow import Answerable, Context
-from plait.core.ops import Call, Plugin, Text, Think
+from plait.core.ops import ModelCall, Plugin, Text, ToolCall
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.core.search import SearchTree
@@ -45,11 +45,11 @@ class Model:
         self.calls: list[dict[str, Any]] = []
 
     def __call__(self, job: Job, random: Random) -> Result | Failure:
-        if isinstance(job.op, Call):
+        if isinstance(job.op, ToolCall):
             self.calls.append({"tool": job.op.tool, **job.op.args})
             said = self._tool(str(job.op.args["text"]))
             return said if isinstance(said, Failure) else Result(value=said)
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         prompt = "".join(part.text for part in job.op.prompt if isinstance(part, Text))
         shown = re.search(r"\nA:\n(.*)\n\nB:\n(.*)\n\nWhich", prompt, re.DOTALL)
         if shown is not None:
@@ -71,7 +71,7 @@ def grown(model: Model, scorer: str, depth: int = 2, width: int = 1, **options: 
     """Grow three children a node, two levels deep, and return the tree."""
     planner = Kept(
         search=Plugin(name="beam", options={"keep": 1, "branch": 3}), scorer=Plugin(name=scorer, options=options),
-        depth=depth, most=50, n=width,
+        depth=depth, max_branches=50, n=width,
     )  # fmt: skip
     hosts = [Host("host", slots=8)]
     simulate(Request(text="What?", seed=1), planner=planner, hosts=hosts, outcome=model, tools=TOOLS)
@@ -97,7 +97,7 @@ def test_logprob_is_asked_of_the_worker_by_this_scorer_alone() -> None:
 
     class Told(Model):
         def __call__(self, job: Job, random: Random) -> Result | Failure:
-            asked.add(job.op.sampling.logprobs if isinstance(job.op, Think) else 0)
+            asked.add(job.op.sampling.logprobs if isinstance(job.op, ModelCall) else 0)
             return super().__call__(job, random)
 
     grown(Told(), "function")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from plait.core.events import Event, Progressed
-from plait.core.interfaces import Place, Policy, Stop
-from plait.core.ops import Join, Plugin, Sampling, Think
+from plait.core.interfaces import Pin, Policy, Stop
+from plait.core.ops import Join, ModelCall, Plugin, Sampling
 from plait.core.plan import Plan, Step
 from plait.core.request import Request
 from plait.core.result import Result, Usage
@@ -28,8 +28,8 @@ class By(Policy):
     def rank(self, step: StepView, view: View) -> tuple[float, ...]:
         return (float(step.plan.name[self.digit]),)
 
-    def place(self, step: StepView, view: View) -> Place | None:
-        return None if self.at is None else Place(f"h{step.plan.name[self.at]}")
+    def place(self, step: StepView, view: View) -> Pin | None:
+        return None if self.at is None else Pin(f"h{step.plan.name[self.at]}")
 
 
 class Give(Policy):
@@ -46,8 +46,8 @@ def run(*policies: Policy, names: Sequence[str] = ("s11", "s10", "s01", "s00"), 
     def outcome(job: object, rng: object) -> Result:
         return Result(value="answer: A", usage=Usage(completion=40))
 
-    steps = [Step(name=name, op=Think(prompt="x", sampling=Sampling(max_tokens=40), stream=True)) for name in names]
-    vote = Join(merge=Plugin(name="majority"), tolerate="best-effort")
+    steps = [Step(name=name, op=ModelCall(prompt="x", sampling=Sampling(max_tokens=40), stream=True)) for name in names]
+    vote = Join(merge=Plugin(name="majority"), on_failure="best-effort")
     plan = Plan(steps=(*steps, Step(name="vote000", op=vote, needs=tuple(names))), output="vote000")
     hosts = [Host(f"h{i}", slots) for i in range(2)]
     return simulate(Request(), plan=plan, policies=policies, hosts=hosts, outcome=outcome)
@@ -76,7 +76,7 @@ def test_all_that_reviews_give_up_is_given_up() -> None:
     assert report.result is not None and report.result.why.startswith("2 of 2 votes")
 
 
-WRITTEN = ["waves:n=2", "esc:window=3", "deepconf:warmup=2,eta=50", "redundant:steps=3,by=ngrams,threshold=0.9"]
+WRITTEN = ["waves:n=2", "esc:window=3", "deepconf:warmup=2,eta=50", "redundant:steps=3,criterion=ngrams,threshold=0.9"]
 
 
 @pytest.mark.parametrize("where", ["file", "environment", "given"])

@@ -234,10 +234,10 @@ def test_who_is_sure_is_told_by_any_signal() -> None:
     for by, value in (("mean", 7.0), ("tail", 7.0), ("bottom", 7.0), ("lowest", 7.0), ("entropy", -0.2),
                       ("certainty", 2.0), ("logprob", -3.0)):  # fmt: skip
         for floor in (value, value + 0.01):
-            rule = Confident.model_validate({"by": by, "threshold": floor})
+            rule = Confident.model_validate({"criterion": by, "threshold": floor})
             assert (rule.enough(Poll(made, LETTERS)) is not None) is (floor == value), by
     with pytest.raises(PluginError, match="certainty"):
-        Confident(by="certainty").enough(Poll([voter("b0", "A", logprob=-3.0, signals=confident(7.0))], LETTERS))
+        Confident(criterion="certainty").enough(Poll([voter("b0", "A", logprob=-3.0, signals=confident(7.0))], LETTERS))
 
 
 def test_a_vote_that_is_given_up_has_no_answer() -> None:

@@ -48,9 +48,11 @@ def test_when_enough_are_done() -> None:
     assert SynthesisDrafts(enough=2).decided(given, 1, LETTERS)
     assert not SynthesisDrafts(enough=3).decided(given, 1, LETTERS)
     assert SynthesisDrafts(enough=3).decided(given, 0, LETTERS)
-    assert not SynthesisDrafts(settle=True).decided(given, 1, LETTERS)
-    assert SynthesisDrafts(settle=True).decided([*given, branch("d", "so D")], 1, LETTERS)
-    assert not SynthesisDrafts(settle=True).decided([running("d", "so D")], 1, LETTERS), "half a text settles nothing"
+    assert not SynthesisDrafts(stop_on_verified=True).decided(given, 1, LETTERS)
+    assert SynthesisDrafts(stop_on_verified=True).decided([*given, branch("d", "so D")], 1, LETTERS)
+    assert not SynthesisDrafts(stop_on_verified=True).decided([running("d", "so D")], 1, LETTERS), (
+        "half a text settles nothing"
+    )
 
 
 def said(*values: str | None):

@@ -74,7 +74,7 @@ def test_a_tally_is_the_count_of_all_branches(given: tuple[list[Branch], list[in
         assert tally.pending == pending
         assert (tally.top, tally.second) == lead(counts.values())
         assert tally.votes == sum(counts.values())
-        for merge in (Majority(weights=weights), BestOf(), SynthesisDrafts(enough=2, settle=True)):
+        for merge in (Majority(weights=weights), BestOf(), SynthesisDrafts(enough=2, stop_on_verified=True)):
             kept = merge.tally(LETTERS)
             for each in order[: order.index(at) + 1]:
                 kept.ended(made[each])
@@ -86,7 +86,7 @@ FOLDED = [
     ESC(window=2), ESC(window=3), Confident(threshold=-0.5), Confident(threshold=-0.9, votes=2), CGES(),
     CGES(confidence=0.6), CGES(confidence=0.8, min_votes=1, vote_temperature=0.5), Futility(chance=0.3),
     Saturation(evidence="verifier", min_votes=1),
-    DeepConfConsensus(min_votes=2, tau=0.6), DeepConfConsensus(min_votes=1, tau=0.9, by="mean"),
+    DeepConfConsensus(min_votes=2, tau=0.6), DeepConfConsensus(min_votes=1, tau=0.9, criterion="mean"),
     SemanticEntropy(rule="secretary", window=2),
 ]  # fmt: skip
 """Rules that look at more than the counts of votes."""

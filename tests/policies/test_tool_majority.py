@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait import Orchestrator, Plan, Plugin, tool
+from plait.core.call_config import CallConfig
 from plait.core.errors import FieldError, PluginError
 from plait.core.events import Job
 from plait.core.interfaces import Policy
-from plait.core.ops import Call, Function, Join, Think
+from plait.core.ops import Function, Join, ModelCall, ToolCall
 from plait.core.plan import Step
-from plait.core.prompt import Prompt
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.core.states import State
@@ -47,7 +47,7 @@ A, B, C = call("look", at="a"), call("look", at="b"), call("write", n=1)
 
 
 def chosen(by: str, *turns: str, **options: Any) -> Any:
-    return ToolMajority(by=by, tools=(LOOK, WRITE), **options).merge(branches(*turns), LETTERS)  # type: ignore[arg-type]
+    return ToolMajority(criterion=by, tools=(LOOK, WRITE), **options).merge(branches(*turns), LETTERS)  # type: ignore[arg-type]
 
 
 # -- what is counted ---------------------------------------------------------------------------------------------------
@@ -65,7 +65,10 @@ def test_hierarchical_votes_by_name_and_then_by_arguments() -> None:
 def test_arguments_count_as_the_tool_takes_them() -> None:
     verdict = chosen("arguments", B, B, call("look", at="a", far="1"), call("look", far=1.0, at="a"), A)
     assert verdict.winner == "b3" and "3 of 5" in verdict.why
-    assert ToolMajority(by="arguments").merge(branches(B, B, A, call("look", at="a", far=1)), LETTERS).winner == "b1"
+    assert (
+        ToolMajority(criterion="arguments").merge(branches(B, B, A, call("look", at="a", far=1)), LETTERS).winner
+        == "b1"
+    )
 
 
 def test_excluded_arguments_do_not_count() -> None:
@@ -111,14 +114,14 @@ def test_lines_of_actions_vote_too() -> None:
 
 def test_what_makes_no_sense_is_refused_in_words() -> None:
     with pytest.raises(FieldError, match="looks at none"):
-        ToolMajority(by="name", exclude=("why",))
+        ToolMajority(criterion="name", exclude=("why",))
     with pytest.raises(FieldError, match="no tool has an argument 'when'"):
         ToolMajority(exclude=("when",), tools=(LOOK,))
     with pytest.raises(FieldError, match="need a temperature"):
         React(n=3)
     with pytest.raises(PluginError, match="the value of b2 is no text: join turns"):
         ToolMajority().merge(branches(A, {"x": 1}), LETTERS)
-    report = asked(React(n=2, turn=Prompt(temperature=0.7), merge=Plugin(name="majority")), [A])
+    report = asked(React(n=2, turn=CallConfig(temperature=0.7), merge=Plugin(name="majority")), [A])
     assert report.failure is not None and "give a merge over actions" in report.failure.message
 
 
@@ -136,7 +139,7 @@ TURNS = [A, B, C, A + B, "it is X", "<tool_call>", "fail"]
 )
 def test_decided_is_lossless(turns: list[str], out: list[bool], by: str, exclude: bool) -> None:
     """Whenever it says so, the same is done whatever the turns say that are out."""
-    merge = ToolMajority(by=by, exclude=("at",) if exclude and by != "name" else ())  # type: ignore[arg-type]
+    merge = ToolMajority(criterion=by, exclude=("at",) if exclude and by != "name" else ())  # type: ignore[arg-type]
 
     def made(i: int, turn: str) -> Any:
         return ended(f"b{i}", State.FAILED) if turn == "fail" else branch(f"b{i}", turn)
@@ -164,9 +167,9 @@ def asked(planner: React, turns: Sequence[str], policies: Sequence[Policy] = (),
     def outcome(job: Job, _: Any) -> Result | Failure:
         if log is not None:
             log.append(job)
-        if isinstance(job.op, Call):
+        if isinstance(job.op, ToolCall):
             return Result(value="seen")
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         seen = any(each.role == "tool" for each in job.op.messages)
         text = "it is X" if seen or not left else left.pop(0)
         return Result(value=text, usage=Usage(completion=50))
@@ -193,19 +196,19 @@ def write(n: int) -> int:
 
 def test_react_makes_only_the_calls_that_won() -> None:
     log: list[Job] = []
-    report = asked(React(n=3, turn=Prompt(temperature=0.7)), [C, A, A], log=log)
+    report = asked(React(n=3, turn=CallConfig(temperature=0.7)), [C, A, A], log=log)
     assert report.result is not None and report.result.text == "it is X"
-    calls = [(job.op.tool, job.op.args) for job in log if isinstance(job.op, Call)]
+    calls = [(job.op.tool, job.op.args) for job in log if isinstance(job.op, ToolCall)]
     assert calls == [("look", {"at": "a"})], "what changes the world is called only if it wins"
-    turns = [job.step.rpartition("/")[2] for job in log if isinstance(job.op, Think)]
+    turns = [job.step.rpartition("/")[2] for job in log if isinstance(job.op, ModelCall)]
     assert turns[:3] == ["turn-1-1", "turn-1-2", "turn-1-3"] and turns[3].startswith("turn-2-")
 
 
 def test_a_turn_that_wins_is_the_one_that_is_continued() -> None:
     log: list[Job] = []
-    asked(React(n=3, turn=Prompt(temperature=0.7)), [C, A, call("look", at="a", far=1)], log=log)
+    asked(React(n=3, turn=CallConfig(temperature=0.7)), [C, A, call("look", at="a", far=1)], log=log)
     (second, *_) = [job for job in log if "turn-2" in job.step]
-    assert isinstance(second.op, Think) and second.op.messages[-1].role == "tool"
+    assert isinstance(second.op, ModelCall) and second.op.messages[-1].role == "tool"
     (result,) = [each for each in second.op.messages if each.role == "tool"]
     assert result.text == "seen" and result.name == "look"
 
@@ -214,23 +217,25 @@ def test_stop_rules_count_actions() -> None:
     log: list[Job] = []
     policies = (Waves(n=1), FirstFinish(votes=2))
     turns = [A, call("look", at="a", far=1), *[B] * 6]
-    asked(React(n=8, turn=Prompt(temperature=0.7)), turns, policies, log)
+    asked(React(n=8, turn=CallConfig(temperature=0.7)), turns, policies, log)
     first = [job for job in log if "turn-1" in job.step]
     assert len(first) == 2, "two samples that come to the same call are two votes"
-    assert [job.op.args for job in log if isinstance(job.op, Call)] == [{"at": "a"}]
+    assert [job.op.args for job in log if isinstance(job.op, ToolCall)] == [{"at": "a"}]
 
 
 def test_when_no_sample_can_be_read_the_first_is_sent_back() -> None:
     log: list[Job] = []
-    report = asked(React(n=2, turn=Prompt(temperature=0.7)), ["<tool_call>{", "<tool_call>{", A, A], log=log)
+    report = asked(React(n=2, turn=CallConfig(temperature=0.7)), ["<tool_call>{", "<tool_call>{", A, A], log=log)
     assert report.result is not None and report.result.text == "it is X"
     repair = next(job for job in log if "turn-2" in job.step)
-    assert isinstance(repair.op, Think) and "has no end" in "".join(getattr(p, "text", "") for p in repair.op.prompt)
+    assert isinstance(repair.op, ModelCall) and "has no end" in "".join(
+        getattr(p, "text", "") for p in repair.op.prompt
+    )
 
 
 def test_it_stands_alone_in_a_plan() -> None:
     names = ("one", "two", "three")
-    steps = tuple(Step(name=name, op=Think(prompt=name)) for name in names)
+    steps = tuple(Step(name=name, op=ModelCall(prompt=name)) for name in names)
     vote = Step(name="vote", op=Join(merge=ToolMajority(tools=(LOOK,))), needs=names)
     replies = [
         Reply(when="one", text=A),

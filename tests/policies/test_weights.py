@@ -64,7 +64,7 @@ def test_weighted_by_confidence(made: list[Branch], by: str, eta: float) -> None
     scores = columns["confidence" if by == "mean" else by]
     keep = scores >= np.percentile(scores, 100 - eta)
     expected = heaviest(answers[keep], scores[keep])
-    assert Weighted.model_validate({"by": by, "eta": eta, "cap": None}).merge(made, LETTERS).value == expected
+    assert Weighted.model_validate({"criterion": by, "eta": eta, "cap": None}).merge(made, LETTERS).value == expected
 
 
 @given(voters(), st.sampled_from([1.0, 2.0, 4.0]))
@@ -80,7 +80,7 @@ def test_weighted_with_the_threshold_of_a_warm_up(made: list[Branch], warmup: in
     answers, columns = arrays(made)
     keep = columns["lowest"] >= np.percentile(columns["lowest"][:warmup], 90)
     expected = heaviest(answers[keep], columns["lowest"][keep])
-    merge = Weighted(by="lowest", eta=10, warmup=warmup, cap=None)
+    merge = Weighted(criterion="lowest", eta=10, warmup=warmup, cap=None)
     assert merge.merge(made, LETTERS).value == expected
 
 
@@ -116,7 +116,7 @@ def test_shortest_majority(made: list[Branch]) -> None:
 def test_best_scored(made: list[Branch], by: str) -> None:
     answers, columns = arrays(made)
     scores = columns["confidence" if by == "mean" else by] * (-1 if by == "entropy" else 1)
-    assert BestScored.model_validate({"by": by}).merge(made, LETTERS).value == answers[np.argmax(scores)]
+    assert BestScored.model_validate({"criterion": by}).merge(made, LETTERS).value == answers[np.argmax(scores)]
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20), st.floats(0, 100))
@@ -127,7 +127,7 @@ def test_percentile_is_numpys(figures: list[float], percent: float) -> None:
 # --- what the peers get wrong -----------------------------------------------------------------------------------------
 
 WEIGHING: list[Merge] = [
-    *(Weighted.model_validate({"by": by}) for by in ("mean", "tail", "bottom", "lowest")),
+    *(Weighted.model_validate({"criterion": by}) for by in ("mean", "tail", "bottom", "lowest")),
     InverseEntropy(),
     SelfCertainty(),
     ShortestMajority(),
@@ -185,7 +185,7 @@ def test_without_signals_the_remedy_is_said(merge: Merge) -> None:
     assert merge.merge(branches("?", "?"), LETTERS).value is None
 
 
-@pytest.mark.parametrize("merge", [*WEIGHING, BestScored(by="mean")], ids=lambda merge: type(merge).__name__)
+@pytest.mark.parametrize("merge", [*WEIGHING, BestScored(criterion="mean")], ids=lambda merge: type(merge).__name__)
 def test_nobody_votes(merge: Merge) -> None:
     verdict = merge.merge([voter("b0", "?"), ended("b1", State.FAILED)], LETTERS)
     assert verdict.value is None and verdict.winner is None
@@ -216,7 +216,7 @@ def test_length_is_mainly_a_tie_breaker() -> None:
 
 def test_a_warm_up_that_fails_the_filter_leaves_no_empty_vote() -> None:
     made = [voter("b0", "?", signals=confident(9.0)), voter("b1", "A", signals=confident(1.0))]
-    verdict = Weighted(eta=10, warmup=1, by="lowest").merge(made, LETTERS)
+    verdict = Weighted(eta=10, warmup=1, criterion="lowest").merge(made, LETTERS)
     assert verdict.value == "A" and "void" in verdict.why
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plait import AsyncOrchestrator, Call, Plan, Step, tool
+from plait import AsyncOrchestrator, Plan, Step, ToolCall, tool
 from plait.apps.control.distant import Distant
 from plait.core.errors import ConfigError, UsageError
 from plait.core.events import Progressed, Tick
@@ -134,7 +134,7 @@ class Pay:
         self.tools = (pay, confirm)
 
 
-CONFIRM = Plan(steps=(Step(name="a", op=Call(tool="confirm")),), output="a")
+CONFIRM = Plan(steps=(Step(name="a", op=ToolCall(tool="confirm")),), output="a")
 
 
 async def until(found: Any) -> Any:
@@ -179,7 +179,7 @@ async def test_a_run_of_a_living_process_is_left_to_it(store: str) -> None:
 
 async def test_a_dead_processs_run_is_taken_over_once_and_nothing_twice(store: str, monkeypatch: Any) -> None:
     pay = Pay()
-    plan = Plan(steps=(Step(name="a", op=Call(tool="pay", args={"n": 1})), CONFIRM.steps[0].model_copy(
+    plan = Plan(steps=(Step(name="a", op=ToolCall(tool="pay", args={"n": 1})), CONFIRM.steps[0].model_copy(
         update={"name": "b", "needs": ("a",)})), output="b")  # fmt: skip
     first = orchestrator(store, tools=pay.tools)
     handle = await first.submit("x", plan=plan)

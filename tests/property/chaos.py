@@ -29,8 +29,8 @@ from plait.core.events import (
     Submitted,
     Succeeded,
 )
-from plait.core.interfaces import Hedge, Hold, Place, Policy, Stop, Wake
-from plait.core.ops import Kind, Plugin, Ref, Text, Think
+from plait.core.interfaces import Defer, Hedge, Pin, Policy, ReviewAt, Stop
+from plait.core.ops import Kind, ModelCall, Plugin, Ref, Text
 from plait.core.plan import Plan, Step
 from plait.core.request import Request, Retries
 from plait.core.result import Result, Usage
@@ -86,19 +86,19 @@ class Broken(Policy):
 class Holding(Policy):
     """Holds some steps back some of the time, behind the first letter of their name."""
 
-    def place(self, step: StepView, view: View) -> str | Place | Hold | None:
+    def place(self, step: StepView, view: View) -> str | Pin | Defer | None:
         if step.plan.name in "bdfh" and int(view.now) % 3:
-            return Hold("not now", behind=step.plan.name)
-        return Place(view.workers[0].name, "the first") if step.plan.name == "a" else None
+            return Defer("not now", behind=step.plan.name)
+        return Pin(view.workers[0].name, "the first") if step.plan.name == "a" else None
 
 
 class Hedging(Policy):
     """A second attempt for whatever runs, whenever it is looked at; and a look every two seconds."""
 
-    def review(self, event: Event, view: View) -> Sequence[Stop | Hedge | Wake]:
+    def review(self, event: Event, view: View) -> Sequence[Stop | Hedge | ReviewAt]:
         running = [each for each in view.steps(view.run) if each.worker is not None]
         where = view.workers[-1].name if len(running) % 2 else None
-        return [*(Hedge(each.id, "hedged", where) for each in running), Wake(view.now + 2.0)]
+        return [*(Hedge(each.id, "hedged", where) for each in running), ReviewAt(view.now + 2.0)]
 
 
 POLICIES: dict[str, Policy] = {
@@ -279,7 +279,7 @@ class Chaos(World):
                 assert not told or len(told) <= job.op.sampling.max_tokens  # type: ignore[union-attr]
                 self.steps[job.step].append(job.attempt)
                 self.ids[job.attempt] = told if action.worker != "w3" else ()
-                if isinstance(job.op, Think):
+                if isinstance(job.op, ModelCall):
                     assert job.op.after is None
                     assert all(part.kind != "ref" for part in job.op.prompt)
             case Expand(result=Result()):
@@ -297,7 +297,7 @@ class Chaos(World):
     def generate(self, attempt: int, tokens: int) -> int:
         """Let a worker generate up to so many tokens more; return how many it was."""
         op = self.jobs[attempt].job.op
-        limit = op.sampling.max_tokens if isinstance(op, Think) else 0
+        limit = op.sampling.max_tokens if isinstance(op, ModelCall) else 0
         limit -= len(self.jobs[attempt].job.generated)
         more = min(tokens, limit - self.generated[attempt])
         self.generated[attempt] += more
@@ -357,8 +357,10 @@ class Chaos(World):
         if how == "succeeded":
             told = self.jobs[attempt].job.generated if self.jobs[attempt].worker != "w3" else ()
             ids = told + tuple(range(generated)) if self.rng.random() < 0.5 or told else ()
-            full = isinstance(op, Think) and generated + len(told) == op.sampling.max_tokens
-            value = self.rng.choice(["x", "y", ""]) if isinstance(op, Think) else self.rng.choice([1, {"k": "v"}, "x"])
+            full = isinstance(op, ModelCall) and generated + len(told) == op.sampling.max_tokens
+            value = (
+                self.rng.choice(["x", "y", ""]) if isinstance(op, ModelCall) else self.rng.choice([1, {"k": "v"}, "x"])
+            )
             result = Result(
                 value=value,
                 prompt_ids=(7, 8) if ids else (),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from plait.core.awaited import Line, StepFailed
+from plait.core.awaited import StepFailed, Trajectory
 from plait.core.budget import Budget
 from plait.core.errors import Interrupted
 from plait.core.events import (
@@ -31,8 +31,8 @@ from plait.core.events import (
     WorkerUp,
 )
 from plait.core.flow import Context, Flow
-from plait.core.interfaces import Brief
-from plait.core.ops import Call, Plugin, Think
+from plait.core.interfaces import PlanningContext
+from plait.core.ops import ModelCall, Plugin, ToolCall
 from plait.core.request import Request, Retries
 from plait.core.result import Failure, Result, Usage, as_failure
 from plait.machine.invariants import check
@@ -71,7 +71,7 @@ class Tree(Flow):
                 return (await ctx.think(place, temperature=rng.choice([0.0, 1.0]))).text
             case "line":
                 line = await ctx.think(f"{place} one", stop="x")
-                ends: list[Line] = await ctx.gather(*line.fork(2, " more"))
+                ends: list[Trajectory] = await ctx.gather(*line.fork(2, " more"))
                 return "+".join(each.line for each in ends)
             case "call":
                 later = ctx.call("f", a=ctx.think(f"{place} arg"), b=[1, {"$ref": "no"}])
@@ -84,7 +84,7 @@ class Tree(Flow):
                 return "no failure"
             case "join":
                 lines = [ctx.think(f"{place} {i}") for i in range(3)]
-                return (await ctx.join(lines, tolerate="best-effort")).text
+                return (await ctx.join(lines, on_failure="best-effort")).text
             case "idle":
                 idle = ctx.think(f"{place} idle")
                 line = await ctx.think(f"{place} beside")
@@ -146,7 +146,7 @@ class World:
         request = Request(
             text="q", planner=Plugin(name="x"), retries=Retries(think=50, call=50, lost=50, deaths=50, backoff=0.0)
         )
-        self.brief = Brief(request, PLUGINS.task(request.task, request.text))
+        self.brief = PlanningContext(request, PLUGINS.task(request.task, request.text))
         self.inbox = [self.up(), self.expander.start("r", self.flow, self.brief, 0.0)]
         for _ in range(100_000):
             if self.finish is not None:
@@ -248,10 +248,10 @@ class World:
 
 def ends_in(op: Any, attempt: int, at: float) -> Event:
     """Return how a job ends; the same whenever it is done."""
-    if isinstance(op, Call):
+    if isinstance(op, ToolCall):
         value = len(str(op.args["text"])) if op.tool == "score" else f"f({op.args['a']},{op.args['b']})"
         return Succeeded(at=at, attempt=attempt, result=Result(value=value))
-    assert isinstance(op, Think)
+    assert isinstance(op, ModelCall)
     said = "".join(part.text for part in op.prompt if part.kind == "text")
     if said.endswith("bad"):
         return Failed(at=at, attempt=attempt, failure=Failure(kind="EngineError", message="bad"))
@@ -297,7 +297,7 @@ def test_it_is_killed_after_every_event() -> None:
 def killed_after(world: World, events: int) -> Finish:
     world.fresh()
     request = Request(text="q", planner=Plugin(name="x"), retries=Retries(backoff=0.0))
-    world.brief = Brief(request, PLUGINS.task(request.task, request.text))
+    world.brief = PlanningContext(request, PLUGINS.task(request.task, request.text))
     world.inbox = [world.up(), world.expander.start("r", world.flow, world.brief, 0.0)]
     while world.finish is None:
         if len(world.written) == events and not world.kills:

@@ -8,7 +8,7 @@ from functools import partial
 
 from plait.core.events import Event, Job, Succeeded
 from plait.core.interfaces import Tell, Worker
-from plait.core.ops import Call, Text, Think
+from plait.core.ops import ModelCall, Text, ToolCall
 from plait.core.result import Result
 from plait.runtime.driver.jobs import MANY, PASSED, SHORT, JobTable, Pace
 
@@ -115,7 +115,7 @@ class CallingBack(Worker):
 async def test_model_calls_have_turns_also_on_a_worker_that_calls_back_and_tool_calls_begin_at_once() -> None:
     worker, events = CallingBack(), list[Event]()
     table = JobTable([worker], events.append, lambda: 0.0)
-    think, call = Think(prompt=(Text(text="q"),)), Call(tool="look")
+    think, call = ModelCall(prompt=(Text(text="q"),)), ToolCall(tool="look")
     for attempt, op in enumerate((think, think, think, call, call), 1):
         table.start("back", Job(attempt=attempt, run="r", step=f"r:{attempt}", op=op), None, "r")
     assert worker.begun == [1, 4, 5]

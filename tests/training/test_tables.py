@@ -12,7 +12,7 @@ import pytest
 
 from plait import AsyncOrchestrator, Plugin
 from plait.core.interfaces import Job, Progress
-from plait.core.ops import Text, Think
+from plait.core.ops import ModelCall, Text
 from plait.core.result import Failure, Result
 from plait.planners.tools.llmcompiler import LLMCompiler
 from plait.tasks.tables import Tables
@@ -74,7 +74,7 @@ class Teacher(Scripted):
         self.case, self.asked = case, list[str]()
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         prompt = vocab.shortened("".join(part.text for part in job.op.prompt if isinstance(part, Text)))
         self.asked.append(prompt)
         if prompt.startswith("<plan>"):

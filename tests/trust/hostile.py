@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from random import Random
 from typing import Any
 
-from plait import Budget, Call, Join, Merge, Plan, Planner, Policy, Ref, Step, Think, tool
+from plait import Budget, Join, Merge, ModelCall, Plan, Planner, Policy, Ref, Step, ToolCall, tool
 from plait.core.events import Job
-from plait.core.interfaces import Hold, Place, Progress, Stop, Verdict, Wake, Worker
+from plait.core.interfaces import Defer, Pin, Progress, ReviewAt, Stop, Verdict, Worker
 from plait.core.ops import Kind, Sampling, Text
 from plait.core.result import Failure, Result, Signals, TokenDraws, Usage
 
@@ -63,7 +63,7 @@ class Nasty(Worker):
         pass
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         prompt = "".join(getattr(part, "text", "") for part in job.op.prompt)
         what = prompt.partition("DO:")[2].split(" ")[0]
         if not what:
@@ -173,7 +173,7 @@ class Bad(Planner):
     what: str = "raise"
 
     def start(self, brief: Any) -> Any:
-        ask = Step(name="a", op=Think(prompt="DO:usage-0 x"), expands=self.what.startswith("reader"))
+        ask = Step(name="a", op=ModelCall(prompt="DO:usage-0 x"), expands=self.what.startswith("reader"))
         match self.what:
             case "raise":
                 raise RuntimeError(SURROGATE)
@@ -191,7 +191,7 @@ class Bad(Planner):
                     steps=(Step(name="a", op=op, needs=("b",)), Step(name="b", op=op, needs=("a",))), output="a"
                 )
             case "bad-args":
-                return Plan(steps=(Step(name="a", op=raw(Call, kind="call", tool="double", args={"x": object()})),),
+                return Plan(steps=(Step(name="a", op=raw(ToolCall, kind="call", tool="double", args={"x": object()})),),
                             output="a")  # fmt: skip
             case _:
                 return Plan(steps=(ask,), output="a")
@@ -209,7 +209,7 @@ class Bad(Planner):
             case "reader-raw":
                 return Reader(lambda: raw(Plan, steps=(None,), output=SURROGATE, budget=None))
             case _:
-                return Reader(lambda: Plan(steps=(Step(name="z", op=Think(prompt="DO:nothing x")),), output="z"))
+                return Reader(lambda: Plan(steps=(Step(name="z", op=ModelCall(prompt="DO:nothing x")),), output="z"))
 
 
 class Reader:
@@ -256,10 +256,10 @@ class BadPolicy(Policy):
 
 def opinions() -> list[Any]:
     """What a policy may say."""
-    wakes = [[Wake(at=at)] for at in (math.nan, math.inf, -math.inf, HUGE, -5.0)]
+    wakes = [[ReviewAt(at=at)] for at in (math.nan, math.inf, -math.inf, HUGE, -5.0)]
     return [*nonsense(), RuntimeError(SURROGATE), *wakes, [Stop("nobody", SURROGATE)], [Stop("a", "a name, not an id")],
-            [None], [object()], Place("nobody"), Place("nasty", SURROGATE), Hold(SURROGATE), Hold("x", behind="y"),
-            ("x",), (math.nan,), (HUGE, math.inf), [Wake(at="soon")]]  # type: ignore[arg-type]  # fmt: skip
+            [None], [object()], Pin("nobody"), Pin("nasty", SURROGATE), Defer(SURROGATE), Defer("x", behind="y"),
+            ("x",), (math.nan,), (HUGE, math.inf), [ReviewAt(at="soon")]]  # type: ignore[arg-type]  # fmt: skip
 
 
 class BadMerge(Merge):
@@ -323,8 +323,8 @@ def case(random: Random) -> dict[str, Any]:
             options |= {"text": "good", "planner": "sample:n=3", "merge": merge}
         case 7:
             which = random.randrange(-6, len(nonsense()))
-            call = Step(name="a", op=Call(tool="nasty", args={"which": which}))
-            then = Step(name="b", op=Think(prompt=(Text(text="good "), Ref(step="a"))))
+            call = Step(name="a", op=ToolCall(tool="nasty", args={"which": which}))
+            then = Step(name="b", op=ModelCall(prompt=(Text(text="good "), Ref(step="a"))))
             options |= {"plan": Plan(steps=(call, then), output="b"), "tools": [nasty]}
         case 8:
             said = random.choice(nonsense())
@@ -349,8 +349,8 @@ def requests() -> list[dict[str, Any]]:
             {"tokens": math.nan}, {"seconds": math.nan}, {"seconds": -1}, {"seconds": "soon"}, {"planer": "single"},
             {"temperature": 1}, {"budget": 5}, {"budget": {"tokens": "many"}}, {"tools": [object()]}, {"tools": 5},
             {"plan": "x"}, {"plan": raw(Plan, steps=(), output="a", budget=None)},
-            {"plan": Plan(steps=(Step(name="a", op=Think(prompt=SURROGATE)),), output="a")},
-            {"plan": Plan(steps=(Step(name="a", op=Call(tool="double", args={"x": deep(60)})),), output="a")},
-            {"plan": Plan(steps=(Step(name="a", op=Think(prompt="DO:hang x",
+            {"plan": Plan(steps=(Step(name="a", op=ModelCall(prompt=SURROGATE)),), output="a")},
+            {"plan": Plan(steps=(Step(name="a", op=ToolCall(tool="double", args={"x": deep(60)})),), output="a")},
+            {"plan": Plan(steps=(Step(name="a", op=ModelCall(prompt="DO:hang x",
                                                          sampling=Sampling(max_tokens=HUGE))),), output="a")},
             ]  # fmt: skip

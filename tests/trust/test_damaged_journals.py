@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from plait import Call, Join, Orchestrator, Plan, Ref, Step, Think, tool
+from plait import Join, ModelCall, Orchestrator, Plan, Ref, Step, ToolCall, tool
 from plait.apps import main
 from plait.core.ops import Text
 from plait.workers.scripted import Reply, Scripted
@@ -40,8 +40,8 @@ def written(path: Path) -> Path:
     replies = [Reply(when="bad", text="out of paper", finish="error"), Reply(text="I think so.\nanswer: 42")]
     plan = Plan(
         steps=(
-            Step(name="a", op=Call(tool="double", args={"x": 2})),
-            Step(name="b", op=Think(prompt=(Text(text="of "), Ref(step="a")), stream=True)),
+            Step(name="a", op=ToolCall(tool="double", args={"x": 2})),
+            Step(name="b", op=ModelCall(prompt=(Text(text="of "), Ref(step="a")), stream=True)),
             Step(name="c", op=Join(), needs=("a", "b")),
         ),
         output="c",

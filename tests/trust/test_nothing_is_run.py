@@ -18,7 +18,7 @@ import pytest
 
 from plait import AsyncOrchestrator, Orchestrator
 from plait.core.errors import PluginError
-from plait.core.ops import Join, Plugin, Think
+from plait.core.ops import Join, ModelCall, Plugin
 from plait.core.plan import Plan, Step
 from plait.core.request import Request
 from plait.runtime.client.briefing import Live
@@ -119,7 +119,7 @@ def commands(journal: Path, folder: Path) -> Iterator[dict[str, Any]]:
     script.write_text(json.dumps({"replies": [{"text": "answer: $(touch pwned); __import__('evil')"}]}))
     benign = folder / "benign.jsonl"
     benign.write_text('{"text": "a"}\n')
-    plan = Plan(steps=(Step(name="a", op=Think(prompt="x")), Step(name="b", op=Join(), needs=("a",))), output="b")
+    plan = Plan(steps=(Step(name="a", op=ModelCall(prompt="x")), Step(name="b", op=Join(), needs=("a",))), output="b")
     (folder / "plan.json").write_text(plan.model_dump_json())
 
     def reading(path: Path) -> Iterator[list[str]]:
@@ -199,7 +199,7 @@ def test_no_file_and_no_text_has_anything_imported_written_or_started(journal: P
 async def test_a_request_from_outside_allows_no_code_by_naming_it() -> None:
     """A caller's own arguments do: the difference is one field of `Live`, which the server sets."""
     named = Plugin(name="colorsys:rgb_to_hls")
-    draft, join = Step(name="a", op=Think(prompt="?")), Step(name="b", op=Join(merge=named), needs=("a",))
+    draft, join = Step(name="a", op=ModelCall(prompt="?")), Step(name="b", op=Join(merge=named), needs=("a",))
     plan = Plan(steps=(draft, join), output="b")
     async with AsyncOrchestrator(workers=[Scripted([Reply(text="4")])], journal="off") as orchestrator:
 

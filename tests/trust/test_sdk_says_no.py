@@ -84,7 +84,9 @@ def test_other_methods() -> None:
                 for name, call in {
                     "resume": lambda value=value: orchestrator.resume(value),
                     "resume(path=)": lambda value=value: orchestrator.resume("x", path=value),
-                    "resume(on_unknown=)": lambda value=value: orchestrator.resume("x", on_unknown=value),
+                    "resume(on_uncertain_side_effect=)": lambda value=value: orchestrator.resume(
+                        "x", on_uncertain_side_effect=value
+                    ),
                     "reopen": lambda value=value: orchestrator.reopen(value),
                     "answer": lambda value=value: orchestrator.answer(value, value),
                     "Handle.prune": lambda value=value: handle.prune(value),

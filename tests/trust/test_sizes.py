@@ -42,14 +42,14 @@ def cases() -> Iterator[tuple[str, dict[str, Any]]]:
         own = OPTIONS.get(name, {})
         yield from ((name, {**own, key: value}) for key, value in counts("planner", name))
     for name in module_names("policies/plait/policies/search"):
-        beam = {"most": 100_000}
+        beam = {"max_branches": 100_000}
         for key, value in counts("search", name):
             yield "tree", {**beam, "search": {"name": name, "options": {key: value}}}
-    yield "tree", {"most": MANY, "n": 64, "width": MANY}
+    yield "tree", {"max_branches": MANY, "n": 64, "width": MANY}
     yield "blackboard", {"depth": MANY, "rounds": MANY}
-    yield "adaptive", {"most": MANY, "n": MANY}
-    yield "adaptive", {"allocate": {"name": "by-saturation", "options": {"most": MANY}}}
-    yield "refine", {"rounds": [1, MANY], "shown": MANY, "distiller": "random-k"}
+    yield "adaptive", {"max_branches": MANY, "n": MANY}
+    yield "adaptive", {"allocate": {"name": "by-saturation", "options": {"max_branches": MANY}}}
+    yield "refine", {"rounds": [1, MANY], "max_prompt_items": MANY, "distiller": "random-k"}
 
 
 CASES = list(cases())

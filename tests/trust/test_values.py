@@ -18,7 +18,7 @@ def lenient(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same with joins of which the graph does not say how many branches they read."""
     for step in steps:
         if step["op"]["kind"] == "join":
-            step["op"]["tolerate"] = "best-effort"
+            step["op"]["on_failure"] = "best-effort"
     return steps
 
 

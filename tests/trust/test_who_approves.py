@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from plait import AsyncOrchestrator, Call, Orchestrator, Plan, Step, tool
+from plait import AsyncOrchestrator, Orchestrator, Plan, Step, ToolCall, tool
+from plait.core.call_config import CallConfig
 from plait.core.errors import NotAllowed
 from plait.core.events import Job
 from plait.core.flow import Context, Flow
-from plait.core.prompt import Prompt
 from plait.core.result import Result
 from plait.core.tools.context import Answerer, Question
 from plait.planners.effort.speculate import Speculate
@@ -44,7 +44,7 @@ def nothing_paid() -> None:
 
 
 def paying(approve: bool | None = None) -> Plan:
-    step = Step(name="a", op=Call(tool="pay", args={"to": "mallory"}, approve=approve))
+    step = Step(name="a", op=ToolCall(tool="pay", args={"to": "mallory"}, approve=approve))
     return Plan(steps=(step,), output="a")
 
 
@@ -66,9 +66,9 @@ WAYS: dict[str, tuple[str, Any, bool]] = {
     "tool-majority": (NATIVE, "react:n=3,turn.temperature=0.7", True),
     "llmcompiler": ('1. pay("mallory")\n2. join()<END_OF_PLAN>', "llmcompiler:plan.form=null", True),
     "workflow": (json.dumps(STEPS), "workflow", True),
-    "speculate": (NATIVE, Speculate(draft=Prompt(), target=Prompt()), True),
+    "speculate": (NATIVE, Speculate(draft=CallConfig(), target=CallConfig()), True),
     "partial-rollout": (NATIVE, PartialRollout(), False),
-    "tree": (f"I pay. {NATIVE}", "tree:step.form=calls,n=1,most=2", True),
+    "tree": (f"I pay. {NATIVE}", "tree:step.form=calls,n=1,max_branches=2", True),
     "flow": ("", Payer(), True),
     "planner": ("", reader, True),
 }
@@ -103,7 +103,7 @@ async def test_a_worker_asks_whatever_the_plan_says(approve: bool | None):
 
     worker = Tools([pay])
     worker.on_ask = on_ask
-    op = Call(tool="pay", args={"to": "mallory"}, approve=approve)
+    op = ToolCall(tool="pay", args={"to": "mallory"}, approve=approve)
     async for said in worker.run(Job(attempt=1, run="r", step="r:a", op=op)):
         assert not isinstance(said, Result)
     await worker.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 from plait.core.events import Job
 from plait.core.interfaces import Worker
-from plait.core.ops import Sampling, Text, Think
+from plait.core.ops import ModelCall, Sampling, Text
 from plait.core.result import Result
 from plait.planners._shared.seeds import line_code
 
@@ -18,7 +18,7 @@ LINES = 200
 
 async def ask(worker: Worker, attempt: int, **sampling: Any) -> Result:
     """Return what one request of three words comes to."""
-    think = Think(prompt=(Text(text="w1 w2 w3"),), sampling=Sampling(**sampling))
+    think = ModelCall(prompt=(Text(text="w1 w2 w3"),), sampling=Sampling(**sampling))
     job = Job(attempt=attempt, run="r", step=f"r:s{attempt}", op=think)
     *_, last = [item async for item in worker.run(job)]
     assert isinstance(last, Result), last

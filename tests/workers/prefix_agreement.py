@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from plait import AsyncOrchestrator, Plan, Sampling, Step, Think
+from plait import AsyncOrchestrator, ModelCall, Plan, Sampling, Step
 
 BLOCK, HEADER = 32, 256
 
@@ -17,7 +17,7 @@ async def agreement(
     orchestrator: AsyncOrchestrator,
     worker: str,
     settle: float,
-    foreign: Callable[[Think], Awaitable[object]] | None = None,
+    foreign: Callable[[ModelCall], Awaitable[object]] | None = None,
 ) -> dict[str, Any]:
     """Return `hits`, `evictions`, and `wrong`, the pairs (predicted, found) more than a block apart. A header that the
     orchestrator sends for the first time is left out: what others had cached of it the index cannot know.
@@ -38,7 +38,7 @@ async def agreement(
     for number in range(60):
         header = min(11, int(rng.expovariate(0.25)))
         text = f"{headers[header]} {number} <go>"
-        think = Think(prompt=text, sampling=Sampling(max_tokens=8, temperature=1.0, seed=number))
+        think = ModelCall(prompt=text, sampling=Sampling(max_tokens=8, temperature=1.0, seed=number))
         if foreign is not None and number % 3 == 2:
             await foreign(think)
             await asyncio.sleep(settle)

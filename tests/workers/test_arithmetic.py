@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from plait.core.ops import Sampling, Think
+from plait.core.ops import ModelCall, Sampling
 from plait.core.planning import fraction
 from plait.planners._shared.seeds import line_code
 from plait.workers._shared.codes import BITS, ArithmeticCode, is_code
@@ -136,5 +136,5 @@ def test_a_step_says_its_code_only_where_it_has_one() -> None:
     assert Sampling.model_validate(Sampling(arithmetic=0.25).model_dump()).arithmetic == 0.25
     for wrong in (1.0, -0.1, float("nan")):
         with pytest.raises(ValueError):
-            Think(prompt="x", sampling=Sampling(arithmetic=wrong))
+            ModelCall(prompt="x", sampling=Sampling(arithmetic=wrong))
     assert [is_code(each) for each in (0, 0.5, 1.0, True, "0.5", None, -0.1)] == [True, True, *[False] * 5]

@@ -1,11 +1,11 @@
-"""How a model's turn begins (`Think.begin`): in the prompt of every worker that can say so, never in the value."""
+"""How a model's turn begins (`ModelCall.begin`): in the prompt of every worker that can say so, never in the value."""
 
 from __future__ import annotations
 
 import pytest
 
 from plait.core.errors import FieldError
-from plait.core.ops import Join, Plugin, Sampling, Text, Think
+from plait.core.ops import Join, ModelCall, Plugin, Sampling, Text
 from plait.core.plan import Plan, Step
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.workers._shared.prompt import Prompter
@@ -13,7 +13,7 @@ from plait.workers.http.request_body import RequestSpec, ServerDialect, build_bo
 from plait.workers.scripted import Reply
 from tests.planners.scripted_runs import Prompts
 
-ASK = Think(prompt="Name three", chat=True, begin="1.", sampling=Sampling(max_tokens=5))
+ASK = ModelCall(prompt="Name three", chat=True, begin="1.", sampling=Sampling(max_tokens=5))
 
 
 class Letters:
@@ -56,14 +56,14 @@ def test_a_server_that_takes_more_than_openais_fields_goes_on_from_it() -> None:
 
 def test_only_a_chat_begins_so() -> None:
     with pytest.raises(FieldError, match="goes with `chat`"):
-        Think(prompt="x", begin="1.")
+        ModelCall(prompt="x", begin="1.")
 
 
 async def test_a_context_that_is_continued_has_it() -> None:
     worker = Prompts(Reply(when="roots", text="done"), Reply(when=r"Name three1\.\Z", text=" roots"))
     steps = (
         Step(name="first", op=ASK.model_copy(update={"prompt": (Text(text="Name three"),)})),
-        Step(name="second", op=Think(prompt="\n2.", after="first")),
+        Step(name="second", op=ModelCall(prompt="\n2.", after="first")),
         Step(name="both", op=Join(merge=Plugin(name="collect")), needs=("first", "second")),
     )
     async with AsyncOrchestrator(workers=[worker]) as plait:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plait.core import Call, Sampling, Think
+from plait.core import ModelCall, Sampling, ToolCall
 from plait.core.result import Failure
 from plait.workers.engine import Engine
 from plait.workers.scripted import Reply, Scripted
@@ -24,17 +24,17 @@ class TestEngine(WorkerContract):
     def make(self) -> Engine:
         return Engine("a/model")
 
-    def short(self, stream: bool = False) -> Think:
-        return Think(prompt="w1 w2 w3", stream=stream, sampling=Sampling(max_tokens=10))
+    def short(self, stream: bool = False) -> ModelCall:
+        return ModelCall(prompt="w1 w2 w3", stream=stream, sampling=Sampling(max_tokens=10))
 
-    def endless(self, stream: bool = False) -> Think:
-        return Think(prompt="w1 w2 w3", stream=stream, sampling=Sampling(max_tokens=500))
+    def endless(self, stream: bool = False) -> ModelCall:
+        return ModelCall(prompt="w1 w2 w3", stream=stream, sampling=Sampling(max_tokens=500))
 
-    def failing(self) -> Think:
-        return Think(prompt="w1", sampling=Sampling(temperature=1000.0))
+    def failing(self) -> ModelCall:
+        return ModelCall(prompt="w1", sampling=Sampling(temperature=1000.0))
 
     async def test_other_kinds_of_steps_fail(self, engine: Engine) -> None:
-        (end,) = await items_of(engine, job_of(Call(tool="clock")))
+        (end,) = await items_of(engine, job_of(ToolCall(tool="clock")))
         assert isinstance(end, Failure) and end.kind == "EngineError" and "call" in end.message
 
 
@@ -52,11 +52,11 @@ class TestScripted(WorkerContract):
             ]
         )
 
-    def short(self, stream: bool = False) -> Think:
-        return Think(prompt="short", stream=stream)
+    def short(self, stream: bool = False) -> ModelCall:
+        return ModelCall(prompt="short", stream=stream)
 
-    def endless(self, stream: bool = False) -> Think:
-        return Think(prompt="endless", stream=stream, sampling=Sampling(max_tokens=10_000))
+    def endless(self, stream: bool = False) -> ModelCall:
+        return ModelCall(prompt="endless", stream=stream, sampling=Sampling(max_tokens=10_000))
 
-    def failing(self) -> Think:
-        return Think(prompt="fails")
+    def failing(self) -> ModelCall:
+        return ModelCall(prompt="fails")

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from plait.core.chat import Message, spoken, user
 from plait.core.errors import EngineError
-from plait.core.ops import Function, Text, Think, Tokens
+from plait.core.ops import Function, ModelCall, Text, Tokens
 from plait.workers._shared.prompt import Prompter
 
 TURN = "<|im_start|>{{ m.role }}\n"
@@ -39,7 +39,7 @@ def prompter(template: str | None) -> Prompter:
 def second(made: Prompter, said: str, *new: Message, **more: Any) -> tuple[list[int], list[int], str]:
     """Return the context after a first turn in which the model said something, the prompt of the second, and why it was
     rendered anew."""
-    first = Think(messages=[Message(role="user", content="2 + 2?")], chat=True, **more)
+    first = ModelCall(messages=[Message(role="user", content="2 + 2?")], chat=True, **more)
     context = made.ids(first) + made.tokenizer.encode(said, add_special_tokens=False)
     messages = (*first.messages, spoken(said), *new)
     given = first.model_copy(update={"messages": messages, "heard": 2, "context": (Tokens(ids=tuple(context)),)})
@@ -89,23 +89,23 @@ def test_a_template_that_strips_reasoning_is_told_of_at_start_and_in_the_prompt(
 def test_what_the_template_does_not_take_is_refused_in_words():
     made = prompter(STRICT)
     with pytest.raises(EngineError, match="no system role"):
-        made.ids(Think(messages=[Message(role="system", content="x"), user("y")], chat=True))
+        made.ids(ModelCall(messages=[Message(role="system", content="x"), user("y")], chat=True))
     with pytest.raises(EngineError, match="knows no 'enable_thinking'"):
-        made.ids(Think(prompt="x", chat=True, chat_template_kwargs={"enable_thinking": False}))
+        made.ids(ModelCall(prompt="x", chat=True, chat_template_kwargs={"enable_thinking": False}))
     with pytest.raises(EngineError, match="this model has none"):
-        prompter(None).ids(Think(prompt="x", chat=True, reasoning_effort="low"))
+        prompter(None).ids(ModelCall(prompt="x", chat=True, reasoning_effort="low"))
     image = Message.model_validate(
         {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x.y/z.png"}}]}
     )
     with pytest.raises(EngineError, match="no images"):
-        made.ids(Think(messages=[image], prompt="What is it?", chat=True))
+        made.ids(ModelCall(messages=[image], prompt="What is it?", chat=True))
 
 
 def test_values_reach_the_template():
     made = prompter(THINKS)
-    assert made.text(made.ids(Think(prompt="x", chat=True, chat_template_kwargs={"enable_thinking": True}))).endswith(
-        "<think>\n"
-    )
+    assert made.text(
+        made.ids(ModelCall(prompt="x", chat=True, chat_template_kwargs={"enable_thinking": True}))
+    ).endswith("<think>\n")
 
 
 def test_a_model_without_a_template_gets_a_transcript_that_only_grows():
@@ -118,7 +118,7 @@ def test_a_model_without_a_template_gets_a_transcript_that_only_grows():
 
 def test_a_context_that_is_known_as_text_alone_is_rendered_anew():
     made = prompter(CHATML)
-    think = Think(messages=[user("a"), spoken("b"), user("c")], chat=True)
+    think = ModelCall(messages=[user("a"), spoken("b"), user("c")], chat=True)
     ids, anew = made.prompt(think.model_copy(update={"heard": 2, "context": (Text(text="a"),)}))
     assert anew == "no token ids of it are known"
     assert ids == made.ids(think)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from plait import AsyncOrchestrator, Plan, Step, Think
+from plait import AsyncOrchestrator, ModelCall, Plan, Step
 from plait.core.events import CacheChanged, event_adapter
-from plait.core.interfaces import CacheNews
+from plait.core.interfaces import CacheUpdate
 from plait.core.ops import Plugin
 from plait.core.result import Result
 from plait.runtime.client.config import Config
@@ -88,17 +88,17 @@ def test_news_says_what_is_held_of_the_newest_prompt_through_a_block() -> None:
     blocks.ended(1, LONG)
     assert blocks.news() is None, "nothing was evicted: it is held, as it was taken to be"
     blocks.ended(2, (*LONG, 99, 98, 97, 96, 95))
-    assert blocks.news() == CacheNews(((2, 12),)), "the rest was never read"
+    assert blocks.news() == CacheUpdate(((2, 12),)), "the rest was never read"
     blocks.take([BlockRemoved([b"\3" * 4])])
-    assert blocks.news() == CacheNews(((2, 8),))
+    assert blocks.news() == CacheUpdate(((2, 8),))
     blocks.take([BlockRemoved([b"\1" * 4]), BlockRemoved([b"\2" * 4])])
-    assert blocks.news() == CacheNews(((2, 0),)), "behind a block that is gone nothing is held, and that is told"
+    assert blocks.news() == CacheUpdate(((2, 0),)), "behind a block that is gone nothing is held, and that is told"
     blocks.ended(3, LONG)
-    assert blocks.news() == CacheNews(((3, 0),))
+    assert blocks.news() == CacheUpdate(((3, 0),))
     blocks.take([BlockStored([b"\1" * 4, b"\2" * 4], None, LONG[:8], 4)])
-    assert blocks.news() == CacheNews(((2, 8),)), "another client had them stored again"
+    assert blocks.news() == CacheUpdate(((2, 8),)), "another client had them stored again"
     blocks.lose()
-    assert blocks.news() == CacheNews((), cleared=True)
+    assert blocks.news() == CacheUpdate((), cleared=True)
 
 
 def test_lost_messages_are_asked_for_again_or_all_is_forgotten() -> None:
@@ -157,7 +157,7 @@ def test_an_eviction_looks_at_what_goes_and_not_at_all_that_stands_before_it() -
     blocks._blocks, blocks._after = Counting(blocks._blocks), Counting(blocks._after)
     Counting.looked = 0
     blocks.take([BlockRemoved(range(many - 1, many - 501, -1))])
-    assert blocks.news() == CacheNews(((1, 4 * (many - 500)),))
+    assert blocks.news() == CacheUpdate(((1, 4 * (many - 500)),))
     assert Counting.looked <= 5 * 500
     Counting.looked = 0
     blocks.take([BlockRemoved([0])])
@@ -165,7 +165,7 @@ def test_an_eviction_looks_at_what_goes_and_not_at_all_that_stands_before_it() -
     Counting.looked = 0
     blocks.take([BlockRemoved([each]) for each in range(1, 1_001)])
     assert Counting.looked <= 5 * 1_000
-    assert blocks.news() == CacheNews(((1, 0),))
+    assert blocks.news() == CacheUpdate(((1, 0),))
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=60))
@@ -209,12 +209,12 @@ async def test_a_server_is_followed_and_asked_again_over_sockets() -> None:
     try:
         async with asyncio.timeout(300):
             reader = aiter(events.mailbox)
-            assert await anext(reader) == CacheNews(cleared=True)
+            assert await anext(reader) == CacheUpdate(cleared=True)
             events.add_prompt(5, Result(prompt_ids=(*LONG, 0, 0, 0, 0)), "", "")
             while not asked.done():
                 await publisher.send_multipart(message(1, FORKED))
                 await asyncio.sleep(0.02)
-            assert await anext(reader) == CacheNews(((5, 8),))
+            assert await anext(reader) == CacheUpdate(((5, 8),))
     finally:
         await events.close()
         publisher.close(linger=0)
@@ -236,20 +236,20 @@ async def test_a_server_that_publishes_elsewhere_is_not_believed_to_hold_nothing
             events.add_prompt(attempt, Result(prompt_ids=(1,) * 300), "", "")
         await asyncio.sleep(0.5)
         await events.close()
-    assert [each async for each in events.mailbox] == [CacheNews(cleared=True)]
+    assert [each async for each in events.mailbox] == [CacheUpdate(cleared=True)]
     ours = [record for record in caplog.records if record.name.startswith("plait")]  # exporters of other tests log too
     assert [record.message.count("tcp://*:5557") for record in ours] == [1]
 
 
 async def test_unread_news_is_joined() -> None:
-    mailbox = Mailbox(CacheNews(cleared=True))
-    mailbox.put(CacheNews(((1, 4), (2, 8))))
-    mailbox.put(CacheNews(((1, 0),)))
+    mailbox = Mailbox(CacheUpdate(cleared=True))
+    mailbox.put(CacheUpdate(((1, 4), (2, 8))))
+    mailbox.put(CacheUpdate(((1, 0),)))
     reader = aiter(mailbox)
-    assert await anext(reader) == CacheNews(((1, 0), (2, 8)), cleared=True)
-    mailbox.put(CacheNews(((3, 4),)))
-    mailbox.put(CacheNews(((4, 4),), cleared=True))
-    assert await anext(reader) == CacheNews(((4, 4),), cleared=True)
+    assert await anext(reader) == CacheUpdate(((1, 0), (2, 8)), cleared=True)
+    mailbox.put(CacheUpdate(((3, 4),)))
+    mailbox.put(CacheUpdate(((4, 4),), cleared=True))
+    assert await anext(reader) == CacheUpdate(((4, 4),), cleared=True)
 
 
 class Telling(Scripted):
@@ -257,10 +257,10 @@ class Telling(Scripted):
 
     def __init__(self, name: str) -> None:
         super().__init__([Reply(text="x")] * 9, name=name)
-        self.mailbox = Mailbox(CacheNews(cleared=True))
+        self.mailbox = Mailbox(CacheUpdate(cleared=True))
 
     async def run(self, job: Any) -> Any:
-        self.mailbox.put(CacheNews(((job.attempt, 0), (-1, 5), ("a", 0))))  # type: ignore[arg-type]
+        self.mailbox.put(CacheUpdate(((job.attempt, 0), (-1, 5), ("a", 0))))  # type: ignore[arg-type]
         async for item in super().run(job):
             yield item
 
@@ -270,7 +270,7 @@ class Telling(Scripted):
 
 
 async def test_the_scheduler_believes_what_a_worker_tells() -> None:
-    plan = Plan(steps=(Step(name="a", op=Think(prompt="a long header " * 200)),), output="a")
+    plan = Plan(steps=(Step(name="a", op=ModelCall(prompt="a long header " * 200)),), output="a")
     config = Config(journal="off", policies=(Plugin(name="affinity"),))
     workers = [Telling("one"), Scripted([Reply(text="x")] * 9, name="two")]
     async with AsyncOrchestrator(workers=workers, config=config) as orchestrator:

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from plait.core import Think
+from plait.core import ModelCall
 from plait.core.interfaces import Worker
 
 from .worker_contract import WorkerContract
@@ -46,11 +46,11 @@ class TestOwnWorker(WorkerContract):
         yield made
         await made.close()
 
-    def short(self, stream: bool = False) -> Think:
-        return Think(prompt="short", stream=stream)  # pyright: ignore[reportArgumentType]
+    def short(self, stream: bool = False) -> ModelCall:
+        return ModelCall(prompt="short", stream=stream)  # pyright: ignore[reportArgumentType]
 
-    def endless(self, stream: bool = False) -> Think:
-        return Think(prompt="endless", stream=stream)  # pyright: ignore[reportArgumentType]
+    def endless(self, stream: bool = False) -> ModelCall:
+        return ModelCall(prompt="endless", stream=stream)  # pyright: ignore[reportArgumentType]
 
-    def failing(self) -> Think:
-        return Think(prompt="fail")  # pyright: ignore[reportArgumentType]
+    def failing(self) -> ModelCall:
+        return ModelCall(prompt="fail")  # pyright: ignore[reportArgumentType]

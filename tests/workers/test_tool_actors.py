@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from plait import AsyncOrchestrator, Call, Config, Join, Plan, Step
+from plait import AsyncOrchestrator, Config, Join, Plan, Step, ToolCall
 from plait.core.errors import WorkerError
 from plait.core.events import Job
 from plait.core.result import Failure, Result
@@ -91,7 +91,7 @@ async def worker(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Asy
 
 
 async def call(worker: ToolActors, attempt: int, tool: str, **args: Any) -> Result | Failure:
-    job = Job(attempt=attempt, run="r", step=f"r:{attempt}", op=Call(tool=tool, args=args))
+    job = Job(attempt=attempt, run="r", step=f"r:{attempt}", op=ToolCall(tool=tool, args=args))
     *_, end = [item async for item in worker.run(job)]
     assert isinstance(end, Result | Failure)
     return end
@@ -154,7 +154,7 @@ async def test_when_an_actor_dies_its_calls_are_made_again_on_another(
     cluster: None, file: Path, tmp_path: Path
 ) -> None:
     note = tmp_path / "note"
-    plan = Plan(steps=(Step(name="a", op=Call(tool="nap", args={"seconds": 1.0, "note": str(note)})),), output="a")
+    plan = Plan(steps=(Step(name="a", op=ToolCall(tool="nap", args={"seconds": 1.0, "note": str(note)})),), output="a")
     async with configured(file) as orchestrator:
         running = asyncio.create_task(orchestrator.run(plan=plan))
         (victim,) = await begun(note)
@@ -171,7 +171,7 @@ async def test_when_an_actor_dies_a_call_with_side_effects_is_not_made_again(
     cluster: None, file: Path, tmp_path: Path
 ) -> None:
     note = tmp_path / "note"
-    plan = Plan(steps=(Step(name="a", op=Call(tool="pay", args={"seconds": 1.0, "note": str(note)})),), output="a")
+    plan = Plan(steps=(Step(name="a", op=ToolCall(tool="pay", args={"seconds": 1.0, "note": str(note)})),), output="a")
     async with configured(file) as orchestrator:
         running = asyncio.create_task(orchestrator.run(plan=plan))
         (victim,) = await begun(note)
@@ -216,7 +216,7 @@ async def test_actors_that_are_gone_for_good_fail_their_calls(cluster: None, fil
 
 
 async def test_a_setting_puts_tools_into_actors_of_a_run(cluster: None, file: Path) -> None:
-    steps = [Step(name=f"w{i}", op=Call(tool="nap", args={"seconds": 0.2})) for i in range(4)]
+    steps = [Step(name=f"w{i}", op=ToolCall(tool="nap", args={"seconds": 0.2})) for i in range(4)]
     plan = Plan(steps=(*steps, Step(name="all", op=Join(), needs=tuple(s.name for s in steps))), output="all")
     async with configured(file) as orchestrator:
         answer = await orchestrator.run(plan=plan)

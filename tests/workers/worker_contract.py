@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from plait.core import Call, Progress, Result, Think
+from plait.core import ModelCall, Progress, Result, ToolCall
 from plait.core.events import Job
 from plait.core.interfaces import Worker
 from plait.core.result import Failure
@@ -16,7 +16,7 @@ from plait.core.result import Failure
 _attempts = itertools.count(1_000_000)
 
 
-def job_of(op: Think | Call) -> Job:
+def job_of(op: ModelCall | ToolCall) -> Job:
     """A job with an attempt number that no other job has."""
     number = next(_attempts)
     return Job(attempt=number, run="contract", step=f"contract:{number}", op=op)
@@ -37,15 +37,15 @@ class WorkerContract:
         """A worker that is not started."""
         raise NotImplementedError
 
-    def short(self, stream: bool = False) -> Think:
+    def short(self, stream: bool = False) -> ModelCall:
         """A step that ends by itself within a second, with some text."""
         raise NotImplementedError
 
-    def endless(self, stream: bool = False) -> Think:
+    def endless(self, stream: bool = False) -> ModelCall:
         """A step that goes on for much longer than `warm`."""
         raise NotImplementedError
 
-    def failing(self) -> Think | Call:
+    def failing(self) -> ModelCall | ToolCall:
         """A step that cannot succeed."""
         raise NotImplementedError
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from plait.core.interfaces import Brief
-from plait.core.prompt import Prompt
+from plait.core.call_config import CallConfig
+from plait.core.interfaces import PlanningContext
 from plait.core.request import Request
 from plait.planners.tools.llmcompiler import prompts
 from plait.tasks.plain import Plain
@@ -23,5 +23,5 @@ The functions are:
 
 def prompt(example: Example) -> str:
     """Return what a user's message holds."""
-    brief = Brief(Request(text=example.question), Plain(text=example.question), example.tools)
-    return prompts.plan(Prompt(template=TEMPLATE), brief) + "\n"
+    brief = PlanningContext(Request(text=example.question), Plain(text=example.question), example.tools)
+    return prompts.plan(CallConfig(template=TEMPLATE), brief) + "\n"

@@ -43,9 +43,9 @@ def options_of(method: str, nodes: int, depth: int) -> dict[str, object]:
     lines = {**search("dvts", subtrees=wide, branch=1), "merge": False}
     match name:
         case "majority":
-            return {**lines, "by": "count"}
+            return {**lines, "criterion": "count"}
         case "best-of-n":
-            return {**lines, "by": "best"}
+            return {**lines, "criterion": "best"}
         case "weighted-n":
             return lines
         case "beam":
@@ -68,7 +68,7 @@ def options_of(method: str, nodes: int, depth: int) -> dict[str, object]:
             return search("particle", particles=wide)
         case "lats":
             most, fewer = REFLECTIONS.get(nodes, (3, 9))
-            return {**search("lats", reflections=most), "most": nodes - fewer, "n": flown}
+            return {**search("lats", reflections=most), "max_branches": nodes - fewer, "n": flown}
         case _:
             return {**search(name), "n": flown}
 
@@ -92,7 +92,7 @@ def _lists(nodes: int, depth: int) -> tuple[int, int]:
 def planned(options: Mapping[str, object], size: int, nodes: int, **more: object) -> Measured:
     """Return the planner of some options on puzzles of so many numbers."""
     step = {"stop": (";",), "max_tokens": 64}
-    given: dict[str, object] = {"n": SLOTS, "most": nodes, "depth": size - 1, "step": step}
+    given: dict[str, object] = {"n": SLOTS, "max_branches": nodes, "depth": size - 1, "step": step}
     return Measured.model_validate({**given, **options, **more})
 
 

@@ -14,11 +14,11 @@ from random import Random
 from statistics import NormalDist
 from typing import NamedTuple, cast
 
+from plait.core.call_config import CallConfig
 from plait.core.events import Job
 from plait.core.flow import Context
 from plait.core.interfaces import Planner
-from plait.core.ops import Text, Think
-from plait.core.prompt import Prompt
+from plait.core.ops import ModelCall, Text
 from plait.core.result import Result, Usage
 from plait.core.search import Scorer, SearchNode
 from plait.planners.threads.threads import Threads
@@ -84,7 +84,7 @@ class Script:
 
     def __call__(self, job: Job, random: Random) -> Result:
         """Return what it writes for a prompt."""
-        if not isinstance(job.op, Think):
+        if not isinstance(job.op, ModelCall):
             return Result()
         prompt = "".join(part.text for part in job.op.parts if isinstance(part, Text))
         if "<child>" in prompt:
@@ -225,9 +225,9 @@ def threaded(size: int, nodes: int) -> Planner:
     return Threads(
         dialect=dialect,
         n=width,
-        answer=Prompt(max_tokens=1024),
-        part=Prompt(max_tokens=each + LAST),
+        answer=CallConfig(max_tokens=1024),
+        part=CallConfig(max_tokens=each + LAST),
         early=False,
-        settle=False,
+        stop_on_verified=False,
         fork=False,
     )

@@ -65,7 +65,7 @@ def _online(warmup: int, eta: int, wait: bool = True) -> Setting:
         f"deepconf:eta={eta},warmup={warmup},hold={str(wait).lower()}",
         f"deepconf-consensus:min_votes={warmup}",
     )
-    return Setting(f"weighted:by=lowest,eta={eta},warmup={warmup}", policies, planner=f"sample:{SURE}")
+    return Setting(f"weighted:criterion=lowest,eta={eta},warmup={warmup}", policies, planner=f"sample:{SURE}")
 
 
 def _posterior(width: int) -> Rule:
@@ -80,7 +80,8 @@ FULL = Rule("majority, all samples", Setting())
 RULES: tuple[Rule, ...] = (
     FULL,
     Rule("majority, lossless stop", Setting(early=True, policies=(f"waves:n={WAVES}",))),
-    _merge("weighted by confidence", "weighted", "weighted:by=mean", "weighted:by=bottom", "weighted:by=lowest"),
+    _merge("weighted by confidence", "weighted", "weighted:criterion=mean", "weighted:criterion=bottom",
+    "weighted:criterion=lowest"),
     _merge("DeepConf offline (kept share)", "weighted:eta=90", "weighted:eta=50", "weighted:eta=10"),
     _merge("inverse entropy", "inverse-entropy"),
     _merge("shortest majority", "shortest-majority"),
@@ -102,10 +103,10 @@ RULES: tuple[Rule, ...] = (
     _stop("semantic entropy", "semantic-entropy", "semantic-entropy:entropy=0.2", "semantic-entropy:min_votes=8"),
     _stop("SEAT without a threshold, windows of 8", "semantic-entropy:rule=secretary", width=8),
     _planner("SEAT's rounds of 8 (`refine`), by threshold",
-             *(f"refine:rounds=8x8x8x8,distiller=shared-top-k,shown=8,settle=false,threshold={h}"
+             *(f"refine:rounds=8x8x8x8,distiller=shared-top-k,max_prompt_items=8,stop_on_verified=false,threshold={h}"
                for h in (0.4, 0.8, 1.6))),
     Rule("DeepConf consensus", Setting("majority", ("deepconf-consensus", "waves:n=8")),
-         (Setting("weighted:by=lowest", ("deepconf-consensus", "waves:n=8")),)),
+         (Setting("weighted:criterion=lowest", ("deepconf-consensus", "waves:n=8")),)),
     Rule("DeepConf online", _online(16, 10), tuple(_online(*each) for each in ((16, 90), (8, 10), (8, 50), (8, 90)))),
     _planner("DeepPrune (probes)", f"deepprune:n={SAMPLES},draft.max_tokens=6,{_WHOLE}",
              *(f"deepprune:n={SAMPLES},draft.max_tokens={tokens},{_WHOLE}" for tokens in (12, 24))),

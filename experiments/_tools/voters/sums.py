@@ -10,7 +10,7 @@ from typing import TypedDict
 
 from plait.core.ops import Plugin
 from plait.core.record import StepRecord
-from plait.runtime.client.answer import StepNews
+from plait.runtime.client.answer import StepEvent
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL, Config
 from training.arithmetic.generate import draw_sum, is_test_sum
@@ -85,7 +85,7 @@ async def collect(config: Config, count: int, kept: Path, at_once: int = 8) -> N
                     handle = await orchestrator.submit(text, watch=True, task=task, planner=planner, seed=seed)
                     rows: dict[int, StepRecord] = {}
                     async for news in handle.news():
-                        if isinstance(news, StepNews) and news.record.state == "done":
+                        if isinstance(news, StepEvent) and news.record.state == "done":
                             name, _, number = news.record.name.rpartition("-")
                             if name == "sample":
                                 rows[int(number)] = news.record

@@ -63,10 +63,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
             "Write runs that went well as data for supervised training.",
         ),
         "runs gc": (".commands.runs", "gc", "Delete journals that no process uses."),
-        "names": (".commands.names", "names", "List planners, policies, merges, tasks and workers."),
+        "plugins": (".commands.plugins", "plugins", "List planners, policies, merges, tasks and workers."),
         "doctor": (".doctor.command", "doctor", "Check this installation, and say what is wrong and what to do."),
         "doctor versions": (
-            ".commands.names",
+            ".commands.plugins",
             "version",
             "Print the versions of plait and of the libraries below it.",
         ),

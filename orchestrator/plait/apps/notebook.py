@@ -14,7 +14,7 @@ from typing import Any
 from ..core.errors import UsageError
 from ..core.record import StepRecord
 from ..core.steps_table import steps_table
-from ..runtime.client.answer import Answer, AnswerNews, News, StepNews
+from ..runtime.client.answer import Answer, RunEnded, RunEvent, StepEvent
 from .commands.compare import Comparison, compared
 
 __all__ = ["comparison", "watched"]
@@ -23,17 +23,17 @@ _PAUSE = 0.2
 """Seconds between two pictures."""
 
 
-async def watched(news: AsyncIterator[News]) -> Answer:
+async def watched(news: AsyncIterator[RunEvent]) -> Answer:
     """Show the steps of a run while it runs, and return its answer, which a cell's last line shows. Outside a notebook
     it shows nothing."""
     shown = _Display()
     records: dict[str, StepRecord] = {}
     drawn = 0.0
     async for item in news:
-        if isinstance(item, AnswerNews):
+        if isinstance(item, RunEnded):
             shown.draw(f"<p>{item.answer.status} after {item.answer.seconds:.1f} s</p>")  # the answer shows itself
             return item.answer
-        if isinstance(item, StepNews):
+        if isinstance(item, StepEvent):
             records[item.record.step] = item.record
             if (now := time.monotonic()) - drawn >= _PAUSE:
                 drawn = now

@@ -12,11 +12,11 @@ from typing import Generic, Protocol, TypeVar, Unpack, cast
 from pydantic import JsonValue
 
 from .budget import Budget
+from .call_config import CallConfig
 from .errors import FlowError, WorldError
-from .ops import Part, Think
+from .ops import ModelCall, Part
 from .plan import Step
-from .planning import LineOptions
-from .prompt import Prompt
+from .planning import TrajectoryOptions
 from .result import Failure, Result
 
 T = TypeVar("T")
@@ -194,7 +194,9 @@ class Promise(Generic[T_co]):
 class Maker(Protocol):
     """What makes the steps of a flow."""
 
-    def continued(self, line: Line, pieces: Pieces, prompt: Prompt | None, options: LineOptions) -> Line:
+    def continued(
+        self, line: Trajectory, pieces: Pieces, prompt: CallConfig | None, options: TrajectoryOptions
+    ) -> Trajectory:
         """Continue a line."""
         ...
 
@@ -273,7 +275,7 @@ class JoinHandle(StepHandle["JoinHandle"]):
         return self.result.why
 
 
-class Line(StepHandle["Line"]):
+class Trajectory(StepHandle["Trajectory"]):
     """A line of reasoning: a model call and those that it continues. Awaiting it gives the handle itself."""
 
     @property
@@ -285,7 +287,7 @@ class Line(StepHandle["Line"]):
     def finished(self) -> bool:
         """Whether the model ended by itself, not at a stop text or a limit of tokens."""
         result, op = self.result, self.step.op
-        stops = op.sampling.stop if isinstance(op, Think) else ()
+        stops = op.sampling.stop if isinstance(op, ModelCall) else ()
         return result.finish == "stop" and not (stops and result.text.endswith(stops))
 
     @property
@@ -303,13 +305,15 @@ class Line(StepHandle["Line"]):
         """Tokens of the last call's text."""
         return self.result.length
 
-    def think(self, pieces: Pieces = (), prompt: Prompt | None = None, **options: Unpack[LineOptions]) -> Line:
+    def think(
+        self, pieces: Pieces = (), prompt: CallConfig | None = None, **options: Unpack[TrajectoryOptions]
+    ) -> Trajectory:
         """Continue the line token for token, with `pieces` appended to it; other arguments as for `Context.think`."""
         return self._maker.continued(self, pieces, prompt, options)
 
     def fork(
-        self, n: int, pieces: Pieces = (), prompt: Prompt | None = None, **options: Unpack[LineOptions]
-    ) -> list[Line]:
+        self, n: int, pieces: Pieces = (), prompt: CallConfig | None = None, **options: Unpack[TrajectoryOptions]
+    ) -> list[Trajectory]:
         """Continue the line `n` times, each with a seed of its own."""
         return [self.think(pieces, prompt, **options) for _ in range(n)]
 

@@ -78,7 +78,7 @@ class FunctionCall(Frozen):
     arguments: str = "{}"
 
 
-class ToolCall(Frozen):
+class MessageToolCall(Frozen):
     """A call in an assistant's message. The `tool` message with the same id is its result."""
 
     id: str = Field(min_length=1, max_length=200)
@@ -116,7 +116,7 @@ class Message(Frozen):
     """Text, or parts. Only an assistant that calls tools may leave it out."""
     name: str | None = Field(default=None, max_length=200, exclude_if=lambda name: name is None)
     """Who speaks, where several do."""
-    tool_calls: tuple[ToolCall, ...] = Field(default=(), exclude_if=lambda calls: not calls)
+    tool_calls: tuple[MessageToolCall, ...] = Field(default=(), exclude_if=lambda calls: not calls)
     """Of an assistant."""
     tool_call_id: str | None = Field(default=None, exclude_if=lambda value: value is None)
     """Of a tool: which call this is the result of."""
@@ -174,7 +174,7 @@ def spoken(text: str, first: int = 1, of: str = "") -> Message:
     """Return a model's text as an assistant's message, with reasoning and calls apart from the text. Calls that
     cannot be read stay in the text. Their ids are `call_id`s from `first` on."""
     reasoning, rest = split_reasoning(text)
-    calls: list[ToolCall] = []
+    calls: list[MessageToolCall] = []
 
     def taken(body: str) -> bool:
         read = [call for call in calls_in(loads(body)) if not call.wrong]
@@ -182,7 +182,7 @@ def spoken(text: str, first: int = 1, of: str = "") -> Message:
             return False
         for call in read:
             function = FunctionCall(name=call.name[:200], arguments=json.dumps(call.arguments, ensure_ascii=False))
-            calls.append(ToolCall(id=call_id(first + len(calls), of), function=function))
+            calls.append(MessageToolCall(id=call_id(first + len(calls), of), function=function))
         return True
 
     head, *parts = rest.split(OPEN)

@@ -4,8 +4,9 @@
     separator: Annotated[str, Free()] = ", "  # or `FreeText`
 
 A server reads what options declare (`plait.apps.common.outside`) before it makes a plugin for a request from outside.
-The types of `plait.core.vocabulary` and `Prompt` declare it. `bool`, `float` and `Literal` need no declaration, because
-they can neither name nor count anything. Any other option without one is refused from outside, at every nesting.
+The types of `plait.core.vocabulary` and `CallConfig` declare it. `bool`, `float` and `Literal` need no declaration,
+because they can neither name nor count anything. Any other option without one is refused from outside, at every
+nesting.
 """
 
 from __future__ import annotations

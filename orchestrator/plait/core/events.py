@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, JsonValue, TypeAdapter
 
 from .budget import Budget
 from .causes import Cause
-from .ops import Call, Kind, Think
+from .ops import Kind, ModelCall, ToolCall
 from .plan import Plan
 from .prices import Price
 from .request import Request
@@ -69,9 +69,9 @@ class Job(_Record):
     run: str
     step: str
     """Step id."""
-    op: Think | Call
-    """`Think.prompt` holds only text and tokens, `Think.after` is resolved into leading tokens, `Call.args` are
-    values."""
+    op: ModelCall | ToolCall
+    """`ModelCall.prompt` holds only text and tokens, `ModelCall.after` is resolved into leading tokens, `ToolCall.args`
+    are values."""
     seconds: float | None = None
     """Time left by the nearest budget, for a worker that can pass it on. The machine keeps the limit itself."""
     generated: tuple[int, ...] = ()
@@ -195,7 +195,7 @@ class WorkerUp(_Record):
     """Attempts it takes at the same time."""
     serves: tuple[Kind, ...]
     models: tuple[str, ...] = ()
-    """Names that `Think.model` may ask for here; empty: whatever it asks for."""
+    """Names that `ModelCall.model` may ask for here; empty: whatever it asks for."""
     cache_tokens: int | None = None
     """Tokens that its prefix cache holds."""
     block: int | None = None
@@ -222,7 +222,7 @@ class WorkerDown(_Record):
 
 
 @dataclass(frozen=True, slots=True)
-class CacheNews(_Record):
+class CacheUpdate(_Record):
     """What a worker's prefix cache holds of the prompts that it was sent, by its engine's own events."""
 
     held: tuple[tuple[int, Annotated[int, Field(ge=0)]], ...] = ()
@@ -238,7 +238,7 @@ class CacheChanged(_Record):
     kind: Literal["cache-changed"] = field(default="cache-changed", kw_only=True)
     at: float
     worker: str
-    news: CacheNews
+    news: CacheUpdate
 
 
 @dataclass(slots=True)
@@ -307,7 +307,7 @@ class Limited(_Record):
 
 
 @dataclass(slots=True)
-class Elsewhere(_Record):
+class ForeignEvent(_Record):
     """Something happened in a run that another journal holds. Written where steps of this journal's runs started
     because of it; says nothing to a machine."""
 
@@ -331,7 +331,7 @@ Event = (
     | Pruned
     | Paused
     | Limited
-    | Elsewhere
+    | ForeignEvent
 )
 
 
@@ -377,7 +377,7 @@ class Count(_Record):
     kind: Literal["count"] = field(default="count", kw_only=True)
     step: str
     worker: str
-    op: Think
+    op: ModelCall
 
 
 @dataclass(slots=True)

@@ -28,21 +28,21 @@ from .awaited import (
     FlowHost,
     Group,
     JoinHandle,
-    Line,
     Pieces,
     Promise,
     Several,
     StepFailed,
     StepHandle,
+    Trajectory,
 )
 from .budget import Budget
+from .call_config import CallConfig
 from .chat import Message
 from .errors import FlowError
-from .interfaces import Brief, Merge, Planner, Reader
-from .ops import Call, Join, Op, Part, Plugin, Ref, Text, Think
+from .interfaces import Merge, Planner, PlanningContext, Reader
+from .ops import Join, ModelCall, Op, Part, Plugin, Ref, Text, ToolCall
 from .plan import Plan, Step
-from .planning import CallOptions, LineOptions, call_model, derive
-from .prompt import Prompt
+from .planning import CallOptions, TrajectoryOptions, call_model, derive
 from .tools.context import ToolContext
 from .tools.tool import tool
 
@@ -51,8 +51,8 @@ __all__ = [
     "Answerable",
     "Context",
     "Flow",
-    "Line",
     "StepFailed",
+    "Trajectory",
     "ask_a_person",
     "flow_step",
     "flow_within",
@@ -66,7 +66,7 @@ ROOT = "flow"
 """Name of the step that a flow's run consists of at first."""
 Answerable = StepHandle[object] | JsonValue
 """What a flow may return: a step, whose value is the run's, or a value."""
-Tolerate = Literal["all", "quorum", "best-effort", "any-end"]
+OnFailure = Literal["all", "quorum", "best-effort", "any-end"]
 
 
 Waited = Promise[T] | Coroutine[object, None, T]
@@ -101,7 +101,7 @@ async def ask_a_person(question: str, choices: list[JsonValue], ctx: ToolContext
 class Context:
     """What a flow makes its steps with."""
 
-    def __init__(self, host: FlowHost, brief: Brief, planner: str) -> None:
+    def __init__(self, host: FlowHost, brief: PlanningContext, planner: str) -> None:
         self.brief = brief
         """The request, its task, and the tools there are."""
         self._inner: Inner | None = None
@@ -122,31 +122,39 @@ class Context:
         return self._host.now()
 
     def keep(self, value: object) -> str:
-        """Keep something for the readers of the flow's steps, and return the name under which `Brief.kept` has it: what
-        grows with the run need not be in the state of every step. It must be there again, the same, whenever the
-        flow is run again."""
+        """Keep something for the readers of the flow's steps, and return the name under which `PlanningContext.kept`
+        has it: what grows with the run need not be in the state of every step. It must be there again, the same,
+        whenever the flow is run again."""
         return self._host.keep(value)
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
-    def think(self, pieces: Pieces, prompt: Prompt | None = None, **options: Unpack[LineOptions]) -> Line:
-        """Call the model: `pieces` are what it is asked, `prompt` and `options` how (`plait.planning.call_model`).
+    def think(
+        self, pieces: Pieces, prompt: CallConfig | None = None, **options: Unpack[TrajectoryOptions]
+    ) -> Trajectory:
+        """ToolCall the model: `pieces` are what it is asked, `prompt` and `options` how (`plait.planning.call_model`).
         Handles among the pieces stand for the values of their steps, which need not have ended."""
         return self._think(pieces, None, prompt, options)
 
-    def continued(self, line: Line, pieces: Pieces, prompt: Prompt | None, options: LineOptions) -> Line:
-        """Continue a line (`Line.think`)."""
+    def continued(
+        self, line: Trajectory, pieces: Pieces, prompt: CallConfig | None, options: TrajectoryOptions
+    ) -> Trajectory:
+        """Continue a line (`Trajectory.think`)."""
         return self._think(pieces, line, prompt, options)
 
-    def step(self, step: Step) -> Line:
+    def step(self, step: Step) -> Trajectory:
         """Make a model call of a step as plans have them, such as those of `plait.planning.call_model`."""
-        if not isinstance(step.op, Think):
+        if not isinstance(step.op, ModelCall):
             raise FlowError(f"{step.name} is no model call: use `ctx.call` and `ctx.join`")
-        return self._add(Line(self, self._host, step))
+        return self._add(Trajectory(self, self._host, step))
 
     def plan(self, plan: Plan) -> StepHandle[object]:
         """Make the steps of a plan that a helper has put together; return its output."""
-        kinds: dict[str, type[Line | CallHandle | JoinHandle]] = {"think": Line, "call": CallHandle, "join": JoinHandle}
+        kinds: dict[str, type[Trajectory | CallHandle | JoinHandle]] = {
+            "think": Trajectory,
+            "call": CallHandle,
+            "join": JoinHandle,
+        }
         made = {step.name: self._add(kinds[step.op.kind](self, self._host, step)) for step in plan.steps}
         if plan.output not in made:
             raise FlowError(f"the plan has no step {plan.output!r}, which it names as its output")
@@ -154,10 +162,14 @@ class Context:
 
     def call(self, name: str | AnyTool, /, **args: object) -> CallHandle:
         """Call a tool, by its name. Handles among the arguments stand for the values of their steps."""
-        op = Call(tool=name if isinstance(name, str) else name.name, args={k: _argument(v) for k, v in args.items()})
+        op = ToolCall(
+            tool=name if isinstance(name, str) else name.name, args={k: _argument(v) for k, v in args.items()}
+        )
         return self._add(CallHandle(self, self._host, self._step("call", op, (), {})))
 
-    def called(self, op: Call, after: Iterable[StepHandle[object]] = (), **named: Unpack[StepOptions]) -> CallHandle:
+    def called(
+        self, op: ToolCall, after: Iterable[StepHandle[object]] = (), **named: Unpack[StepOptions]
+    ) -> CallHandle:
         """Make a tool call as plans have it, once the steps `after` have ended in a value."""
         return self._add(CallHandle(self, self._host, self._step("call", op, (step.name for step in after), named)))
 
@@ -166,7 +178,7 @@ class Context:
         no one can be asked."""
         return self.call(ask_a_person, question=question, choices=list(choices))
 
-    async def score(self, line: Line, by: str | AnyTool, **args: object) -> float:
+    async def score(self, line: Trajectory, by: str | AnyTool, **args: object) -> float:
         """Return a tool's score of a line's text: the tool takes `text` and returns a number."""
         await line
         value = await self.call(by, text=line.line, **args)
@@ -179,7 +191,7 @@ class Context:
         branches: Iterable[StepHandle[object]],
         merge: str | Plugin | Merge = "collect",
         *,
-        tolerate: Tolerate = "all",
+        on_failure: OnFailure = "all",
         quorum: int | None = None,
         deadline: float | None = None,
         early: bool = False,
@@ -191,7 +203,7 @@ class Context:
             if not isinstance(need, StepHandle):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise FlowError(f"a join takes steps (think, call, join), not {need!r}: await it, or give its steps")
         spec = Plugin(name=merge) if isinstance(merge, str) else Plugin.of(merge)
-        op = Join(merge=spec, tolerate=tolerate, quorum=quorum, deadline=deadline, early=early)
+        op = Join(merge=spec, on_failure=on_failure, quorum=quorum, deadline=deadline, early=early)
         return self._joined("join", op, (need.name for need in needs), named)
 
     def answer(
@@ -209,7 +221,7 @@ class Context:
             spec = Plugin(name="stitch", options={**({"note": why} if why else {}), **told})
             return self._joined("answer", Join(merge=spec), (value.name,), named)
         spec = Plugin(name="constant", options={"value": value, "why": why, **told})
-        return self._joined("answer", Join(merge=spec, tolerate="any-end"), (), named)
+        return self._joined("answer", Join(merge=spec, on_failure="any-end"), (), named)
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
@@ -291,7 +303,9 @@ class Context:
     def _one(self, awaited: Waited[T]) -> Promise[T]:
         return awaited if isinstance(awaited, Promise) else self._host.spawn(awaited)
 
-    def _think(self, pieces: Pieces, after: Line | None, prompt: Prompt | None, options: LineOptions) -> Line:
+    def _think(
+        self, pieces: Pieces, after: Trajectory | None, prompt: CallConfig | None, options: TrajectoryOptions
+    ) -> Trajectory:
         inner = self._inner
         if inner is not None:
             if "name" in options:
@@ -308,7 +322,7 @@ class Context:
         step = call_model(
             self.brief, self._planner, name, _parts(pieces), prompt, after=before, **cast("CallOptions", named)
         )
-        return self._add(Line(self, self._host, step))
+        return self._add(Trajectory(self, self._host, step))
 
     def _next(self, kind: str) -> str:
         prefix = self._inner.prefix if self._inner is not None else ""
@@ -390,7 +404,7 @@ class Flow(Planner):
         """
         raise NotImplementedError
 
-    def reader(self, step: Step, brief: Brief) -> Reader:
+    def reader(self, step: Step, brief: PlanningContext) -> Reader:
         """Return the reader of a step of a flow that works within this one (`Context.delegate`)."""
         match step.state:
             case {"planner": dict() as spec, "tools": tools, "state": state}:
@@ -401,11 +415,11 @@ class Flow(Planner):
             case _:
                 return super().reader(step, brief)
 
-    def start(self, brief: Brief) -> Plan:
+    def start(self, brief: PlanningContext) -> Plan:
         """Return the step that represents the flow and expands into the flow's steps."""
         step = Step(
             name=ROOT,
-            op=Join(merge=Plugin(name="constant"), tolerate="any-end"),
+            op=Join(merge=Plugin(name="constant"), on_failure="any-end"),
             expands=True,
             label=type(self).__name__,
         )
@@ -423,11 +437,11 @@ def flow_step(flow: Flow, question: str, name: str, *, label: str = "", reach: S
     spec = Plugin.of(flow).model_dump(mode="json")
     tools = None if reach is None else list[JsonValue](reach)
     state: JsonValue = {"flow": spec, "question": question, "reach": tools}
-    op = Join(merge=Plugin(name="constant"), tolerate="any-end")
+    op = Join(merge=Plugin(name="constant"), on_failure="any-end")
     return Step(name=name, op=op, expands=True, label=label, state=state)
 
 
-def flow_within(step: Step, brief: Brief) -> tuple[Flow, Brief] | None:
+def flow_within(step: Step, brief: PlanningContext) -> tuple[Flow, PlanningContext] | None:
     """Return the flow that a step of `flow_step` represents, and its brief; `None` for any other step. `brief` is the
     run's. Raises `PluginError` for an unknown planner."""
     match step.state:
@@ -441,7 +455,7 @@ def flow_within(step: Step, brief: Brief) -> tuple[Flow, Brief] | None:
             return None
 
 
-def may_change(step: Step, brief: Brief) -> bool:
+def may_change(step: Step, brief: PlanningContext) -> bool:
     """Whether a step changes the world, or is a flow that may call a tool which does."""
     match step.state:
         case {"flow": dict(), "reach": reach}:

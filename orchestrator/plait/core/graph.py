@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .messages import counted
-from .ops import Call, Join, Think
+from .ops import Join, ModelCall, ToolCall
 from .plan import Plan, Step, acyclic_graph, needs, some
 from .record import StepRecord
 
@@ -140,18 +140,18 @@ def text(plan: Plan) -> str:
 
 
 def _after(step: Step) -> str | None:
-    return step.op.after if isinstance(step.op, Think) else None
+    return step.op.after if isinstance(step.op, ModelCall) else None
 
 
 def _does(step: Step) -> str:
     """Say in a few words what a step does."""
     match step.op:
-        case Think(after=after, sampling=sampling):
+        case ModelCall(after=after, sampling=sampling):
             what = f"think <= {sampling.max_tokens} tokens" + (f" after {after}" if after else "")
-        case Call(tool=tool):
+        case ToolCall(tool=tool):
             what = f"call {tool}"
-        case Join(merge=merge, tolerate=tolerate, quorum=quorum, deadline=deadline, early=early):
-            what = f"join {merge.name}, {f'quorum {quorum}' if quorum else tolerate}"
+        case Join(merge=merge, on_failure=on_failure, quorum=quorum, deadline=deadline, early=early):
+            what = f"join {merge.name}, {f'quorum {quorum}' if quorum else on_failure}"
             what += (f", {deadline:g} s" if deadline else "") + (", early" if early else "")
     return what + (", expands" if step.expands else "") + (", side effects" if step.side_effects else "")
 

@@ -13,13 +13,13 @@ from typing import Annotated, ClassVar, NamedTuple, Protocol, cast, runtime_chec
 
 from pydantic import Field, JsonValue, SkipValidation
 
+from .call_config import CallConfig, WithCallConfigs
 from .declarations import PluginModel, TokenCount
 from .errors import PlannerError, PluginError
-from .events import CacheNews, Event, Job
-from .ops import Kind, Plugin, Think
+from .events import CacheUpdate, Event, Job
+from .ops import Kind, ModelCall, Plugin
 from .plan import Plan, Step
 from .prices import Price
-from .prompt import Prompt, WithPrompts
 from .request import Request
 from .result import Failure, Result
 from .task import Task
@@ -41,7 +41,7 @@ class PluginSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Brief:
+class PlanningContext:
     """The context of a run that a planner receives."""
 
     request: Request
@@ -80,16 +80,16 @@ class JoinReader(Reader, Protocol):
         ...
 
 
-class Planner(WithPrompts):
+class Planner(WithCallConfigs):
     """Turns a request into plans and patches. It runs outside the machine: what it says is journalled, so replay never
     calls it. It may raise anything; that fails the run (`start`) or the step (`reader`) and nothing else."""
 
-    answer_prompts: ClassVar[tuple[str, ...]] = ("answer",)
+    answer_calls: ClassVar[tuple[str, ...]] = ("answer",)
     """Names of its prompts that write the answer: what a request's `generation` is laid over."""
     pieces: ClassVar[bool] = False
     """These prompts write pieces of the answer, so the token limit of the answer does not apply to them."""
 
-    def start(self, brief: Brief) -> Plan:
+    def start(self, brief: PlanningContext) -> Plan:
         """Return the first plan, whose output is the run's answer."""
         raise NotImplementedError
 
@@ -104,9 +104,11 @@ class Planner(WithPrompts):
     def says_answer(cls) -> tuple[str, ...]:
         """Return the names of the prompts that write the answer, as far as there are prompts of these names."""
         fields = cls.model_fields
-        return tuple(name for name in cls.answer_prompts if name in fields and isinstance(fields[name].default, Prompt))
+        return tuple(
+            name for name in cls.answer_calls if name in fields and isinstance(fields[name].default, CallConfig)
+        )
 
-    def reader(self, step: Step, brief: Brief) -> Reader:
+    def reader(self, step: Step, brief: PlanningContext) -> Reader:
         """Return a fresh reader for a step that expands."""
         raise PlannerError(
             f"{type(self).__name__} planned {step.name!r} (role {step.role!r}) to expand but has no reader for it. A "
@@ -125,7 +127,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Pin:
     """A policy's choice of a worker, with the reason that people will read in `Dispatch.reason`."""
 
     worker: str
@@ -133,7 +135,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class Defer:
     """A policy's wish that a step which could start waits in our queue. It is reconsidered when a step of its
     run has ended or an attempt has reported its first tokens, and starts all the same when no step of its run is
     running any more.
@@ -163,7 +165,7 @@ class Hedge:
 
 
 @dataclass(frozen=True, slots=True)
-class Wake:
+class ReviewAt:
     """A policy's wish to review its run at a time (seconds, on the clock of `View.now`), whatever happens: with a
     `Tick`. Only the earliest wish of a run counts, and a millisecond from now is the soonest."""
 
@@ -185,7 +187,7 @@ class Policy(PluginModel):
         """Return the key of a step that has just become ready; smaller runs first. Asked once a time."""
         return ()
 
-    def place(self, step: StepView, view: View) -> str | Place | Hold | None:
+    def place(self, step: StepView, view: View) -> str | Pin | Defer | None:
         """Return a worker with a free slot, a hold, or `None` for no opinion. Asked when the step could start."""
         return None
 
@@ -194,7 +196,7 @@ class Policy(PluginModel):
         news matter."""
         return None
 
-    def review(self, event: Event, view: View) -> Sequence[Stop | Hedge | Wake]:
+    def review(self, event: Event, view: View) -> Sequence[Stop | Hedge | ReviewAt]:
         """Return the policy's actions after one event: `Progressed`, `Succeeded` or `Failed` of `view.subject`, or a
         `Tick` that a policy of the run `view.run` asked for, which has no subject."""
         return ()
@@ -283,7 +285,9 @@ class Allocator(Merge):
     """A merge of a few probes whose value is an `Allocation`, as JSON: the reader of a join that expands makes the
     branches of it. Pure, like any merge."""
 
-    most: Count = Field(default=32, ge=1, le=MOST_STEPS, description="Most branches in all, the probes included.")
+    max_branches: Count = Field(
+        default=32, ge=1, le=MOST_STEPS, description="Most branches in all, the probes included."
+    )
     most_tokens: Annotated[int | None, TokenCount()] = Field(
         default=None,
         ge=0,
@@ -300,7 +304,7 @@ class Allocator(Merge):
 
     def affordable(self, probes: Sequence[Branch]) -> int:
         """Return the number of further branches that the limits allow."""
-        room = max(0, self.most - len(probes))
+        room = max(0, self.max_branches - len(probes))
         if self.most_tokens is None:
             return room
         used = sum(probe.tokens for probe in probes)
@@ -358,7 +362,7 @@ class Worker(Protocol):
     """Jobs at the same time."""
     serves: tuple[Kind, ...]
     models: tuple[str, ...] = ()
-    """Names that `Think.model` may ask for; empty: any name."""
+    """Names that `ModelCall.model` may ask for; empty: any name."""
     cache_tokens: int | None = None
     """Tokens that its prefix cache holds, known after `start`."""
     block: int | None = None
@@ -369,7 +373,7 @@ class Worker(Protocol):
     hints: bool = False
     """Whether its jobs shall come with `Job.hints`."""
     extra_body: tuple[str, ...] | None = None
-    """Fields of `Think.extra_body` that it takes; `None`: it does not say, as for a server that is asked."""
+    """Fields of `ModelCall.extra_body` that it takes; `None`: it does not say, as for a server that is asked."""
     prices: Mapping[str, Price] = MappingProxyType({})
     """What its models cost, by name; under no name that of any other."""
     lost: str = ""
@@ -404,12 +408,12 @@ class Worker(Protocol):
         """Free everything. May be called twice, and after a failed `start`."""
         ...
 
-    async def count_tokens(self, op: Think) -> int | None:
+    async def count_tokens(self, op: ModelCall) -> int | None:
         """Return the number of tokens of a prompt for the model, templates included; `None` if unknown. Called
         before a job is sent whose prompt a budget limits. A worker need not have this method."""
         return None
 
-    async def cache_news(self) -> AsyncIterator[CacheNews]:
+    async def cache_news(self) -> AsyncIterator[CacheUpdate]:
         """Yield what changes in the prefix cache, some of it at once, if the worker can tell: steps are placed by it.
         The first news may be empty. The driver reads it as it does `health`. A worker need not have this method."""
         return
@@ -458,7 +462,7 @@ class Offer(NamedTuple):
     prices: Mapping[str, Price]
 
 
-def cache_news(worker: Worker) -> AsyncIterator[CacheNews] | None:
+def cache_news(worker: Worker) -> AsyncIterator[CacheUpdate] | None:
     """Return a worker's news of its prefix cache; `None` for one that has none."""
     own = getattr(type(worker), "cache_news", Worker.cache_news)
     return None if own is Worker.cache_news else worker.cache_news()

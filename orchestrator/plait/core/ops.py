@@ -1,4 +1,4 @@
-"""What a step does: `Think` asks a model, `Call` calls a tool, `Join` makes one value of several."""
+"""What a step does: `ModelCall` asks a model, `ToolCall` calls a tool, `Join` makes one value of several."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ THOUGHTS = 8192
 """Most tokens of thoughts of a call that sets no `thinking_tokens`."""
 
 
-class Think(Frozen):
+class ModelCall(Frozen):
     """One call of the model."""
 
     kind: Literal["think"] = "think"
@@ -409,7 +409,7 @@ class Think(Frozen):
         return (*out, *(() if bare else (Text(text="\n\nAssistant:"),)))
 
     @model_validator(mode="after")
-    def _has_context(self) -> Think:
+    def _has_context(self) -> ModelCall:
         if not self.prompt and self.after is None and not self.messages:
             raise ValueError("a think step needs a prompt, messages, a step to continue (`after`), or several of them")
         if self.messages and not self.chat:
@@ -425,7 +425,7 @@ class Think(Frozen):
         return self
 
 
-class Call(Frozen):
+class ToolCall(Frozen):
     """One call of a tool.
 
     Inside `args`, `{"$ref": "step"}` means the value of a step, `{"$text": [piece, …]}` for the pieces joined as
@@ -461,13 +461,13 @@ class Join(Frozen):
     kind: Literal["join"] = "join"
     merge: Annotated[Plugin, BeforeValidator(_as_spec)] = Plugin.model_construct({"name"}, name="collect")
     """How. A plugin's object is taken as well: `merge=Majority()`."""
-    tolerate: Literal["all", "quorum", "best-effort", "any-end"] = "all"
+    on_failure: Literal["all", "quorum", "best-effort", "any-end"] = "all"
     """`all`: a failed branch fails the join. `quorum`: enough when `quorum` branches are done; the rest is cancelled.
     `best-effort`: waits until every branch has ended and merges those that are done; fails only if none is. `any-end`:
     the same, but merges when none is done too: how the branches ended is what it is about. It may have no branches
     at all: such a join ends at once, and is how a value that no step made enters a plan."""
     quorum: int | None = Field(default=None, ge=1)
-    """How many branches must be done, for `tolerate="quorum"`."""
+    """How many branches must be done, for `on_failure="quorum"`."""
     deadline: float | None = Field(default=None, gt=0)
     """Seconds after the step entered the plan; then it closes with what is done, or fails if that is not enough
     (`all` needs every branch, `quorum` its number, `best-effort` one, `any-end` none)."""
@@ -476,10 +476,10 @@ class Join(Frozen):
 
     @model_validator(mode="after")
     def _quorum_given(self) -> Join:
-        if (self.tolerate == "quorum") != (self.quorum is not None):
-            raise ValueError('`quorum` goes with tolerate="quorum", and must be given there')
+        if (self.on_failure == "quorum") != (self.quorum is not None):
+            raise ValueError('`quorum` goes with on_failure="quorum", and must be given there')
         return self
 
 
-Op = Annotated[Think | Call | Join, Field(discriminator="kind")]
+Op = Annotated[ModelCall | ToolCall | Join, Field(discriminator="kind")]
 Kind = Literal["think", "call", "join"]

@@ -24,7 +24,7 @@ from pydantic import (
 from .budget import Budget
 from .errors import PlanError
 from .messages import did_you_mean
-from .ops import Call, Join, Op, Ref, Think
+from .ops import Join, ModelCall, Op, Ref, ToolCall
 from .shown import marked, table
 from .tools.more import MORE_TOOLS
 from .values import Frozen, StepName, complaints, json_references
@@ -76,7 +76,7 @@ class Step(Frozen):
 
     @model_validator(mode="after")
     def _join_has_branches(self) -> Step:
-        if self.op.kind == "join" and not self.needs and self.op.tolerate != "any-end":
+        if self.op.kind == "join" and not self.needs and self.op.on_failure != "any-end":
             raise ValueError(f"join {self.name!r} has no branches: name them in `needs`")
         return self
 
@@ -84,9 +84,9 @@ class Step(Frozen):
         """Return how much it counts in the length of a path: tokens a think step may generate, 1 for a call, 0 for a
         join."""
         match self.op:
-            case Think(sampling=sampling):
+            case ModelCall(sampling=sampling):
                 return float(sampling.max_tokens)
-            case Call():
+            case ToolCall():
                 return 1.0
             case Join():
                 return 0.0
@@ -95,12 +95,12 @@ class Step(Frozen):
         """Names of the steps whose values this one reads, in order, without `after`; may repeat."""
         yield from self.needs
         match self.op:
-            case Think(prompt=parts, messages=messages):
+            case ModelCall(prompt=parts, messages=messages):
                 yield from (part.step for part in parts if isinstance(part, Ref))
                 for message in messages:
                     if isinstance(message.content, tuple):
                         yield from (part.step for part in message.content if part.type == "value")
-            case Call(args=args):
+            case ToolCall(args=args):
                 if args:
                     yield from json_references(args)
             case Join():
@@ -201,10 +201,10 @@ class Plan(Frozen):
 
 def needs(step: Step) -> tuple[str, ...]:
     """Return the names of the steps that must be done before this one, each once, `after` last."""
-    if isinstance(step.op, Call) and not step.op.args and len(step.needs) < 2:
+    if isinstance(step.op, ToolCall) and not step.op.args and len(step.needs) < 2:
         return step.needs
     names = dict.fromkeys(step.references())
-    if isinstance(step.op, Think) and step.op.after is not None:
+    if isinstance(step.op, ModelCall) and step.op.after is not None:
         names.setdefault(step.op.after)
     return tuple(names)
 
@@ -326,21 +326,21 @@ def _derived(step: Step) -> dict[str, JsonValue]:
 
 def _edge_kinds(step: Step) -> dict[str, tuple[str, ...]]:
     """Return the steps that one needs, each with why: `needs`, `ref` (the op reads its value), `after`."""
-    after = step.op.after if isinstance(step.op, Think) else None
+    after = step.op.after if isinstance(step.op, ModelCall) else None
     why = {"needs": set(step.needs), "ref": set([*step.references()][len(step.needs) :]), "after": {after}}
     return {need: tuple(kind for kind, named in why.items() if need in named) for need in needs(step)}
 
 
 def _check_op(step: Step, steps: dict[str, Step], tools: frozenset[str] | None) -> None:
     match step.op:
-        case Think(after=str() as after):
+        case ModelCall(after=str() as after):
             target = steps[after]
             if target.op.kind == "call" or (target.op.kind == "join" and not target.expands):
                 raise PlanError(
                     f"step {step.name!r} is `after` {after!r}, a {target.op.kind}: only a think step has a context"
                 )
         # A planner may ask for more tools than it was shown; that tool always exists.
-        case Call(tool=tool) if tools is not None and tool not in tools and tool != MORE_TOOLS:
+        case ToolCall(tool=tool) if tools is not None and tool not in tools and tool != MORE_TOOLS:
             hint = did_you_mean(tool, tools) or (f"; there are {some(sorted(tools))}" if tools else "; none was given")
             raise PlanError(f"step {step.name!r} calls the tool {tool!r}, which is not there{hint}")
         case _:

@@ -10,12 +10,12 @@ from typing import Literal, TypedDict, Unpack, cast
 from pydantic import JsonValue
 
 from .budget import Budget
+from .call_config import CallConfig, Thinking
 from .chat import Message
 from .errors import FlowError
-from .interfaces import Brief
-from .ops import Function, Join, Part, Plugin, Sampling, StructuredOutput, Text, Think
+from .interfaces import PlanningContext
+from .ops import Function, Join, ModelCall, Part, Plugin, Sampling, StructuredOutput, Text
 from .plan import Plan, Step
-from .prompt import Prompt, Thinking
 from .result import Result
 from .task import Task
 from .view import Branch
@@ -23,9 +23,9 @@ from .view import Branch
 __all__ = [
     "NO_THINKING",
     "CallOptions",
-    "LineOptions",
     "OnBranches",
     "OnResult",
+    "TrajectoryOptions",
     "call_model",
     "derive",
     "fraction",
@@ -48,8 +48,8 @@ def fraction(seed: int, *place: int | str) -> float:
 
 
 class CallOptions(TypedDict, total=False):
-    """A planner's options of a model call besides its `Prompt`. They override the prompt's. Fields of
-    `Sampling`, `Think` and `Step` mean what they mean there."""
+    """A planner's options of a model call besides its `CallConfig`. They override the prompt's. Fields of
+    `Sampling`, `ModelCall` and `Step` mean what they mean there."""
 
     max_tokens: int
     temperature: float | None
@@ -101,14 +101,14 @@ class CallOptions(TypedDict, total=False):
     """What that reader needs to know."""
 
 
-class LineOptions(CallOptions, total=False):
+class TrajectoryOptions(CallOptions, total=False):
     """Options of a model call in a flow."""
 
     name: str
     """The step's name; by default `think-1`, `think-2`, …"""
 
 
-_CALL: Callable[..., Think] = Think
+_CALL: Callable[..., ModelCall] = ModelCall
 _STEP: Callable[..., Step] = Step
 _OF_STEP = ("label", "budget", "priority", "expands", "role", "state")
 _OF_SAMPLING = frozenset(Sampling.model_fields)
@@ -117,11 +117,11 @@ NO_THINKING = "<think>\nOkay, I think I have finished thinking.\n</think>\n\n"
 
 
 def call_model(
-    brief: Brief,
+    brief: PlanningContext,
     planner: str,
     name: str,
     pieces: str | Sequence[Part],
-    prompt: Prompt | None = None,
+    prompt: CallConfig | None = None,
     *,
     after: str | None = None,
     **options: Unpack[CallOptions],
@@ -132,7 +132,7 @@ def call_model(
         brief: the request's.
         planner: its name, part of the seed of a sampled call.
         name: the step's name, the other part.
-        pieces: what the model is asked, such as `Prompt.parts` gives.
+        pieces: what the model is asked, such as `CallConfig.parts` gives.
         prompt: how, as the planner's user has it.
         after: the step whose line the call continues.
         options: what the planner says itself; it goes before what the prompt says.
@@ -142,7 +142,7 @@ def call_model(
     return _called(name, pieces, fields, derive(brief.request.seed, planner, name), after)
 
 
-def ask_model(task: Task, name: str, pieces: str, prompt: Prompt, **options: Unpack[CallOptions]) -> Step:
+def ask_model(task: Task, name: str, pieces: str, prompt: CallConfig, **options: Unpack[CallOptions]) -> Step:
     """Return the same for a merge, which sees the task and not the request: a call that is sampled has no seed."""
     fields = _as_options(prompt) | cast("dict[str, object]", options)
     fields.setdefault("chat", task.chat())
@@ -176,14 +176,14 @@ def _called(
     if begin and not chat:  # text without roles: the model's turn begins where the prompt ends
         parts, begin = (*parts, Text(text=f"\n{begin}")), ""
     # Said here, with the planner's own word: pydantic's complaint would name the step's fields.
-    unknown = [key for key in fields if key not in Think.model_fields]
+    unknown = [key for key in fields if key not in ModelCall.model_fields]
     if unknown:
         raise FlowError(f"a model call has no option {', '.join(unknown)}")
     op = _CALL(prompt=parts, chat=chat, begin=begin, sampling=sampling, after=after, **fields)
     return _STEP(name=name, op=op, **step)
 
 
-def _as_options(prompt: Prompt | None) -> dict[str, object]:
+def _as_options(prompt: CallConfig | None) -> dict[str, object]:
     """Return the fields that a prompt sets, as options of a call."""
     if prompt is None:
         return {}
@@ -192,12 +192,12 @@ def _as_options(prompt: Prompt | None) -> dict[str, object]:
 
 
 def pass_through(
-    name: str, branch: str, note: str = "", *, expands: bool = False, tolerate: bool = False, role: str = ""
+    name: str, branch: str, note: str = "", *, expands: bool = False, allow_failure: bool = False, role: str = ""
 ) -> Step:
-    """Return a join that passes one step's value on. With `tolerate` it also ends, in `null`, when that step fails, so
-    that its reader can plan something else."""
+    """Return a join that passes one step's value on. With `on_failure` it also ends, in `null`, when that step fails,
+    so that its reader can plan something else."""
     merge = Plugin(name="stitch", options={"note": note} if note else {})
-    op = Join(merge=merge, tolerate="any-end" if tolerate else "all")
+    op = Join(merge=merge, on_failure="any-end" if allow_failure else "all")
     return Step(name=name, op=op, needs=(branch,), expands=expands, label=note or name, role=role)
 
 

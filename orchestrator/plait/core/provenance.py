@@ -17,7 +17,8 @@ from .values import Frozen
 __all__ = ["Provenance", "digest_of", "tool_digests"]
 
 _NOT_OF_THE_ANSWER = {
-    "text", "asked", "messages", "share", "weight", "priority", "salt", "tenant", "session", "metadata", "retries",
+    "text", "asked", "messages", "fairness_group", "fairness_weight", "priority", "salt", "tenant", "session",
+    "metadata", "retries",
 }  # fmt: skip
 """Fields of a request that are the question, or say who asks and when it is run."""
 

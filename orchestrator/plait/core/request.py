@@ -13,11 +13,11 @@ from typing import Annotated, Self, cast
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
 
 from .budget import Budget
+from .call_config import Generation
 from .chat import Message, read_messages
 from .errors import FieldError, UsageError
 from .form import Form
 from .ops import Function, Plugin, StructuredOutput
-from .prompt import Generation
 from .rights import Rights
 from .tools.tool import is_name
 from .values import DEEPEST, Frozen, complaints, writable
@@ -152,7 +152,7 @@ class Request(Frozen):
     parallel_tool_calls: bool = Field(default=True, exclude_if=lambda value: value)
     """Whether one turn may make several calls."""
     begin: str = Field(default="", max_length=1_000_000, exclude_if=lambda begin: not begin)
-    """Text that the model's turn begins with in the calls whose text is the answer (`Think.begin`)."""
+    """Text that the model's turn begins with in the calls whose text is the answer (`ModelCall.begin`)."""
     form: StructuredOutput | None = Field(default=None, exclude_if=lambda form: form is None)
     """What the text of those calls is held to while it is written: an expression, a grammar, one of some texts. For
     JSON there is `output`."""
@@ -161,26 +161,26 @@ class Request(Frozen):
     schema."""
     budget: Annotated[Budget, BeforeValidator(_budget)] = Budget.model_construct()
     """Hard limits, also as a text: `total_tokens=5000,cost=0.5`."""
-    bound: int | None = Field(default=None, ge=1, exclude_if=lambda bound: bound is None)
+    default_token_limit: int | None = Field(default=None, ge=1, exclude_if=lambda bound: bound is None)
     """Limit of generated tokens per run if `budget` limits neither tokens nor cost. It does not guide spending:
     planners do not see it. `None`: no limit."""
     value_bytes: int | None = Field(default=None, ge=1, exclude_if=lambda limit: limit is None)
     """Most bytes of values that the run may put together: those that its joins read, and that are put into prompts and
     arguments of its steps. By default 64 MiB (`plait.core.weights`)."""
     retries: Retries = Retries.model_construct()
-    share: str = Field(default="", max_length=200, exclude_if=lambda share: not share)
+    fairness_group: str = Field(default="", max_length=200, exclude_if=lambda share: not share)
     """Runs that name the same share divide slots with others as one run would, and go in order of arrival among
     themselves. Each run is a share of its own by default."""
-    weight: float = Field(default=1.0, ge=0.001, le=1000, exclude_if=lambda weight: weight == 1)
+    fairness_weight: float = Field(default=1.0, ge=0.001, le=1000, exclude_if=lambda weight: weight == 1)
     """Of its share: one of weight 2 gets twice the tokens of one of weight 1 while both have steps that wait."""
     priority: int = Field(default=0, ge=-1000, le=1000, exclude_if=lambda priority: not priority)
     """Added to that of each step: all that waits with a smaller one goes first, whatever has been served."""
     seed: int = 0
     """Of all sampling."""
     model: str | None = Field(default=None, exclude_if=lambda model: model is None)
-    """Name of the model that answers where a step names none (`Think.model`)."""
+    """Name of the model that answers where a step names none (`ModelCall.model`)."""
     salt: str = Field(default="", exclude_if=lambda salt: not salt)
-    """Of the cached prefixes of all steps that have none of their own (`Think.salt`): what keeps tenants apart."""
+    """Of the cached prefixes of all steps that have none of their own (`ModelCall.salt`): what keeps tenants apart."""
     tenant: str = Field(default="", max_length=200, exclude_if=lambda tenant: not tenant)
     """Who asks, where a server has several tenants."""
     rights: Rights = Field(default=Rights.model_construct(), exclude_if=lambda rights: rights == Rights())
@@ -197,15 +197,16 @@ class Request(Frozen):
 
     @property
     def bounded(self) -> Budget:
-        """The limits that hold: those of `budget`, with `bound` where they say nothing of tokens and cost.
+        """The limits that hold: those of `budget`, with `default_token_limit` where they say nothing of tokens and
+        cost.
 
-        >>> Request(bound=9, seconds=5.0).bounded, Request(bound=9, tokens=5).bounded
+        >>> Request(default_token_limit=9, seconds=5.0).bounded, Request(default_token_limit=9, tokens=5).bounded
         (Budget(tokens=9, seconds=5.0), Budget(tokens=5))
         """
         budget = self.budget
-        if self.bound is None or (budget.tokens, budget.total_tokens, budget.cost) != (None, None, None):
+        if self.default_token_limit is None or (budget.tokens, budget.total_tokens, budget.cost) != (None, None, None):
             return budget
-        return budget.model_copy(update={"tokens": self.bound})
+        return budget.model_copy(update={"tokens": self.default_token_limit})
 
     @classmethod
     def of(cls, fields: Mapping[str, object], hand_over: HandOver | None = None) -> Self:

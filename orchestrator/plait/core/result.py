@@ -242,8 +242,8 @@ class Result(Frozen):
     @property
     def line(self) -> str:
         """The text of the whole line of reasoning: from the model's first token, over all steps that this one continues
-        (`Think.after`) and what was put between them, to the end of its own text. Votes and tasks read it. For a step
-        that continues none it is the value as text.
+        (`ModelCall.after`) and what was put between them, to the end of its own text. Votes and tasks read it. For a
+        step that continues none it is the value as text.
 
         >>> Result(value="two.", prior="The answer: forty-").line
         'The answer: forty-two.'

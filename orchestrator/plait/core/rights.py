@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from .chat import ImagePart
 from .errors import NotAllowed
-from .ops import Call, Think
+from .ops import ModelCall, ToolCall
 from .plan import Plan
 from .values import Frozen
 
@@ -54,9 +54,9 @@ class Rights(Frozen):
     def hold(self, plan: Plan) -> None:
         """Raise `NotAllowed` for a step that asks for more."""
         for step in plan.steps:
-            if isinstance(step.op, Call):
+            if isinstance(step.op, ToolCall):
                 self.may_call(step.op.tool, step.name)
-            elif isinstance(step.op, Think):
+            elif isinstance(step.op, ModelCall):
                 self.may_think(step.op, step.name)
             # Priorities of all tenants stand in one order.
             if self.apart and step.priority < 0:
@@ -68,7 +68,7 @@ class Rights(Frozen):
         if not self.tools and tool != "ask_a_person":
             raise NotAllowed(f"step {step!r} calls the tool {tool!r:.80}, and this tenant may not call tools")
 
-    def may_think(self, op: Think, step: str) -> None:
+    def may_think(self, op: ModelCall, step: str) -> None:
         """Raise `NotAllowed` for a model call that asks for more."""
         if op.model is not None:
             self.may_ask(op.model, f"step {step!r}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import JsonValue
 
-from .awaited import Chance, Line
+from .awaited import Chance, Trajectory
 from .declarations import PluginModel
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class SearchNode:
     """Whether a dead end is one by the model's own word, and not for its depth or a failure."""
     tokens: int = 0
     """Tokens of its own text."""
-    line: Line | None = None
+    line: Trajectory | None = None
     """The model call that wrote it, if its children continue that token for token."""
     seen: str = ""
     """Text that the model is shown behind the step: the observation of a tool call."""

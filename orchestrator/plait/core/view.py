@@ -288,7 +288,7 @@ class WorkerView(Protocol):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Names that `Think.model` may ask for; empty: whatever it asks for."""
+        """Names that `ModelCall.model` may ask for; empty: whatever it asks for."""
         ...
 
     @property
@@ -324,7 +324,7 @@ class WorkerView(Protocol):
 
     @property
     def kept(self) -> int:
-        """About how many steps policies keep waiting for it (`Hold.worker`)."""
+        """About how many steps policies keep waiting for it (`Defer.worker`)."""
         ...
 
     def pace(self, attempts: int) -> float | None:

@@ -4,9 +4,9 @@
         n: N = 8
         merge: MergeOption = Plugin(name="majority")
 
-What is said of a model call is no word of these: it is a field of a `Prompt`. A planner that goes on with what is its
-own begins the docstring with that of the word. Bounds of these words are `gt`: pydantic keeps one bound of a kind, so a
-planner's own `ge` would be lost beside another.
+What is said of a model call is no word of these: it is a field of a `CallConfig`. A planner that goes on with what is
+its own begins the docstring with that of the word. Bounds of these words are `gt`: pydantic keeps one bound of a kind,
+so a planner's own `ge` would be lost beside another.
 """
 
 from __future__ import annotations
@@ -20,37 +20,38 @@ from .ops import Plugin
 
 __all__ = [
     "Allocate",
+    "AnswerFrom",
     "Arithmetic",
-    "By",
-    "Conclude",
     "Confidence",
     "Count",
+    "Criterion",
     "Deadline",
     "Depth",
     "DialectName",
     "Early",
     "FreeText",
-    "Least",
+    "MaxBranches",
+    "MaxInputTokens",
+    "MaxPromptItems",
+    "MaxTools",
     "MergeOption",
+    "MinBranches",
     "Models",
-    "Most",
     "N",
     "ObservationChars",
+    "OnFailure",
     "OnePlugin",
     "Path",
     "Quorum",
-    "Reads",
     "Records",
     "Repairs",
     "Rounds",
     "Scorer",
     "SearchOption",
     "Separator",
-    "Settle",
-    "Shown",
+    "StopOnVerified",
     "Style",
     "Threshold",
-    "Tolerate",
     "Warmup",
     "Width",
 ]
@@ -68,16 +69,20 @@ OnePlugin = Annotated[Plugin, BeforeValidator(_as_plugin)]
 N = Annotated[
     Count, Field(gt=0, description="Branches at once: samples, paths, threads, agents. `n=` of a run sets it.")
 ]
-Most = Annotated[Count, Field(gt=0, description="Most branches in all; those beyond are not run.")]
-Least = Annotated[Count, Field(gt=0, description="Fewest branches that are worth it: with fewer it is one call.")]
+MaxBranches = Annotated[Count, Field(gt=0, description="Most branches in all; those beyond are not run.")]
+MinBranches = Annotated[Count, Field(gt=0, description="Fewest branches that are worth it: with fewer it is one call.")]
 Rounds = Annotated[Count, Field(gt=0, description="Most rounds, of which each reads what the one before it came to.")]
 Depth = Annotated[
     Count, Field(gt=-1, description="Most steps below one another: of a path, or ahead of the last that stands.")
 ]
 Width = Annotated[Count, Field(gt=0, description="Branches of one line of reasoning: as many are asked of the model.")]
-Shown = Annotated[
-    Count | None,
-    Field(gt=-1, description="How many of what there is a model is shown, the nearest or best. By default all."),
+MaxPromptItems = Annotated[
+    int | None,
+    Field(gt=-1, description="Maximum number of items in one prompt, the nearest or best first. By default all."),
+]
+MaxTools = Annotated[
+    int | None,
+    Field(gt=-1, description="Maximum number of tools in one prompt, the best matches first. By default all."),
 ]
 Repairs = Annotated[Count, Field(gt=-1, description="How often a model is asked to mend what cannot be run.")]
 ObservationChars = Annotated[
@@ -113,14 +118,14 @@ Models = Annotated[
     ModelName(),
     Field(description="Names of the models of the branches, in turn; by default that of the prompt."),
 ]
-By = Annotated[FreeText, Field(description="What decides.")]
-Conclude = Annotated[FreeText, Field(description="What the answer is made of.")]
+Criterion = Annotated[FreeText, Field(description="What decides.")]
+AnswerFrom = Annotated[FreeText, Field(description="What the answer is made of.")]
 DialectName = Annotated[FreeText, Field(description="How the model writes what it wants done.")]
 Path = Annotated[str | None, ServerFile(), Field(description="A file to read.")]
 Early = Annotated[
     bool, Field(description="Go on as soon as what is outstanding cannot change the outcome, and stop the rest.")
 ]
-Settle = Annotated[
+StopOnVerified = Annotated[
     bool,
     Field(
         description="What the task's verifier finds right ends the run. No difference where the task has no verifier."
@@ -129,7 +134,7 @@ Settle = Annotated[
 Deadline = Annotated[
     float | None, Field(gt=0.0, description="Seconds after which a round goes on with the branches that are done.")
 ]
-Reads = Annotated[
+MaxInputTokens = Annotated[
     int | None,
     TokenCount(),
     Field(
@@ -146,7 +151,7 @@ Warmup = Annotated[
 ]
 Confidence = Annotated[float, Field(ge=0.0, le=1.0, description="Probability at which something counts as sure.")]
 Separator = Annotated[FreeText, Field(description="Between the branches' texts in the answer.")]
-Tolerate = Annotated[
+OnFailure = Annotated[
     Literal["all", "best-effort"],
     Field(
         description="What becomes of branches that fail. `best-effort`: they are left out. `all`: with the first that "

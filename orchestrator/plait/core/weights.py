@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from .interfaces import Merge
-from .ops import Call, Join, Think
+from .ops import Join, ModelCall, ToolCall
 from .plan import Plan, Step
 from .request import Retries
 from .values import Same
@@ -104,7 +104,7 @@ def cost_of(plan: Plan, retries: Retries, most: int, merge_class: Callable[[str]
         op = step.op
         merge = merge_class(op.merge.name) if isinstance(op, Join) else None
         least[step.name] = min(_least(step, used, merge), most + 1)
-        if isinstance(op, Think):
+        if isinstance(op, ModelCall):
             tokens += 2 * (1 + retries.think + retries.lost) * (op.sampling.max_tokens + op.most_thoughts)
         open_ended |= step.expands or (merge is not None and merge.plans_more)
     return PlanCost(len(plan.steps), put, None if open_ended else tokens)
@@ -117,10 +117,10 @@ def mentions(step: Step) -> Mapping[str, int]:
     """Return how often each step's value is put into what a step makes; of a join that may close over some of its
     branches, none."""
     op = step.op
-    if isinstance(op, Call) and not op.args:
+    if isinstance(op, ToolCall) and not op.args:
         return _NOTHING
     if isinstance(op, Join):
-        every = op.tolerate == "all" and not op.early
+        every = op.on_failure == "all" and not op.early
         return Counter(dict.fromkeys(step.needs, 1)) if every else Counter()
     read = Counter(step.references())
     read.subtract(step.needs)  # to wait for a step is not to read it
@@ -131,6 +131,6 @@ def _least(step: Step, used: int, merge: type[Merge] | None) -> int:
     """Return what a step's value weighs at least."""
     if step.expands:
         return ATOM
-    if isinstance(step.op, Think):
+    if isinstance(step.op, ModelCall):
         return HULL
     return HULL + used if merge is not None and merge.collects else ATOM

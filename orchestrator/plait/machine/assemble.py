@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from ..core.chat import Message, TextPart, ValuePart, spoken, with_prompt
 from ..core.events import Finish, Status
-from ..core.ops import Call, Part, Ref, Text, Think, Tokens
+from ..core.ops import ModelCall, Part, Ref, Text, Tokens, ToolCall
 from ..core.planning import derive, fraction
 from ..core.result import Failure, given_up
 from ..core.values import as_text, substitute
@@ -19,7 +19,7 @@ from .records import Node, Run
 from .series import Series, TalkHistory
 
 
-def resolve(node: Node, tokens: int, known: int = 0, thoughts: int | None = None) -> Think | Call:
+def resolve(node: Node, tokens: int, known: int = 0, thoughts: int | None = None) -> ModelCall | ToolCall:
     """Return a step's operation with all that its needs gave. A think step goes on from `known` tokens and generates at
     most `tokens` more; its thoughts have at most `thoughts`, if that is given.
 
@@ -44,10 +44,10 @@ def resolve(node: Node, tokens: int, known: int = 0, thoughts: int | None = None
         return op
     values = _values(node)
     args = {key: substitute(value, values) for key, value in op.args.items()}
-    return op if args == op.args else Call(tool=op.tool, args=args, approve=op.approve)
+    return op if args == op.args else ToolCall(tool=op.tool, args=args, approve=op.approve)
 
 
-def _think(node: Node, op: Think, tokens: int) -> Think:
+def _think(node: Node, op: ModelCall, tokens: int) -> ModelCall:
     sampling = op.sampling
     if tokens < sampling.max_tokens:
         sampling = sampling.model_copy(update={"max_tokens": tokens})
@@ -68,7 +68,7 @@ def _think(node: Node, op: Think, tokens: int) -> Think:
     return op.model_copy(update=update)
 
 
-def _refers(op: Think) -> bool:
+def _refers(op: ModelCall) -> bool:
     """Whether values of other steps are put into a prompt: a step may need some for no more than the order."""
     return bool(op.messages) or any(isinstance(part, Ref) for part in op.prompt)
 
@@ -77,7 +77,7 @@ def _filled(parts: tuple[Part, ...], values: dict[str, JsonValue]) -> tuple[Text
     return tuple(Text(text=as_text(values[part.step])) if isinstance(part, Ref) else part for part in parts)
 
 
-def _messages(op: Think, values: dict[str, JsonValue]) -> tuple[Message, ...]:
+def _messages(op: ModelCall, values: dict[str, JsonValue]) -> tuple[Message, ...]:
     """Return a step's own messages with the values of other steps put in."""
     return tuple(_message(message, values) for message in op.messages)
 

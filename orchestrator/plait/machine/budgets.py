@@ -241,7 +241,10 @@ def _more(account: Account, limit: str) -> str:
     """Return how a run gets more of what is limited."""
     if account.by_default and limit == "tokens" and not account.changed:
         most = account.budget.tokens
-        return f"nobody limited this run, so that the default of {most} tokens holds (setting `bound`): raise `tokens`"
+        return (
+            f"nobody limited this run, so that the default of {most} tokens holds (setting `default_token_limit`): "
+            f"raise `tokens`"
+        )
     return f"raise `{limit}`"
 
 

@@ -18,8 +18,8 @@ from typing import Literal
 
 from ..core.errors import RAISED, NoWorker, PluginError
 from ..core.events import PRIORITY_STEP, Count, Event
-from ..core.interfaces import Hedge, Hold, Place, Stop
-from ..core.ops import Think
+from ..core.interfaces import Defer, Hedge, Pin, Stop
+from ..core.ops import ModelCall
 from ..core.result import Failure, as_failure
 from ..core.states import EXPANDING, READY, RUNNING
 from ..core.values import writable
@@ -99,7 +99,7 @@ class Dispatcher:
             reason = ""
             if run.policies.placers:
                 place = self._place(node, worker)
-                if isinstance(place, Hold):
+                if isinstance(place, Defer):
                     # Behind a worker that runs something it is asked again when that ends; a worker that runs nothing
                     # gives no such occasion, so it waits for news of its run.
                     busy = self._records.workers.get(place.worker)
@@ -140,7 +140,7 @@ class Dispatcher:
         known = len(node.attempts.checkpoint.ids) if node.attempts.checkpoint is not None else 0
         if account.prompts and node.id not in node.run.prompt_sizes.uncounted:
             size = prompt_sizes.prompt_size(node, worker, known, ask=True)
-            if isinstance(size, Think):
+            if isinstance(size, ModelCall):
                 node.run.prompt_sizes.counting[node.id] = node
                 self._records.actions.append(Count(node.id, worker.name, size))
                 return None
@@ -217,7 +217,7 @@ class Dispatcher:
             node.place.blocked = None
             self._queue.push(node)
 
-    def _place(self, node: Node, default: WorkerState) -> tuple[WorkerState, str] | Hold:
+    def _place(self, node: Node, default: WorkerState) -> tuple[WorkerState, str] | Defer:
         """Ask all policies: a hold of any holds, else the first that names a worker with room places."""
         chosen: tuple[WorkerState, str] | None = None
         run, workers = node.run, self._records.workers
@@ -225,11 +225,11 @@ class Dispatcher:
         for policy in run.policies.placers:
             try:
                 answer = policy.place(subject, MachineView(self._records, self._queue, subject, run.id))
-                if isinstance(answer, Hold):
+                if isinstance(answer, Defer):
                     if node is run.forced:
                         continue  # policies may slow a run down and never stop it
                     return answer
-                name, reason = (answer.worker, answer.reason) if isinstance(answer, Place) else (answer, "")
+                name, reason = (answer.worker, answer.reason) if isinstance(answer, Pin) else (answer, "")
                 worker = workers.get(name) if name is not None else None
                 if name is not None and worker is None:
                     there = ", ".join(workers) or "none"

@@ -14,7 +14,7 @@ from typing import Literal
 
 from ..core.causes import Cause
 from ..core.lengths import ENOUGH, LATEST
-from ..core.ops import Op, Think
+from ..core.ops import ModelCall, Op
 from ..core.plan import Step, template
 from ..core.prices import Price
 from ..core.result import NO_SOURCES, Failure, Result, Sources, Usage
@@ -170,7 +170,7 @@ class Checkpoint:
 def lane_of(op: Op) -> str:
     """Return the name of the queue that a step waits in: its kind, and its model if it names one. Workers say which
     lanes they serve."""
-    if isinstance(op, Think):
+    if isinstance(op, ModelCall):
         return "think" if op.model is None else f"think {op.model}"
     return op.kind
 
@@ -387,7 +387,8 @@ class ServiceCounter:
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """A run, or the runs that name it (`Request.share`), and what they have been served: slots are divided fairly.
+    """A run, or the runs that name it (`Request.fairness_group`), and what they have been served: slots are divided
+    fairly.
 
     Of the shares with a step that could start now, the one that has been served least goes first: a virtual token
     counter, as in "Fairness in serving large language models" (Sheng et al., OSDI 2024). A share that comes to wait

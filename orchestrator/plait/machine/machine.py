@@ -61,12 +61,12 @@ from ..core.events import (
     CacheChanged,
     Cancelled,
     Counted,
-    Elsewhere,
     Event,
     Expand,
     Expanded,
     Failed,
     Finish,
+    ForeignEvent,
     Limited,
     Paused,
     Progressed,
@@ -204,7 +204,7 @@ class Machine:
                 self._on_paused(event)
             case Limited():
                 self._on_limited(event)
-            case Elsewhere():
+            case ForeignEvent():
                 pass
             case _:
                 assert_never(event)

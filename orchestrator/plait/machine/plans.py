@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ..core.errors import BudgetExceeded, PlanError
 from ..core.interfaces import Merge, PluginRegistry
-from ..core.ops import Call, Join, Plugin, Think
+from ..core.ops import Join, ModelCall, Plugin, ToolCall
 from ..core.plan import Plan, in_order
 from ..core.result import as_failure
 from ..core.states import DONE, EXPANDED, FAILED, UNDER_WAY, WAITING
@@ -235,7 +235,7 @@ def _resolve(node: Node, local: dict[str, Node]) -> bool:
     step, op = node.step, node.step.op
     node.consumers = 1  # its scope, until that closes or, for the output, to the end
     needs = step.needs
-    plain = isinstance(op, Join) or (isinstance(op, Call) and not op.args)
+    plain = isinstance(op, Join) or (isinstance(op, ToolCall) and not op.args)
     if plain and not needs:
         return True
     for name in needs if plain else step.references():
@@ -248,9 +248,9 @@ def _resolve(node: Node, local: dict[str, Node]) -> bool:
                 "continue its context with `after` instead"
             )
         seen[name] = dep
-    if isinstance(op, Call):
+    if isinstance(op, ToolCall):
         pass
-    elif isinstance(op, Think) and op.after is not None:
+    elif isinstance(op, ModelCall) and op.after is not None:
         dep, node.after_own = _lookup(op.after, node, local)
         if dep.step.op.kind == "call" or (dep.step.op.kind == "join" and not dep.step.expands):
             raise PlanError(f"{node.id} is `after` {dep.id}, a {dep.step.op.kind}: only a think step has a context")

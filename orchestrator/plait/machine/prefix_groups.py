@@ -11,7 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Hashable, Iterable
 
-from ..core.ops import Ref, Text, Think, Tokens
+from ..core.ops import ModelCall, Ref, Text, Tokens
 from ..core.prefix_index import BYTES_A_TOKEN, PrefixIndex
 from ..core.result import Usage
 from ..core.values import as_text
@@ -88,7 +88,7 @@ def _key(node: Node) -> Hashable:
     return ("prompt", tuple(lead), len(lead) < len(op.parts), op.chat, before, op.model, op.salt)
 
 
-def _messages(node: Node, op: Think) -> list[str]:
+def _messages(node: Node, op: ModelCall) -> list[str]:
     """Return the messages before a prompt, as texts that are equal where they are. Each is written once in a run: the
     steps of a conversation have the same ones, and ask often."""
     written = node.run.messages
@@ -101,7 +101,7 @@ def _messages(node: Node, op: Think) -> list[str]:
     return texts
 
 
-def _own_from(op: Think) -> int:
+def _own_from(op: ModelCall) -> int:
     """Return where the parts of a prompt begin that are the step's alone: at the first reference. Of a prompt without
     references that is the last of several parts: planners write what siblings have in common apart from their own."""
     first = next((i for i, part in enumerate(op.parts) if isinstance(part, Ref)), None)
@@ -163,12 +163,12 @@ def shared_tokens(node: Node) -> int:
     return group.size
 
 
-def _before_own(node: Node, op: Think, own_from: int) -> int:
+def _before_own(node: Node, op: ModelCall, own_from: int) -> int:
     before = sum(-(-len(message) // CHARACTERS_A_TOKEN) for message in _messages(node, op))
     return before + sum(_tokens(node, part) for part in op.parts[:own_from])
 
 
-def _own_part(node: Node, op: Think) -> tuple[Text | Tokens | Ref, ...]:
+def _own_part(node: Node, op: ModelCall) -> tuple[Text | Tokens | Ref, ...]:
     """Return the parts of a prompt that are the step's alone."""
     if node.after is not None:
         return op.parts

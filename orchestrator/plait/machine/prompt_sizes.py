@@ -15,7 +15,7 @@ import math
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from ..core.ops import Text, Think, Tokens
+from ..core.ops import ModelCall, Text, Tokens
 from ..core.result import Usage
 from .assemble import resolve
 from .records import Attempt, Node, WorkerState
@@ -39,7 +39,7 @@ class PromptSize(NamedTuple):
     estimated: bool = False
 
 
-def prompt_size(node: Node, worker: WorkerState, known: int, *, ask: bool) -> PromptSize | Think:
+def prompt_size(node: Node, worker: WorkerState, known: int, *, ask: bool) -> PromptSize | ModelCall:
     """Return the size of a think step's prompt for an attempt that continues `known` tokens; with `ask` perhaps the
     operation, of which the worker is to count it first."""
     op = resolve(node, 1)
@@ -82,12 +82,12 @@ def prompt_reported(attempt: Attempt, usage: Usage) -> None:
         node.run.prompt_sizes.tokens_per_byte = max(_MIN_TOKENS_PER_BYTE, (usage.prompt - known - _around(op)) / size)
 
 
-def _key(op: Think) -> Hashable:
+def _key(op: ModelCall) -> Hashable:
     parts = tuple(part.text if part.kind == "text" else (part.ids, part.within) for part in _parts(op))
     return op.model, op.chat, op.begin, tuple(tool.name for tool in op.tools), parts
 
 
-def _parts(op: Think) -> list[Text | Tokens]:
+def _parts(op: ModelCall) -> list[Text | Tokens]:
     """Return the whole prompt, the messages of a conversation included."""
     begin = (Text(text=op.begin),) if op.begin else ()
     return [part for part in (*op.parts, *begin) if part.kind != "ref"]
@@ -103,11 +103,11 @@ def _bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def _size_of_tools(op: Think) -> int:
+def _size_of_tools(op: ModelCall) -> int:
     """Return the bytes of what a prompt says of tools."""
     return sum(_bytes(json.dumps(tool.model_dump(mode="json"), ensure_ascii=False)) for tool in op.tools)
 
 
-def _around(op: Think) -> int:
+def _around(op: ModelCall) -> int:
     """Return the most tokens that a template puts around a prompt."""
     return _TEMPLATE_TOKENS * (len(op.messages) + 2) if op.chat else 1

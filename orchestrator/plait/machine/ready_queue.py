@@ -203,14 +203,14 @@ class ReadyQueue:
 
     def enter(self, run: str, request: Request) -> Share:
         """Return the share of a new run."""
-        name = request.share or f":{run}"
+        name = request.fairness_group or f":{run}"
         share = self.shares.get(name)
         if share is None:
             self._arrived += 1
             share = self.shares[name] = Share(name, self._arrived)
             self._waiting[share] = Waiting()
         share.runs += 1
-        share.weigh(request.weight)
+        share.weigh(request.fairness_weight)
         return share
 
     def leave(self, share: Share) -> None:

@@ -262,7 +262,7 @@ class Blockage:
     backlog: Backlog[Node]
     """Where it waits: in the backlog of an account, of its run, or of a worker."""
     key: str
-    """In that backlog: its lane for a budget, `Hold.behind` for a policy, nothing for a worker."""
+    """In that backlog: its lane for a budget, `Defer.behind` for a policy, nothing for a worker."""
     reason: str = ""
 
 
@@ -522,7 +522,7 @@ class Account:
     waited: dict[Node, int] = field(default_factory=dict["Node", int])
     """Those that a flow had waited for under this account when it made the step, if it had for any."""
     by_default: bool = False
-    """Nobody limited the run: its tokens are those of the setting `bound`."""
+    """Nobody limited the run: its tokens are those of the setting `default_token_limit`."""
     changed: bool = False
     """The user has changed its limits: more may have been used, or may be running, than they allow."""
     held: Backlog[Node] = field(default_factory=Backlog[Node])

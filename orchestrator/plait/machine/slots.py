@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..core.causes import Cause
 from ..core.events import NO_USAGE, Cancel, Dispatch, Job, WorkerUp
-from ..core.ops import Call, Think
+from ..core.ops import ModelCall, ToolCall
 from ..core.result import UNKNOWN, Result, Sources, Usage
 from ..core.view import AttemptEnd
 from . import budgets, prefix_groups, prompt_sizes
@@ -52,7 +52,7 @@ class Slots:
         tokens = grant.tokens + (grant.thoughts or 0)
         records.last_attempt = number = records.last_attempt + 1
         op = node.step.op
-        if not isinstance(op, Call) or op.args:
+        if not isinstance(op, ToolCall) or op.args:
             op = resolve(node, grant.tokens, 0 if checkpoint is None else len(checkpoint.ids), grant.thoughts)
         attempt = Attempt(number, node, worker, tokens, grant.short, records.now, priority)
         records.attempts[number] = attempt
@@ -61,7 +61,7 @@ class Slots:
         run.live += 1
         records.thinking += op.kind == "think"
         node.attempts.ran_on = worker.name
-        if isinstance(op, Think):
+        if isinstance(op, ModelCall):
             attempt.resumed_from = checkpoint
         seconds: float | None = None
         if node.account is not None:

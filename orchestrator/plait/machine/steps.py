@@ -367,15 +367,15 @@ def judge(node: Node, arrived: bool) -> Ruling:
     op = node.step.op
     assert op.kind == "join" and node.merge is not None
     done, out = node.join.done, node.pending
-    if op.tolerate == "all" and node.join.failed:
+    if op.on_failure == "all" and node.join.failed:
         return _fail_like(next(dep for dep in node.deps if dep.state is FAILED))
-    if op.tolerate == "quorum":
+    if op.on_failure == "quorum":
         quorum = op.quorum or 1
         if done + out < quorum:
             return _short(node, f"needs {quorum} branches and can get no more than {done + out}")
         out = max(0, quorum - done)  # no more than these will be heard
     if out == 0:
-        return CLOSE if done or op.tolerate == "any-end" else _short(node, "got a value from none of its branches")
+        return CLOSE if done or op.on_failure == "any-end" else _short(node, "got a value from none of its branches")
     if op.early and arrived and decided(node, out):
         return CLOSE
     return WAIT
@@ -386,7 +386,7 @@ def judge_at_deadline(node: Node, failure: Failure | None = None) -> Ruling:
     are too few, with `failure` or as at its `deadline`."""
     op = node.step.op
     assert op.kind == "join"
-    enough = {"all": len(node.deps), "quorum": op.quorum or 1, "best-effort": 1, "any-end": 0}[op.tolerate]
+    enough = {"all": len(node.deps), "quorum": op.quorum or 1, "best-effort": 1, "any-end": 0}[op.on_failure]
     if node.join.done >= enough:
         return CLOSE
     if failure is not None:

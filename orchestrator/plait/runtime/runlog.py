@@ -28,7 +28,7 @@ from ..core.events import (
     WorkerDown,
     WorkerUp,
 )
-from ..core.ops import Call, Think
+from ..core.ops import ModelCall, ToolCall
 from ..core.plan import Plan
 from ..core.record import StepRecord
 from ..core.request import Request
@@ -86,7 +86,7 @@ class AttemptRecord:
     run: str
     step: str
     worker: str
-    op: Think | Call
+    op: ModelCall | ToolCall
     """With its references resolved."""
     start: float
     end: float | None = None
@@ -356,7 +356,7 @@ class RunLog:
         match action:
             case Dispatch(job=job) if self._attempts and job.run in self.runs:
                 run, op = self.runs[job.run], job.op
-                counts = AttemptUsage(op.sampling.max_tokens if isinstance(op, Think) else None)
+                counts = AttemptUsage(op.sampling.max_tokens if isinstance(op, ModelCall) else None)
                 attempt = AttemptRecord(
                     job.attempt, job.run, job.step, action.worker, op, delta.at - run.began,
                     placed=action.reason, counts=counts,

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from ..core.errors import ConfigError
 from ..core.events import Action, Event
-from ..core.ops import Think
+from ..core.ops import ModelCall
 from ..core.record import StepRecord
 from ..core.result import NO_USAGE, Failure
 from ..core.values import as_text
@@ -333,7 +333,7 @@ class Spans:
             "plait.attempt": attempt.id,
             "plait.worker": attempt.worker,
         }
-        if isinstance(op, Think):
+        if isinstance(op, ModelCall):
             name, more = self._request(op, attempt.worker)
         else:
             name = f"execute_tool {op.tool}"
@@ -345,9 +345,9 @@ class Spans:
                 "gen_ai.tool.call.arguments": json.dumps(op.args) if self._content else None,
             }
         under = run.steps.get(attempt.step, run.span)
-        return self._span(name, under, at, {**attributes, **more}, client=isinstance(op, Think))
+        return self._span(name, under, at, {**attributes, **more}, client=isinstance(op, ModelCall))
 
-    def _request(self, op: Think, worker: str) -> tuple[str, dict[str, Any]]:
+    def _request(self, op: ModelCall, worker: str) -> tuple[str, dict[str, Any]]:
         sampling = op.sampling
         operation = "chat" if op.chat else "text_completion"
         there = self._log.workers.get(worker)

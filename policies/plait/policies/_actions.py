@@ -23,7 +23,7 @@ class Actions(Task):
     request's own task in it. A turn with a call that cannot be read is not an answer."""
 
     inner: Task
-    by: By = "hierarchical"
+    criterion: By = "hierarchical"
     exclude: tuple[str, ...] = ()
     functions: tuple[Function, ...] = ()
     dialect: Dialect = "native"
@@ -43,11 +43,11 @@ class Actions(Task):
         return None if answer is None else {"answer": answer}
 
     def key(self, answer: JsonValue) -> str:
-        """Return the canonical form of what `extract` returned, as far as `by` looks at it."""
+        """Return the canonical form of what `extract` returned, as far as `criterion` looks at it."""
         match answer:
             case {"calls": list() as calls}:
                 actions = [self._call(call) for call in calls]
-                return json.dumps(sorted(actions) if self.by == "multiset" else actions)
+                return json.dumps(sorted(actions) if self.criterion == "multiset" else actions)
             case {"answer": own}:
                 return f"answer {self.inner.key(own)}"
             case _:
@@ -65,7 +65,7 @@ class Actions(Task):
         assert isinstance(call, dict)
         name, arguments = call["name"], call["arguments"]
         assert isinstance(name, str) and isinstance(arguments, dict)
-        if self.by == "name":
+        if self.criterion == "name":
             return name
         schema = next((function.parameters for function in self.functions if function.name == name), None)
         return f"{name} {canonical_text(arguments, schema, self._left_out(name))}"

@@ -243,7 +243,8 @@ class VoteTally:
         return not self._merged
 
     def fold(self, by: object, make: Callable[[], F]) -> F:
-        """Return the state that `make` creates, with each ended branch added once. `by` is the key of the state."""
+        """Return the state that `make` creates, with each ended branch added once. `criterion` is the key of the
+        state."""
         kept, told = self._folds.get(by) or (make(), 0)
         for branch, key in self._log[told:] if told < len(self._log) else ():
             kept.ended(branch, key, 1)

@@ -26,8 +26,8 @@ class Poll:
         """The votes, where the join's merge counts them anyway: then no branch need be looked at."""
 
     def fold(self, by: object, make: Callable[[], F]) -> F:
-        """Return the state that `make` creates, fed with all ended branches. `by` is its key: a vote's tally keeps it,
-        so that each branch is looked at once, in the order in which they end."""
+        """Return the state that `make` creates, fed with all ended branches. `criterion` is its key: a vote's tally
+        keeps it, so that each branch is looked at once, in the order in which they end."""
         if self._tally is not None and self._tally.apart:
             return self._tally.fold(by, make)
         kept = make()
@@ -81,7 +81,7 @@ class Poll:
 
 class StopRule(Policy):
     """Base of the rules that end a vote. As soon as `enough` gives a reason, all branches that have not ended are given
-    up. Only joins that count votes (`Merge.votes`) with `tolerate="best-effort"` are touched, and branches that no
+    up. Only joins that count votes (`Merge.votes`) with `on_failure="best-effort"` are touched, and branches that no
     other step reads."""
 
     def enough(self, poll: Poll) -> str | None:
@@ -115,7 +115,7 @@ def tolerant_joins(step: StepView) -> list[StepView]:
     while at is not None:
         for reader in at.consumers:
             op = reader.plan.op
-            if isinstance(op, Join) and op.tolerate == "best-effort" and reader not in joins:
+            if isinstance(op, Join) and op.on_failure == "best-effort" and reader not in joins:
                 joins.append(reader)
         at = at.owner if at.state.ended else None
     return joins

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from plait import AsyncOrchestrator, Budget, Call, Plan, Step, ToolContext, tool
+from plait import AsyncOrchestrator, Budget, Plan, Step, ToolCall, ToolContext, tool
 from plait.apps.common.output import Output
 from plait.apps.control.command import _say
 from plait.apps.control.top import _shown
@@ -81,7 +81,7 @@ async def test_runs_are_listed_shown_pruned_paused_and_cancelled_by_socket():
 
 
 async def test_a_question_is_answered_from_outside():
-    plan = Plan(steps=(Step(name="b", op=Call(tool="book", args={"city": "Rome"})),), output="b")
+    plan = Plan(steps=(Step(name="b", op=ToolCall(tool="book", args={"city": "Rome"})),), output="b")
     async with AsyncOrchestrator(workers=[], tools=[book], journal="off") as plait, opened(Control(plait)) as path:
         handle = await plait.submit("x", plan=plan)
         while not handle.questions:
@@ -248,7 +248,7 @@ def test_the_commands_say_what_is_there_and_what_is_not(plait, tmp_path):
 @pytest.mark.parametrize("where", [[], ["--from", "j.sqlite"]])
 async def test_no_call_is_allowed_by_an_id_that_is_empty_or_too_short(plait, where):
     """`plait runs answer "$Q" yes` with an empty Q allowed a dangerous call of the only run that asked."""
-    plan = Plan(steps=(Step(name="b", op=Call(tool="book", args={"city": "Rome"})),), output="b")
+    plan = Plan(steps=(Step(name="b", op=ToolCall(tool="book", args={"city": "Rome"})),), output="b")
     async with AsyncOrchestrator(workers=[], tools=[book], journal="j.sqlite") as running, opened(Control(running)):
         handle = await running.submit("x", plan=plan)
         while not handle.questions:

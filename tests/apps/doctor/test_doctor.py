@@ -1,4 +1,4 @@
-"""`plait doctor`, `plait names`, `plait doctor versions`, `plait --help`."""
+"""`plait doctor`, `plait plugins`, `plait doctor versions`, `plait --help`."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_memory_of_this_machine():
 
 
 def test_names_are_listed_with_their_options(plait):
-    said = plait("names", "--json").json
+    said = plait("plugins", "--json").json
     assert set(said) == {*("planners", "policies", "merges", "searches", "scorers", "tasks", "workers", "environments")}
     assert {"single", "sample", "fixed", "threads"} <= set(said["planners"])
     assert {"fifo", "critical-path", "consensus"} <= set(said["policies"])
@@ -244,7 +244,7 @@ def test_names_are_listed_with_their_options(plait):
 
 
 def test_names_say_what_a_plugin_is_in_a_whole_sentence(plait):
-    said = plait("names", "--json").json
+    said = plait("plugins", "--json").json
     for kind in said.values():
         for name, each in kind.items():
             assert each["about"].endswith((".", ":")) and "\n" not in each["about"], f"{name}: {each['about']}"
@@ -252,7 +252,7 @@ def test_names_say_what_a_plugin_is_in_a_whole_sentence(plait):
 
 
 def test_names_of_one_kind(plait):
-    done = plait("names", "policies", "--options")
+    done = plait("plugins", "policies", "--options")
     assert "fifo" in done.out
     assert "think-summarize" not in done.out, "that is a planner"
 

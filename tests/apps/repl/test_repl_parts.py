@@ -22,10 +22,10 @@ from plait.apps.repl.completion import ReplCompleter
 from plait.apps.repl.conversation import started
 from plait.apps.repl.state import Manner, ReplTurn, dump, load
 from plait.apps.repl.view import Screen, plan_tree
-from plait.core.ops import Join, Plugin, Text as Part, Think
+from plait.core.ops import Join, ModelCall, Plugin, Text as Part
 from plait.core.plan import Plan, Step
 from plait.core.record import StepRecord
-from plait.runtime.client.answer import StepNews, TextNews
+from plait.runtime.client.answer import StepEvent, TextDelta
 from plait.runtime.client.config import Config
 from plait.runtime.plugins.spec import spelled
 
@@ -180,10 +180,10 @@ def test_confidence_is_the_mean_over_all_tokens_heard_of():
     turn = ReplTurn("q", run="r")
 
     def heard(text, tokens, logprob):
-        turn.take(TextNews(at=0.0, step="r:a", text=text, tokens=tokens, logprob=logprob))
+        turn.take(TextDelta(at=0.0, step="r:a", text=text, tokens=tokens, logprob=logprob))
         return turn.steps["r:a"]
 
-    turn.take(StepNews(at=0.0, record=StepRecord("r:a", "a", "think")))
+    turn.take(StepEvent(at=0.0, record=StepRecord("r:a", "a", "think")))
     heard("one", 1, -1.0)
     step = heard(" two three", 3, -0.25)
     assert step.logprob == pytest.approx((-1.0 + 2 * -0.25) / 3)
@@ -218,11 +218,11 @@ def test_a_conversation_of_an_earlier_version_is_loaded(tmp_path):
 
 
 def think(name, *needs):
-    return Step(name=name, op=Think(prompt=(Part(text="p"),)), needs=needs)
+    return Step(name=name, op=ModelCall(prompt=(Part(text="p"),)), needs=needs)
 
 
 def test_a_plan_as_a_tree():
-    join = Step(name="vote", op=Join(merge=Plugin(name="majority"), tolerate="all"), needs=("a-1", "a-2", "b"))
+    join = Step(name="vote", op=Join(merge=Plugin(name="majority"), on_failure="all"), needs=("a-1", "a-2", "b"))
     plan = Plan(
         steps=(think("root"), think("a-1", "root"), think("a-2", "root"), think("b", "root"), join), output="vote"
     )

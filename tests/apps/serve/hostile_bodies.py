@@ -306,11 +306,11 @@ PLANS: dict[str, Body] = {
     "plan: 1,000 steps": plan(*fan(999)),
     "plan: 999 votes over long texts": plan(*fan(300, "majority", loud("word ", 2_000))),
     "plan: doubles 40 times": plan(*doubling(40)),
-    "plan: doubles 40 times, tolerant": plan(*doubling(40, tolerate="best-effort")),
+    "plan: doubles 40 times, tolerant": plan(*doubling(40, on_failure="best-effort")),
     "plan: doubles 400 times, early": plan(*doubling(400, early=True)),
     "plan: 2,000 joins of 300": plan(*wide(2_000, 300)),
-    "plan: 150 joins of 150, tolerant": plan(*wide(150, 150, tolerate="best-effort")),
-    "plan: 200 votes of 150": plan(*wide(200, 150, "majority", tolerate="best-effort", early=True)),
+    "plan: 150 joins of 150, tolerant": plan(*wide(150, 150, on_failure="best-effort")),
+    "plan: 200 votes of 150": plan(*wide(200, 150, "majority", on_failure="best-effort", early=True)),
     "plan: joins 900 deep": plan(*wide(900, 1)),
     "plan: a chain of 900": plan(*chain(900)),
     "plan: a conversation of 400": plan(*chain(400, chat=True)),
@@ -364,7 +364,7 @@ PLANNERS: dict[str, Body] = {
         planner={
             "name": "route",
             "options": {
-                "into": [{"name": name, "options": {"n": 200}} for name in ("sample", "adaptive", "deepprune")]
+                "candidates": [{"name": name, "options": {"n": 200}} for name in ("sample", "adaptive", "deepprune")]
             },
         }
     ),

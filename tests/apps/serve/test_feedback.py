@@ -19,7 +19,7 @@ ASK = {"model": "q", "messages": [{"role": "user", "content": "Why?"}]}
 
 def learning(file: Path) -> dict[str, Any]:
     """Settings of a server whose planner learns."""
-    options = {"by": "record", "into": ["single"], "path": str(file), "learn": True}
+    options = {"criterion": "record", "candidates": ["single"], "path": str(file), "learn": True}
     named = [("ann", ANN), ("bob", BOB)]
     keys = {name: hashed(head["authorization"].removeprefix("Bearer ")) for name, head in named}
     return {
@@ -30,7 +30,7 @@ def learning(file: Path) -> dict[str, Any]:
 
 def counts(file: Path) -> dict[str, tuple[float, float]]:
     """Wins and losses, by tenant and task."""
-    known = {key: plugin["options"]["into"][0] for key, plugin in json.loads(file.read_text()).items()}
+    known = {key: plugin["options"]["candidates"][0] for key, plugin in json.loads(file.read_text()).items()}
     return {key: (tier.get("wins", 0.0), tier.get("losses", 0.0)) for key, tier in known.items()}
 
 

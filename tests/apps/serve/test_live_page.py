@@ -9,7 +9,7 @@ import time
 import httpx
 import pytest
 
-from plait import Call, Plan, Step, ToolContext, tool
+from plait import Plan, Step, ToolCall, ToolContext, tool
 from plait.apps.serve.settings import Tenant
 from plait.apps.serve.tenants import hashed, new_key
 from plait.workers.scripted import Reply
@@ -83,7 +83,7 @@ async def test_a_run_is_seen_grows_is_filtered_and_cancelled(serve, browser, tmp
             await run(browser, f"{row}.querySelector('[data-verb=cancel]').click()")
             await until(browser, f"{row}.textContent.includes('cancelled')")
             await until(browser, f"{frame}.getElementById('status').textContent === 'cancelled'")
-            step = Step(name="b", op=Call(tool="book", args={"city": "Rome"}))
+            step = Step(name="b", op=ToolCall(tool="book", args={"city": "Rome"}))
             handle = await plait.submit("ask me", plan=Plan(steps=(step,), output="b"))
             served.service.live[handle.run] = served.service.live.get(handle.run) or stranger(served, handle)
             await until(browser, "document.querySelector('#asks select') !== null")

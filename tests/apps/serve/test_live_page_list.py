@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from plait import AsyncOrchestrator, Call, Config, Plan, Step, tool
+from plait import AsyncOrchestrator, Config, Plan, Step, ToolCall, tool
 from plait.workers.scripted import Reply, Scripted
 from tests.apps.serve.test_live_page import NASTY, at, run, stranger, until
 from tests.apps.viewer.chromium import BROWSER, tab
@@ -158,7 +158,7 @@ async def test_a_call_is_allowed_with_other_arguments_and_another_refused(serve,
         await size(browser, width)
         await at(browser, served.url + "/")
         for verb, wanted in (("allow", "a room in Paris"), ("refuse", None)):
-            step = Step(name="b", op=Call(tool="book", args={"city": NASTY}))
+            step = Step(name="b", op=ToolCall(tool="book", args={"city": NASTY}))
             handle = await served.service.orchestrator.submit("ask me", plan=Plan(steps=(step,), output="b"))
             served.service.live[handle.run] = stranger(served, handle)
             await until(browser, "document.querySelector('.approval textarea') !== null")

@@ -22,8 +22,8 @@ from plait.apps.serve.settings import Settings, Tenant
 from plait.apps.serve.tenants import hashed, new_key
 from plait.core.declarations import Access
 from plait.core.errors import NotAllowed, PlaitError
-from plait.core.interfaces import Brief
-from plait.core.ops import Call, Join, Plugin, Think
+from plait.core.interfaces import PlanningContext
+from plait.core.ops import Join, ModelCall, Plugin, ToolCall
 from plait.core.plan import Plan, Step
 from plait.core.request import Request, Retries
 from plait.core.rights import TEMPLATE_OWN, Rights, host_of
@@ -45,10 +45,10 @@ class Named(Scripted):
     def models(self):
         return ("small", "big")
 
-    seen: list[Think] = []
+    seen: list[ModelCall] = []
 
     async def run(self, job):
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         self.seen.append(job.op)
         async for item in super().run(job):
             yield item
@@ -99,7 +99,7 @@ def image(url: str) -> dict[str, Any]:
         {
             "planner": {
                 "name": "route",
-                "options": {"into": [{"name": "refine", "options": {"draft": {"model": "big"}}}]},
+                "options": {"candidates": [{"name": "refine", "options": {"draft": {"model": "big"}}}]},
             }
         },
     ],
@@ -276,7 +276,7 @@ def test_the_table_of_the_docs_names_what_is_not_for_who_asks(root):
 
 
 def test_a_field_without_a_row_is_refused(monkeypatch):
-    monkeypatch.delitem(outside.ROWS[Think], "begin")
+    monkeypatch.delitem(outside.ROWS[ModelCall], "begin")
     plan = Plan.model_validate(think(chat=True, begin="x"))
     with pytest.raises(NotAllowed, match="begin"):
         outside.check(Request(text="q"), plan, Rights(), _PLUGINS)
@@ -393,7 +393,7 @@ class Mutants:
         plan["steps"].append({"name": "j", "needs": ["a", "b"], "op": {"kind": "join"}})
         plan["output"] = "j"
         step = self.dice.choice(plan["steps"])
-        kind: type[BaseModel] = {"think": Think, "join": Join}[step["op"]["kind"]]
+        kind: type[BaseModel] = {"think": ModelCall, "join": Join}[step["op"]["kind"]]
         for _ in range(self.dice.choice((1, 2))):
             at, cls = self.dice.choice(((step["op"], kind), (step["op"], kind), (step, Step), (plan, Plan)))
             name = self.dice.choice(
@@ -409,7 +409,9 @@ def what_passes(service: Service, fields: dict[str, Any], given: dict[str, Any] 
     try:
         plan = None if given is None else Plan.model_validate(given)
         request = service.allowed(Request.of({"model": "small", **fields}), plan, user)
-        brief: Brief = service.orchestrator._briefs.brief(request, Live(lenient=True), planned=plan is not None)
+        brief: PlanningContext = service.orchestrator._briefs.brief(
+            request, Live(lenient=True), planned=plan is not None
+        )
         if plan is None:
             planner = _PLUGINS.planner(brief.request.planner)
             plan = Expander(revised).start("r", planner, brief, 0.0).plan
@@ -419,13 +421,13 @@ def what_passes(service: Service, fields: dict[str, Any], given: dict[str, Any] 
         return None
     request = brief.request
     got = []
-    got += ["tenant"] * ((request.tenant, request.share, request.salt) != ("ann", "ann", user.salt))
+    got += ["tenant"] * ((request.tenant, request.fairness_group, request.salt) != ("ann", "ann", user.salt))
     got += ["priority"] * (request.priority != 0 or any(step.priority < 0 for step in plan.steps))
-    got += ["weight"] * (request.weight != 1) + ["retries"] * (request.retries != Retries())
+    got += ["fairness_weight"] * (request.fairness_weight != 1) + ["retries"] * (request.retries != Retries())
     got += ["rights"] * (request.rights != user.rights("small")) + ["model"] * (request.model not in (None, "small"))
     for step in plan.steps:
-        got += ["call"] * isinstance(step.op, Call)
-        if isinstance(step.op, Think):
+        got += ["call"] * isinstance(step.op, ToolCall)
+        if isinstance(step.op, ModelCall):
             got += ["model"] * (step.op.model not in (None, "small")) + ["salt"] * (step.op.salt != user.salt)
             got += ["body"] * bool(step.op.extra_body.keys() - {"min_tokens", "ignore_eos", "bad_words"})
             got += ["template"] * bool(TEMPLATE_OWN.intersection(step.op.chat_template_kwargs))

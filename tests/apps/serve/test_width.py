@@ -18,7 +18,7 @@ from plait.apps.serve.settings import Settings
 from plait.core.declarations import Access
 from plait.core.errors import NotAllowed, PlaitError
 from plait.core.interfaces import Merge, Planner, Policy
-from plait.core.ops import Join, Plugin, Text, Think
+from plait.core.ops import Join, ModelCall, Plugin, Text
 from plait.core.plan import Plan, Step
 from plait.core.request import Request
 from plait.core.rights import Rights
@@ -84,15 +84,15 @@ def nested(planner: dict[str, Any]) -> list[dict[str, Any]]:
     """A planner alone and within others."""
     tiers = [{"planner": "single"}, {"planner": planner}]
     agent = {"name": "a", "description": "d", "planner": planner}
-    routed = {"name": "route", "options": {"by": "record", "into": tiers}}
+    routed = {"name": "route", "options": {"by": "record", "candidates": tiers}}
     within = {"name": "react", "options": {"agents": [{**agent, "agents": [{**agent, "name": "b"}]}]}}
     replanned = {"name": "replans", "options": {"planner": "single", "others": [planner]}}
-    deep = {"name": "route", "options": {"by": "record", "into": [{"planner": "single"}, {"planner": within}]}}
+    deep = {"name": "route", "options": {"by": "record", "candidates": [{"planner": "single"}, {"planner": within}]}}
     return [planner, routed, within, {"name": "sample", "options": {"merge": replanned}}, deep]
 
 
 def join(merge: dict[str, Any]) -> Plan:
-    steps = tuple(Step(name=name, op=Think(prompt=(Text(text="q"),))) for name in "ab")
+    steps = tuple(Step(name=name, op=ModelCall(prompt=(Text(text="q"),))) for name in "ab")
     return Plan(steps=(*steps, Step(name="j", needs=("a", "b"), op=Join(merge=Plugin(**merge)))), output="j")
 
 
@@ -114,7 +114,12 @@ def test_no_nesting_passes_the_width(kind: str, spec: dict[str, Any]) -> None:
 
 
 def test_what_is_within_the_width_passes_at_every_depth() -> None:
-    for planner in ("sample:n=256", "refine:rounds=128x127x1", "threads:reads=100000", "undeclared:n=256,share=900"):
+    for planner in (
+        "sample:n=256",
+        "refine:rounds=128x127x1",
+        "threads:max_input_tokens=100000",
+        "undeclared:n=256,share=900",
+    ):
         for whole in nested(Plugin.of(planner).model_dump()):
             check(whole)
     check(plan=join({"name": "replans", "options": {"planner": "sample:n=256"}}))
@@ -128,8 +133,8 @@ def test_what_is_within_the_width_passes_at_every_depth() -> None:
     [
         ("sample:n=257", "planner.n", 257),
         ("refine:rounds=1000x1", "planner.rounds", 1001),
-        ('route:by=record,into=["single",{"planner":"sample:n=1000"}]', "planner.into[1].planner.n", 1000),
-        ("adaptive:allocate=by-saturation:most=300", "planner.allocate.most", 300),
+        ('route:criterion=record,candidates=["single",{"planner":"sample:n=1000"}]', "planner.into[1].planner.n", 1000),
+        ("adaptive:allocate=by-saturation:max_branches=300", "planner.allocate.most", 300),
         ('threads:dialect={"fork":"x","rounds":300}', "planner.dialect.rounds", 300),
     ],
 )
@@ -170,7 +175,11 @@ async def test_the_server_answers_400() -> None:
     async with app.router.lifespan_context(app):  # pyright: ignore[reportAttributeAccessIssue]
         client = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost")
         async with client:
-            for planner in ("sample:n=257", "refine:rounds=1000x1", 'route:by=record,into=["single","sample:n=1000"]'):
+            for planner in (
+                "sample:n=257",
+                "refine:rounds=1000x1",
+                'route:criterion=record,candidates=["single","sample:n=1000"]',
+            ):
                 body = {"model": f"plait/{planner}", "messages": [{"role": "user", "content": "What is 2 + 2?"}]}
                 answer = await client.post("/v1/chat/completions", json=body)
                 assert answer.status_code == 400, (planner, answer.text)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from plait import AsyncOrchestrator, Call, Join, Plan, Step, Think, tool
+from plait import AsyncOrchestrator, Join, ModelCall, Plan, Step, ToolCall, tool
 from plait.apps.trace.command import export_spans
 from plait.apps.trace.read import read_trace
 from plait.core.errors import ConfigError
@@ -36,9 +36,12 @@ async def weather(city: str) -> str:
 def the_plan(city: str = "Paris") -> Plan:
     return Plan(
         steps=(
-            Step(name="ask", op=Think(prompt="private question", sampling=Sampling(max_tokens=7, seed=3, stop=(".",)))),
-            Step(name="look", op=Call(tool="weather", args={"city": city})),
-            Step(name="all", op=Join(merge=Plugin(name="collect"), tolerate="any-end"), needs=("ask", "look")),
+            Step(
+                name="ask",
+                op=ModelCall(prompt="private question", sampling=Sampling(max_tokens=7, seed=3, stop=(".",))),
+            ),
+            Step(name="look", op=ToolCall(tool="weather", args={"city": city})),
+            Step(name="all", op=Join(merge=Plugin(name="collect"), on_failure="any-end"), needs=("ask", "look")),
         ),
         output="all",
     )
@@ -180,8 +183,8 @@ def test_what_switches_spans_on(setting, environment, on):
 async def test_branches_that_were_stopped(memory, ask, tmp_path):
     plan = Plan(
         steps=(
-            *(Step(name=name, op=Think(prompt=name)) for name in ("quick", "slow")),
-            Step(name="first", op=Join(tolerate="quorum", quorum=1), needs=("quick", "slow")),
+            *(Step(name=name, op=ModelCall(prompt=name)) for name in ("quick", "slow")),
+            Step(name="first", op=Join(on_failure="quorum", quorum=1), needs=("quick", "slow")),
         ),
         output="first",
     )

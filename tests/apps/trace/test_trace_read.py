@@ -110,7 +110,7 @@ def test_a_join_that_closes_early_says_so(traced, script, tmp_path):
             *({"name": f"s{k}", "op": {"kind": "think", "prompt": f"ask {k}"}} for k in range(3)),
             {
                 "name": "first",
-                "op": {"kind": "join", "merge": {"name": "majority"}, "tolerate": "quorum", "quorum": 1},
+                "op": {"kind": "join", "merge": {"name": "majority"}, "on_failure": "quorum", "quorum": 1},
                 "needs": ["s0", "s1", "s2"],
             },
         ],

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from plait import AsyncOrchestrator, Call, Orchestrator, Plan, Question, Step, tool
+from plait import AsyncOrchestrator, Orchestrator, Plan, Question, Step, ToolCall, tool
 from plait.core.errors import PlaitError, Unanswered, UsageError
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.inbox import leave, pending
@@ -42,7 +42,7 @@ def nothing_made() -> None:
 
 
 def plan(name: str, **args: Any) -> Plan:
-    return Plan(steps=(Step(name="t", op=Call(tool=name, args=args)),), output="t")
+    return Plan(steps=(Step(name="t", op=ToolCall(tool=name, args=args)),), output="t")
 
 
 async def plait(*args: object) -> str:
@@ -110,9 +110,9 @@ def test_a_request_can_ask_for_more_and_a_plan_for_no_less():
     for approve in ("read", ["all"]):
         assert run("no", plan("read", what="a"), approve=approve)[0].failure.kind == "Denied"
     assert run("no", plan("read", what="a"), approve="side-effects")[0].value == "read a"
-    sly = Plan(steps=(Step(name="t", op=Call(tool="write", args={"what": "a"}, approve=False)),), output="t")
+    sly = Plan(steps=(Step(name="t", op=ToolCall(tool="write", args={"what": "a"}, approve=False)),), output="t")
     assert run("no", sly)[0].failure.kind == "Denied"
-    strict = Plan(steps=(Step(name="t", op=Call(tool="read", args={"what": "a"}, approve=True)),), output="t")
+    strict = Plan(steps=(Step(name="t", op=ToolCall(tool="read", args={"what": "a"}, approve=True)),), output="t")
     assert run("no", strict)[0].failure.kind == "Denied"
     with pytest.raises(UsageError, match="there is no tool 'raed'"):
         run("no", plan("read", what="a"), approve=["raed"])

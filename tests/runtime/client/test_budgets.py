@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from plait import Budget, Join, Orchestrator, Plan, Sampling, Step, Think
+from plait import Budget, Join, ModelCall, Orchestrator, Plan, Sampling, Step
 from plait.apps import main
 from plait.core.errors import ConfigError, RunFailed, UsageError
 from plait.core.events import Submitted, WorkerUp
@@ -27,10 +27,11 @@ TEXT = "word " * 16 + "answer: 4"
 
 
 def branches(count: int, prompt: str = "2 + 2?", tokens: int = 512) -> Plan:
-    op = Think(prompt=prompt, sampling=Sampling(max_tokens=tokens))
+    op = ModelCall(prompt=prompt, sampling=Sampling(max_tokens=tokens))
     steps = [Step(name=f"b{i}", op=op) for i in range(count)]
     return Plan(
-        steps=(*steps, Step(name="j", op=Join(tolerate="best-effort"), needs=tuple(s.name for s in steps))), output="j"
+        steps=(*steps, Step(name="j", op=Join(on_failure="best-effort"), needs=tuple(s.name for s in steps))),
+        output="j",
     )
 
 

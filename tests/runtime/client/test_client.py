@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 
 from plait import (
-    AnswerNews,
     AsyncOrchestrator,
     Budget,
-    Call,
     Config,
     Join,
+    ModelCall,
     Orchestrator,
     Plan,
     Plugin,
     Ref,
+    RunEnded,
     Sampling,
     Step,
-    StepNews,
-    TextNews,
-    Think,
+    StepEvent,
+    TextDelta,
+    ToolCall,
     tool,
 )
 from plait.core.errors import ConfigError, PlanError, PluginError, RunFailed, TaskError, ToolSchemaError, UsageError
@@ -83,8 +83,8 @@ async def test_tools_run_side_by_side_and_values_are_typed(make: Make) -> None:
         await asyncio.wait_for(gate.wait(), 300)
         return x
 
-    left, right = (Step(name=name, op=Call(tool="meet", args={"x": x})) for name, x in (("l", 1), ("r", 2)))
-    total = Step(name="sum", op=Call(tool="add", args={"a": Ref(step="l"), "b": Ref(step="r")}))
+    left, right = (Step(name=name, op=ToolCall(tool="meet", args={"x": x})) for name, x in (("l", 1), ("r", 2)))
+    total = Step(name="sum", op=ToolCall(tool="add", args={"a": Ref(step="l"), "b": Ref(step="r")}))
     answer = await make(tools=(add,)).run(plan=Plan(steps=(left, right, total), output="sum"), tools=[meet])
     assert answer.unwrap() == 3
 
@@ -102,7 +102,7 @@ async def test_tools_of_a_request_are_its_own(make: Make) -> None:
 
         return read_mail
 
-    orchestrator, plan = make(), Plan(steps=(Step(name="r", op=Call(tool="read_mail")),), output="r")
+    orchestrator, plan = make(), Plan(steps=(Step(name="r", op=ToolCall(tool="read_mail")),), output="r")
     alice = await orchestrator.submit(plan=plan, tools=[reader("alice")])
     with pytest.raises(PlanError, match="read_mail"):
         await asyncio.wait_for(orchestrator.run(plan=plan), 300)
@@ -129,7 +129,7 @@ def _later(plan: Plan) -> Callable[..., object]:
 
 
 async def test_a_failed_run_is_an_answer_and_only_unwrap_raises(make: Make) -> None:
-    plan = Plan(steps=(Step(name="f", op=Call(tool="fail")),), output="f")
+    plan = Plan(steps=(Step(name="f", op=ToolCall(tool="fail")),), output="f")
     answer = await make(tools=(fail,)).run(plan=plan)
     assert answer.status == "failed" and answer.failure is not None
     assert "this tool always fails" in answer.failure.message
@@ -138,14 +138,14 @@ async def test_a_failed_run_is_an_answer_and_only_unwrap_raises(make: Make) -> N
 
 
 async def test_news_tell_the_whole_story_and_end_in_the_answer(make: Make) -> None:
-    plan = Plan(steps=(Step(name="t", op=Think(prompt="say", stream=True)),), output="t")
+    plan = Plan(steps=(Step(name="t", op=ModelCall(prompt="say", stream=True)),), output="t")
     orchestrator = make(Reply(text="one two three"))
     news = [item async for item in orchestrator.stream(plan=plan)]
-    states = [item.record.state for item in news if isinstance(item, StepNews)]
+    states = [item.record.state for item in news if isinstance(item, StepEvent)]
     assert states == ["waiting", "ready", "running", "done"]
-    assert "".join(item.text for item in news if isinstance(item, TextNews)) == "one two three"
-    assert isinstance(news[-1], AnswerNews) and news[-1].answer.value == "one two three"
-    assert sum(isinstance(item, AnswerNews) for item in news) == 1
+    assert "".join(item.text for item in news if isinstance(item, TextDelta)) == "one two three"
+    assert isinstance(news[-1], RunEnded) and news[-1].answer.value == "one two three"
+    assert sum(isinstance(item, RunEnded) for item in news) == 1
 
 
 @pytest.mark.parametrize(
@@ -158,10 +158,10 @@ async def test_whoever_follows_a_run_gets_the_text_of_every_branch(make: Make, p
     heard: dict[str, str] = {}
     names: dict[str, str] = {}
     async for item in orchestrator.stream("Why is it 4?", planner=planner):
-        if isinstance(item, TextNews):
+        if isinstance(item, TextDelta):
             heard[item.step] = heard.get(item.step, "") + item.text
             names[item.step] = item.name
-        elif isinstance(item, AnswerNews):
+        elif isinstance(item, RunEnded):
             wrote = {row.step: row for row in item.answer.trace if row.kind == "think" and row.state == "done"}
     assert wrote and {step: heard.get(step) for step in wrote} == dict.fromkeys(wrote, "one two three answer: 4")
     assert all(names[step] == row.name for step, row in wrote.items())
@@ -170,18 +170,18 @@ async def test_whoever_follows_a_run_gets_the_text_of_every_branch(make: Make, p
 async def test_text_is_not_asked_for_where_nobody_wants_it(make: Make) -> None:
     orchestrator = make(Reply(text="one two three"))
     seen = [item async for item in orchestrator.stream("q", planner="sample:n=2", modes=["step", "answer"])]
-    assert not any(isinstance(item, TextNews) for item in seen)
+    assert not any(isinstance(item, TextDelta) for item in seen)
     handle = await orchestrator.submit("q", planner="sample:n=2", watch=["step"])
-    assert not [item async for item in handle.news() if isinstance(item, TextNews) and item.text]
+    assert not [item async for item in handle.news() if isinstance(item, TextDelta) and item.text]
 
 
 async def test_leaving_the_stream_gives_the_run_up(make: Make) -> None:
     worker = Scripted(replies=[Reply(text="word " * 10_000, tokens_per_second=200)])
     async with AsyncOrchestrator(workers=[worker]) as orchestrator:
-        plan = Plan(steps=(Step(name="t", op=Think(prompt="say", stream=True)),), output="t")
+        plan = Plan(steps=(Step(name="t", op=ModelCall(prompt="say", stream=True)),), output="t")
         stream = orchestrator.stream(plan=plan)
         async for item in stream:
-            if isinstance(item, TextNews):
+            if isinstance(item, TextDelta):
                 break
         await stream.aclose()
         await asyncio.sleep(0.1)
@@ -192,7 +192,7 @@ async def test_leaving_the_stream_gives_the_run_up(make: Make) -> None:
 
 async def test_cancelling_keeps_what_was_done(make: Make) -> None:
     orchestrator = make(Reply(when="slow", text="late", delay=60), Reply(text="quick"))
-    steps = tuple(Step(name=name, op=Think(prompt=name)) for name in ("fast", "slow"))
+    steps = tuple(Step(name=name, op=ModelCall(prompt=name)) for name in ("fast", "slow"))
     plan = Plan(steps=(*steps, Step(name="all", op=Join(), needs=("fast", "slow"))), output="all")
     handle = await orchestrator.submit(plan=plan)
     await asyncio.sleep(0.1)
@@ -215,13 +215,13 @@ async def test_cancelling_the_awaiting_task_gives_the_run_up() -> None:
 
 
 def _tool_plan() -> Plan:
-    return Plan(steps=(Step(name="a", op=Call(tool="add", args={"a": 1, "b": 2})),), output="a")
+    return Plan(steps=(Step(name="a", op=ToolCall(tool="add", args={"a": 1, "b": 2})),), output="a")
 
 
 async def test_a_time_limit_ends_a_run_with_what_is_there(make: Make) -> None:
     orchestrator = make(Reply(when="slow", text="late", delay=60), Reply(text="answer: 4"))
-    steps = tuple(Step(name=name, op=Think(prompt=name)) for name in ("fast", "slow"))
-    join = Step(name="vote", op=Join(tolerate="best-effort"), needs=("fast", "slow"))
+    steps = tuple(Step(name=name, op=ModelCall(prompt=name)) for name in ("fast", "slow"))
+    join = Step(name="vote", op=Join(on_failure="best-effort"), needs=("fast", "slow"))
     answer = await asyncio.wait_for(orchestrator.run(plan=Plan(steps=(*steps, join), output="vote"), seconds=0.3), 300)
     assert answer.status == "partial"
     assert answer.value == ["answer: 4", None]
@@ -229,8 +229,8 @@ async def test_a_time_limit_ends_a_run_with_what_is_there(make: Make) -> None:
 
 async def test_a_token_budget_is_never_exceeded(make: Make) -> None:
     orchestrator = make(Reply(text="word " * 50))
-    steps = tuple(Step(name=f"t{i}", op=Think(prompt="x", sampling=Sampling(max_tokens=30))) for i in range(8))
-    join = Step(name="all", op=Join(tolerate="best-effort"), needs=tuple(step.name for step in steps))
+    steps = tuple(Step(name=f"t{i}", op=ModelCall(prompt="x", sampling=Sampling(max_tokens=30))) for i in range(8))
+    join = Step(name="all", op=Join(on_failure="best-effort"), needs=tuple(step.name for step in steps))
     plan = Plan(steps=(*steps, join), output="all")
     answer = await orchestrator.run(plan=plan, budget=Budget(tokens=100, strict=True))
     assert answer.status == "partial" and answer.total_tokens == 100
@@ -267,7 +267,7 @@ async def test_a_late_loser_of_an_early_vote_stops_generating() -> None:
         ({"planner": "single", "n": 3}, UsageError, "leave out `n`"),
         ({"task": "countdown"}, TaskError, "->"),
         ({"policies": ["nobody"]}, PluginError, "nobody"),
-        ({"plan": Plan(steps=(Step(name="a", op=Call(tool="ad")),), output="a"), "tools": [add]}, PlanError, "add"),
+        ({"plan": Plan(steps=(Step(name="a", op=ToolCall(tool="ad")),), output="a"), "tools": [add]}, PlanError, "add"),
         ({"tools": [add, tool(name="add")(lambda a: a)]}, ToolSchemaError, "two tools"),
     ],
 )
@@ -285,7 +285,7 @@ async def test_a_policy_that_compares_what_streams_is_refused_where_nothing_does
     async with AsyncOrchestrator(workers=[worker], journal="off") as orchestrator:
         with pytest.raises(UsageError, match=r"'redundant'.*stream=true"):
             await orchestrator.run("2 + 2?", planner=planner, policies=["redundant"])
-        branches = tuple(Step(name=name, op=Think(prompt="2 + 2?", stream=name == "a")) for name in "ab")
+        branches = tuple(Step(name=name, op=ModelCall(prompt="2 + 2?", stream=name == "a")) for name in "ab")
         vote = Step(name="v", op=Join(merge=Plugin(name="majority")), needs=("a", "b"))
         with pytest.raises(PlanError, match="'b' does not stream"):
             await orchestrator.run(plan=Plan(steps=(*branches, vote), output="v"), policies=["redundant"])
@@ -295,8 +295,8 @@ async def test_a_policy_that_compares_what_streams_is_refused_where_nothing_does
 
 
 async def test_cycles_are_named(make: Make) -> None:
-    a = Step(name="a", op=Call(tool="add", args={"a": 1, "b": Ref(step="b")}))
-    b = Step(name="b", op=Call(tool="add", args={"a": 1, "b": Ref(step="a")}))
+    a = Step(name="a", op=ToolCall(tool="add", args={"a": 1, "b": Ref(step="b")}))
+    b = Step(name="b", op=ToolCall(tool="add", args={"a": 1, "b": Ref(step="a")}))
     with pytest.raises(PlanError, match="cycle"):
         await make(tools=(add,)).run(plan=Plan(steps=(a, b), output="a"))
 
@@ -312,7 +312,7 @@ async def test_the_facade_works_inside_a_running_loop() -> None:
     with Orchestrator(workers=[Scripted(replies=[Reply(text="answer: 4")])]) as plait:
         assert plait.run("two and two?").answer == "4"
         assert [answer.answer for answer in plait.map(["a", "b"])] == ["4", "4"]
-        assert isinstance(list(plait.stream("c"))[-1], AnswerNews)
+        assert isinstance(list(plait.stream("c"))[-1], RunEnded)
 
 
 def test_the_facade_leaves_no_thread_behind() -> None:
@@ -350,7 +350,7 @@ async def test_an_attempt_of_a_silent_worker_is_lost_after_its_lease() -> None:
     mute = Scripted([Reply(text="late", delay=30)])
     mute.name = "mute"
     config = Config(lease=0.15, journal="off")
-    plan = Plan(steps=(Step(name="a", op=Think(prompt="q")),), output="a")
+    plan = Plan(steps=(Step(name="a", op=ModelCall(prompt="q")),), output="a")
     async with AsyncOrchestrator(workers=[mute], config=config) as orchestrator:
         answer = await orchestrator.run(plan=plan)
     assert answer.status == "failed"
@@ -366,7 +366,7 @@ def test_settings_beside_a_configuration_are_refused() -> None:
 
 async def test_the_requests_model_and_salt_reach_every_call_that_names_none():
     class Seen(Scripted):
-        jobs: list[Think] = []
+        jobs: list[ModelCall] = []
 
         async def run(self, job):
             self.jobs.append(job.op)
@@ -374,7 +374,7 @@ async def test_the_requests_model_and_salt_reach_every_call_that_names_none():
                 yield item
 
     worker = Seen(replies=[Reply(when="pick|best|choose", text="1"), Reply(text="answer: 4")])
-    own = Plan(steps=(Step(name="a", op=Think(prompt="?", model="mine", salt="own")),), output="a")
+    own = Plan(steps=(Step(name="a", op=ModelCall(prompt="?", model="mine", salt="own")),), output="a")
     async with AsyncOrchestrator(workers=[worker], journal="off") as plait:
         await plait.run("2 + 2?", planner="sample:n=2", merge="judged", model="qwen", salt="tenant")
         assert len(worker.jobs) >= 2  # the samples; the merge's own question too, if it asks

@@ -19,7 +19,7 @@ import pytest
 
 from plait import AsyncOrchestrator, Orchestrator, PlaitError, tool
 from plait.core.errors import UsageError
-from plait.core.ops import Call
+from plait.core.ops import ToolCall
 from plait.core.plan import Plan, Step
 from plait.workers.scripted import Reply, Scripted
 
@@ -32,7 +32,7 @@ def replies(delay: float = 0.0) -> Scripted:
 
 
 def calls(name: str) -> Plan:
-    return Plan(steps=(Step(name="c", op=Call(tool=name)),), output="c")
+    return Plan(steps=(Step(name="c", op=ToolCall(tool=name)),), output="c")
 
 
 def joined(threads: list[threading.Thread]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from plait import Flow, Orchestrator, Plan, Step
 from plait.core.errors import PlaitError, UsageError
 from plait.core.events import Job
-from plait.core.ops import Think
+from plait.core.ops import ModelCall
 from plait.workers.scripted import Reply, Scripted
 
 ASKED = [
@@ -25,10 +25,10 @@ class Seen(Scripted):
 
     def __init__(self, *replies: Reply) -> None:
         super().__init__(replies or [Reply(text="Rome.")])
-        self.thinks: list[Think] = []
+        self.thinks: list[ModelCall] = []
 
     def run(self, job: Job) -> Any:
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         self.thinks.append(job.op)
         return super().run(job)
 
@@ -43,7 +43,7 @@ def ask(worker: Scripted, text: str = "", **options: Any) -> Any:
         return plait.run(text, **options)
 
 
-def said(think: Think) -> str:
+def said(think: ModelCall) -> str:
     return "".join(getattr(part, "text", "") for part in think.parts)
 
 
@@ -89,7 +89,8 @@ def test_what_settings_say_of_answers_holds_where_a_request_and_its_planner_say_
         plait.run("b", generation={"temperature": 0.0})
         plait.run("c", planner="sample:n=1,answer.max_tokens=5")
         plait.run(
-            "d", planner=lambda brief: Plan(steps=(Step(name="a", op=Think(prompt=brief.request.text)),), output="a")
+            "d",
+            planner=lambda brief: Plan(steps=(Step(name="a", op=ModelCall(prompt=brief.request.text)),), output="a"),
         )
         plait.run("two and two and two", planner="decompose")  # its pieces have lengths of their own
     first, second, third, own, *pieces = [think.sampling for think in worker.thinks]

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from pydantic import BaseModel, field_validator
 from typing_extensions import TypedDict
 
-from plait import Call, Orchestrator, Plan, Step
+from plait import Orchestrator, Plan, Step, ToolCall
 from plait.core.errors import FieldError, PlaitError, UsageError
 from plait.core.form import Form, json_in
 from plait.workers.scripted import Reply
@@ -132,7 +132,7 @@ def test_what_is_no_type_is_refused_in_words(kind: Any):
 
 
 def test_it_does_not_go_with_a_plan():
-    plan = Plan(steps=(Step(name="a", op=Call(tool="x")),), output="a")
+    plan = Plan(steps=(Step(name="a", op=ToolCall(tool="x")),), output="a")
     with Orchestrator(workers=[], journal="off") as plait, pytest.raises(UsageError, match="goes with a planner"):
         plait.run(plan=plan, output=City)
 

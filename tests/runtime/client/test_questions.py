@@ -10,7 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from plait import AskNews, AsyncOrchestrator, Call, Orchestrator, Plan, Question, Ref, Step, ToolContext, tool
+from plait import (
+    ApprovalRequested,
+    AsyncOrchestrator,
+    Orchestrator,
+    Plan,
+    Question,
+    Ref,
+    Step,
+    ToolCall,
+    ToolContext,
+    tool,
+)
 from plait.core.errors import Unanswered, UsageError
 from plait.runtime.client.questions import QuestionQueue
 from plait.runtime.journal.directory import entries
@@ -37,7 +48,7 @@ async def twice(ctx: ToolContext) -> list:
 
 
 def plan(name: str, **args: object) -> Plan:
-    return Plan(steps=(Step(name="t", op=Call(tool=name, args=args)),), output="t")
+    return Plan(steps=(Step(name="t", op=ToolCall(tool=name, args=args)),), output="t")
 
 
 def client(folder: Path, **options: object) -> AsyncOrchestrator:
@@ -83,7 +94,7 @@ async def test_a_handle_answers(tmp_path: Path) -> None:
         news = handle.news()
         question = None
         async for item in news:
-            if isinstance(item, AskNews):
+            if isinstance(item, ApprovalRequested):
                 question = item.question
                 break
         assert question is not None and handle.questions == (question,)
@@ -162,8 +173,8 @@ async def test_the_clock_of_a_timeout_stands_still_meanwhile(tmp_path: Path) -> 
 async def test_a_resumed_run_does_not_ask_again(tmp_path: Path) -> None:
     ask_then_wait = Plan(
         steps=(
-            Step(name="a", op=Call(tool="twice")),
-            Step(name="b", op=Call(tool="confirm", args={"what": {"$text": [Ref(step="a")]}})),
+            Step(name="a", op=ToolCall(tool="twice")),
+            Step(name="b", op=ToolCall(tool="confirm", args={"what": {"$text": [Ref(step="a")]}})),
         ),
         output="b",
     )

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from plait import AsyncOrchestrator, Join, Plan, Step, Think
+from plait import AsyncOrchestrator, Join, ModelCall, Plan, Step
 from plait.core import Text
 from plait.runtime.client import handle as module
-from plait.runtime.client.answer import TextNews
+from plait.runtime.client.answer import TextDelta
 from plait.runtime.client.handle import Handle, NewsQueue
 from plait.workers.scripted import Reply, Scripted
 
@@ -18,7 +18,7 @@ WIDTH, SLOTS, WORDS = 120, 4, 10
 
 def wide() -> Plan:
     names = tuple(f"s{i}" for i in range(WIDTH))
-    ask = Think(prompt=(Text(text="q"),), stream=True)
+    ask = ModelCall(prompt=(Text(text="q"),), stream=True)
     return Plan(
         steps=(*(Step(name=name, op=ask) for name in names), Step(name="all", op=Join(), needs=names)), output="all"
     )
@@ -93,8 +93,8 @@ async def test_who_awaits_the_answer_is_not_held_up_by_news_that_nobody_reads(fe
         assert (await asyncio.wait_for(handle._wait(), 300)).status == "done"
 
 
-def text(step: str, said: str, tokens: int, logprob: float | None = None) -> TextNews:
-    return TextNews(at=tokens / 10, step=step, text=said, tokens=tokens, logprob=logprob)
+def text(step: str, said: str, tokens: int, logprob: float | None = None) -> TextDelta:
+    return TextDelta(at=tokens / 10, step=step, text=said, tokens=tokens, logprob=logprob)
 
 
 async def test_text_that_waits_is_read_as_one_piece_for_each_step_in_order() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from plait import AsyncOrchestrator, Call, Join, Plan, Sampling, Step, TextNews, Think, tool
+from plait import AsyncOrchestrator, Join, ModelCall, Plan, Sampling, Step, TextDelta, ToolCall, tool
 from plait.core.errors import ConfigError
 from plait.core.events import Job
 from plait.core.ops import Text, Tokens
@@ -21,7 +21,7 @@ from plait.workers.scripted import Reply, Scripted
 
 def job(prompt: object = "p", step: str = "r:s", run: str = "r", **options: object) -> Job:
     given = {"max_tokens": options.pop("max_tokens", 9), "temperature": options.pop("temperature", 1.0)}
-    return Job(attempt=1, run=run, step=step, op=Think(prompt=prompt, sampling=Sampling(**given), **options))
+    return Job(attempt=1, run=run, step=step, op=ModelCall(prompt=prompt, sampling=Sampling(**given), **options))
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_what_is_the_same_and_what_is_not(cache: ResultCache) -> None:
     assert cache.key("m", job()) == keys[0], "the same step that is tried again"
     assert cache.key("m", job(run="another")) == keys[0], "the first sample of another run"
     assert cache.key("m", job(stream=True, run="z")) == keys[0], "how it is told is no part of it"
-    assert cache.key("m", Job(attempt=1, run="r", step="s", op=Call(tool="f"))) is None
+    assert cache.key("m", Job(attempt=1, run="r", step="s", op=ToolCall(tool="f"))) is None
     assert cache.key("m", replace(job(), generated=(1, 2))) is None
 
 
@@ -71,7 +71,7 @@ async def test_samples_never_collapse_and_come_back_each_as_it_was(tmp_path: Pat
     def worker() -> Scripted:
         return Scripted([Reply(text=f"answer: {next(numbers)}", times=1) for _ in range(20)])
 
-    same = tuple(Step(name=f"s{i}", op=Think(prompt="same", sampling=Sampling(temperature=1.0))) for i in range(5))
+    same = tuple(Step(name=f"s{i}", op=ModelCall(prompt="same", sampling=Sampling(temperature=1.0))) for i in range(5))
     plan = Plan(steps=(*same, Step(name="all", op=Join(), needs=tuple(step.name for step in same))), output="all")
     said = []
     for _ in range(2):
@@ -116,7 +116,7 @@ async def test_a_cached_result_streams_and_expands_like_a_new_one(tmp_path: Path
         async with AsyncOrchestrator(workers=[Scripted(replies)], tools=[look], cache=tmp_path / "c") as orchestrator:
             texts = []
             async for news in orchestrator.stream("Q: what?", planner="llmcompiler"):
-                if isinstance(news, TextNews):
+                if isinstance(news, TextDelta):
                     texts.append(news.text)
             answers.append((news.answer.value, news.answer.status, "".join(texts)))
     assert answers[0] == answers[1]
@@ -173,7 +173,7 @@ class Serves(Scripted):
 async def test_what_a_worker_offers_is_still_told(tmp_path: Path) -> None:
     workers = [Serves([Reply(text=f"of {name}")], name=name) for name in ("a", "b")]
     names = [f"s{i}" for i in range(6)]
-    steps = [Step(name=name, op=Think(prompt="x", model="BA"[i % 2])) for i, name in enumerate(names)]
+    steps = [Step(name=name, op=ModelCall(prompt="x", model="BA"[i % 2])) for i, name in enumerate(names)]
     plan = Plan(steps=(*steps, Step(name="all", op=Join(), needs=tuple(names))), output="all")
     async with AsyncOrchestrator(workers=workers, cache=tmp_path / "c", journal="off") as orchestrator:
         await orchestrator.start()

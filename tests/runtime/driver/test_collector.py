@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from plait import AsyncOrchestrator, Call, Join, Plan, Step, tool
+from plait import AsyncOrchestrator, Join, Plan, Step, ToolCall, tool
 from plait.machine import Node
 from plait.runtime.driver import collector
 from plait.runtime.driver.collector import FROZEN, THRESHOLDS, Collector
@@ -34,9 +34,10 @@ def pythons_own() -> Iterator[tuple[int, int, int]]:
 
 def fan(size: int) -> Plan:
     names = [f"m{i}" for i in range(size)]
-    first = Step(name="first", op=Join(tolerate="any-end"))
+    first = Step(name="first", op=Join(on_failure="any-end"))
     steps = [
-        Step(name=each, op=Call(tool="look") if i == 0 else Join(), needs=("first",)) for i, each in enumerate(names)
+        Step(name=each, op=ToolCall(tool="look") if i == 0 else Join(), needs=("first",))
+        for i, each in enumerate(names)
     ]
     return Plan(steps=(first, *steps, Step(name="last", op=Join(), needs=tuple(names))), output="last")
 

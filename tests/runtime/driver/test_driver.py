@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from plait import AsyncOrchestrator, Call, Join, Orchestrator, Plan, Step, tool
+from plait import AsyncOrchestrator, Join, Orchestrator, Plan, Step, ToolCall, tool
 from plait.core.errors import InvariantError, UsageError, WorkerError
 from plait.core.events import Action, Event, Job, Succeeded
 from plait.core.interfaces import Progress, Worker
@@ -105,12 +105,12 @@ async def test_after_a_breakdown_nothing_more_is_done() -> None:
         made.append(-1)
 
     chains = [
-        Step(name=f"c{c}-{i}", op=Call(tool="note", args={"k": i}), needs=(f"c{c}-{i - 1}",) if i else ())
+        Step(name=f"c{c}-{i}", op=ToolCall(tool="note", args={"k": i}), needs=(f"c{c}-{i - 1}",) if i else ())
         for c in range(3)
         for i in range(5)
     ]
     ends = (*(f"c{c}-4" for c in range(3)), "w")
-    steps = (*chains, Step(name="w", op=Call(tool="wait")), Step(name="all", op=Join(), needs=ends))
+    steps = (*chains, Step(name="w", op=ToolCall(tool="wait")), Step(name="all", op=Join(), needs=ends))
 
     def broken(event: Event) -> list[Action]:
         if isinstance(event, Succeeded):
@@ -143,7 +143,7 @@ def test_the_facade_is_not_called_by_its_own_tools() -> None:
     with Orchestrator(workers=[Scripted([Reply(text="fine")])], tools=[inner, outer], journal="off") as plait:
         said = []
         for name in ("inner", "outer"):
-            plan = Plan(steps=(Step(name="t", op=Call(tool=name)),), output="t")
+            plan = Plan(steps=(Step(name="t", op=ToolCall(tool=name)),), output="t")
             thread = threading.Thread(target=lambda plan=plan: said.append(plait.run(plan=plan)), daemon=True)
             thread.start()
             thread.join(300)

@@ -9,8 +9,8 @@ import pytest
 from plait import AsyncOrchestrator
 from plait.core.errors import BudgetExceeded, PlanError, PlannerError
 from plait.core.events import Expand, Progressed, Submitted, Succeeded, WorkerUp
-from plait.core.interfaces import Brief, Merge, Planner, Reader, Verdict
-from plait.core.ops import Join, Plugin, Think
+from plait.core.interfaces import Merge, Planner, PlanningContext, Reader, Verdict
+from plait.core.ops import Join, ModelCall, Plugin
 from plait.core.plan import Plan, Step
 from plait.core.request import Request
 from plait.core.result import Result
@@ -26,7 +26,7 @@ from plait.workers.scripted import Reply, Scripted
 
 
 def leg(name: str, after: str | None = None) -> Step:
-    return Step(name=name, op=Think(prompt="go", after=after, stream=True), expands=after is None)
+    return Step(name=name, op=ModelCall(prompt="go", after=after, stream=True), expands=after is None)
 
 
 class ByLine:
@@ -53,10 +53,10 @@ class ByLine:
 class Lines(Planner):
     readers: list[str] = []
 
-    def start(self, brief: Brief) -> Plan:
+    def start(self, brief: PlanningContext) -> Plan:
         return Plan(steps=(leg("root"),), output="root")
 
-    def reader(self, step: Step, brief: Brief) -> Reader:
+    def reader(self, step: Step, brief: PlanningContext) -> Reader:
         self.readers.append(step.name)
         return ByLine()
 
@@ -66,7 +66,7 @@ def ready(planner: Planner) -> tuple[Expander, Machine]:
     expander, machine = Expander(), Machine(plugins)
     machine.handle(WorkerUp(at=0, worker="w", slots=4, serves=("think",)))
     request = Request(text="x")
-    submitted = expander.start("r", planner, Brief(request, plugins.task(request.task, "x")), 1.5)
+    submitted = expander.start("r", planner, PlanningContext(request, plugins.task(request.task, "x")), 1.5)
     assert submitted == Submitted(at=1.5, run="r", request=request, plan=submitted.plan)
     machine.handle(submitted)
     return expander, machine
@@ -122,7 +122,7 @@ def test_what_a_reader_raises_is_an_event_once(text: str, kind: str, message: st
 @pytest.mark.parametrize("nonsense", [None, [None], ["text"], 7])
 def test_a_reader_that_returns_nonsense_fails_its_step(nonsense: object) -> None:
     class Nonsense(Lines):
-        def reader(self, step: Step, brief: Brief) -> Reader:
+        def reader(self, step: Step, brief: PlanningContext) -> Reader:
             class Odd(ByLine):
                 def feed(self, delta: str):  # type: ignore[override]
                     return nonsense
@@ -136,7 +136,7 @@ def test_a_reader_that_returns_nonsense_fails_its_step(nonsense: object) -> None
 
 def test_a_planner_without_a_reader_fails_the_step_in_words() -> None:
     class NoReader(Planner):
-        def start(self, brief: Brief) -> Plan:
+        def start(self, brief: PlanningContext) -> Plan:
             return Plan(steps=(leg("root"),), output="root")
 
     expander, machine = ready(NoReader())
@@ -150,7 +150,7 @@ def test_a_planner_without_a_reader_fails_the_step_in_words() -> None:
 )
 def test_what_start_raises_is_of_our_tree(error: Exception, kind: type[Exception]) -> None:
     class Broken(Planner):
-        def start(self, brief: Brief) -> Plan:
+        def start(self, brief: PlanningContext) -> Plan:
             raise error
 
     with pytest.raises(kind) as caught:
@@ -160,7 +160,7 @@ def test_what_start_raises_is_of_our_tree(error: Exception, kind: type[Exception
 
 def test_a_plan_that_is_none_is_refused() -> None:
     class Silent(Planner):
-        def start(self, brief: Brief):  # type: ignore[override]
+        def start(self, brief: PlanningContext):  # type: ignore[override]
             return None
 
     with pytest.raises(PlannerError, match="Silent planned a NoneType, which is no Plan"):
@@ -192,12 +192,12 @@ async def test_a_reader_of_a_join_may_see_the_branches() -> None:
     seen: list[tuple[str, str, float | None]] = []
 
     class Best(Planner):
-        def start(self, brief: Brief) -> Plan:
+        def start(self, brief: PlanningContext) -> Plan:
             drafts = [call_model(brief, "best", f"d{i}", f"draft {i}", max_tokens=9, logprobs=True) for i in (1, 2)]
             gather = Step(name="all", op=Join(merge=Collect()), needs=("d1", "d2"), expands=True)
             return Plan(steps=(*drafts, gather), output="all")
 
-        def reader(self, step: Step, brief: Brief) -> Reader:
+        def reader(self, step: Step, brief: PlanningContext) -> Reader:
             return OnBranches(self.best)
 
         def best(self, result: Result, branches: Sequence[Branch]) -> Plan:
@@ -226,7 +226,7 @@ async def test_a_join_takes_a_merge_as_an_object() -> None:
     class Shortest(Longest):
         """One that cannot be imported."""
 
-    steps = [Step(name="a", op=Think(prompt="a")), Step(name="b", op=Think(prompt="b"))]
+    steps = [Step(name="a", op=ModelCall(prompt="a")), Step(name="b", op=ModelCall(prompt="b"))]
     for merge, name in ((Longest(least=2), f"{__name__}:Longest"), (Shortest(), "Shortest")):
         join = Step(name="end", op=Join(merge=merge), needs=("a", "b"))
         assert isinstance(join.op, Join) and join.op.merge.name.endswith(name)

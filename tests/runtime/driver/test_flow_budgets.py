@@ -227,12 +227,12 @@ async def test_a_scope_of_so_many_steps_refuses_the_next_and_the_flow_goes_on() 
     assert said[:2] == [reason, reason] and said[2].startswith("DependencyFailed") and said[2].endswith(reason)
 
 
-@pytest.mark.parametrize("tolerate", ["best-effort", "any-end", "quorum"])
-async def test_a_step_that_a_scope_refuses_is_a_failed_branch_of_what_tolerates(tolerate: Any) -> None:
+@pytest.mark.parametrize("on_failure", ["best-effort", "any-end", "quorum"])
+async def test_a_step_that_a_scope_refuses_is_a_failed_branch_of_what_tolerates(on_failure: Any) -> None:
     async def plan(ctx: Context, question: str) -> Any:
         async with ctx.scope(Budget(steps=3)) as inner:
             made = [inner.think(f"line {i}") for i in range(4)]
-            return await ctx.join(made, tolerate=tolerate, **({"quorum": 2} if tolerate == "quorum" else {}))
+            return await ctx.join(made, on_failure=on_failure, **({"quorum": 2} if on_failure == "quorum" else {}))
 
     answer = await run(plan)
     assert answer.value[:2] == ["answer: 4"] * 2 and answer.value[3:] in ([], [None]), answer.failure

@@ -18,8 +18,8 @@ from plait.core.awaited import StepFailed
 from plait.core.errors import ConfigError, FlowError
 from plait.core.flow import Context, Flow
 from plait.core.graph import text
-from plait.core.interfaces import Brief, Planner
-from plait.core.ops import Think
+from plait.core.interfaces import Planner, PlanningContext
+from plait.core.ops import ModelCall
 from plait.core.plan import Plan, Step
 from plait.core.planning import OnResult, call_model, pass_through
 from plait.core.request import Request
@@ -369,11 +369,11 @@ async def test_a_planner_that_has_changed_is_refused_in_words(tmp_path: Path, mo
 class Rewritten(Planner):
     """Reads a step when its journal is written, and is a flow when the run is taken up."""
 
-    def start(self, brief: Brief) -> Plan:
-        return Plan(steps=(Step(name="a", op=Think(prompt="a"), expands=True),), output="a")
+    def start(self, brief: PlanningContext) -> Plan:
+        return Plan(steps=(Step(name="a", op=ModelCall(prompt="a"), expands=True),), output="a")
 
-    def reader(self, step: Step, brief: Brief) -> Any:
-        return OnResult(lambda result: Plan(steps=(Step(name="b", op=Think(prompt="b")),), output="b"))
+    def reader(self, step: Step, brief: PlanningContext) -> Any:
+        return OnResult(lambda result: Plan(steps=(Step(name="b", op=ModelCall(prompt="b")),), output="b"))
 
 
 async def test_a_run_of_a_planner_that_became_a_flow_is_refused_in_words(
@@ -490,7 +490,7 @@ async def test_what_a_flow_gives_up_in_the_turn_in_which_it_returns_is_given_up(
             b = ctx.think("long")
             await ctx.first([a, b]) if how == "first" else await a
             ctx.cancel(b)
-        joined = ctx.join([a, b], tolerate="best-effort")
+        joined = ctx.join([a, b], on_failure="best-effort")
         if waits:
             await joined
         return joined

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from plait import AsyncOrchestrator, Call, Join, Plan, Step, tool
+from plait import AsyncOrchestrator, Join, Plan, Step, ToolCall, tool
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Tell, Worker, direct
 from plait.core.result import Failure, Result, Usage
@@ -108,7 +108,8 @@ async def test_tools_see_the_variables_of_who_submitted_their_run_and_of_no_othe
 
     names = [f"s{i}" for i in range(8)]
     steps = [
-        Step(name=name, op=Call(tool="seen"), needs=names[i - 1 : i] if i % 2 else ()) for i, name in enumerate(names)
+        Step(name=name, op=ToolCall(tool="seen"), needs=names[i - 1 : i] if i % 2 else ())
+        for i, name in enumerate(names)
     ]
     plan = Plan(steps=(*steps, Step(name="all", op=Join(), needs=tuple(names))), output="all")
 

@@ -14,7 +14,7 @@ from plait import AsyncOrchestrator, Orchestrator
 from plait.core.budget import Budget
 from plait.core.errors import UsageError
 from plait.core.events import Job
-from plait.core.interfaces import Policy, Progress, Wake
+from plait.core.interfaces import Policy, Progress, ReviewAt
 from plait.core.result import Failure, Result, Usage
 from plait.core.values import json_value
 from plait.core.view import View
@@ -151,9 +151,9 @@ def test_a_map_that_is_refused_leaves_nothing_running() -> None:
 class Sleepless(Policy):
     """Asks for a time that is none."""
 
-    def review(self, event: object, view: View) -> list[Wake]:
+    def review(self, event: object, view: View) -> list[ReviewAt]:
         """Ask."""
-        return [Wake(at=float("nan"))]
+        return [ReviewAt(at=float("nan"))]
 
 
 async def test_a_policy_that_asks_for_no_time_ends_its_own_run_alone() -> None:

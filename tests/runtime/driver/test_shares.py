@@ -44,14 +44,19 @@ async def test_what_has_a_smaller_priority_goes_first() -> None:
 async def test_a_journal_of_several_runs_is_replayed(tmp_path: Path) -> None:
     """Reports are written several as one; what they add up to is the same."""
     path = tmp_path / "runs.plait"
-    await order_of_ends(path, weight=3.0, share="small")
+    await order_of_ends(path, fairness_weight=3.0, fairness_group="small")
     report = replay(path, Plugins(), check=True)
     assert report.divergence is None and len(report.finished) == 4
 
 
 @pytest.mark.parametrize(
     ("option", "value", "says"),
-    [("weight", 0, "weight"), ("weight", "heavy", "weight"), ("priority", 0.5, "priority"), ("share", 7, "share")],
+    [
+        ("fairness_weight", 0, "fairness_weight"),
+        ("fairness_weight", "heavy", "fairness_weight"),
+        ("priority", 0.5, "priority"),
+        ("fairness_group", 7, "fairness_group"),
+    ],
 )
 async def test_what_makes_no_sense_is_refused(option: str, value: object, says: str) -> None:
     async with AsyncOrchestrator(workers=[replies()], journal="off") as plait:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plait import AsyncOrchestrator, Call, Plan, Step
+from plait import AsyncOrchestrator, Plan, Step, ToolCall
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
 from plait.core.result import Failure, Result
@@ -85,7 +85,7 @@ async def test_a_worker_of_calls_that_never_answers_is_given_up(
     monkeypatch.setattr(client, "CALL_SILENCE_LIMIT_S", 0.2)
     monkeypatch.setattr(jobs, "CLOSING", 0.05)
     worker, path = NeverAnswers(), tmp_path / "j.plait"
-    plan = Plan(steps=(Step(name="a", op=Call(tool="look")),), output="a")
+    plan = Plan(steps=(Step(name="a", op=ToolCall(tool="look")),), output="a")
     look = tool(name="look")(lambda: "seen")
     async with AsyncOrchestrator(workers=[worker], tools=[look], journal=path) as plait:
         answer = await asyncio.wait_for(plait.run(plan=plan, retries={"lost": 1}), 300)

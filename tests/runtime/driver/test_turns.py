@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plait import AsyncOrchestrator, Join, Plan, Step, Think
+from plait import AsyncOrchestrator, Join, ModelCall, Plan, Step
 from plait.runtime.client import client
 from plait.runtime.driver import pump
 from plait.workers.scripted import Reply, Scripted
@@ -43,7 +43,7 @@ async def test_many_submits_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def wide(n: int) -> Plan:
     names = tuple(f"t{i}" for i in range(n))
-    steps = (Step(name=name, op=Think(prompt="x")) for name in names)
+    steps = (Step(name=name, op=ModelCall(prompt="x")) for name in names)
     return Plan(steps=(*steps, Step(name="all", op=Join(), needs=names)), output="all")
 
 
@@ -72,7 +72,7 @@ async def test_long_votes_are_counted_beside_the_loop(monkeypatch: pytest.Monkey
     monkeypatch.setattr(pump.Pump, "_handle_large", seen)
     needs = tuple(f"j{at}" for at in range(votes))
     joins = (Step(name=f"j{at}", op=Join(), needs=("s", *needs[:at])) for at in range(votes))
-    plan = Plan(steps=(Step(name="s", op=Think(prompt="x")), *joins), output=needs[-1])
+    plan = Plan(steps=(Step(name="s", op=ModelCall(prompt="x")), *joins), output=needs[-1])
     async with AsyncOrchestrator(workers=[Scripted([Reply(text="fine")])], journal="off") as orchestrator:
         assert (await orchestrator.run(plan=plan)).status == "done"
     assert len(threads) == (votes > 1) and threading.get_ident() not in threads

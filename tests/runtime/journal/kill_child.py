@@ -14,9 +14,9 @@ import sys
 import time
 from pathlib import Path
 
-from plait import AsyncOrchestrator, Join, Plan, Ref, Step, Think, tool
-from plait.core.interfaces import Brief, Planner, Reader
-from plait.core.ops import Call, Plugin, Sampling
+from plait import AsyncOrchestrator, Join, ModelCall, Plan, Ref, Step, tool
+from plait.core.interfaces import Planner, PlanningContext, Reader
+from plait.core.ops import Plugin, Sampling, ToolCall
 from plait.core.result import Result
 from plait.core.tools.context import ToolContext
 from plait.runtime.journal.directory import entries
@@ -85,10 +85,10 @@ class _Lines:
         self.calls.append(step)
         args = {"amount": int(amount)} | ({"name": step} if name == "put" else {})
         # `side_effects` is left to the tool to say.
-        return Plan(steps=(Step(name=step, op=Call(tool=name, args=args)),))
+        return Plan(steps=(Step(name=step, op=ToolCall(tool=name, args=args)),))
 
     def close(self, result: Result) -> Plan:
-        join = Step(name="all", op=Join(tolerate="any-end"), needs=tuple(self.calls))
+        join = Step(name="all", op=Join(on_failure="any-end"), needs=tuple(self.calls))
         if self.number == ROUNDS:
             return Plan(steps=(join,), output="all")
         return Plan(steps=(join, think(self.number + 1, ("all",))), output=f"round-{self.number + 1}")
@@ -97,7 +97,7 @@ class _Lines:
 def think(number: int, needs: tuple[str, ...] = ()) -> Step:
     """One round: the model writes lines, each a call."""
     parts = [Ref(step=name) for name in needs]
-    op = Think(prompt=[*_text(f"round {number} after "), *parts], stream=True, sampling=Sampling(max_tokens=400))
+    op = ModelCall(prompt=[*_text(f"round {number} after "), *parts], stream=True, sampling=Sampling(max_tokens=400))
     return Step(name=f"round-{number}", op=op, needs=needs, expands=True)
 
 
@@ -110,13 +110,13 @@ def _text(text: str) -> list:
 class Rounds(Planner):
     """Rounds of calls that the model writes line by line."""
 
-    def start(self, brief: Brief) -> Plan:
+    def start(self, brief: PlanningContext) -> Plan:
         """Return the first round, beside samples of a vote."""
-        votes = [Step(name=f"vote-{i}", op=Think(prompt=f"vote {i}", stream=i % 2 == 0)) for i in range(3)]
+        votes = [Step(name=f"vote-{i}", op=ModelCall(prompt=f"vote {i}", stream=i % 2 == 0)) for i in range(3)]
         join = Step(name="end", op=Join(), needs=("round-1", *(step.name for step in votes)))
         return Plan(steps=(think(1), *votes, join), output="end")
 
-    def reader(self, step: Step, brief: Brief) -> Reader:
+    def reader(self, step: Step, brief: PlanningContext) -> Reader:
         """Return a reader for a round."""
         return _Lines(int(step.name.rpartition("-")[2]))
 
@@ -135,7 +135,7 @@ def replies() -> list[Reply]:
 
 async def main() -> None:
     """Do what the command line says."""
-    what, on_unknown = sys.argv[1], sys.argv[3]
+    what, on_uncertain_side_effect = sys.argv[1], sys.argv[3]
     workers = [Scripted(replies(), slots=4)]
     options = {"journal": FOLDER / "runs", "allow": ["kill_child:Rounds"]}
     async with AsyncOrchestrator(workers=workers, tools=[pay, put, look], **options) as orchestrator:
@@ -143,7 +143,7 @@ async def main() -> None:
             handle = await orchestrator.submit("go", planner=Plugin(name="kill_child:Rounds"))
         else:
             (entry,) = entries(FOLDER / "runs")
-            handle = await orchestrator.reopen(entry.run, on_unknown=on_unknown)
+            handle = await orchestrator.reopen(entry.run, on_uncertain_side_effect=on_uncertain_side_effect)
         sys.stdout.write("READY\n")
         sys.stdout.flush()
         answer = await handle

@@ -33,7 +33,7 @@ from plait.core.events import (
     WorkerUp,
 )
 from plait.core.interfaces import Merge, Policy, Verdict
-from plait.core.ops import Call, Function, Join, Plugin, Ref, Sampling, Text, Think, Tokens
+from plait.core.ops import Function, Join, ModelCall, Plugin, Ref, Sampling, Text, Tokens, ToolCall
 from plait.core.plan import Plan, Step
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Signals, Sources, Token, Usage
@@ -50,12 +50,16 @@ from plait.runtime.simulation.simulator import Host, LatencyModel, WorkerFault, 
 
 PLAN = Plan(
     steps=(
-        Step(name="look", op=Call(tool="search", args={"q": "é"})),
+        Step(name="look", op=ToolCall(tool="search", args={"q": "é"})),
         *(
-            Step(name=f"s{i}", op=Think(prompt="go on", stream=True, sampling=Sampling(max_tokens=40)), needs=("look",))
+            Step(
+                name=f"s{i}",
+                op=ModelCall(prompt="go on", stream=True, sampling=Sampling(max_tokens=40)),
+                needs=("look",),
+            )
             for i in range(6)
         ),
-        Step(name="vote", op=Join(tolerate="quorum", quorum=3), needs=tuple(f"s{i}" for i in range(6))),
+        Step(name="vote", op=Join(on_failure="quorum", quorum=3), needs=tuple(f"s{i}" for i in range(6))),
     ),
     output="vote",
 )
@@ -258,7 +262,7 @@ class Fickle(Policy):
 
 def test_a_policy_that_is_not_pure_is_found_out(file: Path) -> None:
     fickle = Fickle(asked=[])
-    steps = tuple(Step(name=f"s{i}", op=Call(tool="f")) for i in range(30))
+    steps = tuple(Step(name=f"s{i}", op=ToolCall(tool="f")) for i in range(30))
     plan = Plan(steps=(*steps, Step(name="all", op=Join(), needs=tuple(s.name for s in steps))), output="all")
 
     class Given(Plugins):
@@ -314,7 +318,7 @@ def test_actions_that_were_never_written_are_recomputed(file: Path) -> None:
 WRITER = """
 import sys
 from plait.core.events import Submitted, Succeeded, WorkerUp
-from plait.core.ops import Call, Join
+from plait.core.ops import ToolCall, Join
 from plait.core.plan import Plan, Step
 from plait.core.request import Request
 from plait.core.result import Result
@@ -334,7 +338,7 @@ def noted(events):
     print(first + len(events) - 1, flush=True)
     return actions
 
-steps = tuple(Step(name=f"s{i}", op=Call(tool="f")) for i in range(5_000))
+steps = tuple(Step(name=f"s{i}", op=ToolCall(tool="f")) for i in range(5_000))
 plan = Plan(steps=(*steps, Step(name="all", op=Join(), needs=tuple(step.name for step in steps))), output="all")
 up = WorkerUp(at=0.0, worker="w", slots=8, serves=("call",))
 todo = noted([up, Submitted(at=0.0, run="r", request=Request(), plan=plan)])
@@ -511,7 +515,7 @@ def test_any_result_survives(tmp_path_factory: pytest.TempPathFactory, results: 
 
 
 def test_prompts_of_token_ids_survive(file: Path) -> None:
-    op = Think(prompt=(Text(text="a"),), sampling=Sampling(stop=("</s>",)))
+    op = ModelCall(prompt=(Text(text="a"),), sampling=Sampling(stop=("</s>",)))
     event = Submitted(
         at=0.0, run="r", request=Request(), plan=Plan(steps=(Step(name="s", op=op, label="λ"),), output="s")
     )
@@ -547,11 +551,13 @@ def test_events_that_leave_out_defaults_are_read_as_they_were(file: Path, value:
 def test_a_plan_that_leaves_out_defaults_is_read_as_it_was(file: Path) -> None:
     message = Message(role="user", content=(TextPart(text="a"), ImagePart(image_url=ImageUrl(url="https://a/b"))))
     ops: list[Any] = [
-        Think(prompt=("p", Ref(step="b")), sampling=Sampling(max_tokens=512, temperature=0.0, logit_bias={"1": -1.0})),
-        Think(prompt="q", chat=True, messages=(message,), tools=(Function(name="f", parameters={"a": {}}),)),
-        Think(prompt=(Tokens(ids=(1, 2)),), sampling=Sampling()),
-        Call(tool="t", args={"x": Ref(step="a"), "empty": {}}, approve=False),
-        Join(merge=Plugin(name="majority", options={"n": 0}), tolerate="quorum", quorum=1),
+        ModelCall(
+            prompt=("p", Ref(step="b")), sampling=Sampling(max_tokens=512, temperature=0.0, logit_bias={"1": -1.0})
+        ),
+        ModelCall(prompt="q", chat=True, messages=(message,), tools=(Function(name="f", parameters={"a": {}}),)),
+        ModelCall(prompt=(Tokens(ids=(1, 2)),), sampling=Sampling()),
+        ToolCall(tool="t", args={"x": Ref(step="a"), "empty": {}}, approve=False),
+        Join(merge=Plugin(name="majority", options={"n": 0}), on_failure="quorum", quorum=1),
     ]
     steps = [Step(name=f"s{i}", op=op, needs=("s0",) if i else ()) for i, op in enumerate(ops)]
     steps[1] = steps[1].model_copy(update={"budget": Budget(), "priority": 0, "state": {"a": 1}})

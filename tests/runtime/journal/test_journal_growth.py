@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from plait import AsyncOrchestrator, Call, Join, Plan, Sampling, Step, Think, tool
-from plait.core.interfaces import Brief, Planner, Policy, Reader
+from plait import AsyncOrchestrator, Join, ModelCall, Plan, Sampling, Step, ToolCall, tool
+from plait.core.interfaces import Planner, PlanningContext, Policy, Reader
 from plait.core.ops import Plugin
 from plait.core.result import Result
 from plait.core.view import View
@@ -30,7 +30,7 @@ def kinds(path: Path) -> list[str]:
 
 
 def streaming(n: int = 1, tokens: int = 600) -> Plan:
-    op = Think(prompt="say", stream=True, sampling=Sampling(max_tokens=tokens))
+    op = ModelCall(prompt="say", stream=True, sampling=Sampling(max_tokens=tokens))
     steps = tuple(Step(name=f"t{i}", op=op) for i in range(n))
     return Plan(steps=(*steps, Step(name="all", op=Join(), needs=tuple(step.name for step in steps))), output="all")
 
@@ -99,7 +99,7 @@ class _Reader:
         while "w30" in self.text:
             self.text = self.text.partition("w30")[2]
             self.made += 1
-            plans.append(Plan(steps=(Step(name=f"c{self.made}", op=Call(tool="look")),)))
+            plans.append(Plan(steps=(Step(name=f"c{self.made}", op=ToolCall(tool="look")),)))
         return plans
 
     def close(self, result: Result) -> Plan:
@@ -110,12 +110,12 @@ class _Reader:
 class Expanding(Planner):
     """Makes a call wherever it reads a certain word."""
 
-    def start(self, brief: Brief) -> Plan:
+    def start(self, brief: PlanningContext) -> Plan:
         """One step that streams and expands."""
-        op = Think(prompt="say", stream=True, sampling=Sampling(max_tokens=600))
+        op = ModelCall(prompt="say", stream=True, sampling=Sampling(max_tokens=600))
         return Plan(steps=(Step(name="t", op=op, expands=True),), output="t")
 
-    def reader(self, step: Step, brief: Brief) -> Reader:
+    def reader(self, step: Step, brief: PlanningContext) -> Reader:
         """Return the reader."""
         return _Reader()
 
@@ -138,8 +138,8 @@ async def test_a_reader_is_fed_the_same_from_merged_news(tmp_path: Path) -> None
 
 
 async def test_the_context_of_each_round_is_not_written_again_and_again(tmp_path: Path) -> None:
-    first = Step(name="c0", op=Think(prompt=WORDS, sampling=Sampling(max_tokens=20)))
-    chain = [Step(name=f"c{i}", op=Think(prompt="on", after=f"c{i - 1}")) for i in range(1, 20)]
+    first = Step(name="c0", op=ModelCall(prompt=WORDS, sampling=Sampling(max_tokens=20)))
+    chain = [Step(name=f"c{i}", op=ModelCall(prompt="on", after=f"c{i - 1}")) for i in range(1, 20)]
     path = tmp_path / "j.plait"
     await run(path, Plan(steps=(first, *chain), output="c19"), Reply(text="a few words"))
     with sqlite3.connect(path) as db:
@@ -154,7 +154,7 @@ async def test_a_full_journal_is_followed_by_another(tmp_path: Path, monkeypatch
     folder = tmp_path / "runs"
     folder.mkdir()
     worker = Scripted([Reply(when="slow", text="slow", delay=1.0), Reply(text=WORDS)], slots=64)
-    slow = Plan(steps=(Step(name="s", op=Think(prompt="slow")),), output="s")
+    slow = Plan(steps=(Step(name="s", op=ModelCall(prompt="slow")),), output="s")
     async with AsyncOrchestrator(workers=[worker], journal=folder) as orchestrator:
         first = await orchestrator.submit(plan=slow)
         answers = []
@@ -202,8 +202,10 @@ def test_tools_say_what_must_not_be_done_twice() -> None:
     def put() -> None:
         """Put."""
 
-    steps = tuple(Step(name=name, op=Call(tool=name), side_effects=name == "put") for name in ("pay", "put", "look"))
-    own = Step(name="own", op=Call(tool="look"), side_effects=True)
+    steps = tuple(
+        Step(name=name, op=ToolCall(tool=name), side_effects=name == "put") for name in ("pay", "put", "look")
+    )
+    own = Step(name="own", op=ToolCall(tool="look"), side_effects=True)
     plan = Plan(steps=(*steps, own), output="own")
     made = marked(plan, [pay.spec, put.spec, look.spec])
     assert [step.side_effects for step in made.steps] == [True, False, False, True]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from plait import AsyncOrchestrator, Join, Plan, Step, Think
+from plait import AsyncOrchestrator, Join, ModelCall, Plan, Step
 from plait.core.events import Job
 from plait.core.interfaces import Progress
 from plait.core.result import Failure, Result
@@ -43,7 +43,7 @@ class Counting(Scripted):
 
 def wide(n: int = 4) -> Plan:
     names = tuple(f"t{i}" for i in range(n))
-    steps = (Step(name=name, op=Think(prompt=name)) for name in names)
+    steps = (Step(name=name, op=ModelCall(prompt=name)) for name in names)
     return Plan(steps=(*steps, Step(name="all", op=Join(), needs=names)), output="all")
 
 

@@ -60,10 +60,10 @@ async def test_a_run_goes_on_with_its_model_or_says_which_it_was(tmp_path: Path)
     async with TruthServer.of("text", True) as server, TruthServer.of("text", True) as other:
         run, path = await begun(tmp_path, server)
         async with AsyncOrchestrator(workers=[Http(other.url)], config=Config(journal=path)) as plait:
-            with pytest.raises(ConfigError, match=r"models is .* there and .* here.*--anyway"):
+            with pytest.raises(ConfigError, match=r"models is .* there and .* here.*--force"):
                 await plait.resume(run)
         async with AsyncOrchestrator(workers=[Http(other.url)], config=Config(journal=path)) as plait:
-            assert (await plait.resume(run, anyway=True)).status == "done"
+            assert (await plait.resume(run, force=True)).status == "done"
 
 
 async def test_a_run_goes_on_with_the_tools_that_it_was_told_of(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from plait import AsyncOrchestrator, Call, Join, Orchestrator, Plan, Planner, Ref, Step, StepNews, Think, tool
+from plait import AsyncOrchestrator, Join, ModelCall, Orchestrator, Plan, Planner, Ref, Step, StepEvent, ToolCall, tool
 from plait.core.budget import Budget
 from plait.core.errors import ConfigError, UsageError
 from plait.core.events import Expanded
-from plait.core.interfaces import Brief, Reader
+from plait.core.interfaces import PlanningContext, Reader
 from plait.core.ops import Sampling
 from plait.core.result import Result
 from plait.core.tools.context import Question, ToolContext
@@ -108,7 +108,7 @@ def chain(*tools: str) -> Plan:
     steps = []
     for i, name in enumerate(tools):
         args = {"n": Ref(step=f"s{i - 1}")} if i else {"n": 1}
-        steps.append(Step(name=f"s{i}", op=Call(tool=name, args=args)))
+        steps.append(Step(name=f"s{i}", op=ToolCall(tool=name, args=args)))
     return Plan(steps=tuple(steps), output=f"s{len(tools) - 1}")
 
 
@@ -146,14 +146,14 @@ async def test_each_step_goes_to_its_model_again(tmp_path: Path) -> None:
         return AsyncOrchestrator(workers=workers, journal=path)
 
     models = {f"s{i}": "BA"[i % 2] for i in range(8)}
-    steps = (Step(name=name, op=Think(prompt="x", model=model)) for name, model in models.items())
+    steps = (Step(name=name, op=ModelCall(prompt="x", model=model)) for name, model in models.items())
     plan = Plan(steps=(*steps, Step(name="all", op=Join(), needs=tuple(models))), output="all")
     left = tmp_path / "left.plait"
     async with await open_with(60.0, tmp_path / "live.plait") as orchestrator:
         handle = await orchestrator.submit(plan=plan, watch=True)
         running = 0
         async for news in handle.news(["step"]):
-            running += isinstance(news, StepNews) and news.record.state == "running"
+            running += isinstance(news, StepEvent) and news.record.state == "running"
             if running == len(models):
                 break
         for suffix in ("", "-wal", "-shm"):
@@ -178,7 +178,7 @@ async def test_a_run_that_has_ended_is_read(work: Work, crash: Crash, tmp_path: 
 @pytest.mark.parametrize("policy", ["fail", "retry"])
 async def test_a_side_effect_whose_outcome_is_unknown(work: Work, crash: Crash, policy: str) -> None:
     path = await crash(chain("look", "pay", "look"), lambda: any("pay" in each for each in work.made))
-    async with fresh(work, path, on_unknown=policy) as orchestrator:
+    async with fresh(work, path, on_uncertain_side_effect=policy) as orchestrator:
         answer = await orchestrator.resume(run_of(path))
     pays = [each for each in work.made if each.startswith("pay")]
     if policy == "retry":
@@ -193,7 +193,7 @@ async def test_a_side_effect_whose_outcome_is_unknown(work: Work, crash: Crash, 
     ("said", "status", "pays"), [(AGAIN, "done", 2), (TREAT_AS_DONE, "done", 1), (GIVE_UP, "failed", 1)]
 )
 async def test_a_person_may_rule_on_it(work: Work, crash: Crash, said: str, status: str, pays: int) -> None:
-    plan = Plan(steps=(Step(name="p", op=Call(tool="pay", args={"n": 7})),), output="p")
+    plan = Plan(steps=(Step(name="p", op=ToolCall(tool="pay", args={"n": 7})),), output="p")
     path = await crash(plan, lambda: bool(work.made))
     asked: list[Question] = []
 
@@ -202,7 +202,7 @@ async def test_a_person_may_rule_on_it(work: Work, crash: Crash, said: str, stat
         return said
 
     async with fresh(work, path, on_ask=on_ask) as orchestrator:
-        answer = await orchestrator.resume(run_of(path), on_unknown="ask")
+        answer = await orchestrator.resume(run_of(path), on_uncertain_side_effect="ask")
     assert answer.status == status and len(work.made) == pays
     (question,) = asked
     assert "pay(n=7)" in question.text and question.choices == (AGAIN, TREAT_AS_DONE, GIVE_UP)
@@ -237,7 +237,7 @@ async def test_a_replay_agrees_where_a_crash_has_lost_what_followed_from_the_las
 
 async def test_what_is_half_written_is_written_again_once(work: Work, crash: Crash) -> None:
     replies = [Reply(text="one two three four five six seven eight nine ten", tokens_per_second=30)]
-    step = Step(name="t", op=Think(prompt="say", stream=True))
+    step = Step(name="t", op=ModelCall(prompt="say", stream=True))
     began: list[bool] = []
 
     def half() -> bool:
@@ -251,7 +251,7 @@ async def test_what_is_half_written_is_written_again_once(work: Work, crash: Cra
         answer = await handle
     assert answer.value == replies[0].text
     assert answer.usage.completion >= 10 and answer.critical_path_tokens == 10
-    states = [item.record.state for item in news if isinstance(item, StepNews)]
+    states = [item.record.state for item in news if isinstance(item, StepEvent)]
     assert states[:2] == ["ready", "running"] and states[-1] == "done", (
         "it is told where the steps stand, then what moves"
     )
@@ -330,8 +330,8 @@ async def test_time_that_nobody_ran_it_does_not_count(work: Work, crash: Crash) 
 
 async def test_a_deadline_that_is_still_to_come_comes(work: Work, crash: Crash) -> None:
     slow = Reply(when="slow", text="late", delay=60)
-    steps = (Step(name="a", op=Call(tool="put", args={"n": 1})), Step(name="b", op=Think(prompt="slow")))
-    join = Step(name="j", op=Join(tolerate="best-effort", deadline=2.5), needs=("a", "b"))
+    steps = (Step(name="a", op=ToolCall(tool="put", args={"n": 1})), Step(name="b", op=ModelCall(prompt="slow")))
+    join = Step(name="j", op=Join(on_failure="best-effort", deadline=2.5), needs=("a", "b"))
     path = await crash(Plan(steps=(*steps, join), output="j"), lambda: "put 1" in work.made, slow)
     async with fresh(work, path, slow) as orchestrator:
         answer = await asyncio.wait_for(orchestrator.resume(run_of(path)), 300)
@@ -353,7 +353,7 @@ async def test_a_torn_end_of_the_file_is_no_obstacle(work: Work, crash: Crash) -
 
 async def test_a_worker_that_is_gone_is_done_without(work: Work, crash: Crash) -> None:
     slow = Reply(text="a b c", delay=0.5)
-    path = await crash(Plan(steps=(Step(name="t", op=Think(prompt="x")),), output="t"), lambda: True, slow)
+    path = await crash(Plan(steps=(Step(name="t", op=ModelCall(prompt="x")),), output="t"), lambda: True, slow)
     other = Scripted([Reply(text="from another")], name="other")
     async with AsyncOrchestrator(workers=[other], tools=work.tools, journal=path) as orchestrator:
         answer = await orchestrator.resume(run_of(path))
@@ -378,11 +378,11 @@ async def test_what_cannot_be_resumed_is_said(work: Work, crash: Crash, tmp_path
 class Hasty(Planner):
     """Plans a payment as soon as it reads the word, and what needs it."""
 
-    def start(self, brief: Brief) -> Plan:
+    def start(self, brief: PlanningContext) -> Plan:
         """One step that streams and expands."""
-        return Plan(steps=(Step(name="t", op=Think(prompt="say", stream=True), expands=True),), output="t")
+        return Plan(steps=(Step(name="t", op=ModelCall(prompt="say", stream=True), expands=True),), output="t")
 
-    def reader(self, step: Step, brief: Brief) -> Reader:
+    def reader(self, step: Step, brief: PlanningContext) -> Reader:
         """Return the reader."""
         return _Hasty()
 
@@ -395,10 +395,10 @@ class _Hasty:
         before, self.text = self.text, self.text + delta
         said = [word for word in ("first", "pay", "then", "last") if word in self.text and word not in before]
         calls = {
-            "first": Call(tool="look", args={"n": 1}),
-            "pay": Call(tool="pay", args={"n": 2}),
-            "then": Call(tool="look", args={"n": Ref(step="pay")}),
-            "last": Call(tool="look", args={"n": 9}),
+            "first": ToolCall(tool="look", args={"n": 1}),
+            "pay": ToolCall(tool="pay", args={"n": 2}),
+            "then": ToolCall(tool="look", args={"n": Ref(step="pay")}),
+            "last": ToolCall(tool="look", args={"n": 9}),
         }
         return [Plan(steps=(Step(name=word, op=calls[word]),)) for word in said]
 
@@ -415,7 +415,7 @@ async def test_a_side_effect_waits_until_the_text_that_plans_it_is_whole(work: W
         handle = await orchestrator.submit("q", planner=Hasty, watch=True)
         made: list[str] | None = None
         async for news in handle.news():
-            if isinstance(news, StepNews) and news.record.name == "t" and news.record.state == "expanding":
+            if isinstance(news, StepEvent) and news.record.name == "t" and news.record.state == "expanding":
                 made = list(work.made)
         answer = await handle
     assert made == ["look 1", "look 9"], "what changes nothing starts at once"
@@ -446,12 +446,12 @@ async def test_the_facade_resumes_too(work: Work, crash: Crash) -> None:
 
 async def test_a_budget_that_counts_goes_on_where_it_stood(work: Work, crash: Crash, tmp_path: Path) -> None:
     """What was counted before the interruption is charged; what comes after is counted, cut, and replays."""
-    op = Think(prompt="go on", sampling=Sampling(max_tokens=64))
+    op = ModelCall(prompt="go on", sampling=Sampling(max_tokens=64))
     first, then = ([Step(name=f"{name}{i}", op=op) for i in range(4)] for name in "ab")
     then = [step.model_copy(update={"needs": ("hold",)}) for step in then]
-    hold = Step(name="hold", op=Call(tool="put", args={"n": 1}), needs=tuple(step.name for step in first))
+    hold = Step(name="hold", op=ToolCall(tool="put", args={"n": 1}), needs=tuple(step.name for step in first))
     every = tuple(step.name for step in (*first, *then))
-    join = Step(name="j", op=Join(tolerate="best-effort"), needs=every)
+    join = Step(name="j", op=Join(on_failure="best-effort"), needs=every)
     plan = Plan(steps=(*first, hold, *then, join), output="j")
     reply = Reply(text=" ".join(["word"] * 20), tokens_per_second=400.0)
     budget = Budget(tokens=120, prompt_tokens=1000)

@@ -48,10 +48,10 @@ class Tally:
     """Killed when the run had ended: its answer was read."""
 
 
-def child(root: Path, folder: Path, what: str, on_unknown: str) -> subprocess.Popen[bytes]:
+def child(root: Path, folder: Path, what: str, on_uncertain_side_effect: str) -> subprocess.Popen[bytes]:
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
         return subprocess.Popen(
-            [sys.executable, CHILD, what, folder, on_unknown],
+            [sys.executable, CHILD, what, folder, on_uncertain_side_effect],
             cwd=root,
             env={**os.environ, "PYTHONPATH": python_path(root, CHILD.parent)},
             stdout=out,
@@ -64,7 +64,9 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def drive(root: Path, folder: Path, rng: random.Random, tally: Tally, on_unknown: str, most: int) -> dict[str, Any]:
+def drive(
+    root: Path, folder: Path, rng: random.Random, tally: Tally, on_uncertain_side_effect: str, most: int
+) -> dict[str, Any]:
     """Start a run, kill and resume it until it is over, at most `most` times; return what it said."""
     (folder / "runs").mkdir(parents=True)
     tally.runs += 1
@@ -72,7 +74,7 @@ def drive(root: Path, folder: Path, rng: random.Random, tally: Tally, on_unknown
     while True:
         there = list(entries(folder / "runs"))
         assert len(there) <= 1
-        running = child(root, folder, "resume" if there else "start", on_unknown)
+        running = child(root, folder, "resume" if there else "start", on_uncertain_side_effect)
         if left:
             if rng.random() < 0.8:  # else it may be killed while it starts, reads the journal, and takes it up
                 while running.poll() is None and not (folder / "out").stat().st_size:
@@ -91,7 +93,7 @@ def drive(root: Path, folder: Path, rng: random.Random, tally: Tally, on_unknown
         return json.loads((folder / "out").read_text().splitlines()[-1])
 
 
-def check(folder: Path, said: dict[str, Any], tally: Tally, on_unknown: str) -> None:
+def check(folder: Path, said: dict[str, Any], tally: Tally, on_uncertain_side_effect: str) -> None:
     ledger = lines(folder / "ledger")
     pays = Counter(line["key"] for line in ledger if line["tool"] == "pay")
     puts = {line["amount"] for line in ledger if line["tool"] == "put"}
@@ -101,7 +103,7 @@ def check(folder: Path, said: dict[str, Any], tally: Tally, on_unknown: str) -> 
     assert said["status"] == "done"
     made = {key.partition(":")[2]: count for key, count in pays.items()}
     assert done <= set(made), "a side effect is lost"
-    if on_unknown == "fail":
+    if on_uncertain_side_effect == "fail":
         assert set(made.values()) <= {1}, "a side effect happened twice"
         assert set(made) <= done | unknown, "a side effect that nobody reports"
         assert len(done | unknown) == len(PAYS), "each is either done or reported"

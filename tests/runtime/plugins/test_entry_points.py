@@ -44,7 +44,7 @@ shout = "twice:Shout"
 echo = "twice:Echo"
 """
 MODULE = '''
-from plait.core import Brief, Join, Merge, Plan, Planner, Policy, Step, Task, Think, Verdict
+from plait.core import PlanningContext, Join, Merge, Plan, Planner, Policy, Step, Task, ModelCall, Verdict
 from plait.workers.scripted import Scripted
 
 class Twice(Planner):
@@ -52,8 +52,8 @@ class Twice(Planner):
 
     times: int = 2
 
-    def start(self, brief: Brief) -> Plan:
-        steps = tuple(Step(name=f"t{i}", op=Think(prompt="again")) for i in range(self.times))
+    def start(self, brief: PlanningContext) -> Plan:
+        steps = tuple(Step(name=f"t{i}", op=ModelCall(prompt="again")) for i in range(self.times))
         needs = tuple(step.name for step in steps)
         return Plan(steps=(*steps, Step(name="all", op=Join(), needs=needs)), output="all")
 
@@ -159,12 +159,12 @@ def test_the_command_line_lists_and_plans_with_them(folder: Path, root: Path) ->
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    listed = json.loads(plait("names", "--json"))
+    listed = json.loads(plait("plugins", "--json"))
     about = listed["planners"]["twice-over"]
     assert (about["about"], about["distribution"]) == ("Asks twice.", "plait-twice 1.2")
     assert list(about["options"]) == ["times"]
     assert listed["planners"]["single"]["distribution"] is None
-    assert "Asks twice. [from plait-twice 1.2]" in plait("names", "planner")
+    assert "Asks twice. [from plait-twice 1.2]" in plait("plugins", "planner")
     assert "t2" in plait("plan", "why?", "--planner", "twice-over:times=3")
 
 

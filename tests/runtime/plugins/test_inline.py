@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from plait import AsyncOrchestrator, Join, Merge, Plan, Planner, Policy, Step, Think, Verdict
+from plait import AsyncOrchestrator, Join, Merge, ModelCall, Plan, Planner, Policy, Step, Verdict
 from plait.core.errors import PluginError
-from plait.core.interfaces import Brief
+from plait.core.interfaces import PlanningContext
 from plait.core.ops import Plugin
 from plait.runtime.journal.replay import replay
 from plait.runtime.plugins.inline import verified
@@ -17,9 +17,9 @@ from plait.tasks.plain import Plain
 from plait.workers.scripted import Reply, Scripted
 
 
-def two(brief: Brief) -> Plan:
+def two(brief: PlanningContext) -> Plan:
     """Ask twice."""
-    steps = tuple(Step(name=name, op=Think(prompt=f"{brief.request.text} {name}")) for name in ("a", "b"))
+    steps = tuple(Step(name=name, op=ModelCall(prompt=f"{brief.request.text} {name}")) for name in ("a", "b"))
     return Plan(steps=(*steps, Step(name="all", op=Join(), needs=("a", "b"))), output="all")
 
 
@@ -29,10 +29,10 @@ class Times(Planner):
     times: int = 2
     """How often."""
 
-    def start(self, brief: Brief) -> Plan:
+    def start(self, brief: PlanningContext) -> Plan:
         """Return the plan."""
         names = tuple(f"s{i}" for i in range(self.times))
-        steps = tuple(Step(name=name, op=Think(prompt=name)) for name in names)
+        steps = tuple(Step(name=name, op=ModelCall(prompt=name)) for name in names)
         return Plan(steps=(*steps, Step(name="all", op=Join(), needs=names)), output="all")
 
 

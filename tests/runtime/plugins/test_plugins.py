@@ -118,10 +118,10 @@ def test_a_third_partys_plugin(plugins: Plugins, theirs: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "said"),
     [
-        ("merge", "majorty", ["no merge 'majorty'", "did you mean 'majority'", "plait names"]),
-        ("policy", "critical-pat", ["did you mean 'critical-path'", "plait names"]),
+        ("merge", "majorty", ["no merge 'majorty'", "did you mean 'majority'", "plait plugins"]),
+        ("policy", "critical-pat", ["did you mean 'critical-path'", "plait plugins"]),
         ("policy", "majority", ["no policy 'majority'", "is a merge"]),
-        ("planner", "by_complexity", ["any more", "route:by=features"]),
+        ("planner", "by_complexity", ["any more", "route:criterion=features"]),
         ("planner", "zzz", ["no planner 'zzz'", "there are: ", "single"]),
         ("planner", "", ["no planner ''"]),
         ("planner", "../planners/single", ["no planner"]),

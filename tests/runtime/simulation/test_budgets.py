@@ -10,7 +10,7 @@ import pytest
 
 from plait.core.budget import Budget
 from plait.core.events import Dispatch, Event, Submitted
-from plait.core.ops import Join, Sampling, Text, Think
+from plait.core.ops import Join, ModelCall, Sampling, Text
 from plait.core.plan import Plan, Step
 from plait.core.prices import Price
 from plait.core.request import Request
@@ -32,12 +32,12 @@ def random_plan(rng: Random) -> Plan:
     for i in range(rng.randint(1, 3)):
         names = [f"t{i}-{k}" for k in range(rng.randint(1, 8))]
         for name in names:
-            op = Think(
+            op = ModelCall(
                 prompt=(Text(text="x" * rng.randint(1, 400)),), sampling=Sampling(max_tokens=rng.choice([64, 512]))
             )
             inner = Budget(tokens=rng.randint(5, 60)) if rng.random() < 0.1 else None
             steps.append(Step(name=name, op=op, needs=before, budget=inner))
-        steps.append(Step(name=f"j{i}", op=Join(tolerate="any-end"), needs=tuple(names)))
+        steps.append(Step(name=f"j{i}", op=Join(on_failure="any-end"), needs=tuple(names)))
         before = (f"j{i}",)
     return Plan(steps=tuple(steps), output=before[0])
 
@@ -119,9 +119,9 @@ def test_a_worker_that_reports_nothing_is_held_to_what_it_may_generate() -> None
 def test_the_same_prompt_for_many_branches_is_known_before_any_is_sent() -> None:
     """640,000 prompt tokens of 32 branches were not seen by any limit."""
     text = "word " * 4_000
-    steps = [Step(name=f"b{i}", op=Think(prompt=text, sampling=Sampling(max_tokens=64))) for i in range(32)]
+    steps = [Step(name=f"b{i}", op=ModelCall(prompt=text, sampling=Sampling(max_tokens=64))) for i in range(32)]
     plan = Plan(
-        steps=(*steps, Step(name="j", op=Join(tolerate="any-end"), needs=tuple(s.name for s in steps))), output="j"
+        steps=(*steps, Step(name="j", op=Join(on_failure="any-end"), needs=tuple(s.name for s in steps))), output="j"
     )
     for budget in (Budget(prompt_tokens=16_384), Budget(total_tokens=16_384)):
         sent: list[Dispatch] = []

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.core.events import Action, Dispatch, Event, Progressed
-from plait.core.ops import Join, Sampling, Text, Think
+from plait.core.ops import Join, ModelCall, Sampling, Text
 from plait.core.plan import Plan, Step
 from plait.core.prefix_tree import PrefixTree
 from plait.core.request import Request, Retries
@@ -86,12 +86,12 @@ def _common(a: list[int], b: list[int]) -> int:
 def think(name: str, tokens: int, *, after: str | None = None, stream: bool = False, own: int = 20) -> Step:
     """A think step with 100 tokens of prompt of its own, or as many as said after another."""
     prompt = Text(text=f"{name[0]:.>4}" * (own if after else 100))
-    op = Think(prompt=(prompt,), after=after, sampling=Sampling(max_tokens=tokens), stream=stream)
+    op = ModelCall(prompt=(prompt,), after=after, sampling=Sampling(max_tokens=tokens), stream=stream)
     return Step(name=name, op=op)
 
 
 def joined(*steps: Step) -> Plan:
-    join = Step(name="all", op=Join(tolerate="best-effort"), needs=tuple(step.name for step in steps))
+    join = Step(name="all", op=Join(on_failure="best-effort"), needs=tuple(step.name for step in steps))
     return Plan(steps=(*steps, join), output="all")
 
 

@@ -13,7 +13,7 @@ import pytest
 from plait import AsyncOrchestrator
 from plait.apps import main
 from plait.apps.lab.calibrate import compared
-from plait.core import Join, Plan, Sampling, Step, Text, Think
+from plait.core import Join, ModelCall, Plan, Sampling, Step, Text
 from plait.core.errors import ConfigError
 from plait.runtime.client.config import Config
 from plait.runtime.simulation.calibrate import SOON, RecordedAttempt, RecordedSession, fit, recorded
@@ -43,7 +43,7 @@ def play(
         names = tuple(f"s{lot}-{i}" for i in range(width))
         for i, name in enumerate(names):
             text = f"{lot}-{i}".ljust(4 * prompt * (1 + i % 3), "x")
-            op = Think(prompt=(Text(text=text),), sampling=Sampling(max_tokens=120), stream=lot in streamed)
+            op = ModelCall(prompt=(Text(text=text),), sampling=Sampling(max_tokens=120), stream=lot in streamed)
             steps.append(Step(name=name, op=op, needs=before))
         steps.append(Step(name=f"j{lot}", op=Join(), needs=names))
         before = (f"j{lot}",)

@@ -15,8 +15,8 @@ import pytest
 
 from plait.core.budget import Budget
 from plait.core.events import Action, Dispatch, Event, Failed, Finish, Job, Stopped, Submitted, Succeeded
-from plait.core.interfaces import Hedge, Hold, Place, Policy, Stop, Wake
-from plait.core.ops import Join, Plugin, Sampling, Text, Think
+from plait.core.interfaces import Defer, Hedge, Pin, Policy, ReviewAt, Stop
+from plait.core.ops import Join, ModelCall, Plugin, Sampling, Text
 from plait.core.plan import Plan, Step
 from plait.core.request import Request, Retries
 from plait.core.result import Failure, Result, Usage
@@ -33,14 +33,14 @@ class Moody(Policy):
     prune: int = 0
     hedge: int = 0
 
-    def place(self, step: StepView, view: View) -> Place | Hold | None:
+    def place(self, step: StepView, view: View) -> Pin | Defer | None:
         turn = int(view.now * 50) + len(step.id)
         if self.hold and turn % self.hold == 0:
-            return Hold("in no mood", behind=step.plan.name[0])
-        return Place(view.workers[turn % len(view.workers)].name, "in the mood") if turn % 3 else None
+            return Defer("in no mood", behind=step.plan.name[0])
+        return Pin(view.workers[turn % len(view.workers)].name, "in the mood") if turn % 3 else None
 
-    def review(self, event: Event, view: View) -> Sequence[Stop | Hedge | Wake]:
-        wishes: list[Stop | Hedge | Wake] = [Wake(view.now + 0.05)]
+    def review(self, event: Event, view: View) -> Sequence[Stop | Hedge | ReviewAt]:
+        wishes: list[Stop | Hedge | ReviewAt] = [ReviewAt(view.now + 0.05)]
         for i, step in enumerate(view.steps(view.run)):
             if self.prune and step.plan.name[0] != "j" and (i + int(view.now * 20)) % self.prune == 0:
                 wishes.append(Stop(step.id, "pruned"))
@@ -65,7 +65,7 @@ def vote_of(job: Job, rng: Random) -> Result | Failure:
     if rng.random() < 0.08:
         return Failure(kind="EngineError", message="down", retryable=rng.random() < 0.5)
     op = job.op
-    assert isinstance(op, Think)
+    assert isinstance(op, ModelCall)
     tokens = rng.randint(1, op.sampling.max_tokens)
     return Result(value=f"{rng.choice('AAB')}", usage=Usage(completion=tokens))
 
@@ -76,7 +76,7 @@ def plan_of(rng: Random) -> Plan:
 
     def think(name: str, after: str | None) -> Step:
         prompt = Text(text=f"{name[0]:.>4}" * rng.choice([4, 30]))
-        op = Think(
+        op = ModelCall(
             prompt=(prompt,), after=after, sampling=Sampling(max_tokens=rng.randint(1, 60)), stream=rng.random() < 0.3
         )
         return Step(name=name, op=op, priority=rng.choice([0, 0, 1]))
@@ -92,10 +92,10 @@ def plan_of(rng: Random) -> Plan:
     for i, group in enumerate(groups):
         merge = Plugin(name=rng.choice(["majority", "collect"]))
         steps.append(
-            Step(name=f"j{i}", op=Join(merge=merge, tolerate="any-end", early=rng.random() < 0.4), needs=tuple(group))
+            Step(name=f"j{i}", op=Join(merge=merge, on_failure="any-end", early=rng.random() < 0.4), needs=tuple(group))
         )
         joins.append(f"j{i}")
-    steps.append(Step(name="j", op=Join(tolerate="any-end"), needs=tuple(joins)))
+    steps.append(Step(name="j", op=Join(on_failure="any-end"), needs=tuple(joins)))
     return Plan(steps=tuple(steps), output="j")
 
 

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from plait.core.events import Job
-from plait.core.interfaces import Brief, Planner, Reader
-from plait.core.ops import Call, Join, Plugin, Sampling, Text, Think
+from plait.core.interfaces import Planner, PlanningContext, Reader
+from plait.core.ops import Join, ModelCall, Plugin, Sampling, Text, ToolCall
 from plait.core.plan import Plan, Step
 from plait.core.request import Request
 from plait.core.result import Result, Usage
@@ -22,7 +22,7 @@ STEADY = Host("a", slots=64, decode_rate=100.0, prefill_rate=1e12)
 
 def countdown(job: Job, rng: Random) -> Result:
     """A perfect player; a token is a word."""
-    assert isinstance(job.op, Think)
+    assert isinstance(job.op, ModelCall)
     words = " ".join(part.text for part in job.op.prompt if isinstance(part, Text)).split()
     said = model.answer(words).split()
     stops = [i for i, word in enumerate(said) if word in job.op.sampling.stop]
@@ -68,7 +68,7 @@ class _Lines:
     def feed(self, delta: str) -> Sequence[Plan]:
         *lines, self.rest = (self.rest + delta).split("\n")
         self.names += lines
-        return [Plan(steps=(Step(name=line, op=Call(tool="look")),)) for line in lines]
+        return [Plan(steps=(Step(name=line, op=ToolCall(tool="look")),)) for line in lines]
 
     def close(self, result: Result) -> Plan | None:
         return Plan(steps=(Step(name="all", op=Join(), needs=tuple(self.names)),), output="all")
@@ -77,16 +77,16 @@ class _Lines:
 class Lines(Planner):
     """A plan that is run line by line while it is being written (LLMCompiler's way)."""
 
-    def start(self, brief: Brief) -> Plan:
-        op = Think(prompt="plan", stream=True, sampling=Sampling(max_tokens=100))
+    def start(self, brief: PlanningContext) -> Plan:
+        op = ModelCall(prompt="plan", stream=True, sampling=Sampling(max_tokens=100))
         return Plan(steps=(Step(name="plan", op=op, expands=True),), output="plan")
 
-    def reader(self, step: Step, brief: Brief) -> Reader:
+    def reader(self, step: Step, brief: PlanningContext) -> Reader:
         return _Lines()
 
 
 def lines(job: Job, rng: Random) -> Result:
-    if isinstance(job.op, Think):
+    if isinstance(job.op, ModelCall):
         return Result(value="s-1\ns-2\ns-3\ns-4\n", usage=Usage(prompt=1, completion=16))  # four tokens a line
     return Result(value=job.step[-1])
 
@@ -104,7 +104,7 @@ def test_steps_of_a_plan_start_while_it_is_still_being_written(planning: float) 
 
 def test_a_planner_that_breaks_fails_its_step_and_not_the_simulation() -> None:
     class Broken(Lines):
-        def reader(self, step: Step, brief: Brief) -> Reader:
+        def reader(self, step: Step, brief: PlanningContext) -> Reader:
             raise OSError("no such dialect")
 
     report = simulate(Request(), planner=Broken(), hosts=[STEADY], outcome=lines, check=True)

@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from plait.core.events import Job
 from plait.core.graph import critical_path
 from plait.core.interfaces import Policy
-from plait.core.ops import Call, Join, Sampling, Think
+from plait.core.ops import Join, ModelCall, Sampling, ToolCall
 from plait.core.plan import Plan, Step
 from plait.core.result import Failure, Result
 from plait.core.view import StepView, View
@@ -53,9 +53,9 @@ def plans(draw: st.DrawFn) -> Plan:
         needs = tuple(step.name for step in steps if draw(st.integers(0, 3)) == 0)
         if draw(st.booleans()):
             tokens = draw(st.integers(1, 60))
-            op = Think(prompt="x", sampling=Sampling(max_tokens=tokens), stream=draw(st.booleans()))
+            op = ModelCall(prompt="x", sampling=Sampling(max_tokens=tokens), stream=draw(st.booleans()))
         else:
-            op = Call(tool="f")
+            op = ToolCall(tool="f")
         steps.append(Step(name=f"s{i}", op=op, needs=needs))
     steps.append(Step(name="s99", op=Join(), needs=tuple(step.name for step in steps)))
     return Plan(steps=tuple(steps), output="s99")
@@ -82,9 +82,9 @@ def test_no_policy_and_no_cluster_beats_the_lower_bound(
 
     def least(step: Step) -> float:
         match step.op:
-            case Think(sampling=sampling):
+            case ModelCall(sampling=sampling):
                 return sampling.max_tokens / ALONE[rate]
-            case Call():
+            case ToolCall():
                 return 0.1
             case _:
                 return 0.0
@@ -92,7 +92,7 @@ def test_no_policy_and_no_cluster_beats_the_lower_bound(
     assert report.status == "done"
     assert report.makespan >= lower_bound(plan, hosts * slots, least) * (1 - 1e-9)
     assert report.usage.completion == sum(
-        step.op.sampling.max_tokens for step in plan.steps if isinstance(step.op, Think)
+        step.op.sampling.max_tokens for step in plan.steps if isinstance(step.op, ModelCall)
     )
     assert sum(spell.waited + spell.ran for spell in report.waited_for) <= report.makespan * (1 + 1e-9)
     for name, share in report.busy.items():
@@ -132,7 +132,7 @@ def _slots_are_never_shared(report: SimReport, slots: int) -> None:
 
 
 def wide(n: int) -> Plan:
-    steps = [Step(name=f"s{i}", op=Think(prompt="x", sampling=Sampling(max_tokens=200))) for i in range(n)]
+    steps = [Step(name=f"s{i}", op=ModelCall(prompt="x", sampling=Sampling(max_tokens=200))) for i in range(n)]
     return Plan(steps=(*steps, Step(name="s99999", op=Join(), needs=tuple(s.name for s in steps))), output="s99999")
 
 
@@ -173,11 +173,11 @@ def test_hash_seeds_change_nothing(root) -> None:
 def test_the_longest_way_first_beats_arrival_where_it_matters() -> None:
     """Two slots; six short steps come before a chain of three long ones. In order of arrival the chain starts after
     3 × 1 s and ends at 6 s; by longest way it starts at once, and the short ones fill the other slot: 6 × 1 s."""
-    short = [Step(name=f"s{i}", op=Think(prompt="x", sampling=Sampling(max_tokens=100))) for i in range(6)]
+    short = [Step(name=f"s{i}", op=ModelCall(prompt="x", sampling=Sampling(max_tokens=100))) for i in range(6)]
     chain = [
         Step(
             name=f"s{i}",
-            op=Think(prompt="x", sampling=Sampling(max_tokens=200)),
+            op=ModelCall(prompt="x", sampling=Sampling(max_tokens=200)),
             needs=(f"s{i - 1}",) if i > 10 else (),
         )
         for i in (10, 11, 12)
@@ -190,7 +190,7 @@ def test_the_longest_way_first_beats_arrival_where_it_matters() -> None:
     assert arrival.makespan == pytest.approx(9.0)
     assert longest.makespan == pytest.approx(6.0)
     assert longest.makespan == pytest.approx(
-        lower_bound(plan, 2, lambda step: step.op.sampling.max_tokens / 100 if isinstance(step.op, Think) else 0.0)
+        lower_bound(plan, 2, lambda step: step.op.sampling.max_tokens / 100 if isinstance(step.op, ModelCall) else 0.0)
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from plait.core.budget import Budget
 from plait.core.errors import ConfigError, PlanError
 from plait.core.events import Job
-from plait.core.ops import Call, Join, Plugin, Sampling, Think
+from plait.core.ops import Join, ModelCall, Plugin, Sampling, ToolCall
 from plait.core.plan import Plan, Step
 from plait.core.request import Request, Retries
 from plait.core.result import Failure, Result, Usage
@@ -21,11 +21,11 @@ STEADY = Host("a", slots=4, decode_rate=100.0, prefill_rate=1e12)
 
 
 def call(name: str, *needs: str) -> Step:
-    return Step(name=name, op=Call(tool="f"), needs=needs)
+    return Step(name=name, op=ToolCall(tool="f"), needs=needs)
 
 
 def think(name: str, *needs: str, tokens: int = 100, stream: bool = False, after: str | None = None) -> Step:
-    op = Think(prompt="go on", after=after, sampling=Sampling(max_tokens=tokens), stream=stream)
+    op = ModelCall(prompt="go on", after=after, sampling=Sampling(max_tokens=tokens), stream=stream)
     return Step(name=name, op=op, needs=needs)
 
 
@@ -95,7 +95,7 @@ def test_a_sequence_that_joins_later_slows_those_there() -> None:
 def test_prompts_of_a_host_are_read_one_after_another() -> None:
     """A prompt of 400 characters is 100 tokens, 0.1 s; the second of two begins to decode after 0.2 s."""
     host = Host("a", slots=2, decode_rate=100.0, prefill_rate=1000.0)
-    steps = [Step(name=n, op=Think(prompt="x" * 400, sampling=Sampling(max_tokens=10))) for n in ("p", "q")]
+    steps = [Step(name=n, op=ModelCall(prompt="x" * 400, sampling=Sampling(max_tokens=10))) for n in ("p", "q")]
     report = run(plan(*steps, join("out", "p", "q")), hosts=[host])
     assert spans(report) == {"p": (0, 0.2), "q": (0, 0.3)}
     assert report.usage == Usage(prompt=200, completion=20)
@@ -125,7 +125,7 @@ def test_a_quorum_closes_with_the_second_of_three_and_stops_the_third() -> None:
         think("s0", tokens=100),
         think("s1", tokens=200),
         think("s2", tokens=1000),
-        join("out", "s0", "s1", "s2", tolerate="quorum", quorum=2),
+        join("out", "s0", "s1", "s2", on_failure="quorum", quorum=2),
     )
     report = run(p, latency=latency)
     assert spans(report) == {"s0": (0, 1), "s1": (0, 2), "s2": (0, 2.01)}
@@ -137,7 +137,7 @@ def test_a_quorum_closes_with_the_second_of_three_and_stops_the_third() -> None:
 
 def test_a_deadline_closes_a_join_with_what_is_done() -> None:
     p = plan(
-        think("a", tokens=100), think("b", tokens=900), join("out", "a", "b", tolerate="best-effort", deadline=3.0)
+        think("a", tokens=100), think("b", tokens=900), join("out", "a", "b", on_failure="best-effort", deadline=3.0)
     )
     report = run(p, latency=LatencyModel(abort_latency=0.0))
     assert (report.status, report.makespan) == ("partial", pytest.approx(3.0))
@@ -146,7 +146,9 @@ def test_a_deadline_closes_a_join_with_what_is_done() -> None:
 
 def test_a_deadline_with_too_few_branches_fails_the_run() -> None:
     p = plan(
-        think("a", tokens=900), think("b", tokens=900), join("out", "a", "b", tolerate="quorum", quorum=1, deadline=2.0)
+        think("a", tokens=900),
+        think("b", tokens=900),
+        join("out", "a", "b", on_failure="quorum", quorum=1, deadline=2.0),
     )
     report = run(p, latency=LatencyModel(abort_latency=0.0))
     assert report.makespan == pytest.approx(2.0)

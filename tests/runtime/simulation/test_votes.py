@@ -16,7 +16,7 @@ from plait.core.budget import Budget
 from plait.core.errors import ConfigError
 from plait.core.events import Action, Dispatch, Event, Failed, Finish, Job, Progressed, Stopped, Submitted, Succeeded
 from plait.core.interfaces import Policy
-from plait.core.ops import Join, Plugin, Sampling, Think
+from plait.core.ops import Join, ModelCall, Plugin, Sampling
 from plait.core.plan import Plan, Step
 from plait.core.request import Request, Retries
 from plait.core.result import Failure, Result, Usage
@@ -40,13 +40,13 @@ from tests.runtime.simulation.test_interleavings import Given, Moody
 
 PRUNINGS = [
     "deepconf:warmup=2,eta=50", "deepconf:warmup=3,hold=false,eta=10", "successive-halving:first=8",
-    "redundant:steps=2,threshold=0.6", "redundant:steps=1,by=ngrams,threshold=0.9",
+    "redundant:steps=2,threshold=0.6", "redundant:steps=1,criterion=ngrams,threshold=0.9",
 ]  # fmt: skip
 STOPS = [
     "consensus", "adaptive-consistency", "esc:window=2", "semantic-entropy", "saturation:min_votes=2,epsilon=0.05",
     "semantic-entropy:rule=secretary,window=2", "deepconf-consensus:min_votes=3,tau=0.7",
 ]  # fmt: skip
-MERGES = ["majority", "weighted", "weighted:by=lowest,cap=2", "inverse-entropy"]
+MERGES = ["majority", "weighted", "weighted:criterion=lowest,cap=2", "inverse-entropy"]
 
 
 def written(job: Job, rng: Random) -> Result | Failure:
@@ -199,8 +199,8 @@ def test_the_same_seed_gives_the_same_report(seed: int) -> None:
 
 def vote(n: int, **sampling: object) -> Plan:
     given = Sampling.model_validate({"max_tokens": 40, "logprobs": 20, "window": 4, **sampling})
-    samples = [Step(name=f"s{i}", op=Think(prompt="x", sampling=given)) for i in range(n)]
-    join = Join(merge=Plugin(name="majority"), tolerate="best-effort")
+    samples = [Step(name=f"s{i}", op=ModelCall(prompt="x", sampling=given)) for i in range(n)]
+    join = Join(merge=Plugin(name="majority"), on_failure="best-effort")
     return Plan(steps=(*samples, Step(name="vote", op=join, needs=tuple(s.name for s in samples))), output="vote")
 
 
@@ -305,7 +305,7 @@ def test_too_few_confidences_are_an_error_with_the_step() -> None:
 
 
 def test_synthetic_confidences_have_the_level_that_was_asked_for() -> None:
-    job = Job(attempt=1, run="r", step="r:s", op=Think(prompt="x", sampling=Sampling(max_tokens=5000)))
+    job = Job(attempt=1, run="r", step="r:s", op=ModelCall(prompt="x", sampling=Sampling(max_tokens=5000)))
     result = priced(job, Result(usage=Usage(completion=5000)))
     series = synthetic(level=10.0, spread=0.0, noise=1.0, memory=0.5)(job, result, Random(3))
     trace = SimTrace.of(series, Sampling(logprobs=20, window=50))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from plait import Sampling, Think
+from plait import ModelCall, Sampling
 from plait.core import Progress, Result, Text, Tokens
 from plait.core.errors import EngineError
 from plait.core.events import Job
@@ -26,7 +26,7 @@ attempts = itertools.count(1)
 
 def job(*parts: str | list[int], stream: bool = False, **sampling: Any) -> Job:
     prompt = tuple(Text(text=part) if isinstance(part, str) else Tokens(ids=tuple(part)) for part in parts)
-    op = Think(prompt=prompt, sampling=Sampling(**sampling), stream=stream)
+    op = ModelCall(prompt=prompt, sampling=Sampling(**sampling), stream=stream)
     number = next(attempts)
     return Job(attempt=number, run="r", step=f"r:{number}", op=op)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from plait.core.events import Job
-from plait.core.ops import Sampling, Text, Think
+from plait.core.ops import ModelCall, Sampling, Text
 from plait.core.result import Result
 from plait.planners._shared.seeds import line_code
 from plait.workers.engine import Engine
@@ -21,7 +21,7 @@ CHI_SQUARE = 24.32
 
 
 async def ask(worker: Any, attempt: int, *, generated: tuple[int, ...] = (), **sampling: Any) -> Result:
-    think = Think(prompt=(Text(text="w1 w2 w3"),), sampling=Sampling(**sampling))
+    think = ModelCall(prompt=(Text(text="w1 w2 w3"),), sampling=Sampling(**sampling))
     job = Job(attempt=attempt, run="r", step=f"r:s{attempt}", op=think, generated=generated)
     async for item in worker.run(job):
         last = item

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 from tokenizers.decoders import DecodeStream
 
-from plait.core import Progress, Ref, Result, Text, Think, Tokens
+from plait.core import ModelCall, Progress, Ref, Result, Text, Tokens
 from plait.core.errors import EngineError
 from plait.core.result import Failure
 from plait.workers._shared import resources
@@ -106,8 +106,10 @@ def test_spaces_are_as_the_model_wrote_them(words: Prompter) -> None:
     assert alone.text([7, 8]) == "w1 w2"
 
 
-def think(*parts: str | list[int], chat: bool = False) -> Think:
-    return Think(prompt=tuple(Text(text=p) if isinstance(p, str) else Tokens(ids=tuple(p)) for p in parts), chat=chat)
+def think(*parts: str | list[int], chat: bool = False) -> ModelCall:
+    return ModelCall(
+        prompt=tuple(Text(text=p) if isinstance(p, str) else Tokens(ids=tuple(p)) for p in parts), chat=chat
+    )
 
 
 def test_only_text_that_opens_a_prompt_gets_the_opening_token(pieces: Prompter) -> None:
@@ -124,7 +126,7 @@ def test_chat_goes_through_the_template_where_there_is_one(pieces: Prompter, wor
 
 def test_references_left_in_a_prompt_are_refused(words: Prompter) -> None:
     with pytest.raises(ValueError, match="only text and tokens"):
-        words.ids(Think(prompt=(Ref(step="other"),)))
+        words.ids(ModelCall(prompt=(Ref(step="other"),)))
 
 
 def test_long_texts_are_tokenised_like_short_ones(words: Prompter) -> None:

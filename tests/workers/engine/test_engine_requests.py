@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plait.core import Progress, Result, Text, Think
+from plait.core import ModelCall, Progress, Result, Text
 from plait.core.errors import EngineError
 from plait.core.events import Job
 from plait.core.ops import Sampling, StructuredOutput
@@ -30,7 +30,7 @@ def asking(
 ) -> Job:
     """A job with all that a job may say; `model` and `salt` are the step's, the rest is sampling."""
     own = {key: fields.pop(key) for key in ("model", "salt") if key in fields}
-    op = Think(prompt=(Text(text=text),), sampling=Sampling(**fields), stream=stream, **own)
+    op = ModelCall(prompt=(Text(text=text),), sampling=Sampling(**fields), stream=stream, **own)
     number = next(attempts)
     return Job(attempt=number, run="r", step=f"r:{number}", op=op, generated=generated, priority=priority)
 

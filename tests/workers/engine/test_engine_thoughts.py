@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from plait.core.events import Job
-from plait.core.ops import Sampling, Text, Think
+from plait.core.ops import ModelCall, Sampling, Text
 from plait.core.result import Failure, Result
 from plait.workers._shared.thoughts import ENDED, rendered
 from plait.workers.engine import Engine
@@ -19,9 +19,9 @@ from tests.one_engine import opened
 TEMPLATE = "{% for each in messages %}{{ each['content'] }} {% endfor %}<think> "
 
 
-def ask(**fields: Any) -> Think:
+def ask(**fields: Any) -> ModelCall:
     sampling = Sampling(max_tokens=8, logit_bias=fields.pop("bias", {}))
-    return Think(prompt=(Text(text="w3 w4"),), chat=True, sampling=sampling, **fields)
+    return ModelCall(prompt=(Text(text="w3 w4"),), chat=True, sampling=sampling, **fields)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def thinker(tiny_model: Path, tmp_path: Path) -> Path:
     return folder
 
 
-async def ends(engine: Engine, think: Think, attempt: int) -> Result | Failure:
+async def ends(engine: Engine, think: ModelCall, attempt: int) -> Result | Failure:
     *_, last = [item async for item in engine.run(Job(attempt=attempt, run="r", step="r:s", op=think))]
     assert isinstance(last, Result | Failure)
     return last

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plait.core.ops import Function, Sampling, StructuredOutput, Think
+from plait.core.ops import Function, ModelCall, Sampling, StructuredOutput
 from plait.core.result import Failure
 from plait.workers._shared.function_calls import forced
 from plait.workers._shared.prompt import Prompter
@@ -61,11 +61,11 @@ PICK = Function(
 TELL = Function(name="tell")
 
 
-def asking(**fields: Any) -> Think:
-    return Think(prompt="go", chat=True, tools=(PICK, TELL), **fields)
+def asking(**fields: Any) -> ModelCall:
+    return ModelCall(prompt="go", chat=True, tools=(PICK, TELL), **fields)
 
 
-def allows(think: Think, text: str) -> bool:
+def allows(think: ModelCall, text: str) -> bool:
     xgrammar = pytest.importorskip("xgrammar")
     vocabulary = [chr(each) for each in range(128)]
     tokens = xgrammar.TokenizerInfo(vocabulary, stop_token_ids=[0])
@@ -94,7 +94,7 @@ def test_a_turn_that_must_call_is_held_to_calls_of_the_functions() -> None:
 
 
 def test_a_turn_that_may_write_something_else_is_free() -> None:
-    assert not forced(asking(tool_choice="auto")) and not forced(Think(prompt="go", chat=True))
+    assert not forced(asking(tool_choice="auto")) and not forced(ModelCall(prompt="go", chat=True))
     form = StructuredOutput(kind="choice", spec=["a"])
     assert not forced(asking(sampling=Sampling(structured=form))), "the form that was asked for goes first"
 
@@ -110,7 +110,7 @@ def test_a_template_without_a_place_for_functions_tells_of_them_in_words() -> No
         def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
             return list(text.encode())
 
-    def rendered(think: Think) -> str:
+    def rendered(think: ModelCall) -> str:
         return bytes(Prompter(Tokenizer()).ids(think)).decode()
 
     assert rendered(asking()).startswith("system: You may call") and "pick.one" in rendered(asking())

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from plait.core.events import Job
-from plait.core.ops import Sampling, Think
+from plait.core.ops import ModelCall, Sampling
 from plait.core.result import Result
 from plait.workers.engine.parameters import settled
 from tests.one_engine import opened
@@ -50,7 +50,7 @@ async def test_an_engine_samples_as_its_model_says(tiny_model: Path, tmp_path: P
     texts: set[str] = set()
     async with opened(folder) as engine:
         for seed in range(3):
-            think = Think(prompt="w3 w4", sampling=Sampling(max_tokens=12, seed=seed))
+            think = ModelCall(prompt="w3 w4", sampling=Sampling(max_tokens=12, seed=seed))
             *_, last = [item async for item in engine.run(Job(attempt=seed + 1, run="r", step=f"r:{seed}", op=think))]
             assert isinstance(last, Result)
             texts.add(last.text)
@@ -61,7 +61,7 @@ async def test_an_engine_samples_as_its_model_says(tiny_model: Path, tmp_path: P
 @pytest.mark.asyncio(loop_scope="session")
 async def test_an_engine_takes_the_fields_of_a_request_that_are_vllms_own(engine: Any) -> None:
     async def ended(**fields: Any) -> Any:
-        think = Think(prompt="w3 w4", sampling=Sampling(max_tokens=4, temperature=1.0), extra_body=fields)
+        think = ModelCall(prompt="w3 w4", sampling=Sampling(max_tokens=4, temperature=1.0), extra_body=fields)
         *_, last = [item async for item in engine.run(Job(attempt=1, run="r", step="r:a", op=think))]
         return last
 

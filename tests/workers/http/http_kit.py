@@ -11,7 +11,7 @@ import pytest
 
 from plait.core.events import Job
 from plait.core.interfaces import Progress
-from plait.core.ops import Sampling, Text, Think, Tokens
+from plait.core.ops import ModelCall, Sampling, Text, Tokens
 from plait.core.result import Failure, Result
 from plait.workers.http import Http
 from plait.workers.http.usage_meter import ThroughputEstimate
@@ -25,7 +25,7 @@ SECRET = "sk-very-secret-4711"
 @contextlib.asynccontextmanager
 async def serving(server: FakeServer | None = None, **options: Any) -> AsyncIterator[tuple[FakeServer, Http]]:
     """A server and a started worker for it; what the start asked is forgotten."""
-    options = {"backoff": 0.001, "start_timeout": 300.0, "whole": 0} | options
+    options = {"backoff": 0.001, "start_timeout": 300.0, "stream_above_tokens": 0} | options
     async with server or FakeServer() as server:
         worker = Http(server.url, **options)
         try:
@@ -40,7 +40,7 @@ async def serving(server: FakeServer | None = None, **options: Any) -> AsyncIter
 def job(prompt: str | tuple[Text | Tokens, ...] = "one two", attempt: int = 1, **fields: Any) -> Job:
     own = {key: fields.pop(key) for key in ("stream", "chat", "model", "salt") if key in fields}
     outer = {key: fields.pop(key) for key in ("seconds", "generated", "priority") if key in fields}
-    think = Think(prompt=prompt, sampling=Sampling(**fields), **own)
+    think = ModelCall(prompt=prompt, sampling=Sampling(**fields), **own)
     return Job(attempt=attempt, run="r", step="r:s", op=think, **outer)
 
 

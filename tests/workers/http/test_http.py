@@ -14,7 +14,7 @@ from plait import AsyncOrchestrator
 from plait.core.errors import ConfigError
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
-from plait.core.ops import Call, Sampling, Text, Think, Tokens
+from plait.core.ops import ModelCall, Sampling, Text, Tokens, ToolCall
 from plait.core.result import Failure, Result
 from plait.workers.http import Http
 from plait.workers.http.flow_control import ConcurrencyLimiter
@@ -171,7 +171,7 @@ async def test_a_stop_text_spread_over_pieces_is_found_here() -> None:
     st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3),
 )
 def test_however_the_text_is_cut_into_pieces_the_same_stop_text_ends_it(pieces: list[str], stops: list[str]) -> None:
-    think = Think(prompt=(Text(text="p"),), sampling=Sampling(stop=tuple(stops), keep_stop=True))
+    think = ModelCall(prompt=(Text(text="p"),), sampling=Sampling(stop=tuple(stops), keep_stop=True))
     reading = ResponseParser(ServerDialect(), think)
     shown = ""
     for place, piece in enumerate([*pieces, ""]):
@@ -224,7 +224,7 @@ def test_a_text_that_is_streamed_is_that_of_one_piece(
 
 
 def _read(pieces: list[str], stops: tuple[str, ...], endpoint: Any) -> tuple[str, Any]:
-    think = Think(prompt=(Text(text="p"),), sampling=Sampling(stop=stops, keep_stop=True))
+    think = ModelCall(prompt=(Text(text="p"),), sampling=Sampling(stop=stops, keep_stop=True))
     reading, shown = ResponseParser(ServerDialect(endpoint), think), ""
     for place, piece in enumerate(pieces):
         said = {"text": piece} if endpoint == "completions" else {"delta": {"content": piece}}
@@ -298,7 +298,7 @@ async def test_connections_are_kept() -> None:
 
 async def test_it_serves_think_steps_alone() -> None:
     async with serving() as (_, worker):
-        (last,) = await items(worker, Job(attempt=1, run="r", step="s", op=Call(tool="t")))
+        (last,) = await items(worker, Job(attempt=1, run="r", step="s", op=ToolCall(tool="t")))
         assert isinstance(last, Failure) and "not 'call' steps" in last.message
 
 

@@ -57,7 +57,7 @@ async def record(server: str) -> dict[str, list[Any]]:
         if name != server:
             continue
         fake = FakeServer(**SERVERS[name], forms=("structured_outputs",))
-        async with serving(fake, whole=whole) as (fake, worker):
+        async with serving(fake, stream_above_tokens=whole) as (fake, worker):
             # Known words: the ids of a resumed attempt must mean some.
             fake.encode("alpha beta gamma delta one two")
             got = await items(worker, job("one two", chat=chat, **SETTINGS[setting]))

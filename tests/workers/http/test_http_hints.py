@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plait import AsyncOrchestrator, Plan, Ref, Step, Think
+from plait import AsyncOrchestrator, ModelCall, Plan, Ref, Step
 from plait.core.events import Hints
 from plait.core.ops import Sampling
 from plait.core.result import Result
@@ -127,7 +127,7 @@ async def test_nothing_is_said_where_nothing_is_wanted():
 
 
 def think(name: str, prompt: str = "", **fields: Any) -> Step:
-    return Step(name=name, op=Think(prompt=prompt, sampling=Sampling(max_tokens=64), **fields))
+    return Step(name=name, op=ModelCall(prompt=prompt, sampling=Sampling(max_tokens=64), **fields))
 
 
 async def test_the_plan_says_sessions_bursts_and_lengths():
@@ -137,10 +137,10 @@ async def test_the_plan_says_sessions_bursts_and_lengths():
             *(think(f"fork-{n}", "go on", after="root") for n in (1, 2, 3)),
             think("next", "and on", after="fork-1"),
             *(think(f"vote-{n}", "vote") for n in range(1, 12)),
-            Step(name="late", op=Think(prompt=("so: ", Ref(step="vote-1")), sampling=Sampling(max_tokens=64))),
+            Step(name="late", op=ModelCall(prompt=("so: ", Ref(step="vote-1")), sampling=Sampling(max_tokens=64))),
             Step(
                 name="out",
-                op=Think(
+                op=ModelCall(
                     prompt=tuple(
                         Ref(step=each)
                         for each in ("next", "fork-2", "fork-3", "late", *(f"vote-{n}" for n in range(2, 12)))

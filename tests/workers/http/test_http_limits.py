@@ -151,7 +151,7 @@ async def test_a_server_that_hangs_is_told_of(
 ) -> None:
     monkeypatch.setattr("plait.workers.http.request_sender.SLOW_RESPONSE_S", 0.05)
     caplog.set_level(logging.WARNING, logger="plait.http")
-    async with serving(first_timeout=0.3, whole=16) as (server, worker):
+    async with serving(first_timeout=0.3, stream_above_tokens=16) as (server, worker):
         server.delay = 30.0
         await fails(worker, max_tokens=16)
         ours = [record for record in caplog.records if record.name.startswith("plait")]
@@ -183,7 +183,7 @@ async def test_a_server_that_ignores_max_tokens_is_cut(ids: bool, stream: bool) 
 
 
 async def test_a_whole_answer_that_is_too_long_is_charged_and_the_next_is_streamed() -> None:
-    async with serving(FakeServer(ids=False), whole=512) as (server, worker):
+    async with serving(FakeServer(ids=False), stream_above_tokens=512) as (server, worker):
         said = {"choices": [{"text": "w " * 5000, "finish_reason": "stop"}], "usage": {"completion_tokens": 5000}}
         server.wild = once(JSON + json.dumps(said).encode())
         end = await ask(worker, max_tokens=100)
@@ -196,7 +196,7 @@ async def test_a_whole_answer_that_is_too_long_is_charged_and_the_next_is_stream
 async def test_a_server_that_is_found_to_ignore_max_tokens_is_never_asked_for_whole_answers() -> None:
     server = FakeServer(ids=False)
     server.wild = endless(STREAM, event(text=" w"))
-    async with serving(server, whole=512) as (_, worker):
+    async with serving(server, stream_above_tokens=512) as (_, worker):
         end = await ask(worker, max_tokens=10)
         assert end.value == " w" * 10
         assert [body["stream"] for body in server.asked()] == [True]
@@ -218,7 +218,7 @@ async def test_a_run_stays_within_its_budget_of_tokens() -> None:
 async def test_counts_that_cannot_be_true(said: Any, whole: int) -> None:
     usage = {"prompt_tokens": said, "completion_tokens": said, "prompt_tokens_details": {"cached_tokens": said}}
     last = {"choices": [{"text": " a b", "finish_reason": "stop"}], "usage": usage}
-    async with serving(FakeServer(ids=False), whole=whole) as (server, worker):
+    async with serving(FakeServer(ids=False), stream_above_tokens=whole) as (server, worker):
         body = json.dumps(last).encode()
         server.wild = once(JSON + body if whole else STREAM + b"data: " + body + b"\n\ndata: [DONE]\n\n")
         used = (await ask(worker, max_tokens=20)).usage
@@ -308,7 +308,10 @@ async def test_a_server_without_choices_is_told_of_at_once(body: bytes) -> None:
 
 async def test_an_answer_given_up_unseen_is_estimated_by_the_pace_of_the_others() -> None:
     words = [10]
-    async with serving(FakeServer(delay=0.02, reply=lambda prompt: "w " * words[-1]), whole=512) as (server, worker):
+    async with serving(FakeServer(delay=0.02, reply=lambda prompt: "w " * words[-1]), stream_above_tokens=512) as (
+        server,
+        worker,
+    ):
         for attempt in range(3):
             await ask(worker, max_tokens=10, attempt=attempt)
         assert worker._sender is not None and 10 < worker._sender.throughput.tokens_per_s < 52
@@ -355,7 +358,7 @@ async def test_a_key_that_the_server_repeats_is_not_in_the_result(
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     half = len(SECRET) // 2
     pieces = ["your key ", SECRET[:half], SECRET[half:] + " is", " fine", ""]
-    async with serving(whole=whole) as (server, worker):
+    async with serving(stream_above_tokens=whole) as (server, worker):
         events = [event(text=each, token_ids=[n + 1], prompt_token_ids=[1]) for n, each in enumerate(pieces[:-1])]
         last = event(text="", token_ids=[0], finish_reason="stop")
         whole_body = {"choices": [{"text": "".join(pieces), "finish_reason": "stop"}]}

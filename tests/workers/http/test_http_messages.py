@@ -9,7 +9,7 @@ import pytest
 
 from plait.core.chat import Message, spoken, user
 from plait.core.events import Job
-from plait.core.ops import Function, Sampling, StructuredOutput, Think, Tokens
+from plait.core.ops import Function, ModelCall, Sampling, StructuredOutput, Tokens
 from plait.core.result import Failure, Result
 from plait.workers.http import Http
 
@@ -19,7 +19,7 @@ from .http_kit import serving
 TALK = (Message(role="system", content="Be brief."), user("2 + 2?"), Message(role="assistant", content="4"))
 
 
-async def ends(worker: Http, think: Think) -> Result | Failure:
+async def ends(worker: Http, think: ModelCall) -> Result | Failure:
     job = Job(attempt=1, run="r", step="r:s", op=think)
     return [each async for each in worker.run(job)][-1]  # pyright: ignore[reportReturnType]
 
@@ -28,7 +28,7 @@ async def test_messages_are_sent_as_they_are():
     image = {"type": "image_url", "image_url": {"url": "https://x.y/z.png"}}
     look = Message.model_validate({"role": "user", "content": [image]})
     async with serving() as (server, worker):
-        await ends(worker, Think(messages=(*TALK, look), prompt="What is it?", chat=True))
+        await ends(worker, ModelCall(messages=(*TALK, look), prompt="What is it?", chat=True))
         sent = server.asked()[-1]
     assert sent["messages"] == [
         {"role": "system", "content": "Be brief."},
@@ -39,7 +39,7 @@ async def test_messages_are_sent_as_they_are():
 
 
 async def test_settings_pass_through():
-    think = Think(
+    think = ModelCall(
         prompt="x",
         chat=True,
         sampling=Sampling(presence_penalty=0.5, frequency_penalty=-0.5, logit_bias={"7": -100}),
@@ -70,7 +70,7 @@ async def test_settings_pass_through():
 async def test_what_a_server_cannot_do_is_refused(fields: dict[str, Any], words: str):
     async with serving() as (server, worker):
         before = len(server.asked())
-        end = await ends(worker, Think(prompt="x", **fields))
+        end = await ends(worker, ModelCall(prompt="x", **fields))
         assert len(server.asked()) == before
     assert isinstance(end, Failure)
     assert words in end.message
@@ -85,18 +85,18 @@ async def test_reasoning_is_kept_apart():
 
     async with serving() as (server, worker):
         server.wild = answer
-        end = await ends(worker, Think(prompt="2 + 2?", chat=True, sampling=Sampling(max_tokens=8)))
+        end = await ends(worker, ModelCall(prompt="2 + 2?", chat=True, sampling=Sampling(max_tokens=8)))
     assert isinstance(end, Result)
     assert (end.reasoning, end.value) == ("two and two", "4")
 
 
 async def test_a_server_that_writes_the_conversation_anew_is_found_out():
     async with serving() as (_, worker):
-        first = await ends(worker, Think(prompt="alpha beta", chat=True))
+        first = await ends(worker, ModelCall(prompt="alpha beta", chat=True))
         assert isinstance(first, Result)
         known = first.prompt_ids + first.token_ids
         talk = (user("alpha beta"), spoken(first.text), user("more"))
-        same = Think(messages=talk, chat=True).model_copy(update={"heard": 2, "context": (Tokens(ids=known[:2]),)})
+        same = ModelCall(messages=talk, chat=True).model_copy(update={"heard": 2, "context": (Tokens(ids=known[:2]),)})
         other = same.model_copy(update={"context": (Tokens(ids=(99, 98, 97)),)})
         ends_same, ends_other = await ends(worker, same), await ends(worker, other)
     assert isinstance(ends_same, Result)
@@ -107,7 +107,7 @@ async def test_a_server_that_writes_the_conversation_anew_is_found_out():
 
 async def test_a_server_without_a_template_gets_a_transcript():
     async with serving(FakeServer(template=False)) as (server, worker):
-        await ends(worker, Think(messages=TALK, prompt="And 3 + 3?", chat=True))
+        await ends(worker, ModelCall(messages=TALK, prompt="And 3 + 3?", chat=True))
         sent = server.asked()[-1]
     text = server.decode(sent["prompt"]) if isinstance(sent["prompt"], list) else sent["prompt"]
     assert text.split() == "System: Be brief. User: 2 + 2? Assistant: 4 User: And 3 + 3? Assistant:".split()
@@ -116,9 +116,9 @@ async def test_a_server_without_a_template_gets_a_transcript():
 async def test_a_form_that_is_not_required_is_left_out_where_it_cannot_be():
     form = StructuredOutput(kind="json", spec={"type": "object"}, required=False)
     async with serving() as (_, worker):
-        end = await ends(worker, Think(prompt="x", sampling=Sampling(structured=form)))
+        end = await ends(worker, ModelCall(prompt="x", sampling=Sampling(structured=form)))
         must = await ends(
-            worker, Think(prompt="x", sampling=Sampling(structured=form.model_copy(update={"required": True})))
+            worker, ModelCall(prompt="x", sampling=Sampling(structured=form.model_copy(update={"required": True})))
         )
     assert isinstance(end, Result)
     assert isinstance(must, Failure)
@@ -135,13 +135,15 @@ async def test_a_form_that_is_not_required_is_left_out_where_it_cannot_be():
 async def test_a_form_that_the_model_cannot_be_kept_to_is_left_out_or_named(fault: Fault):
     form = StructuredOutput(kind="json", spec={"type": "object"}, required=False)
     async with serving(FakeServer(forms=("structured_outputs",)), retries=0) as (server, worker):
-        await ends(worker, Think(prompt="x", sampling=Sampling(structured=form)))  # finds out how forms are asked for
+        await ends(
+            worker, ModelCall(prompt="x", sampling=Sampling(structured=form))
+        )  # finds out how forms are asked for
         server.faults.append(fault)
-        end = await ends(worker, Think(prompt="x", sampling=Sampling(structured=form)))
+        end = await ends(worker, ModelCall(prompt="x", sampling=Sampling(structured=form)))
         *_, refused, again = server.asked()
         server.faults.append(fault)
         must = form.model_copy(update={"required": True})
-        failed = await ends(worker, Think(prompt="x", sampling=Sampling(structured=must)))
+        failed = await ends(worker, ModelCall(prompt="x", sampling=Sampling(structured=must)))
     assert isinstance(end, Result) and end.text.split() == ["alpha", "beta", "gamma", "delta"]
     assert "structured_outputs" in refused and "structured_outputs" not in again
     assert isinstance(failed, Failure) and "the form 'json'" in failed.message
@@ -158,7 +160,7 @@ async def test_each_message_of_a_conversation_is_written_once_not_once_a_turn(mo
     talk = tuple(user(f"number {i}") if i % 2 else spoken(f"turn {i}") for i in range(40))
     async with serving() as (server, worker):
         for turn in range(1, 40, 2):
-            await ends(worker, Think(messages=talk[:turn], prompt="and?", chat=True))
+            await ends(worker, ModelCall(messages=talk[:turn], prompt="and?", chat=True))
             sent = server.asked()[-1]["messages"]
             assert sent == [as_json(each) for each in talk[:turn]] + [{"role": "user", "content": "and?"}]
     assert len([each for each in written if any(each is known for known in talk)]) == 39
@@ -171,6 +173,6 @@ async def test_the_names_of_functions_that_a_server_is_told_otherwise_are_in_no_
     names = list[str]()
     async with serving() as (server, worker):
         for told in (tools, tools[:1], tools):
-            await ends(worker, Think(messages=talk, prompt="and?", chat=True, tools=told))
+            await ends(worker, ModelCall(messages=talk, prompt="and?", chat=True, tools=told))
             names.append(server.asked()[-1]["messages"][1]["tool_calls"][0]["function"]["name"])
     assert names == ["mul_add_2", "mul_add", "mul_add_2"]

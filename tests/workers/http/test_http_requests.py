@@ -79,7 +79,7 @@ async def test_the_models_that_a_server_lists_can_be_asked_for() -> None:
 
 async def test_a_server_that_counts_every_request_is_asked_nothing_beforehand() -> None:
     async with FakeServer(completions=False, models=["any"]) as server:
-        worker = Http(server.url, endpoint="chat", model="any", whole=0)
+        worker = Http(server.url, endpoint="chat", model="any", stream_above_tokens=0)
         await worker.start()
         assert server.requests == []
         assert (await ask(worker, "one", chat=True)).text.split() == ["alpha", "beta", "gamma", "delta"]

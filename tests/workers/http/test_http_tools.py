@@ -16,7 +16,7 @@ from hypothesis import given, strategies as st
 from plait import AsyncOrchestrator, tool
 from plait.core.events import Job
 from plait.core.interfaces import Progress
-from plait.core.ops import Function, Sampling, Text, Think
+from plait.core.ops import Function, ModelCall, Sampling, Text
 from plait.core.result import Failure, Result
 from plait.planners.tools.llmcompiler.tool_calls import NativeCalls
 from plait.workers._shared.function_calls import ToolCallAssembler, sent_names
@@ -144,7 +144,7 @@ class ToolServer(FakeServer):
 
 
 def a_job(stream: bool = True, **fields: Any) -> Job:
-    think = Think(
+    think = ModelCall(
         prompt=(Text(text="one two"),), chat=True, tools=(SEARCH,), stream=stream, sampling=Sampling(**fields)
     )
     return Job(attempt=1, run="r", step="r:s", op=think)
@@ -181,7 +181,7 @@ async def test_calls_are_put_together(shape: str) -> None:
 @pytest.mark.parametrize("choice", ["auto", "required", "search.web"])
 async def test_what_a_step_says_of_its_functions_is_told_as_it_is(choice: str) -> None:
     job = a_job()
-    assert isinstance(job.op, Think)
+    assert isinstance(job.op, ModelCall)
     job = replace(job, op=job.op.model_copy(update={"tool_choice": choice, "parallel_tool_calls": False}))
     async with serving(ToolServer(calls=SHAPES["OpenAI"], ids=False)) as (server, worker):
         *_, end = await everything(worker, job)
@@ -194,7 +194,7 @@ async def test_what_a_step_says_of_its_functions_is_told_as_it_is(choice: str) -
 
 async def test_a_whole_answer_has_its_calls_too() -> None:
     whole = [[piece(None, "a", "search", ONE), piece(None, "b", "fetch", TWO)]]
-    async with serving(ToolServer(calls=whole, ids=False), whole=512) as (server, worker):
+    async with serving(ToolServer(calls=whole, ids=False), stream_above_tokens=512) as (server, worker):
         (end,) = await everything(worker, a_job(stream=False, max_tokens=8))
     assert server.asked()[0]["stream"] is False
     assert isinstance(end, Result) and read(end.text) == BOTH
@@ -388,7 +388,7 @@ NAMES = st.lists(
 
 @given(NAMES)
 def test_names_of_functions_go_out_each_as_another_and_come_back(names: list[str]) -> None:
-    think = Think(prompt="p", chat=True, tools=tuple(Function(name=each, description="") for each in names))
+    think = ModelCall(prompt="p", chat=True, tools=tuple(Function(name=each, description="") for each in names))
     sent = sent_names(think)
     assert list(sent) == names and len(set(sent.values())) == len(names)
     assert all(re.fullmatch("[A-Za-z0-9_-]{1,64}", each) for each in sent.values())

@@ -174,7 +174,7 @@ async def test_nonsense_in_a_stream(sent: str, said: str) -> None:
 
 
 async def test_a_server_that_falls_silent() -> None:
-    async with serving(FakeServer(ids=False), first_timeout=0.3, whole=512) as (server, worker):
+    async with serving(FakeServer(ids=False), first_timeout=0.3, stream_above_tokens=512) as (server, worker):
         server.delay = 30.0
         failure = await fails(worker)
         assert "did not answer for 0.3 s: it hangs, or needs a longer `first_timeout`" in failure.message

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from plait.core.events import Job
-from plait.core.ops import Sampling, Text, Think, Tokens
+from plait.core.ops import ModelCall, Sampling, Text, Tokens
 from plait.core.result import Result
 from plait.workers.engine import Engine
 from plait.workers.http import Http
@@ -43,7 +43,7 @@ def running(worker: Http) -> float:
 async def everything(
     worker: Engine | Http, *parts: Text | Tokens, attempt: int = 1, generated: tuple[int, ...] = (), **sampling: Any
 ) -> list[Any]:
-    think = Think(prompt=parts, sampling=Sampling(**sampling))
+    think = ModelCall(prompt=parts, sampling=Sampling(**sampling))
     job = Job(attempt=attempt, run="r", step="r:s", op=think, generated=generated)
     return [item async for item in worker.run(job)]
 
@@ -115,7 +115,7 @@ async def test_what_was_read_before_comes_from_the_cache(served: Http) -> None:
 
 
 async def test_a_prompt_that_does_not_fit_is_refused(served: Http) -> None:
-    think = Think(prompt=(Text(text=" ".join(["w1"] * 600)),))
+    think = ModelCall(prompt=(Text(text=" ".join(["w1"] * 600)),))
     (failure,) = [item async for item in served.run(Job(attempt=1, run="r", step="r:s", op=think))]
     assert not isinstance(failure, Result) and "maximum context len" in str(failure)
 

@@ -17,9 +17,9 @@ import pytest
 import pytest_asyncio
 
 from plait import AsyncOrchestrator
+from plait.core.call_config import CallConfig
 from plait.core.events import Job
-from plait.core.ops import Function, Sampling, StructuredOutput, Text, Think
-from plait.core.prompt import Prompt
+from plait.core.ops import Function, ModelCall, Sampling, StructuredOutput, Text
 from plait.core.result import Failure, Result
 from plait.planners.votes.single import Single
 from plait.runtime.client.config import BUNDLED_MODEL
@@ -35,7 +35,7 @@ TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools | tojson 
 
 async def ends(worker: Http, form: StructuredOutput | None, prompt: str, **fields: Any) -> Result | Failure:
     own = {key: fields.pop(key) for key in ("chat", "tools") if key in fields}
-    think = Think(prompt=(Text(text=prompt),), sampling=Sampling(structured=form, **fields), stream=True, **own)
+    think = ModelCall(prompt=(Text(text=prompt),), sampling=Sampling(structured=form, **fields), stream=True, **own)
     *_, end = [item async for item in worker.run(Job(attempt=1, run="r", step="r:s", op=think))]
     assert isinstance(end, Result | Failure)
     return end
@@ -109,7 +109,7 @@ async def test_a_typed_answer_is_kept_to_its_form_by_the_server(letters: Http) -
     async with AsyncOrchestrator(workers=[letters], journal="off") as orchestrator:
         answers = [
             await orchestrator.run(
-                "go", planner=Single(answer=Prompt(temperature=1.0, max_tokens=200)), output=kind, seed=seed
+                "go", planner=Single(answer=CallConfig(temperature=1.0, max_tokens=200)), output=kind, seed=seed
             )
             for seed in range(3)
         ]

@@ -10,7 +10,7 @@ import pytest
 
 from plait import AsyncOrchestrator, Config
 from plait.core.events import Job
-from plait.core.ops import Plugin, Think
+from plait.core.ops import ModelCall, Plugin
 from plait.core.result import Result
 from plait.workers.http import Http
 
@@ -34,7 +34,7 @@ async def test_the_index_agrees_with_the_hits_that_a_server_reports(tmp_path: Pa
     ) as worker:
         other, asked = Http(worker.base_url, slots=4, name="other"), 0
 
-        async def foreign(think: Think) -> None:
+        async def foreign(think: ModelCall) -> None:
             nonlocal asked
             asked += 1
             *_, last = [item async for item in other.run(Job(attempt=asked, run="o", step="o:a", op=think))]

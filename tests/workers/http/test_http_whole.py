@@ -41,7 +41,7 @@ def _estimates(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_it_says_what_a_stream_says(ids: bool, chat: bool, fields: dict[str, object]) -> None:
     results: list[Result] = []
     for whole in (0, 512):
-        async with serving(FakeServer(ids=ids, cached=1), whole=whole) as (server, worker):
+        async with serving(FakeServer(ids=ids, cached=1), stream_above_tokens=whole) as (server, worker):
             fields = {"max_tokens": 16} | fields
             results.append(await ask(worker, "one two", chat=chat, **fields))
             assert [bool(body["stream"]) for body in server.asked()] == [not whole]
@@ -52,7 +52,7 @@ async def test_it_says_what_a_stream_says(ids: bool, chat: bool, fields: dict[st
 
 
 async def test_what_is_followed_or_long_is_streamed() -> None:
-    async with serving(whole=8) as (server, worker):
+    async with serving(stream_above_tokens=8) as (server, worker):
         asked: tuple[dict[str, Any], ...] = (
             {"stream": True, "max_tokens": 8},
             {"logprobs": 2, "window": 2, "max_tokens": 8},
@@ -68,7 +68,7 @@ async def test_what_is_followed_or_long_is_streamed() -> None:
 
 
 async def test_of_an_answer_that_is_given_up_the_length_is_not_known() -> None:
-    async with serving(FakeServer(delay=0.2), whole=512) as (server, worker):
+    async with serving(FakeServer(delay=0.2), stream_above_tokens=512) as (server, worker):
         running = asyncio.create_task(items(worker, job(max_tokens=16)))
         await eventually(lambda: server.running == 1)
         await worker.cancel(1)
@@ -83,7 +83,7 @@ async def test_of_an_answer_that_is_given_up_the_length_is_not_known() -> None:
 
 
 async def test_one_that_waits_for_its_turn_is_no_uncounted_one() -> None:
-    async with serving(FakeServer(delay=0.2), whole=512, slots=1) as (server, worker):
+    async with serving(FakeServer(delay=0.2), stream_above_tokens=512, slots=1) as (server, worker):
         first = asyncio.create_task(items(worker, job(max_tokens=16)))
         await eventually(lambda: server.running == 1)
         second = asyncio.create_task(items(worker, job(max_tokens=16, attempt=2)))
@@ -97,7 +97,7 @@ async def test_one_that_waits_for_its_turn_is_no_uncounted_one() -> None:
 
 
 async def test_one_that_broke_off_is_asked_for_again() -> None:
-    async with serving(FakeServer(), whole=512) as (server, worker):
+    async with serving(FakeServer(), stream_above_tokens=512) as (server, worker):
         server.faults.append(Fault(after=1))
         result = await ask(worker, "one two", max_tokens=16)
         assert result.value == " " + LETTERS
@@ -106,7 +106,7 @@ async def test_one_that_broke_off_is_asked_for_again() -> None:
 
 
 async def test_it_goes_on_from_the_ids_of_a_lost_attempt() -> None:
-    async with serving(FakeServer(), whole=512) as (server, worker):
+    async with serving(FakeServer(), stream_above_tokens=512) as (server, worker):
         prompt = tuple(server.encode("one two"))
         past = tuple(server.encode(" alpha beta"))
         (result,) = await items(worker, job((Tokens(ids=prompt),), max_tokens=16, generated=past))
@@ -137,12 +137,12 @@ async def test_a_run_says_that_its_tokens_are_not_all_counted() -> None:
 
 
 def test_a_length_under_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match="whole"):
-        Http("http://localhost:1/v1", whole=-1)
+    with pytest.raises(ConfigError, match="stream_above_tokens"):
+        Http("http://localhost:1/v1", stream_above_tokens=-1)
 
 
 async def test_a_refusal_is_told() -> None:
-    async with serving(FakeServer(), whole=512) as (server, worker):
+    async with serving(FakeServer(), stream_above_tokens=512) as (server, worker):
         server.faults.append(Fault(status=400, message="no such thing"))
         failure = await fails(worker, "one two", max_tokens=4)
         assert "no such thing" in failure.message

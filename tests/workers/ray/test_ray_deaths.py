@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from plait.core import Sampling, Think
+from plait.core import ModelCall, Sampling
 from plait.core.events import Job
 from plait.core.result import Failure, Result
 from plait.workers.ray import Quarantine, RayWorker
 
 
 def asking(prompt: str, attempt: int = 1, seed: int | None = None) -> Job:
-    return Job(attempt=attempt, run="r", step=f"r:{attempt}", op=Think(prompt=prompt, sampling=Sampling(seed=seed)))
+    return Job(attempt=attempt, run="r", step=f"r:{attempt}", op=ModelCall(prompt=prompt, sampling=Sampling(seed=seed)))
 
 
 def test_a_prompt_that_was_alone_at_two_deaths_is_not_run_again() -> None:
@@ -68,8 +68,8 @@ class Mortal:
         if earlier is not None and not earlier.done():
             earlier.set_result([])
         for each in jobs:
-            assert isinstance(each.op, Think)
-            if each.op.prompt == Think(prompt="bad").prompt:
+            assert isinstance(each.op, ModelCall)
+            if each.op.prompt == ModelCall(prompt="bad").prompt:
                 self.waiter.set_exception(RuntimeError("the actor died"))
                 return self.waiter
         if jobs:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plait import Think
+from plait import ModelCall
 from plait.core import Result, Text
 from plait.core.events import Job
 from plait.core.result import Failure
@@ -23,7 +23,7 @@ REPLIES = [Reply(when="slow", text="word " * 5000, tokens_per_second=200), Reply
 
 
 def job(attempt: int, prompt: str) -> Job:
-    return Job(attempt=attempt, run="r", step=f"r:{attempt}", op=Think(prompt=(Text(text=prompt),)))
+    return Job(attempt=attempt, run="r", step=f"r:{attempt}", op=ModelCall(prompt=(Text(text=prompt),)))
 
 
 async def exchanged(host: ActorHost, *calls: tuple[int, list[Job], list[int]]) -> list[Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from plait import AsyncOrchestrator, Plan, Sampling, Step, Think
+from plait import AsyncOrchestrator, ModelCall, Plan, Sampling, Step
 from plait.core import Progress, Result, Text
 from plait.core.errors import EngineError, WorkerError
 from plait.core.events import Job
@@ -62,7 +62,7 @@ async def mortal(cluster: None) -> AsyncIterator[RayWorker]:
 
 
 def job(attempt: int, prompt: str, stream: bool = False) -> Job:
-    return Job(attempt=attempt, run="r", step=f"r:{attempt}", op=Think(prompt=(Text(text=prompt),), stream=stream))
+    return Job(attempt=attempt, run="r", step=f"r:{attempt}", op=ModelCall(prompt=(Text(text=prompt),), stream=stream))
 
 
 async def everything(worker: RayWorker, job: Job) -> list[Any]:
@@ -126,14 +126,14 @@ class TestContract(WorkerContract):
     def make(self) -> RayWorker:
         return RayWorker(HOST, {"replies": REPLIES})
 
-    def short(self, stream: bool = False) -> Think:
-        return Think(prompt=(Text(text="short"),), stream=stream)
+    def short(self, stream: bool = False) -> ModelCall:
+        return ModelCall(prompt=(Text(text="short"),), stream=stream)
 
-    def endless(self, stream: bool = False) -> Think:
-        return Think(prompt=(Text(text="slow"),), stream=stream, sampling=Sampling(max_tokens=5000))
+    def endless(self, stream: bool = False) -> ModelCall:
+        return ModelCall(prompt=(Text(text="slow"),), stream=stream, sampling=Sampling(max_tokens=5000))
 
-    def failing(self) -> Think:
-        return Think(prompt=(Text(text="bad"),))
+    def failing(self) -> ModelCall:
+        return ModelCall(prompt=(Text(text="bad"),))
 
 
 async def test_a_killed_actor_loses_its_jobs_and_comes_back(mortal: RayWorker) -> None:
@@ -170,7 +170,7 @@ async def test_without_restarts_a_killed_actor_is_gone(cluster: None) -> None:
 async def test_a_run_outlives_a_killed_actor(cluster: None) -> None:
     worker = RayWorker(HOST, {"replies": [Reply(text="word " * 100, tokens_per_second=100)]}, num_cpus=0.1)
     async with AsyncOrchestrator(workers=[worker]) as orchestrator:
-        plan = Plan(steps=(Step(name="t", op=Think(prompt=(Text(text="x"),))),), output="t")
+        plan = Plan(steps=(Step(name="t", op=ModelCall(prompt=(Text(text="x"),))),), output="t")
         run = asyncio.create_task(orchestrator.run(plan=plan))
         await asyncio.sleep(0.4)
         assert worker.pid is not None

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from plait import Think
+from plait import ModelCall
 from plait.core import Text
 from plait.core.errors import WorkerError
 from plait.core.events import Job
@@ -142,5 +142,5 @@ def test_a_user_that_is_cancelled_leaves_no_cluster_behind(
 
 
 async def _everything(worker: RayWorker) -> list[Any]:
-    job = Job(attempt=1, run="r", step="r:1", op=Think(prompt=(Text(text="a"),)))
+    job = Job(attempt=1, run="r", step="r:1", op=ModelCall(prompt=(Text(text="a"),)))
     return [item async for item in worker.run(job)]

@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from plait.core.errors import ConfigError
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
-from plait.core.ops import Call, Sampling, Text, Think, Tokens
+from plait.core.ops import ModelCall, Sampling, Text, Tokens, ToolCall
 from plait.core.result import Failure, Result, Usage
 from plait.workers.scripted import Reply, Script, Scripted
 
@@ -22,7 +22,7 @@ Items = list[Progress | Result | Failure]
 
 
 def job(prompt: str, attempt: int = 1, stream: bool = True, **sampling: Any) -> Job:
-    think = Think(prompt=(Text(text=prompt),), stream=stream, sampling=Sampling(**sampling))
+    think = ModelCall(prompt=(Text(text=prompt),), stream=stream, sampling=Sampling(**sampling))
     return Job(attempt=attempt, run="r", step="r:s", op=think)
 
 
@@ -67,7 +67,7 @@ async def test_patterns_see_the_whole_prompt_and_its_lines() -> None:
 
 async def test_the_pieces_of_a_prompt_are_one_text() -> None:
     worker = Scripted([Reply(when="^ab$", text="yes")])
-    think = Think(prompt=(Text(text="a"), Text(text="b")))
+    think = ModelCall(prompt=(Text(text="a"), Text(text="b")))
     assert (await items(worker, Job(attempt=1, run="r", step="s", op=think)))[-1].text == "yes"  # type: ignore[union-attr]
 
 
@@ -87,9 +87,9 @@ async def test_no_match_shows_the_head_of_the_prompt_and_a_remedy() -> None:
 
 async def test_what_it_cannot_serve() -> None:
     worker = Scripted([Reply()])
-    tokens = await items(worker, Job(attempt=1, run="r", step="s", op=Think(prompt=(Tokens(ids=(1, 2)),))))
+    tokens = await items(worker, Job(attempt=1, run="r", step="s", op=ModelCall(prompt=(Tokens(ids=(1, 2)),))))
     assert isinstance(tokens[0], Failure) and "as text" in tokens[0].message
-    call = await items(worker, Job(attempt=1, run="r", step="s", op=Call(tool="t")))
+    call = await items(worker, Job(attempt=1, run="r", step="s", op=ToolCall(tool="t")))
     assert isinstance(call[0], Failure) and "call" in call[0].message
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from plait import AsyncOrchestrator
+from plait.core.call_config import CallConfig
 from plait.core.errors import PluginError, ToolError
 from plait.core.ops import Plugin
-from plait.core.prompt import Prompt
 from plait.planners.search.tree import Tree
 from plait.planners.tools.react import React
 from plait.runtime.plugins.loader import Plugins
@@ -204,7 +204,7 @@ async def test_planners_work_on_it_and_are_graded_by_state(planner: str) -> None
     chosen: Any = {
         "react": React(),
         "tree": Tree(search=Plugin(name="dfs", options={"branch": 3, "back": 1}),
-                     step=Prompt(stop=(), form="calls"), until="done", give_up="give up"),
+                     step=CallConfig(stop=(), form="calls"), until="done", give_up="give up"),
         "llmcompiler": "llmcompiler",
     }[planner]  # fmt: skip
     seen = [Reply(text=called("look", command="cat a.txt"), times=1), Reply(text=SORT, times=1), Reply(text="done")]

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("mcp")
 
-from plait import AsyncOrchestrator, Call, Config, Plan, Step, tool
+from plait import AsyncOrchestrator, Config, Plan, Step, ToolCall, tool
 from plait.core.errors import ConfigError, ToolError, ToolSchemaError, WorkerError
 from plait.core.events import Job
 from plait.core.ops import Ref
@@ -86,8 +86,8 @@ async def test_a_plan_calls_them_like_any_tool() -> None:
 
     plan = Plan(
         steps=(
-            Step(name="sum", op=Call(tool="add", args={"a": 20, "b": 1})),
-            Step(name="twice", op=Call(tool="double", args={"n": Ref(step="sum")})),
+            Step(name="sum", op=ToolCall(tool="add", args={"a": 20, "b": 1})),
+            Step(name="twice", op=ToolCall(tool="double", args={"n": Ref(step="sum")})),
         ),
         output="twice",
     )
@@ -180,7 +180,7 @@ async def test_a_call_that_is_never_answered_ends() -> None:
     made = McpServer(server, timeout=0.3)
     (slow,) = [each for each in await made.open() if each.name == "slow"]
     worker = Tools([slow])
-    call = Job(attempt=1, run="r", step="r:s", op=Call(tool="slow", args={"seconds": 600}))
+    call = Job(attempt=1, run="r", step="r:s", op=ToolCall(tool="slow", args={"seconds": 600}))
     (end,) = [item async for item in worker.run(call)]
     assert isinstance(end, Failure) and "gave no answer within its timeout of 0.3 s" in end.message
     await worker.close()

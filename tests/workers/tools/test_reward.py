@@ -173,6 +173,6 @@ async def test_a_search_goes_by_it(server: str) -> None:
     )
     tool = reward_model("rm", base_url=server)
     async with AsyncOrchestrator(workers=[model], tools=[tool], journal=None) as orchestrator:
-        answer = await orchestrator.run("Q?\n", planner=Tree(scorer="reward-model", search="beam", most=40))  # type: ignore[arg-type]
+        answer = await orchestrator.run("Q?\n", planner=Tree(scorer="reward-model", search="beam", max_branches=40))  # type: ignore[arg-type]
     assert answer.answer == "good\nyes", answer.failure
     assert len(Handler.seen) == len({json.dumps(each) for each in Handler.seen}), "each state is asked about once"

@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from plait import AsyncOrchestrator
+from plait.core.call_config import CallConfig
 from plait.core.ops import Plugin
-from plait.core.prompt import Prompt
 from plait.planners.search.tree import Tree
 from plait.workers.engine import Engine
 from plait.workers.tools import reward
@@ -119,7 +119,11 @@ async def test_a_search_is_scored_beside_the_engine_that_writes(tmp_path: Path, 
     tool.fn = kept
     beam = Plugin(name="beam", options={"keep": 2, "branch": 2})
     planner = Tree(
-        search=beam, scorer=Plugin(name="reward-model"), most=12, depth=3, step=Prompt(max_tokens=6, stop=())
+        search=beam,
+        scorer=Plugin(name="reward-model"),
+        max_branches=12,
+        depth=3,
+        step=CallConfig(max_tokens=6, stop=()),
     )
     async with AsyncOrchestrator(workers=[engine], tools=[tool], journal=None) as orchestrator:
         answer = await orchestrator.run("w1 w2 w3", planner=planner)

@@ -16,7 +16,7 @@ import pytest
 
 from plait import AsyncOrchestrator, Plan, Step
 from plait.core.errors import ConfigError
-from plait.core.ops import Call
+from plait.core.ops import ToolCall
 from plait.workers.tools.sandbox import Bubblewrap, Container, Program, ProgramOutcome, Sandbox, SandboxLimits
 
 BACKENDS = ["process", "bubblewrap", "container"]
@@ -346,7 +346,7 @@ async def test_a_third_partys_sandbox_serves_the_same_tools() -> None:
             return None
 
     remote = Remote()
-    step = Step(name="go", op=Call(tool="run_python", args={"code": "print(42)"}))
+    step = Step(name="go", op=ToolCall(tool="run_python", args={"code": "print(42)"}))
     async with AsyncOrchestrator(workers=[], tools=Sandbox(remote).tools(), journal=None) as orchestrator:
         answer = await orchestrator.run(plan=Plan(steps=(step,), output="go"))
     assert remote.seen == ["print(42)"]

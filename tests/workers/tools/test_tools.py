@@ -11,7 +11,7 @@ import pytest
 from plait.core.errors import ToolSchemaError
 from plait.core.events import Job
 from plait.core.interfaces import Worker
-from plait.core.ops import Think
+from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result
 from plait.core.tools.tool import tool
 from plait.workers.tools import Tools
@@ -158,7 +158,7 @@ async def test_unknown_tool_names_the_near_ones() -> None:
 
 
 async def test_a_think_step_is_refused() -> None:
-    ended = await last(Tools(), Job(attempt=1, run="r", step="s", op=Think(prompt="x")))  # type: ignore[arg-type]
+    ended = await last(Tools(), Job(attempt=1, run="r", step="s", op=ModelCall(prompt="x")))  # type: ignore[arg-type]
     assert isinstance(ended, Failure) and "think" in ended.message
 
 

@@ -257,13 +257,13 @@ def test_a_hanging_sync_tool_does_not_keep_the_process_alive() -> None:
     script = """
         import asyncio, threading
         from plait.core.events import Job
-        from plait.core.ops import Call
+        from plait.core.ops import ToolCall
         from plait.core.tools.tool import tool
         from plait.workers.tools import Tools
 
         async def main():
             worker = Tools([tool(name="hang", timeout=0.01)(lambda: threading.Event().wait())])
-            async for item in worker.run(Job(attempt=1, run="r", step="s", op=Call(tool="hang"))):
+            async for item in worker.run(Job(attempt=1, run="r", step="s", op=ToolCall(tool="hang"))):
                 print(item.kind)
             await worker.close()
 

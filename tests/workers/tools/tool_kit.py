@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from plait.core.events import Job
-from plait.core.ops import Call
+from plait.core.ops import ToolCall
 from plait.core.result import Failure, Result
 from plait.core.tools.tool import tool
 from plait.workers.tools import Tools
 
 
 def job(name: str, attempt: int = 1, **args: Any) -> Job:
-    return Job(attempt=attempt, run="r", step="r:s", op=Call(tool=name, args=args))
+    return Job(attempt=attempt, run="r", step="r:s", op=ToolCall(tool=name, args=args))
 
 
 async def last(worker: Tools, a_job: Job) -> Result | Failure:

@@ -21,7 +21,7 @@ from plait.core.errors import ConfigError, EngineError, Rejected, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
 from plait.core.messages import explain, first_of_each, json_path
-from plait.core.ops import Kind, Sampling, Text, Think
+from plait.core.ops import Kind, ModelCall, Sampling, Text
 from plait.core.prefix_tree import PrefixTree
 from plait.core.result import Failure, Result, Usage, as_failure
 from plait.core.values import Frozen
@@ -197,7 +197,7 @@ class Scripted(Worker):
         if live := self._live.get(attempt):
             live.stop()
 
-    async def count_tokens(self, op: Think) -> int | None:
+    async def count_tokens(self, op: ModelCall) -> int | None:
         """Return the words of a prompt of text."""
         texts = [part.text for part in op.parts if isinstance(part, Text)]
         return len(words_of("".join(texts) + op.begin)) if len(texts) == len(op.parts) else None
@@ -218,12 +218,12 @@ class Scripted(Worker):
         """Return `counts` and the requests `running` now."""
         return {**self.counts, "running": len(self._live)}
 
-    def _prepare(self, job: Job) -> tuple[Think, str, Reply] | Failure:
+    def _prepare(self, job: Job) -> tuple[ModelCall, str, Reply] | Failure:
         """Find the reply to a job, and use it up by one."""
         think = job.op
         if self._closed.is_set():
             return as_failure(WorkerLost(f"worker {self.name!r} is closed"))
-        if not isinstance(think, Think):
+        if not isinstance(think, ModelCall):
             return as_failure(EngineError(f"worker {self.name!r} serves think steps, not {think.kind!r} steps"))
         if any(message.images for message in think.messages):
             return as_failure(Rejected(f"worker {self.name!r} has no model and sees no images: give text alone"))

@@ -11,7 +11,7 @@ from typing import Any
 from plait.core.errors import WorkerError, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import Progress
-from plait.core.ops import Call
+from plait.core.ops import ToolCall
 from plait.core.result import Failure, Result, as_failure
 
 from .ray import Quarantine, RayWorker
@@ -23,7 +23,7 @@ __all__ = ["ToolActors"]
 class AllowedTools(Tools):
     """The tools of an actor: who sends it a call has asked whether it may be made."""
 
-    def _asks(self, op: Call, the_tool: AnyTool) -> bool:
+    def _asks(self, op: ToolCall, the_tool: AnyTool) -> bool:
         return False
 
 
@@ -95,14 +95,14 @@ class ToolActors(Tools):
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         """Call the tool of `job.op`, in an actor if it belongs to the file."""
-        if not isinstance(job.op, Call) or job.op.tool not in self._afar:
+        if not isinstance(job.op, ToolCall) or job.op.tool not in self._afar:
             async for item in super().run(job):
                 yield item
             return
         the_tool = self._tools.get(job.op.tool)
         if the_tool is not None and self._asks(job.op, the_tool):
             call = await self.allowed(job)
-            if not isinstance(call, Call):
+            if not isinstance(call, ToolCall):
                 yield call
                 return
             job = replace(job, op=call)

@@ -14,7 +14,7 @@ from ag_ui.core import events as ag
 from ...core.states import State
 from ...core.tools.context import Question
 from ...core.values import as_text
-from ...runtime.client.answer import Answer, AnswerNews, AskNews, StepNews, TextNews
+from ...runtime.client.answer import Answer, ApprovalRequested, RunEnded, StepEvent, TextDelta
 from ...runtime.client.handle import Handle
 
 __all__ = ["agui_events"]
@@ -29,7 +29,7 @@ async def agui_events(handle: Handle, thread_id: str) -> AsyncIterator[ag.BaseEv
     speaking: set[str] = set()
     async for news in handle.follow():
         match news:
-            case StepNews(record=record):
+            case StepEvent(record=record):
                 step, ended = record.step, State(record.state).ended
                 if record.state == "running" and step not in running:
                     running[step] = record.name
@@ -48,15 +48,15 @@ async def agui_events(handle: Handle, thread_id: str) -> AsyncIterator[ag.BaseEv
                         )
                         yield ag.ToolCallResultEvent(message_id=f"{step}:result", tool_call_id=step, content=outcome)
                     yield ag.StepFinishedEvent(step_name=running.pop(step))
-            case TextNews(step=step, text=text) if text:
+            case TextDelta(step=step, text=text) if text:
                 if step not in speaking:
                     speaking.add(step)
                     yield ag.ReasoningMessageStartEvent(message_id=step, role="reasoning")
                 yield ag.ReasoningMessageContentEvent(message_id=step, delta=text)
-            case AskNews(question=question):
+            case ApprovalRequested(question=question):
                 yield _interrupted(handle, thread_id, question)
                 return
-            case AnswerNews(answer=answer):
+            case RunEnded(answer=answer):
                 for step in sorted(speaking):
                     yield ag.ReasoningMessageEndEvent(message_id=step)
                 for event in _ended(answer, thread_id):

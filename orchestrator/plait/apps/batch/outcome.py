@@ -41,7 +41,7 @@ async def outcome(
     try:
         own = {key: value for key, value in fields.items() if key in FIELDS and key != "text"}
         with untrusted():
-            handle = await orchestrator.submit(request, text=fields["text"], share="batch", **own)
+            handle = await orchestrator.submit(request, text=fields["text"], fairness_group="batch", **own)
     except WorkerError:  # nothing can be run any more: that is no row's fault
         raise
     except (PlaitError, ValueError, TypeError) as error:

@@ -200,8 +200,10 @@ def evaluate(
 ) -> None:
     """Solve many problems and count how many are right."""
     config = common.load()
-    if config.whole is None:
-        config = config.model_copy(update={"whole": 0})  # every token counts here, those of stopped answers too
+    if config.stream_above_tokens is None:
+        config = config.model_copy(
+            update={"stream_above_tokens": 0}
+        )  # every token counts here, those of stopped answers too
     given: Sequence[CountdownProblem | DatasetQuestion]
     if Path(task).suffix.lower() in (".csv", ".jsonl", ".parquet"):
         if not Path(task).is_file():

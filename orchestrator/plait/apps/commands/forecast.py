@@ -10,10 +10,10 @@ from typing import Any
 
 from ...core.errors import ConfigError
 from ...core.events import Job
-from ...core.interfaces import Brief
+from ...core.interfaces import PlanningContext
 from ...core.lengths import quantile
 from ...core.messages import counted
-from ...core.ops import Think
+from ...core.ops import ModelCall
 from ...core.plan import Plan, template
 from ...core.result import Failure, Result, Usage
 from ...machine import SendOrder
@@ -122,7 +122,7 @@ def _lengths(path: Location, runs: set[str]) -> list[Lengths]:
     return list(by_run.values())
 
 
-def forecast(plan: Plan, brief: Brief, config: Config, known: Past) -> Forecast:
+def forecast(plan: Plan, brief: PlanningContext, config: Config, known: Past) -> Forecast:
     """Forecast the duration of a plan. Each of some simulations draws its lengths from one recorded run, since the
     branches of a run are more like one another than those of several; the pace is that of the model's profile, or is
     fitted to these runs where the model is not calibrated."""
@@ -156,12 +156,12 @@ def _profile(config: Config, known: Past) -> tuple[Profile | None, str]:
         return None, f"the model is uncalibrated, and {error}; {remedy}"
 
 
-def _played(plan: Plan, brief: Brief, profile: Profile, runs: list[Lengths], seed: int) -> SimReport:
+def _played(plan: Plan, brief: PlanningContext, profile: Profile, runs: list[Lengths], seed: int) -> SimReport:
     own: Mapping[str, list[int]] = runs[seed % len(runs)] if runs else {}
     others = profile.outcome()
 
     def outcome(job: Job, rng: Random) -> Result | Failure:
-        if not isinstance(job.op, Think):
+        if not isinstance(job.op, ModelCall):
             return Result(value=None)
         lengths = own.get(template(job.step))
         if lengths:

@@ -10,7 +10,7 @@ import typer
 
 from ...core import graph
 from ...core.errors import UsageError
-from ...core.interfaces import Brief
+from ...core.interfaces import PlanningContext
 from ...core.messages import counted
 from ...core.ops import Plugin
 from ...core.plan import Plan
@@ -139,7 +139,7 @@ def first_plan(config: Config, request: Request) -> Plan:
     return AsyncOrchestrator(config=config, workers=[]).plan(request)
 
 
-def briefed(config: Config, request: Request) -> Brief:
+def briefed(config: Config, request: Request) -> PlanningContext:
     """Return the planning context of a request, without starting anything. Raises `UsageError` for an invalid
     request."""
     client = AsyncOrchestrator(config=config, workers=[])

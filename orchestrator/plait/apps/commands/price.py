@@ -9,9 +9,9 @@ from statistics import mean
 from typing import Any
 
 from ...core.events import Job
-from ...core.interfaces import Brief
+from ...core.interfaces import PlanningContext
 from ...core.lengths import SHARE
-from ...core.ops import Think
+from ...core.ops import ModelCall
 from ...core.plan import Plan, template
 from ...core.result import Failure, Result, Usage
 from ...runtime.client.config import Config
@@ -76,16 +76,16 @@ class Estimate:
         return f"{usage.completion} tokens generated, about {usage.prompt} in prompts{cost}"
 
 
-def estimate(plan: Plan, brief: Brief, config: Config) -> Estimate:
+def estimate(plan: Plan, brief: PlanningContext, config: Config) -> Estimate:
     """Estimate the usage of a plan under its request's budget. Prompts count one token per four characters."""
     request = brief.request
     price = rates(config).get("")
     recorded = past(config, request.planner.name)
     known = lengths(recorded)
 
-    def played(length: Callable[[Job, Think], int]) -> Usage:
+    def played(length: Callable[[Job, ModelCall], int]) -> Usage:
         def outcome(job: Job, rng: Random) -> Result | Failure:
-            if not isinstance(job.op, Think):
+            if not isinstance(job.op, ModelCall):
                 return Result(value=None)
             tokens = max(1, min(length(job, job.op), job.op.sampling.max_tokens))
             text = f"{job.step} ".ljust(4 * tokens, "x")[: 4 * tokens]  # unlike the others', so that no vote ends early
@@ -95,7 +95,7 @@ def estimate(plan: Plan, brief: Brief, config: Config) -> Estimate:
         whole = None if plan.output is None else plan  # a flow's first steps: it adds the others while it runs
         return simulate(request, plan=whole, hosts=[host], outcome=outcome, tools=brief.tools, plugins=Plugins()).usage
 
-    def likely(job: Job, op: Think) -> int:
+    def likely(job: Job, op: ModelCall) -> int:
         return known.get(template(job.step), (round(SHARE * op.sampling.max_tokens), 0))[0]
 
     names = {template(step.name) for step in plan.steps if step.op.kind == "think"}

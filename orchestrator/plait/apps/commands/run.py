@@ -13,7 +13,7 @@ from rich.text import Text
 from ...core.messages import counted
 from ...core.ops import Plugin
 from ...core.request import Request
-from ...runtime.client.answer import Answer, AnswerNews
+from ...runtime.client.answer import Answer, RunEnded
 from ...runtime.client.config import Config
 from ...runtime.client.parallelism import parallelism
 from ...runtime.plugins.loader import Plugins
@@ -108,7 +108,7 @@ async def _run(config: Config, request: Request, alone: bool, stream: bool, outp
             if stream:
                 with following(output.progress, request.text) as tree:
                     async for news in handle.news():
-                        if isinstance(news, AnswerNews):
+                        if isinstance(news, RunEnded):
                             break
                         tree.take(news)
             return await handle

@@ -121,16 +121,16 @@ def _named(run: str | None) -> str:
 def resume(
     run: RunUnderWay = None,
     place: Place = None,
-    on_unknown: Annotated[
+    on_uncertain_side_effect: Annotated[
         str | None,
         typer.Option(
-            "--on-unknown",
+            "--on-uncertain-side-effect",
             metavar="fail|ask|retry",
             help="What becomes of a tool call with side effects whose outcome is unknown; fail if left out.",
         ),
     ] = None,
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="Resume also with other models or tools than at its start.")
+    force: Annotated[
+        bool, typer.Option("--force", help="Resume also with other models or tools than at its start.")
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the steps afterwards.")] = False,
     as_json: Json = False,
@@ -154,8 +154,8 @@ def resume(
     stored = {key: value for key, value in settings_of(entry).items() if key not in _OF_THE_REQUEST}
     if place is not None:
         _refuse_settings(stored, common, entry)
-    if on_unknown is not None:
-        stored["on_unknown"] = on_unknown
+    if on_uncertain_side_effect is not None:
+        stored["on_uncertain_side_effect"] = on_uncertain_side_effect
     ours = {field.name for field in dataclasses.fields(Common)}
     given = {key: value for key, value in stored.items() if key in ours and getattr(common, key, None) is None}
     config = dataclasses.replace(common, **given).load(**{k: v for k, v in stored.items() if k not in ours})
@@ -166,7 +166,7 @@ def resume(
             answer = _answer(rebuilt)
         else:
             alone = all("think" not in host.serves for host in rebuilt.machine.workers.values())
-            answer = run_stoppable(lambda stopper: _resume(config, entry, (alone, anyway), output, stopper))
+            answer = run_stoppable(lambda stopper: _resume(config, entry, (alone, force), output, stopper))
         request = rebuilt.submitted.request
         if as_json:
             output.result(answer.summary())
@@ -206,10 +206,10 @@ def gc(
 
 async def _resume(config: Config, entry: RunEntry, how: tuple[bool, bool], output: Output, stopper: Stopper) -> Answer:
     """Finish a run. `how`: without any worker of a model, and whatever it began with."""
-    alone, anyway = how
+    alone, force = how
     try:
         async with opened_session(config, output, stopper, [] if alone else None, start=False) as session:
-            handle = await session.orchestrator.reopen(entry.run, path=entry.path, anyway=anyway)
+            handle = await session.orchestrator.reopen(entry.run, path=entry.path, force=force)
             stopper.then(handle.cancel)
             return await handle
     except CommandInterrupted:

@@ -76,7 +76,7 @@ Task = Annotated[
         metavar="NAME[:k=v,…]",
         callback=typed,
         autocompletion=_names("task"),
-        help="What the text means: see `plait names`; as for all plugins, FILE.py:Class is one of your own.",
+        help="What the text means: see `plait plugins`; as for all plugins, FILE.py:Class is one of your own.",
         rich_help_panel=_WHAT,
     ),
 ]

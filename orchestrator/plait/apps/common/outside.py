@@ -18,14 +18,14 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from ...core.agent import Agent
-from ...core.chat import FunctionCall, ImagePart, ImageUrl, Message, TextPart, ToolCall, ValuePart
+from ...core.call_config import CallConfig, Generation
+from ...core.chat import FunctionCall, ImagePart, ImageUrl, Message, MessageToolCall, TextPart, ValuePart
 from ...core.declarations import Access
 from ...core.errors import NotAllowed, UsageError
 from ...core.form import Form
 from ...core.interfaces import Policy
-from ...core.ops import Call, Function, Join, Plugin, Ref, Sampling, StructuredOutput, Text, Think, Tokens
+from ...core.ops import Function, Join, ModelCall, Plugin, Ref, Sampling, StructuredOutput, Text, Tokens, ToolCall
 from ...core.plan import Plan, Step
-from ...core.prompt import Generation, Prompt
 from ...core.request import Request
 from ...core.rights import Rights
 from ...core.routing import Odds, Tier
@@ -66,10 +66,10 @@ _TABLE: dict[type[BaseModel], dict[Check, str]] = {
         "merge": "merge",
         "planner": "planner",
         "model": "model",
-        "server": "bound value_bytes retries share weight priority salt tenant rights",
+        "server": "default_token_limit value_bytes retries fairness_group fairness_weight priority salt tenant rights",
     },
     Generation: _GENERATION,
-    Prompt: {**_GENERATION, "free": f"{_GENERATION['free']} template begin stream window", "model": "model",
+    CallConfig: {**_GENERATION, "free": f"{_GENERATION['free']} template begin stream window", "model": "model",
              "inside": "form"},
     Form: {"free": "schema_ wrapped"},
     Message: {"free": "role name tool_call_id reasoning", "inside": "content tool_calls", "machine": "said"},
@@ -77,12 +77,12 @@ _TABLE: dict[type[BaseModel], dict[Check, str]] = {
     ImagePart: {"free": "type", "inside": "image_url"},
     ImageUrl: {"free": "detail", "url": "url"},
     ValuePart: {"free": "type step"},
-    ToolCall: {"free": "id type", "inside": "function"},
+    MessageToolCall: {"free": "id type", "inside": "function"},
     FunctionCall: {"free": "name arguments"},
     Function: {"free": "name description parameters strict"},
     Plan: {"free": "output budget group", "inside": "steps"},
     Step: {"free": "name needs expands budget priority side_effects label role state", "inside": "op"},
-    Think: {
+    ModelCall: {
         "free": "kind after before chat begin stream tool_choice parallel_tool_calls thinking thinking_tokens "
         "reasoning_effort",
         "inside": "prompt messages sampling tools",
@@ -101,8 +101,8 @@ _TABLE: dict[type[BaseModel], dict[Check, str]] = {
         "inside": "structured",
     },
     StructuredOutput: {"free": "kind spec required"},
-    Call: {"free": "kind args approve", "tool": "tool"},
-    Join: {"free": "kind tolerate quorum deadline early", "merge": "merge"},
+    ToolCall: {"free": "kind args approve", "tool": "tool"},
+    Join: {"free": "kind on_failure quorum deadline early", "merge": "merge"},
     Odds: {"free": "bias weights"},
     Tier: {"free": "cost bias weights runs wins losses", "inside": "after", "planner": "planner"},
     Agent: {"free": "name description instructions tools budget", "inside": "agents handoffs", "planner": "planner"},

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from ...core.record import StepRecord
 from ...core.values import as_text
-from ...runtime.client.answer import News, Report
+from ...runtime.client.answer import Report, RunEvent
 from .terminal import safe
 
 __all__ = ["StepTree", "following"]
@@ -80,7 +80,7 @@ class StepTree:
         tree._tokens, tree._seconds = report.usage.completion, report.seconds
         return tree
 
-    def take(self, news: News) -> None:
+    def take(self, news: RunEvent) -> None:
         """Take one piece of news. That of the answer ends the clock."""
         match news.kind:
             case "step":

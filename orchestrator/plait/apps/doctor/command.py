@@ -80,7 +80,7 @@ def fitting(model: str, planner: str | None, dialect: str | None) -> Check:
         trust(spec)
         warnings = preflight(Plugins().planner(spec), model)
     except PlaitError as error:
-        return Check("planner", "fail", str(error), "see `plait names planners` for what there is")
+        return Check("planner", "fail", str(error), "see `plait plugins planners` for what there is")
     if warnings is None and importlib.util.find_spec("tokenizers") is None:
         return Check("planner", "warn", "the model's tokenizer was not looked at", "pip install 'plait[tokenizer]'")
     if warnings is None:

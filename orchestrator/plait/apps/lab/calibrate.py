@@ -12,7 +12,7 @@ import typer
 
 from ...core.errors import UsageError
 from ...core.events import Job
-from ...core.ops import Call, Plugin
+from ...core.ops import Plugin, ToolCall
 from ...core.result import Failure, Result, Usage
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
@@ -133,7 +133,7 @@ def _again(session: RecordedSession, profile: Profile) -> WorkloadReport:
     hosts = [profile.host(name, slots) for name, slots in sorted(session.slots.items())]
 
     def outcome(job: Job, rng: Any) -> Result | Failure:
-        if isinstance(job.op, Call):
+        if isinstance(job.op, ToolCall):
             return Result()
         length = session.lengths.get(job.step, job.op.sampling.max_tokens)
         prompt, cached = session.prompts.get(job.step, (0, 0))

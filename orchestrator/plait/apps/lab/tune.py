@@ -15,7 +15,7 @@ from rich import box
 from rich.table import Table
 
 from ...core.errors import UsageError
-from ...core.interfaces import Brief
+from ...core.interfaces import PlanningContext
 from ...core.messages import counted
 from ...core.ops import Plugin
 from ...core.request import Request
@@ -123,7 +123,13 @@ class _Simulation:
     """The workload on a calibrated cluster."""
 
     def __init__(
-        self, known: Profile, briefs: dict[int | None, Brief], runs: int, rate: float | None, within: float, cache: int
+        self,
+        known: Profile,
+        briefs: dict[int | None, PlanningContext],
+        runs: int,
+        rate: float | None,
+        within: float,
+        cache: int,
     ) -> None:
         self._known, self._briefs, self._runs, self._rate = known, briefs, runs, rate
         self.within, self._cache = within, cache

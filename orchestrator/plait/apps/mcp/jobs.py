@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from ...core.errors import UsageError
-from ...core.ops import Call, Join, Plugin
+from ...core.ops import Join, Plugin, ToolCall
 from ...core.plan import Plan, Step
 from ...core.request import Request
 from ...core.rights import ANY_HOST, Rights
 from ...core.states import State
 from ...core.tools.context import Answerer, Question
 from ...core.tools.tool import tool
-from ...runtime.client.answer import AskNews, StepNews
+from ...runtime.client.answer import ApprovalRequested, StepEvent
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.handle import Handle
 from ...runtime.plugins.trust import untrusted
@@ -71,7 +71,7 @@ class Jobs:
 
         names = tuple(f"sample-{number}" for number in range(1, len(samples) + 1))
         # Samples are the values of calls, so that a vote over them is a run like any other, with a journal.
-        steps = [Step(name=name, op=Call(tool="sample", args={"index": at})) for at, name in enumerate(names)]
+        steps = [Step(name=name, op=ToolCall(tool="sample", args={"index": at})) for at, name in enumerate(names)]
         join = Step(name="vote", op=Join(merge=Plugin.of(merge)), needs=names)
         plan = Plan(steps=(*steps, join), output="vote")
         return await self._submit("", plan=plan, tools=[sample], task=task or None)
@@ -105,9 +105,9 @@ async def until_asked(handle: Handle, progress: Progress | None, known: Collecti
     Cancelling who waits leaves the run alone."""
     steps: dict[str, bool] = {}
     async for news in handle.follow():
-        if isinstance(news, AskNews) and news.question.id not in known:
+        if isinstance(news, ApprovalRequested) and news.question.id not in known:
             return news.question
-        if isinstance(news, StepNews):
+        if isinstance(news, StepEvent):
             record = news.record
             ended = State(record.state).ended
             told = not ended or steps.get(record.step, False)

@@ -17,8 +17,8 @@ from prompt_toolkit.document import Document
 from pydantic import BaseModel
 
 from ...core.budget import Budget
+from ...core.call_config import CallConfig
 from ...core.errors import PlaitError, PluginError
-from ...core.prompt import Prompt
 from ...runtime.client.config import Config
 from ...runtime.plugins.loader import PluginKind
 from ..common.terminal import safe
@@ -98,9 +98,11 @@ class ReplCompleter(Completer):
         model = cast("type[BaseModel]", cls)
         fields = {name: field for name, field in model.model_fields.items() if (kind, name) != ("task", "text")}
         for name, field in model.model_fields.items():
-            if isinstance(field.default, Prompt):  # a kind of call: its fields are offered with its name before them
+            if isinstance(
+                field.default, CallConfig
+            ):  # a kind of call: its fields are offered with its name before them
                 del fields[name]
-                fields |= {f"{name}.{part}": inner for part, inner in Prompt.model_fields.items()}
+                fields |= {f"{name}.{part}": inner for part, inner in CallConfig.model_fields.items()}
         if equals:
             field = fields.get(option.replace("-", "_"))
             for choice in _values(field.annotation, field.get_default(call_default_factory=True)) if field else ():

@@ -23,7 +23,7 @@ from ...core.plan import Plan
 from ...core.request import Request
 from ...core.result import Usage
 from ...core.tools.context import Question
-from ...runtime.client.answer import Answer, News
+from ...runtime.client.answer import Answer, RunEvent
 from ...runtime.client.client import AsyncOrchestrator, Handle
 from ...runtime.client.config import BUNDLED_MODEL, Config
 from ...runtime.client.models import CHAT, fetched
@@ -80,7 +80,7 @@ class ReplSession:
         self.current: ReplTurn | None = None
         """The running turn."""
         self.paused = False
-        self.watch: Callable[[News | None], object] = lambda news: None
+        self.watch: Callable[[RunEvent | None], object] = lambda news: None
         """Called with each piece of the run's news, and with `None` when something else has changed."""
         self.questions: list[Open] = []
         """The open questions of tools, oldest first."""

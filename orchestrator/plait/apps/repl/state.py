@@ -17,7 +17,7 @@ from ...core.chat import Message
 from ...core.errors import UsageError
 from ...core.record import StepRecord
 from ...core.request import Request
-from ...runtime.client.answer import Answer, AnswerNews, News, StepNews, TextNews
+from ...runtime.client.answer import Answer, RunEnded, RunEvent, StepEvent, TextDelta
 from ...runtime.control.verbs import steps_named
 from ...runtime.plugins.spec import spelled
 from ..common.terminal import safe
@@ -113,7 +113,7 @@ class ReplTurn:
         """The question in one line."""
         return safe(" ".join(self.question.split())) or "a plan"
 
-    def take(self, news: News) -> None:
+    def take(self, news: RunEvent) -> None:
         """Take one piece of the run's news."""
         match news.kind:
             case "step":
@@ -134,7 +134,7 @@ class ReplTurn:
             record = replace(record, text=before.text, logprob=logprob, tokens=max(before.tokens, record.tokens))
         self.steps[record.step] = record
 
-    def _hear(self, record: StepRecord, news: TextNews) -> None:
+    def _hear(self, record: StepRecord, news: TextDelta) -> None:
         heard, logprob = self._heard.get(news.step, 0), news.logprob
         if news.tokens < heard:  # a new attempt
             record.text, heard = "", 0
@@ -145,14 +145,14 @@ class ReplTurn:
         record.text += news.text
         record.tokens, self._heard[news.step] = max(record.tokens, news.tokens), news.tokens
 
-    def news(self) -> list[News]:
+    def news(self) -> list[RunEvent]:
         """Return news that tell how it all ended, for the tree."""
-        told: list[News] = []
+        told: list[RunEvent] = []
         for step in self.steps.values():
             record = replace(step, value=step.text or None) if step.value is None else step
-            told.append(StepNews(at=step.moves[-1][0] if step.moves else 0.0, record=record))
+            told.append(StepEvent(at=step.moves[-1][0] if step.moves else 0.0, record=record))
         if self.answer is not None:
-            told.append(AnswerNews(at=self.answer.seconds, answer=self.answer))
+            told.append(RunEnded(at=self.answer.seconds, answer=self.answer))
         return told
 
     def find(self, pattern: str) -> list[StepRecord]:

@@ -26,7 +26,7 @@ from prompt_toolkit.styles import Style
 
 from ...core.errors import Unanswered
 from ...core.plan import Plan
-from ...runtime.client.answer import News
+from ...runtime.client.answer import RunEvent
 from ...runtime.client.config import Config
 from ...runtime.plugins.spec import spelled
 from ..common.tree import StepTree
@@ -268,7 +268,7 @@ class Conversation:
     def _typing_command(self) -> bool:
         return self._prompt.default_buffer.text.startswith("/")
 
-    def _heard(self, news: News | None) -> None:
+    def _heard(self, news: RunEvent | None) -> None:
         if news is not None and self.tree is not None:
             self.tree.take(news)
         self._redraw()

@@ -259,5 +259,5 @@ def _does(step: Any) -> str:
             words = f"call {op.tool}({', '.join(op.args)})"
         case _:
             extra = f" quorum {op.quorum}" if op.quorum else ""
-            words = f"join by {op.merge.name}, {op.tolerate}{extra}{', early' if op.early else ''}"
+            words = f"join by {op.merge.name}, {op.on_failure}{extra}{', early' if op.early else ''}"
     return words + (", expands" if step.expands else "")

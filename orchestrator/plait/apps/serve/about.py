@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ...core.interfaces import offer
-from ...core.ops import Text, Think
+from ...core.ops import ModelCall, Text
 from ...core.request import Request
 from ...runtime.journal.journal import version
 from .http import apart, read
@@ -78,7 +78,7 @@ async def input_tokens(service: Service, request: Request, user: User) -> dict[s
     if no worker could count it. Raises `ApiError` for a model that the tenant may not use."""
     request = service.allowed(request, None, user)
     prompt = () if request.asked else (Text(text=request.text),)
-    op = Think(prompt=prompt, messages=request.messages, tools=request.tools, chat=True, model=request.model,
+    op = ModelCall(prompt=prompt, messages=request.messages, tools=request.tools, chat=True, model=request.model,
                begin=request.begin)  # fmt: skip
     for worker in service.workers:
         there = offer(worker)

@@ -215,7 +215,7 @@ class DoorHandler:
                 await service.counted(user)
                 own = request.model_copy(update={"seed": first + place}) if many else request
                 began = thread_time()
-                lives.append(await service.submit(own, body, user, watch=bool(body.stream), share=share))
+                lives.append(await service.submit(own, body, user, watch=bool(body.stream), fairness_group=share))
                 if many:  # others have the loop for as long as this took
                     await asyncio.sleep(thread_time() - began)
         except BaseException:

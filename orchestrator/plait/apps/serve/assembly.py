@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ...core.chat import ToolCall
+from ...core.chat import MessageToolCall
 from ...core.result import Usage
 from ...runtime.client.answer import Answer
 from .errors import ApiError
@@ -117,7 +117,7 @@ class Assembly:
             yield self._event("response.reasoning_text.done", **at, text=text)
             yield self._event("response.output_item.done", output_index=place, item=item)
 
-    def _called(self, call: ToolCall) -> Iterator[bytes]:
+    def _called(self, call: MessageToolCall) -> Iterator[bytes]:
         function, head = call.function, {"call_id": call.id, "name": call.function.name}
         if any(tool["type"] == "custom" and tool["name"] == function.name for tool in self.response.get("tools") or ()):
             yield from self._called_custom(call, head)
@@ -134,7 +134,7 @@ class Assembly:
         item.update(arguments=function.arguments, status="completed")
         yield self._event("response.output_item.done", output_index=place, item=item)
 
-    def _called_custom(self, call: ToolCall, head: dict[str, Any]) -> Iterator[bytes]:
+    def _called_custom(self, call: MessageToolCall, head: dict[str, Any]) -> Iterator[bytes]:
         text = input_of(call)
         place, item = self._added(
             {"type": "custom_tool_call", "id": f"ctc_{self.response['id']}_{call.id}", **head, "input": ""}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...core.chat import Message, ToolCall
+from ...core.chat import Message, MessageToolCall
 from .errors import invalid, unsupported
 
 __all__ = ["blocks_of", "conversation_of", "input_of"]
@@ -46,7 +46,7 @@ def blocks_of(turn: Message) -> Iterator[dict[str, Any]]:
         yield {"type": "tool_use", "id": call.id, "name": call.function.name, "input": input_of(call)}
 
 
-def input_of(call: ToolCall) -> dict[str, Any]:
+def input_of(call: MessageToolCall) -> dict[str, Any]:
     """Return the arguments of a call as an object. Text of the model that is not an object is kept as `arguments`."""
     try:
         arguments = json.loads(call.function.arguments)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from ...core.chat import ToolCall
+from ...core.chat import MessageToolCall
 from ...core.regex import expression
 from ...core.tools.calls import loads
 from .errors import invalid, unsupported
@@ -212,7 +212,7 @@ def as_arguments(text: str) -> str:
     return json.dumps({_ARGUMENT: text}, ensure_ascii=False)
 
 
-def input_of(call: ToolCall) -> str:
+def input_of(call: MessageToolCall) -> str:
     """Return the text that a custom tool was called with: all that was written, where the model wrote no `input`."""
     arguments = call.function.arguments
     given = loads(arguments)
@@ -220,7 +220,7 @@ def input_of(call: ToolCall) -> str:
     return text if isinstance(text, str) else arguments
 
 
-def call_of(call: ToolCall, custom: frozenset[str]) -> dict[str, Any]:
+def call_of(call: MessageToolCall, custom: frozenset[str]) -> dict[str, Any]:
     """Return a call in the form of chat completions."""
     if call.function.name not in custom:
         return call.model_dump(mode="json")

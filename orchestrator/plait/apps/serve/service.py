@@ -211,7 +211,7 @@ class Service:
         takes = (getattr(worker, "extra_body", None) for worker in self.workers if "think" in offer(worker).serves)
         request, unheard = held(request, body.passed, user.rights(request.model), takes)
         request = await apart(body.long, self.allowed, request, body.plait.plan, user)
-        if share and not request.share:  # after the check, which refuses a share that comes from outside
+        if share and not request.fairness_group:  # after the check, which refuses a share that comes from outside
             request = request.model_copy(update={"share": share})
         with user.admitted():
             # Clients send a temperature with every request: the response reports that it is ignored.

@@ -57,7 +57,7 @@ class Tenant(Frozen):
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
     keys: tuple[str, ...] = ()
     """Hashes of its API keys, as `plait serve --new-key` prints them; never the keys themselves."""
-    weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    fairness_weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Its share of the slots when tenants compete, relative to the others' weights."""
     requests_per_minute: int | None = Field(default=None, ge=1)
     runs: int | None = Field(default=None, ge=1)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...core.errors import DependencyFailed
-from ...core.ops import Think
+from ...core.ops import ModelCall
 from ...core.record import StepRecord
 from ...core.result import Failure, Token
 from ...core.tools.calls import OPEN
 from ...core.tools.context import Question
 from ...core.values import as_text
-from ...runtime.client.answer import Answer, AnswerNews, AskNews, StepNews, TextNews
+from ...runtime.client.answer import Answer, ApprovalRequested, RunEnded, StepEvent, TextDelta
 from ...runtime.client.handle import Handle
 from .errors import ApiError, of_failure, unsupported
 from .tenants import ServedRun
@@ -107,7 +107,7 @@ Told = AnswerText | Thought | StepBegan | StepSaid | StepEnded | Asked | Ended
 async def read_through(handle: Handle) -> None:
     """Read the news of a run that others follow, so that its model calls are streamed."""
     async for news in handle.news(["answer"]):
-        assert isinstance(news, AnswerNews)
+        assert isinstance(news, RunEnded)
 
 
 async def tell(
@@ -128,13 +128,13 @@ async def tell(
     open_steps: set[str] = set()
     async for news in handle.follow() if follow else handle.news(None if steps else ("text", "answer")):
         match news:
-            case TextNews() if news.step == answers:
+            case TextDelta() if news.step == answers:
                 told += news.text
                 for piece in parts.feed(news.text):
                     yield piece
-            case TextNews() if steps and news.step in open_steps:
+            case TextDelta() if steps and news.step in open_steps:
                 yield StepSaid(news.step, news.text)
-            case StepNews(record=step) if steps and step.kind != "join":
+            case StepEvent(record=step) if steps and step.kind != "join":
                 if step.step == answers and step.tries > 1:
                     answers = ""
                 if step.step != answers and step.state == "running" and step.step not in open_steps:
@@ -143,9 +143,9 @@ async def tell(
                 if step.ended and step.step in open_steps:
                     open_steps.discard(step.step)
                     yield StepEnded(step)
-            case AskNews(question=question) if follow:
+            case ApprovalRequested(question=question) if follow:
                 yield Asked(question)
-            case AnswerNews(answer=answer):
+            case RunEnded(answer=answer):
                 whole = answer.written
                 again = not whole.startswith(told) and bool(whole or not answer.at_length)
                 for piece in () if again else parts.close(whole[len(told) :], answer.message.text):
@@ -295,7 +295,12 @@ def _spell(tokens: Sequence[Token], text: str) -> bool:
 def _answering(handle: Handle) -> str:
     """Return the id of the step whose text is the answer's from its first character on; empty if none is."""
     for step in handle.plan.steps:
-        if step.name == handle.plan.output and isinstance(step.op, Think) and not step.expands and not step.op.after:
+        if (
+            step.name == handle.plan.output
+            and isinstance(step.op, ModelCall)
+            and not step.expands
+            and not step.op.after
+        ):
             return f"{handle.run}:{step.name}"
     return ""
 

@@ -170,7 +170,8 @@ class User:
         """Return a request with its rights and what keeps tenants apart."""
         mine: dict[str, object] = {"rights": self.rights(request.model)}
         if self.tenant.keys:
-            mine |= {"tenant": self.name, "salt": self.salt, "share": self.name, "weight": self.tenant.weight,
+            mine |= {"tenant": self.name, "salt": self.salt, "fairness_group": self.name,
+            "fairness_weight": self.tenant.fairness_weight,
                      "priority": 0}  # fmt: skip
         return request.model_copy(update=mine)
 

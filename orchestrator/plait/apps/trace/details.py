@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from ...core.budget import Budget
-from ...core.ops import Join, Plugin, Think
+from ...core.ops import Join, ModelCall, Plugin
 from ...core.record import StepRecord
 from ...core.values import as_text
 from .model import Trace
@@ -68,7 +68,7 @@ def _planned(step: StepRecord, known: Mapping[str, StepRecord], args: JsonValue)
         "priority": plan.priority,
     }
     match plan.op:
-        case Think() as op:
+        case ModelCall() as op:
             fields["prompt"] = list(_pieces(step, op, known))
             given = op.sampling.model_dump(mode="json", exclude_defaults=True)
             defaults = op.sampling.model_dump(mode="json", include={"max_tokens", "temperature"})
@@ -80,7 +80,7 @@ def _planned(step: StepRecord, known: Mapping[str, StepRecord], args: JsonValue)
     return fields
 
 
-def _pieces(step: StepRecord, op: Think, known: Mapping[str, StepRecord]) -> Iterator[dict[str, Any]]:
+def _pieces(step: StepRecord, op: ModelCall, known: Mapping[str, StepRecord]) -> Iterator[dict[str, Any]]:
     """Yield the pieces of a prompt: text, raw token ids, the value of another step, or the context that it continues
     (`own`: only what that step generated itself)."""
     piece: dict[str, Any] = {"kind": "text", "text": "", "tokens": 0, "step": None, "own": False}
@@ -122,7 +122,7 @@ def limits(budget: Budget | None) -> str:
 
 
 def _rule(join: Join) -> str:
-    parts = [join.tolerate if join.quorum is None else f"quorum of {join.quorum}"]
+    parts = [join.on_failure if join.quorum is None else f"quorum of {join.quorum}"]
     if join.early:
         parts.append("early: closes as soon as the verdict is certain")
     if join.deadline is not None:

@@ -126,12 +126,12 @@ class ToolContext:
         key: an idempotency key. It stays the same when the step is tried again or its run resumed, and no other step
             has it. Hand it to a service that keeps a request with a known key from taking effect twice.
 
-    >>> from plait import Call, Orchestrator, Plan, Step, ToolContext, tool
+    >>> from plait import ToolCall, Orchestrator, Plan, Step, ToolContext, tool
     >>> @tool
     ... async def order(what: str, ctx: ToolContext) -> str:
     ...     said = await ctx.ask(f"Order {what}?", choices=["yes", "no"])
     ...     return f"ordered {what}" if said == "yes" else "nothing ordered"
-    >>> plan = Plan(steps=(Step(name="o", op=Call(tool="order", args={"what": "tea"})),), output="o")
+    >>> plan = Plan(steps=(Step(name="o", op=ToolCall(tool="order", args={"what": "tea"})),), output="o")
     >>> with Orchestrator(workers=[], tools=[order], on_ask=lambda question: "yes", journal="off") as plait:
     ...     plait.run(plan=plan).unwrap()
     'ordered tea'

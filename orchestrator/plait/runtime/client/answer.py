@@ -42,7 +42,7 @@ def _step_rows(steps: tuple[StepRecord, ...]) -> list[dict[str, JsonValue]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Spell:
+class CriticalPathSegment:
     """A stretch of the chain of steps that the end of the run waited for."""
 
     step: str
@@ -61,7 +61,7 @@ class Report(Frozen):
     """Most generated tokens along any chain of steps that the answer was made from."""
     seconds: float = 0.0
     """Wall-clock from submission to the end."""
-    waited_for: tuple[Spell, ...] = ()
+    waited_for: tuple[CriticalPathSegment, ...] = ()
     """The chain of steps that the end waited for, first to last; its times add up to nearly `seconds`."""
     steps: Annotated[tuple[StepRecord, ...], PlainValidator(_read_steps), PlainSerializer(_step_rows)] = ()
 
@@ -313,7 +313,7 @@ def typed(answer: Answer, form: Form) -> Answer:
     return answer.model_copy(update={"output": output, "answer": answer.value})
 
 
-class StepNews(Frozen):
+class StepEvent(Frozen):
     """A step entered the plan or moved."""
 
     kind: Literal["step"] = "step"
@@ -323,7 +323,7 @@ class StepNews(Frozen):
     """The step as it then was."""
 
 
-class TextNews(Frozen):
+class TextDelta(Frozen):
     """A step generated more text."""
 
     kind: Literal["text"] = "text"
@@ -340,7 +340,7 @@ class TextNews(Frozen):
     """Mean log-probability (nats) of the tokens of this text, if asked for."""
 
 
-class AnswerNews(Frozen):
+class RunEnded(Frozen):
     """The run is over. Always the last."""
 
     kind: Literal["answer"] = "answer"
@@ -348,7 +348,7 @@ class AnswerNews(Frozen):
     answer: Answer
 
 
-class AskNews(Frozen):
+class ApprovalRequested(Frozen):
     """A tool asks a person: answer with `Handle.answer(news.question.id, …)`. Not sent where `on_ask` is there to be
     asked."""
 
@@ -357,7 +357,7 @@ class AskNews(Frozen):
     question: Question
 
 
-News = StepNews | TextNews | AskNews | AnswerNews
+RunEvent = StepEvent | TextDelta | ApprovalRequested | RunEnded
 Mode = Literal["step", "text", "ask", "answer"]
 """A kind of news."""
 
@@ -377,11 +377,11 @@ def report(run: RunRecord) -> Report:
     )
 
 
-def _waited_for(steps: Sequence[StepRecord], output: str) -> tuple[Spell, ...]:
+def _waited_for(steps: Sequence[StepRecord], output: str) -> tuple[CriticalPathSegment, ...]:
     """Walk back from the output along the steps that ended last before each could go on."""
     known = {step.step: step for step in steps}
     expanded = {step.owner for step in steps}
-    spells: list[Spell] = []
+    spells: list[CriticalPathSegment] = []
     seen: set[str] = set()
     entered: set[str] = set()
     step = known.get(output)
@@ -393,7 +393,7 @@ def _waited_for(steps: Sequence[StepRecord], output: str) -> tuple[Spell, ...]:
         seen.add(step.step)
         ready, started, left = _attempt(step)
         if ready is not None and started is not None:
-            spells.append(Spell(step.step, started - ready, max(0.0, left - started), step.kind))
+            spells.append(CriticalPathSegment(step.step, started - ready, max(0.0, left - started), step.kind))
         own = step.after if step.after_own else None
         last: StepRecord | None = None
         at = 0.0

@@ -9,11 +9,11 @@ from typing import Any, TypeVar, cast
 from pydantic import JsonValue
 
 from ...core.budget import Budget
+from ...core.call_config import Generation
 from ...core.errors import PlanError, PluginError, UsageError
-from ...core.interfaces import Brief, Merge, Planner, Policy, Worker
-from ...core.ops import Function, Join, Plugin, Think
+from ...core.interfaces import Merge, Planner, PlanningContext, Policy, Worker
+from ...core.ops import Function, Join, ModelCall, Plugin
 from ...core.plan import Plan, validate
-from ...core.prompt import Generation
 from ...core.request import HandOver, Request, listed
 from ...core.task import Task
 from ...core.tools.tool import Tool, ToolSpec
@@ -107,7 +107,7 @@ class Briefs:
         self._judged: dict[tuple[str, Own], type[Task]] = {}
         self._standing = config.policies_with(sum("think" in worker.serves for worker in workers or ()) or 1)
 
-    def brief(self, request: Request, live: Live, *, planned: bool = False) -> Brief:
+    def brief(self, request: Request, live: Live, *, planned: bool = False) -> PlanningContext:
         """Return the brief of a request; `AsyncOrchestrator.brief` says more."""
         request = self._completed(request, live)
         named = (request.task, request.planner, request.merge, *request.policies)
@@ -137,14 +137,14 @@ class Briefs:
         own = (*live.tools, *task.tools())
         tools = () if not request.rights.tools else self._tools.specs_with(own) if own else self._tools.specs
         _check_tools(request, tools)
-        return Brief(request=request, task=task, tools=tools, plugins=self._plugins)
+        return PlanningContext(request=request, task=task, tools=tools, plugins=self._plugins)
 
     def path_of(self, request: Request) -> JsonValue:
         """Return the file with what was learned that a request's planner reads; `None` if it reads none."""
         planner = request.planner if "planner" in request.model_fields_set else self._config.planner
         return planner.options.get("path")
 
-    def check(self, plan: Plan, brief: Brief, opened: bool = True) -> None:
+    def check(self, plan: Plan, brief: PlanningContext, opened: bool = True) -> None:
         """Raise what is wrong with a plan. `opened`: MCP servers are open, so that it is known what they offer."""
         unasked = self._config.mcp and not opened
         if plan.budget is not None or any(step.budget is not None for step in plan.steps):
@@ -183,7 +183,7 @@ class Briefs:
                 "merge": request.merge or config.merge,
                 "n": request.n or config.n,
                 "budget": Budget(**limits),
-                "bound": request.bound or config.bound,
+                "default_token_limit": request.default_token_limit or config.default_token_limit,
                 "value_bytes": request.value_bytes or config.value_bytes,
                 "seed": request.seed if "seed" in named else config.seed,
             }
@@ -258,7 +258,7 @@ class Briefs:
 
     def _check_streams(self, plan: Plan, needing: list[str]) -> None:
         """Raise `PlanError` for a vote of the plan over a branch that does not stream."""
-        silent = {step.name for step in plan.steps if isinstance(step.op, Think) and not step.op.stream}
+        silent = {step.name for step in plan.steps if isinstance(step.op, ModelCall) and not step.op.stream}
         for step in plan.steps:
             if not isinstance(step.op, Join) or silent.isdisjoint(step.needs):
                 continue

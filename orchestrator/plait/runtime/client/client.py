@@ -24,7 +24,7 @@ from ...core.addresses import allow
 from ...core.errors import ConfigError, UsageError
 from ...core.events import Submitted
 from ...core.flow import Flow
-from ...core.interfaces import Brief, Worker
+from ...core.interfaces import PlanningContext, Worker
 from ...core.plan import Plan
 from ...core.provenance import Provenance
 from ...core.request import Request, listed
@@ -42,12 +42,12 @@ from ..driver.pump import LOOP_SLICE_S, OFFLOAD_PLAN_STEPS
 from ..driver.watchers import Watcher
 from ..journal.journal import version
 from ..journal.location import Database, Location, located
-from ..journal.resume import OnUnknown
+from ..journal.resume import OnUncertainSideEffect
 from ..journal.sessions import JournalSink, Resumer, RunEntry
 from ..journal.writer import Recorder
 from ..plugins.loader import Plugins
 from ..plugins.trust import trust
-from .answer import Answer, Mode, News
+from .answer import Answer, Mode, RunEvent
 from .briefing import Briefs, Live, ToolLike, of_kind, taken
 from .config import Config
 from .flow import LiveFlow, ProgramFlow
@@ -277,7 +277,7 @@ class AsyncOrchestrator:
         plan: Plan | None = None,
         modes: Collection[Mode] | None = None,
         **fields: Any,
-    ) -> AsyncGenerator[News, None]:
+    ) -> AsyncGenerator[RunEvent, None]:
         """Run one request and yield its news as they come: steps that move, text, questions, and last the answer.
 
         Args:
@@ -410,50 +410,50 @@ class AsyncOrchestrator:
         self,
         run: str,
         *,
-        on_unknown: OnUnknown | None = None,
+        on_uncertain_side_effect: OnUncertainSideEffect | None = None,
         tools: Iterable[ToolLike] = (),
         path: str | Location | None = None,
-        anyway: bool = False,
+        force: bool = False,
     ) -> Answer:
         """Finish a run whose process ended before it did, and return its answer; one that has finished is only read.
 
         Steps that are done are not done again. What was under way is tried again, except a tool call with side effects
-        that may have been made: see `on_unknown`. Time that nobody ran it does not count against its budget.
+        that may have been made: see `on_uncertain_side_effect`. Time while nobody ran it is not charged.
 
         Args:
             run: its id, or as much of the beginning as no other run's has.
-            on_unknown: what becomes of a call with side effects whose outcome is unknown: `fail`, `ask` a person, or
+            on_uncertain_side_effect: for a call with side effects and an unknown outcome: `fail`, `ask` a person, or
                 `retry`; the configuration's by default. A tool that says it is idempotent is called again anyway.
             tools: functions that its steps may call, besides the orchestrator's own.
             path: its journal, or the folder or store to look in; the configuration's by default.
-            anyway: go on although the models or tools here are not those that the run began with.
+            force: go on although the models or tools here are not those that the run began with.
 
         Raises `UsageError` for a run that is not there, `ConfigError` for one that another process is running, that
         began with other models or tools, or whose journal this version cannot go on from.
         """
-        return await (await self._reopen(run, False, on_unknown, tools, path, anyway, answerable=False))
+        return await (await self._reopen(run, False, on_uncertain_side_effect, tools, path, force, answerable=False))
 
     async def reopen(
         self,
         run: str,
         *,
         watch: bool | Collection[Mode] = False,
-        on_unknown: OnUnknown | None = None,
+        on_uncertain_side_effect: OnUncertainSideEffect | None = None,
         tools: Iterable[ToolLike] = (),
         path: str | Location | None = None,
-        anyway: bool = False,
+        force: bool = False,
     ) -> Handle:
         """Do what `resume` does and return a handle at once; with `watch` it keeps news."""
-        return await self._reopen(run, watch, on_unknown, tools, path, anyway, answerable=True)
+        return await self._reopen(run, watch, on_uncertain_side_effect, tools, path, force, answerable=True)
 
     async def _reopen(
         self,
         run: str,
         watch: bool | Collection[Mode],
-        on_unknown: OnUnknown | None,
+        on_uncertain_side_effect: OnUncertainSideEffect | None,
         tools: Iterable[ToolLike],
         path: str | Location | None,
-        anyway: bool,
+        force: bool,
         answerable: bool,
     ) -> Handle:
         of_kind("run", run, str, "its id, as `plait runs list` shows it")
@@ -463,7 +463,8 @@ class AsyncOrchestrator:
         entry: RunEntry = self._resumer.find(run, located(path) if path is not None else None)
         driver = await self._started()
         questions = Questions()
-        told, unknown = questions.told if answerable else None, on_unknown or self.config.on_unknown
+        told = questions.told if answerable else None
+        unknown = on_uncertain_side_effect or self.config.on_uncertain_side_effect
         lent = contextlib.ExitStack()
         specs: list[ToolSpec] = []
 
@@ -474,7 +475,7 @@ class AsyncOrchestrator:
             return specs
 
         try:
-            taken = await self._resumer.take_up(entry, driver, lend, unknown, told, anyway)
+            taken = await self._resumer.take_up(entry, driver, lend, unknown, told, force)
         except BaseException:
             lent.close()
             raise
@@ -532,11 +533,11 @@ class AsyncOrchestrator:
         await self._started()
         return self._made_of(self.brief(request, **fields))()
 
-    def _made_of(self, brief: Brief) -> Callable[[], Provenance]:
+    def _made_of(self, brief: PlanningContext) -> Callable[[], Provenance]:
         """Return what makes the provenance of a request: nearly nobody asks for it."""
         return partial(self._provenance, brief.request, tools=brief.tools)
 
-    def brief(self, request: str | Request = "", *, planned: bool = False, **fields: Any) -> Brief:
+    def brief(self, request: str | Request = "", *, planned: bool = False, **fields: Any) -> PlanningContext:
         """Return what a planner is told of a request, checked, and start nothing.
 
         With `planned` there is a plan already, and no planner's options are looked at. Raises what submitting the

@@ -198,7 +198,7 @@ class Config(BaseSettings):
         description="Name of the environment variable that holds that server's key, never the key itself; "
         "OPENAI_API_KEY by default.",
     )
-    whole: int | None = Field(
+    stream_above_tokens: int | None = Field(
         default=None,
         ge=0,
         description="Tokens. A step with a token limit up to this, and without a reader of its text, gets that "
@@ -315,7 +315,7 @@ class Config(BaseSettings):
         description="Where results of the model are kept, to be used again for the same model, prompt, sampling and "
         "sample: a file, or `on` for `plait/results.sqlite` under `XDG_CACHE_HOME` (`~/.cache`); off by default.",
     )
-    on_unknown: Literal["fail", "ask", "retry"] = Field(
+    on_uncertain_side_effect: Literal["fail", "ask", "retry"] = Field(
         default="fail",
         description="What becomes, in a resumed run, of a tool call with side effects whose outcome is unknown: its "
         "step fails, a person is asked, or it is made again.",
@@ -361,9 +361,11 @@ class Config(BaseSettings):
         "as it likes.",
     )
     tokens: int | None = Field(
-        default=None, ge=1, description="Most tokens that a run may generate; by default `bound` keeps it."
+        default=None,
+        ge=1,
+        description="Most tokens that a run may generate; by default `default_token_limit` keeps it.",
     )
-    bound: int = Field(
+    default_token_limit: int = Field(
         default=500_000,
         ge=1,
         description="Token limit of a run that limits neither tokens nor cost itself, so that every run ends.",

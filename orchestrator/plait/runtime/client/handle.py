@@ -30,7 +30,7 @@ from ..driver.collector import uncollected
 from ..driver.driver import Driver
 from ..driver.pump import OFFLOAD_PLAN_STEPS
 from ..runlog import RunDelta, RunLog, RunRecord, step_record, step_records
-from .answer import Answer, AnswerNews, AskNews, Mode, News, StepNews, TextNews, report, typed
+from .answer import Answer, ApprovalRequested, Mode, RunEnded, RunEvent, StepEvent, TextDelta, report, typed
 from .questions import QuestionQueue
 
 __all__ = ["Handle", "Questions", "read_answer"]
@@ -52,19 +52,19 @@ class NewsQueue:
     unless they say log-probabilities."""
 
     def __init__(self) -> None:
-        self._unread: deque[News | BaseException] = deque()
+        self._unread: deque[RunEvent | BaseException] = deque()
         self._arrival: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
         return len(self._unread)
 
-    def put(self, item: News | BaseException) -> None:
+    def put(self, item: RunEvent | BaseException) -> None:
         """Add a piece of news, or what has ended them."""
         self._unread.append(item)
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
 
-    async def get(self) -> News | BaseException:
+    async def get(self) -> RunEvent | BaseException:
         """Return the next, once it is there. For one reader."""
         unread = self._unread
         while not unread:
@@ -81,8 +81,8 @@ class NewsQueue:
         return item if len(texts) == 1 else item.model_copy(update={"text": "".join(texts)})
 
 
-def _is_plain_text(item: News | BaseException) -> TypeGuard[TextNews]:
-    return isinstance(item, TextNews) and item.logprob is None
+def _is_plain_text(item: RunEvent | BaseException) -> TypeGuard[TextDelta]:
+    return isinstance(item, TextDelta) and item.logprob is None
 
 
 class Standing:
@@ -147,7 +147,7 @@ class Handle:
             if watch is True or "text" in cast("Collection[Mode]", watch):
                 driver.stream(self.run)
             for node in nodes:  # of a run that is taken up again: where they stand
-                self._news.put(StepNews(at=0.0, record=step_record(node, event.at)))
+                self._news.put(StepEvent(at=0.0, record=step_record(node, event.at)))
         self._read_by: Literal["nobody", "news", "wait"] = "nobody"
         """Whether somebody reads the news, and nobody waits for the answer meanwhile: then the run keeps their pace."""
         self._held = False
@@ -254,7 +254,7 @@ class Handle:
 
     def asked(self, question: Question) -> None:
         """Take note of a question: it is news."""
-        news = AskNews(at=self._driver.now() - self.began, question=question)
+        news = ApprovalRequested(at=self._driver.now() - self.began, question=question)
         for queue in self._queues:
             queue.put(news)
 
@@ -272,15 +272,15 @@ class Handle:
         )
         return live + sum(step.tokens for step in self.steps)
 
-    async def follow(self) -> AsyncGenerator[News, None]:
+    async def follow(self) -> AsyncGenerator[RunEvent, None]:
         """Yield where its steps stand and what is asked now, and then its news, the answer last. Any number may follow;
         leaving the iteration gives nothing up."""
         queue = NewsQueue()
         steps, at = self.steps, self._driver.now() - self.began
         for record in steps:
-            queue.put(StepNews(at=at, record=record))
+            queue.put(StepEvent(at=at, record=record))
         for question in self.questions:
-            queue.put(AskNews(at=at, question=question))
+            queue.put(ApprovalRequested(at=at, question=question))
         if not self._queues:
             self._record.seen = len(steps)
             self._driver.watch(self.run, self._watch)
@@ -293,7 +293,7 @@ class Handle:
                 if isinstance(item, BaseException):
                     raise item
                 yield item
-                if isinstance(item, AnswerNews):
+                if isinstance(item, RunEnded):
                     return
         finally:
             self._queues.remove(queue)
@@ -301,7 +301,7 @@ class Handle:
                 self._driver.unwatch(self.run, self._watch)
             self._finish.remove_done_callback(over)
 
-    async def news(self, modes: Collection[Mode] | None = None) -> AsyncGenerator[News, None]:
+    async def news(self, modes: Collection[Mode] | None = None) -> AsyncGenerator[RunEvent, None]:
         """Yield the run's news, the answer last; with `modes` only those kinds. Only for a handle made with
         `watch=True`, and once.
 
@@ -320,7 +320,7 @@ class Handle:
                     raise item
                 if modes is None or item.kind in modes:
                     yield item
-                if isinstance(item, AnswerNews):
+                if isinstance(item, RunEnded):
                     return
         finally:
             if not self._finish.done():
@@ -354,12 +354,12 @@ class Handle:
     def _over(self, queue: NewsQueue, finish: asyncio.Future[Answer]) -> None:
         """Tell one who follows the run of its end, or of what broke it down."""
         error = asyncio.CancelledError() if finish.cancelled() else finish.exception()
-        queue.put(AnswerNews(at=self._record.seconds, answer=finish.result()) if error is None else error)
+        queue.put(RunEnded(at=self._record.seconds, answer=finish.result()) if error is None else error)
 
     def _watch(self, event: Event, machine: Machine, actions: list[Action]) -> None:
         if isinstance(event, Progressed) and not actions and not machine.moves:  # a token: nothing else came of it
             text = text_of(event, machine, self.began)
-            heard: Sequence[News] = () if text is None else (text,)
+            heard: Sequence[RunEvent] = () if text is None else (text,)
         else:
             heard = news_of(self._log.take(event, machine, actions), event, self.began)
         for news in heard:
@@ -387,21 +387,21 @@ def _is_long(result: Result | None) -> bool:
     return not isinstance(result.value, str) or len(result.prior) + len(result.value) >= LONG
 
 
-def news_of(delta: RunDelta, event: Event, began: float) -> list[News]:
+def news_of(delta: RunDelta, event: Event, began: float) -> list[RunEvent]:
     """Return the news that an event was to who follows its run, which began at `began`."""
     at = event.at - began
-    news: list[News] = [StepNews(at=at, record=step) for _, step in delta.steps()] if delta.touched else []
+    news: list[RunEvent] = [StepEvent(at=at, record=step) for _, step in delta.steps()] if delta.touched else []
     text = text_of(event, delta.machine, began) if isinstance(event, Progressed) else None
     return news if text is None else [*news, text]
 
 
-def text_of(event: Progressed, machine: Machine, began: float) -> TextNews | None:
+def text_of(event: Progressed, machine: Machine, began: float) -> TextDelta | None:
     """Return the news of more text; `None` for that of a hedge, which is its step's only if it wins."""
     attempt = machine.attempts.get(event.attempt)
     if attempt is None or attempt.node.attempts.hedge is attempt:
         return None
     step = attempt.node.step
-    return TextNews(
+    return TextDelta(
         at=event.at - began,
         step=attempt.node.id,
         name=step.name,

@@ -140,7 +140,7 @@ class Pool:
             run = await self._orphans.get()
             try:
                 told = self._taken()
-                handle = await self._reopen(run, watch=told is not None, anyway=True)  # the members of a pool are alike
+                handle = await self._reopen(run, watch=told is not None, force=True)  # the members of a pool are alike
                 if told is not None:
                     told(handle)
                 log.info("run %s was taken over: its process had died", run)

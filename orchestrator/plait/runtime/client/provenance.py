@@ -54,5 +54,5 @@ def check(run: str, meta: Mapping[str, JsonValue], workers: Sequence[Worker], to
     if difference := there.difference(here):
         raise ConfigError(
             f"run {run} began with something else: {difference}. Give what it began with, or say that it may go on "
-            "with this: --anyway, in Python resume(…, anyway=True)"
+            "with this: --force, in Python resume(…, force=True)"
         )

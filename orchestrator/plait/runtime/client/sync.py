@@ -18,8 +18,8 @@ from ...core.errors import UsageError
 from ...core.plan import Plan
 from ...core.request import Request
 from ..journal.location import Location
-from ..journal.resume import OnUnknown
-from .answer import Answer, Mode, News
+from ..journal.resume import OnUncertainSideEffect
+from .answer import Answer, Mode, RunEvent
 from .briefing import ToolLike
 from .client import AsyncOrchestrator, Handle
 from .loop_thread import LoopThread
@@ -98,12 +98,14 @@ class Orchestrator:
         self,
         run: str,
         *,
-        on_unknown: OnUnknown | None = None,
+        on_uncertain_side_effect: OnUncertainSideEffect | None = None,
         tools: Iterable[ToolLike] = (),
         path: str | Location | None = None,
     ) -> Answer:
         """Finish a run whose process ended before it did; arguments as for `AsyncOrchestrator.resume`."""
-        return self._do(self._inner.resume(run, on_unknown=on_unknown, tools=tools, path=path))
+        return self._do(
+            self._inner.resume(run, on_uncertain_side_effect=on_uncertain_side_effect, tools=tools, path=path)
+        )
 
     def answer(self, question: str, value: JsonValue) -> None:
         """Answer a question that came as news of `stream`, by its id."""
@@ -123,7 +125,7 @@ class Orchestrator:
         plan: Plan | None = None,
         modes: Collection[Mode] | None = None,
         **fields: Any,
-    ) -> Iterator[News]:
+    ) -> Iterator[RunEvent]:
         """Run one request and yield its news as they come (those of `modes`, if given), the answer last; leaving early
         gives the run up."""
         handle = self._do(self._inner.submit(request, plan=plan, watch=True if modes is None else modes, **fields))

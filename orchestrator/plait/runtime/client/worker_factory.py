@@ -176,7 +176,7 @@ def settings(config: Config) -> dict[str, Any]:
         "tensor_parallel_size": config.tensor_parallel if config.tensor_parallel > 1 else None,
         "seed": config.seed,
         "api_key_env": config.api_key_env,
-        "whole": config.whole,
+        "stream_above_tokens": config.stream_above_tokens,
         "hints": config.hints,
         "data_parallel": config.data_parallel,
         "kv_events": config.kv_events,

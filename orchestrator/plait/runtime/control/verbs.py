@@ -24,7 +24,7 @@ from ...core.messages import did_you_mean
 from ...core.record import StepRecord
 from ...core.states import State
 from ...core.tools.context import OPERATOR, Answerer, Question
-from ..client.answer import News
+from ..client.answer import RunEvent
 from ..client.config import Config
 from ..client.handle import Handle
 from ..journal.directory import match_run
@@ -327,7 +327,7 @@ def step_row(step: StepRecord) -> dict[str, Any]:
     }
 
 
-def news_row(news: News) -> dict[str, Any]:
+def news_row(news: RunEvent) -> dict[str, Any]:
     """Return a piece of news as JSON."""
     head = {"kind": news.kind, "at": round(news.at, 6)}
     match news.kind:

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from ...core.errors import ConfigError
 from ...core.events import Job
 from ...core.interfaces import Progress, Worker
-from ...core.ops import Think
+from ...core.ops import ModelCall
 from ...core.result import Failure, Result, Usage
 from ..journal.sqlite import packed, unpacked
 from .worker_proxy import WorkerProxy
@@ -79,7 +79,7 @@ class ResultCache:
         It is made of the model, the prompt (token ids, or text), all of the sampling, and the sample's index: how many
         other steps of the run have asked for the same before. A step that is tried again keeps its index.
         """
-        if not isinstance(job.op, Think) or job.generated:
+        if not isinstance(job.op, ModelCall) or job.generated:
             return None
         think = job.op.model_dump(mode="json", exclude={"stream", "after"})
         asked = hashlib.blake2b(json.dumps([model, think], sort_keys=True).encode(), digest_size=20).hexdigest()
@@ -133,7 +133,7 @@ class CachingWorker(WorkerProxy):
         key = self._cache.key(f"{self.identity or self._model} {tenant}".rstrip(), job)
         result = self._cache.get(key) if key is not None else None
         if result is not None:
-            if isinstance(job.op, Think) and job.op.stream and result.text:
+            if isinstance(job.op, ModelCall) and job.op.stream and result.text:
                 yield Progress(text=result.text)
             yield result
             return

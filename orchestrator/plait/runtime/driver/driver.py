@@ -38,7 +38,7 @@ from ...core.events import (
     WorkerDown,
     WorkerUp,
 )
-from ...core.interfaces import CacheNews, Worker, cache_news, offer
+from ...core.interfaces import CacheUpdate, Worker, cache_news, offer
 from ...core.ops import Kind
 from ...core.result import as_failure
 from ...machine import Machine, Run
@@ -374,7 +374,7 @@ class Driver:
                     job = replace(job, hints=self._hinter.hints(job, self.machine))
                 if self.traced is not None and (trace := self.traced(job.attempt)):
                     job = replace(job, trace=trace)
-                share = (node.run.request.share if node is not None else None) or job.run
+                share = (node.run.request.fairness_group if node is not None else None) or job.run
                 self.jobs.start(action.worker, job, self._contexts.get(job.run), share)
             case Expand():
                 ahead = self.expander.ahead(action, self.machine)
@@ -440,7 +440,7 @@ class Driver:
         reason = getattr(worker, "lost", "")  # a worker of the user's may not have it
         return WorkerDown(at=self.now(), worker=worker.name, returning=returning, reason=str(reason)[:2_000])
 
-    async def _follow_cache(self, worker: str, news: AsyncIterator[CacheNews]) -> None:
+    async def _follow_cache(self, worker: str, news: AsyncIterator[CacheUpdate]) -> None:
         """Report what a worker says of its prefix cache, a few times a second at most."""
         try:
             async for change in news:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ...core.call_config import Generation
 from ...core.errors import PlannerError, UsageError
 from ...core.flow import ask_a_person
-from ...core.interfaces import MOST_STEPS, Brief, Planner
-from ...core.ops import Call, Join, Sampling, Text, Think
+from ...core.interfaces import MOST_STEPS, Planner, PlanningContext
+from ...core.ops import Join, ModelCall, Sampling, Text, ToolCall
 from ...core.plan import Plan, Step
-from ...core.prompt import Generation
 from ...core.request import Request
 from ...core.rights import Rights
 from ...core.tools.more import MORE_TOOLS
@@ -22,7 +22,7 @@ from ...core.tools.tool import ToolSpec
 from ...core.values import json_value
 
 
-def revised(plan: Plan, brief: Brief) -> Plan:
+def revised(plan: Plan, brief: PlanningContext) -> Plan:
     """Return a plan with all that the tools and the request of its run say of its steps. Raises `NotAllowed` for a step
     that asks for more than the run may."""
     if brief.request.rights.__dict__ != _ALL.__dict__:
@@ -46,7 +46,7 @@ def answering(plan: Plan, request: Request) -> Plan:
 
     def told(step: Step) -> Step:
         op = step.op
-        if step.name not in asked or step.expands or not isinstance(op, Think):
+        if step.name not in asked or step.expands or not isinstance(op, ModelCall):
             return step
         update: dict[str, object] = {}
         if must_call and op.tool_choice == "auto":
@@ -74,7 +74,7 @@ def with_defaults(plan: Plan, request: Request) -> Plan:
 
     def completed(step: Step) -> Step:
         op = step.op
-        if not isinstance(op, Think):
+        if not isinstance(op, ModelCall):
             return step
         salt = request.salt if apart else op.salt or request.salt
         update: dict[str, object] = {"model": op.model or request.model, "salt": salt}
@@ -102,7 +102,7 @@ _OF_ALL_CALLS = (
 )
 
 
-def _generated(op: Think, generation: Mapping[str, Any]) -> dict[str, object]:
+def _generated(op: ModelCall, generation: Mapping[str, Any]) -> dict[str, object]:
     """Return what a request says of a model call that says nothing of it."""
     own = op.sampling
     sampling = {
@@ -125,24 +125,24 @@ _OURS = dict(Sampling.model_construct())
 """What a call samples by that says nothing."""
 
 
-def with_approval(plan: Plan, brief: Brief) -> Plan:
+def with_approval(plan: Plan, brief: PlanningContext) -> Plan:
     """Return a plan in which the calls that a person has to allow say so, as the tools and the request have it. What
     the plan itself says of that does not count, unless it is stricter."""
     asked = brief.request.approve
     careful = {tool.name: tool for tool in brief.tools}
 
-    def wanted(op: Call) -> bool | None:
+    def wanted(op: ToolCall) -> bool | None:
         spec = careful.get(op.tool)
         named = op.tool in asked or "all" in asked or (spec is not None and spec.approve)
         changing = "side-effects" in asked and (spec is None or spec.side_effects)
         hidden = op.tool in (ask_a_person.name, MORE_TOOLS) and spec is None
         return True if (named or changing or op.approve) and not hidden else None
 
-    if all(not isinstance(step.op, Call) or step.op.approve == wanted(step.op) for step in plan.steps):
+    if all(not isinstance(step.op, ToolCall) or step.op.approve == wanted(step.op) for step in plan.steps):
         return plan
     steps = tuple(
         step.model_copy(update={"op": step.op.model_copy(update={"approve": wanted(step.op)})})
-        if isinstance(step.op, Call)
+        if isinstance(step.op, ToolCall)
         else step
         for step in plan.steps
     )
@@ -165,10 +165,10 @@ def marked(plan: Plan, tools: Iterable[ToolSpec]) -> Plan:
 
 
 def _as_it_should_be(step: Step, effects: dict[str, bool]) -> bool:
-    return not isinstance(step.op, Call) or effects.get(step.op.tool, step.side_effects) == step.side_effects
+    return not isinstance(step.op, ToolCall) or effects.get(step.op.tool, step.side_effects) == step.side_effects
 
 
-def demand_size(planner: Planner, brief: Brief) -> None:
+def demand_size(planner: Planner, brief: PlanningContext) -> None:
     """Refuse a planner whose options ask for too many steps, before it makes them. Raises `UsageError`."""
     asked, limit = planner.size(), max(MOST_STEPS, brief.request.budget.steps or 0)
     if asked > limit:

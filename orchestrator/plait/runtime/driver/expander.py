@@ -13,7 +13,7 @@ from functools import partial
 from ...core.errors import RAISED, NotAllowed, PlaitError, PlannerError
 from ...core.events import Action, Event, Expand, Expanded, Pruned, Submitted
 from ...core.flow import Flow, flow_within, is_root, may_change
-from ...core.interfaces import Brief, Planner, Reader
+from ...core.interfaces import Planner, PlanningContext, Reader
 from ...core.plan import Plan, Step
 from ...core.result import as_failure, frames_of, given_up
 from ...core.states import State
@@ -40,7 +40,7 @@ class _Reading:
     names: set[str] = field(default_factory=set[str])
     """Names of the steps that are held."""
 
-    def ready(self, patches: Sequence[Plan], brief: Brief) -> list[Plan]:
+    def ready(self, patches: Sequence[Plan], brief: PlanningContext) -> list[Plan]:
         """Return the patches that need not wait, and hold the others."""
         ready: list[Plan] = []
         for patch in patches:
@@ -58,7 +58,7 @@ class _Open:
     """A run whose steps may expand."""
 
     planner: Planner
-    brief: Brief
+    brief: PlanningContext
     readers: dict[str, _Reading] = field(default_factory=dict[str, _Reading])
     """By step id."""
     shift: float = 0.0
@@ -69,23 +69,23 @@ class Expander:
     """The planners of all runs under way. `revise` is applied to every plan and patch, with the brief
     of its run, before it becomes an event."""
 
-    def __init__(self, revise: Callable[[Plan, Brief], Plan] | None = None) -> None:
+    def __init__(self, revise: Callable[[Plan, PlanningContext], Plan] | None = None) -> None:
         self._revise = revise or _as_it_is
         self._runs: dict[str, _Open] = {}
-        self._given: dict[str, Brief] = {}
+        self._given: dict[str, PlanningContext] = {}
         """Of runs of a finished plan: no planner is asked, but what their merges want is revised too."""
         self.flows: dict[str, RunningFlow] = {}
         """By the id of the step that stands for it."""
 
-    def adopt(self, run: str, planner: Planner, brief: Brief) -> None:
+    def adopt(self, run: str, planner: Planner, brief: PlanningContext) -> None:
         """Take a run that was planned before, so that its steps can go on expanding."""
         self._runs[run] = _Open(planner, brief)
 
-    def given(self, run: str, brief: Brief) -> None:
+    def given(self, run: str, brief: PlanningContext) -> None:
         """Take a run of a finished plan."""
         self._given[run] = brief
 
-    def start(self, run: str, planner: Planner, brief: Brief, at: float) -> Submitted:
+    def start(self, run: str, planner: Planner, brief: PlanningContext, at: float) -> Submitted:
         """Ask the planner for its first plan and return the event that submits it.
 
         Raises `UsageError` if its options ask for too many steps, what the planner raised if that is a `PlaitError`,
@@ -211,7 +211,9 @@ class Expander:
             del opened.readers[action.step]
         return events
 
-    def _read(self, reading: _Reading, brief: Brief, action: Expand, step: StepView, at: float) -> list[Expanded]:
+    def _read(
+        self, reading: _Reading, brief: PlanningContext, action: Expand, step: StepView, at: float
+    ) -> list[Expanded]:
         assert reading.reader is not None
         patches: list[Plan] = []
         if action.delta is not None:
@@ -272,7 +274,7 @@ def end_of(machine: Machine, step: str) -> End:
     return End(step, None, node.outcome.failure or given_up(node.outcome.cause, node.last_move[4]))
 
 
-def _as_it_is(plan: Plan, brief: Brief) -> Plan:
+def _as_it_is(plan: Plan, brief: PlanningContext) -> Plan:
     return plan
 
 

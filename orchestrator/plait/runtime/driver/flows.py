@@ -20,7 +20,7 @@ from ...core.awaited import FlowPlace, Group, Promise, StepFailed, StepHandle
 from ...core.errors import RAISED, BudgetExceeded, ConfigError, FlowError, NotAllowed, PlaitError, PlannerError
 from ...core.events import Event, Expanded, Pruned
 from ...core.flow import ROOT, Context, Flow
-from ...core.interfaces import Brief
+from ...core.interfaces import PlanningContext
 from ...core.plan import Plan, Step
 from ...core.planning import derive
 from ...core.result import Failure, Result, as_failure, frames_of
@@ -72,13 +72,13 @@ class RunningFlow:
     def __init__(
         self,
         flow: Flow,
-        brief: Brief,
+        brief: PlanningContext,
         root: str,
         attempt: int,
-        revise: Callable[[Plan, Brief], Plan],
+        revise: Callable[[Plan, PlanningContext], Plan],
         turns: bool = False,
     ) -> None:
-        self.brief: Brief
+        self.brief: PlanningContext
         self.root: str
         self._flow, self.brief, self.root, self._attempt = flow, brief, root, attempt
         self._revise = revise
@@ -453,7 +453,7 @@ for _each in (RunningFlow.begin, RunningFlow._turn, RunningFlow._close):  # pyri
     WATCHDOG.guards(_each.__code__)
 
 
-def first_patch(flow: Flow, brief: Brief) -> Plan:
+def first_patch(flow: Flow, brief: PlanningContext) -> Plan:
     """Return the steps that a flow makes before it waits for the first time. Raises what it raises."""
     demand_size(flow, brief)
     running = RunningFlow(flow, brief, ROOT, 0, lambda plan, brief: plan)

@@ -14,8 +14,8 @@ from pydantic import JsonValue
 from ...core.chat import spoken
 from ...core.errors import CutInForm, FieldError, PlannerError
 from ...core.form import Form
-from ...core.interfaces import Brief
-from ...core.ops import Join, Plugin, Sampling, StructuredOutput, Text, Think
+from ...core.interfaces import PlanningContext
+from ...core.ops import Join, ModelCall, Plugin, Sampling, StructuredOutput, Text
 from ...core.plan import Plan, Step
 from ...core.planning import pass_through
 from ...core.request import Request
@@ -59,13 +59,13 @@ def with_form(plan: Plan, request: Request) -> Plan:
     asked = [] if output is None else [output.name, *(output.needs if isinstance(output.op, Join) else ())]
     words = f"If you call no function: {form.words}" if request.tools and request.tool_choice == "auto" else form.words
     new = [_asking(step, form, words) if step.name in asked else step for step in plan.steps]
-    sizes = [step.op.sampling.max_tokens for step in new if step.name in asked and isinstance(step.op, Think)]
+    sizes = [step.op.sampling.max_tokens for step in new if step.name in asked and isinstance(step.op, ModelCall)]
     name = OUTPUT if OUTPUT not in steps else f"{OUTPUT}-of-{plan.output}"
     reading = _reading(name, plan.output, 0, max(sizes, default=_TOKENS))
     return plan.model_copy(update={"steps": (*new, reading), "output": name})
 
 
-def reads(step: Step, brief: Brief) -> bool:
+def reads(step: Step, brief: PlanningContext) -> bool:
     """Whether a step is one that reads the output by the form."""
     return brief.request.output is not None and isinstance(step.state, dict) and _STATE in step.state
 
@@ -79,7 +79,7 @@ def _reading(name: str, branch: str, tries: int, tokens: int) -> Step:
 def _asking(step: Step, form: Form, words: str) -> Step:
     """Return a model call that asks for the form, in words and of the engine."""
     op = step.op
-    if not isinstance(op, Think) or not op.chat or op.sampling.structured is not None or step.expands:
+    if not isinstance(op, ModelCall) or not op.chat or op.sampling.structured is not None or step.expands:
         return step
     sampling = op.sampling.model_copy(update={"structured": structured(form)})
     prompt = (*op.prompt, Text(text=f"\n\n{words}"))
@@ -96,7 +96,7 @@ class OutputReader:
     """Reads one output."""
 
     step: Step
-    brief: Brief
+    brief: PlanningContext
     looked: tuple[Result, JsonValue, str] | None = None
     """A result that was looked at before, its value, and what is wrong with it."""
 
@@ -131,7 +131,7 @@ class OutputReader:
             value, wrong = result.text, ""
         if not wrong:
             merge = Plugin(name="constant", options={"value": value, "why": result.why, "data": result.data})
-            return Plan(steps=(Step(name="value", op=Join(merge=merge, tolerate="any-end")),), output="value")
+            return Plan(steps=(Step(name="value", op=Join(merge=merge, on_failure="any-end")),), output="value")
         if cut:  # at the caller's limit, which a repair has too
             raise CutInForm(
                 f"the answer was cut at its most tokens before its form was whole: raise max_tokens ({wrong})"
@@ -158,7 +158,7 @@ class OutputReader:
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
         prompt = f"{question}\n\nThis was answered:\n{shown}\n\nIt cannot be used: {wrong}.\n{form.words}"
         sampling = Sampling(max_tokens=tokens, temperature=0.0, structured=structured(form))
-        op = Think(prompt=(Text(text=prompt),), chat=self.brief.task.chat(), sampling=sampling)
+        op = ModelCall(prompt=(Text(text=prompt),), chat=self.brief.task.chat(), sampling=sampling)
         return Step(name="repair", op=op, label="repair of the form")
 
 

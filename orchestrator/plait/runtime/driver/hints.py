@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ...core.events import Hints, Job
 from ...core.flow import is_root
-from ...core.ops import Text, Think, Tokens
+from ...core.ops import ModelCall, Text, Tokens
 from ...machine import Machine, Node, NodeView
 
 __all__ = ["Hinter"]
@@ -128,7 +128,7 @@ def _short(node: Node, begins: str) -> str:
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
-def _told(op: Think) -> str:
+def _told(op: ModelCall) -> str:
     """Return how what a model call asks begins: a prompt may have megabytes, and its end says nothing of that."""
     heads, left = [f"{len(op.prompt)} {len(op.messages)}"], _BEGINS
     for piece in itertools.islice(_pieces(op), _MOST):
@@ -139,7 +139,7 @@ def _told(op: Think) -> str:
     return "|".join(heads)
 
 
-def _pieces(op: Think) -> Iterator[str]:
+def _pieces(op: ModelCall) -> Iterator[str]:
     for part in op.prompt:
         if isinstance(part, Text):
             yield part.text

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from ...core.errors import RAISED, WorkerError
 from ...core.events import Count, Counted, Event, Failed, Job, Progressed, Stopped, Succeeded
-from ...core.interfaces import CacheNews, DirectWorker, Progress, Worker, direct
+from ...core.interfaces import CacheUpdate, DirectWorker, Progress, Worker, direct
 from ...core.result import (
     NO_SOURCES,
     NO_USAGE,
@@ -322,7 +322,7 @@ def sound_news(item: Progress) -> Progress:
     return replace(item, text=text, tokens=tokens, ids=ids, **numbers)
 
 
-def sound_cache(news: CacheNews) -> CacheNews:
+def sound_cache(news: CacheUpdate) -> CacheUpdate:
     """Return a worker's news of its cache without what cannot be true."""
     held = tuple(
         pair
@@ -331,7 +331,7 @@ def sound_cache(news: CacheNews) -> CacheNews:
         and len(pair) == 2
         and all(type(number) is int and 0 <= number < MOST for number in pair)
     )
-    return news if held == news.held else CacheNews(held, bool(news.cleared))
+    return news if held == news.held else CacheUpdate(held, bool(news.cleared))
 
 
 def sound_end(item: Result | Failure, worker: str) -> Result | Failure:

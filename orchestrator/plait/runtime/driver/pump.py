@@ -16,10 +16,10 @@ from ...core.events import (
     Action,
     Cancelled,
     Counted,
-    Elsewhere,
     Event,
     Expanded,
     Failed,
+    ForeignEvent,
     Limited,
     Paused,
     Progressed,
@@ -150,7 +150,7 @@ class Pump:
     def _report(self, event: Event | Adoption, actions: list[Action]) -> None:
         """Report an event to watchers."""
         # What has happened to an adopted run stands in the other journal; here its steps only begin.
-        seen = Elsewhere(at=self._machine.now) if isinstance(event, Adoption) else event
+        seen = ForeignEvent(at=self._machine.now) if isinstance(event, Adoption) else event
         self._audience.tell(seen, self._concerned, actions)
 
     def _is_large(self, event: Event | Adoption) -> bool:

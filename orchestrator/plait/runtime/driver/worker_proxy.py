@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from ...core.events import Job
-from ...core.interfaces import CacheNews, Progress, Worker, cache_news, offer
-from ...core.ops import Kind, Think
+from ...core.interfaces import CacheUpdate, Progress, Worker, cache_news, offer
+from ...core.ops import Kind, ModelCall
 from ...core.result import Failure, Result
 
 
@@ -47,12 +47,12 @@ class WorkerProxy(Worker):
         """Have the inner worker stop an attempt."""
         await self.inner.cancel(attempt)
 
-    async def count_tokens(self, op: Think) -> int | None:
+    async def count_tokens(self, op: ModelCall) -> int | None:
         """Have the inner worker count a prompt, if it can."""
         count = getattr(self.inner, "count_tokens", None)
         return None if count is None else await count(op)
 
-    async def cache_news(self) -> AsyncIterator[CacheNews]:
+    async def cache_news(self) -> AsyncIterator[CacheUpdate]:
         """Yield what the inner worker says, if it says something."""
         if (news := cache_news(self.inner)) is not None:
             async for change in news:

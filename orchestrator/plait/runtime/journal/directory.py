@@ -56,7 +56,7 @@ class RunEntry:
     text: str
     """The beginning of what was asked."""
     share: str | None = None
-    """Whose it is (`Request.share`); `None` in a file, whose index does not say."""
+    """Whose it is (`Request.fairness_group`); `None` in a file, whose index does not say."""
     ended: str | None = None
     """When it ended, UTC, ISO 8601; `None` if it has not."""
 

@@ -23,7 +23,7 @@ from typing import Any, Literal, Self
 from pydantic import JsonValue, ValidationError
 
 from ...core.errors import ConfigError
-from ...core.events import Action, Counted, Dispatch, Elsewhere, Event, Expanded, Finish, Pruned, Succeeded
+from ...core.events import Action, Counted, Dispatch, Event, Expanded, Finish, ForeignEvent, Pruned, Succeeded
 from .event_json import as_json, event_json
 from .location import Database, Location, located
 from .recorded import Refusals, dump, of_run, run_in
@@ -276,11 +276,11 @@ class Journal:
             body = packed(text) if len(text) >= LONG else text
         except Exception as error:  # one value that cannot be written ends its own run alone
             self.failed.append((run, error))
-            event, body = Elsewhere(at=event.at), event_json(Elsewhere(at=event.at))
+            event, body = ForeignEvent(at=event.at), event_json(ForeignEvent(at=event.at))
         if event.kind == "submitted":
             request = event.request
             head = json.loads(self._hidden(json.dumps(" ".join(request.text[: 4 * HEAD].split()))))[:HEAD]
-            batch.begun.append((event.run, seq, _now(), head, request.planner.name, request.share))
+            batch.begun.append((event.run, seq, _now(), head, request.planner.name, request.fairness_group))
         return seq, event.at, run, event.kind, body, None if kept.actions is None else self._actions_of(kept, batch)
 
     def _actions_of(self, kept: UnwrittenEvent, batch: WriteBatch) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ...core.errors import ConfigError
-from ...core.events import Action, Elsewhere, Event, Finish
+from ...core.events import Action, Event, Finish, ForeignEvent
 from ...core.interfaces import PluginRegistry
 from ...machine import Machine, check as check_invariants
 from .journal import Journal
@@ -109,7 +109,7 @@ class Moment:
 
 def history(path: Location | str, plugins: PluginRegistry, run: str) -> Iterator[Moment]:
     """Yield a run's history: its events in the session in which it was submitted, then in those that resumed it. An
-    event of another run that came to something in this one stands there as `Elsewhere`.
+    event of another run that came to something in this one stands there as `ForeignEvent`.
 
     Raises `ConfigError` for a file that cannot be read and for a run that is not in it.
     """
@@ -232,7 +232,7 @@ def _through(
 def _moment(journal: Journal, machine: Machine, row: EventRow, header: Header, run: str | None = None) -> Moment:
     """Return what an event comes to; with `run`, in a machine that has this run alone."""
     # The due times of a run come with news of time, whoever's they are.
-    event = Elsewhere(at=row.at) if row.foreign and row.kind != "tick" else row.load()
+    event = ForeignEvent(at=row.at) if row.foreign and row.kind != "tick" else row.load()
     try:
         actions, anew = _said(machine, event, row, header, run)
     except ConfigError:

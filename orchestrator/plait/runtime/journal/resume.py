@@ -44,7 +44,7 @@ from .recorded import ordered
 from .replay import Growing, Moment
 from .tables import Header, Note
 
-OnUnknown = Literal["fail", "ask", "retry"]
+OnUncertainSideEffect = Literal["fail", "ask", "retry"]
 """Whether a call with side effects that was under way when the process ended makes its step fail, is decided by a
 person, or is made again."""
 
@@ -164,7 +164,7 @@ class Rebuilder:
 async def rule(
     rebuilt: Rebuilt,
     workers: Collection[str],
-    policy: OnUnknown,
+    policy: OnUncertainSideEffect,
     ask: Callable[[Question], Awaitable[JsonValue]],
 ) -> list[Event]:
     """Decide about the attempts that were live, and return an event for each.
@@ -195,7 +195,7 @@ async def rule(
                 continue
             error = NeverMade("the process ended during this call, which may be made again")
             if ruling != AGAIN:
-                remedy = "find out, and resume with on_unknown=retry if it may be made again"
+                remedy = "find out, and resume with on_uncertain_side_effect=retry if it may be made again"
                 error = _unknown(step, attempt.node.id, remedy)
         events.append(Failed(at=at, attempt=attempt.id, failure=as_failure(error)))
     return events

@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from ...core.errors import ConfigError, UsageError
 from ...core.events import Finish
 from ...core.flow import Flow, is_root
-from ...core.interfaces import Brief, Planner
+from ...core.interfaces import Planner, PlanningContext
 from ...core.task import Task
 from ...core.tools.tool import ToolSpec
 from ...machine import Run
@@ -29,7 +29,7 @@ from .directory import RunEntry, find, new_file, place, tidy
 from .journal import Journal
 from .location import Database, Location
 from .recorded import of_runs
-from .resume import OnUnknown, Rebuilt, rebuild, rule, settle
+from .resume import OnUncertainSideEffect, Rebuilt, rebuild, rule, settle
 from .writer import Recorder
 
 __all__ = ["JournalSink", "Rebuilt", "Resumer", "RunClaim", "RunEntry", "place", "settings_of"]
@@ -142,9 +142,9 @@ class Resumer:
         entry: RunEntry,
         driver: Driver,
         lend: Callable[[Task], Iterable[ToolSpec]],
-        on_unknown: OnUnknown,
+        on_uncertain_side_effect: OnUncertainSideEffect,
         told: Told | None,
-        anyway: bool = False,
+        force: bool = False,
     ) -> RunClaim:
         """Rebuild a run and resume it; a run that has ended is only read. `lend` lets the run call its own tools, given
         its task, and describes all that it may call. `anyway`: also with other models or tools than it began with.
@@ -166,8 +166,8 @@ class Resumer:
                 return self._read(rebuilt)
             request = rebuilt.submitted.request
             task = rebuilt.machine.runs[run].task
-            brief = Brief(request=request, task=task, tools=tuple(lend(task)), plugins=self._plugins)
-            if not anyway:
+            brief = PlanningContext(request=request, task=task, tools=tuple(lend(task)), plugins=self._plugins)
+            if not force:
                 check(run, rebuilt.header.meta, driver.workers, brief.tools)
             planner = self._plugins.planner(request.planner)
             _same_kind(planner, rebuilt)
@@ -183,7 +183,9 @@ class Resumer:
             )
             recorder.hold(run, journal)
             self._asker.begin(run, recorder, rebuilt.answers, told, request.tenant)
-            ruling = await rule(rebuilt, [worker.name for worker in driver.workers], on_unknown, self._asker.ask)
+            ruling = await rule(
+                rebuilt, [worker.name for worker in driver.workers], on_uncertain_side_effect, self._asker.ask
+            )
             for event, actions in settle(rebuilt, driver.workers, driver.expander, ruling):
                 seq = journal.append([event], commit=False)
                 journal.acted(seq, *of_runs({run}, actions, rebuilt.machine.refused))

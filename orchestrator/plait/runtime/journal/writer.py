@@ -26,11 +26,11 @@ from ...core.errors import ConfigError
 from ...core.events import (
     Action,
     Dispatch,
-    Elsewhere,
     Event,
     Expand,
     Failed,
     Finish,
+    ForeignEvent,
     Job,
     Progressed,
     Stopped,
@@ -462,7 +462,7 @@ class Recorder:
                     self._guarded(file, None, self._elsewhere, file, own, orders, at)
 
     def _elsewhere(self, file: _File, actions: Sequence[Action], refused: Refusals, at: float) -> None:
-        file.journal.acted(self._append(file, Elsewhere(at=at)), actions, refused)
+        file.journal.acted(self._append(file, ForeignEvent(at=at)), actions, refused)
 
     def _of_file(self, file: _File, actions: Sequence[Action], refused: Refusals) -> tuple[Sequence[Action], Refusals]:
         """Return the part of what a machine said that concerns a file's runs."""

@@ -15,7 +15,7 @@ from pydantic import BaseModel, JsonValue, PrivateAttr
 
 from ...core.errors import PluginError
 from ...core.flow import Answerable, Context, Flow
-from ...core.interfaces import Brief, Merge, Planner, Policy, Verdict
+from ...core.interfaces import Merge, Planner, PlanningContext, Policy, Verdict
 from ...core.ops import Plugin
 from ...core.plan import Plan
 from ...core.search import Scorer, SearchNode
@@ -162,7 +162,7 @@ def handed_over(kind: Kind, thing: object, register: Register) -> Plugin:
 class _Function(Planner):
     _bound: Any = PrivateAttr(default=None)
 
-    def start(self, brief: Brief) -> Plan:
+    def start(self, brief: PlanningContext) -> Plan:
         return cast("Plan", _function_of(self)(brief))
 
 

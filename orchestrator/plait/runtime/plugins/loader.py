@@ -325,7 +325,7 @@ def _ours(kind: PluginKind, name: str) -> type:
     raise PluginError(_unknown(kind, name, known.values()))
 
 
-_MOVED = {"auto": "route", "by-complexity": "route:by=features", "portfolio": "route:by=record"}
+_MOVED = {"auto": "route", "by-complexity": "route:criterion=features", "portfolio": "route:criterion=record"}
 """Names that planners have no longer."""
 
 
@@ -338,7 +338,7 @@ def _unknown(kind: PluginKind, name: str, known: Iterable[str]) -> str:
         others = [other for other in PACKAGES if other != kind and name.replace("_", "-") in _there(other)]
         near = f" ({name!r} is a {others[0]})" if others else ""
     if near:
-        return f"there is no {kind} {name!r}{near}; `plait names` lists all"
+        return f"there is no {kind} {name!r}{near}; `plait plugins` lists all"
     own = "one of your own is written FILE.py:Class or pkg.mod:Class"
     return f"there is no {kind} {name!r} (there are: {', '.join(there) or 'none'}; {own})"
 

@@ -12,7 +12,7 @@ from pydantic import JsonValue, PrivateAttr
 
 from ...core.errors import ConfigError
 from ...core.events import Expanded, Submitted, event_adapter
-from ...core.interfaces import Brief, Planner, Reader
+from ...core.interfaces import Planner, PlanningContext, Reader
 from ...core.plan import Plan, Step, template
 from ...core.request import Request
 from ...core.result import Result, Usage
@@ -196,10 +196,10 @@ class _Again(Planner):
     patches: dict[str, tuple[Plan, ...]] = {}
     _taken: Counter[str] = PrivateAttr(default_factory=Counter[str])
 
-    def start(self, brief: Brief) -> Plan:
+    def start(self, brief: PlanningContext) -> Plan:
         return self.plan
 
-    def reader(self, step: Step, brief: Brief) -> Reader:
+    def reader(self, step: Step, brief: PlanningContext) -> Reader:
         number = self._taken[step.name]
         self._taken[step.name] += 1
         return _Patch(self.patches.get(step.name, ())[number : number + 1])

@@ -31,7 +31,7 @@ from ...core.events import (
     WorkerDown,
     WorkerUp,
 )
-from ...core.ops import Think
+from ...core.ops import ModelCall
 from ...core.result import Failure, Result, Usage
 from ...core.states import State
 from ...machine import Machine, Run, check as check_invariants
@@ -219,11 +219,11 @@ class Cluster:
             number = self._tries[job.step] = number + 1
         rng = Random(f"{self._seed}/{job.step}/{number}")
         outcome = self._outcome(job, rng)
-        if isinstance(op, Think) and isinstance(outcome, Result):
+        if isinstance(op, ModelCall) and isinstance(outcome, Result):
             outcome = priced(job, outcome)
         ready = self._ready.get(job.step, self.now)
         running = RunningJob(job, batch.host, ready, self.now, outcome, 0, reason=reason)
-        if isinstance(op, Think):
+        if isinstance(op, ModelCall):
             streams = op.stream or batch.host.tells_ids
             asked = [chunk for chunk, due in ((self._latency.chunk, streams), (batch.host.reports, job.report)) if due]
             running.chunk = min(asked, default=0)
@@ -231,7 +231,7 @@ class Cluster:
             self._look(running, outcome, number)
         self._running[job.attempt] = running
         starts = self.now + self._latency.dispatch
-        if isinstance(op, Think):
+        if isinstance(op, ModelCall):
             usage = running.outcome.usage if isinstance(running.outcome, Result) else Usage()
             if batch.host.blocking:
                 batch.advance(self.now)
@@ -288,7 +288,7 @@ class Cluster:
         news = Progressed(
             at=self.now,
             attempt=running.job.attempt,
-            text=running.slice(upto) if isinstance(op, Think) and op.stream else "",
+            text=running.slice(upto) if isinstance(op, ModelCall) and op.stream else "",
             tokens=upto - running.told,
             ids=self.tokens.told(running, upto),
             group=group,

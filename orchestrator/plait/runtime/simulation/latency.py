@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from ...core.events import Job
-from ...core.ops import Kind, Text, Think
+from ...core.ops import Kind, ModelCall, Text
 from ...core.prices import Price
 from ...core.result import Failure, Result, Usage
 from .confidence import SimTrace
@@ -47,7 +47,7 @@ class Host:
     decode_rate: Rate | float = field(default_factory=saturating)
     """Tokens per second of each sequence, by batch; a number if the batch makes no difference."""
     models: tuple[str, ...] = ()
-    """Names that `Think.model` may ask for; empty: whatever it asks for."""
+    """Names that `ModelCall.model` may ask for; empty: whatever it asks for."""
     cache_tokens: int = 0
     """Tokens that its prefix cache holds; 0: it has none, and every prompt is read whole."""
     block: int = 16
@@ -122,15 +122,15 @@ class GiveUp:
 
 def whole(job: Job, rng: Random) -> Result:
     """Every think step generates all the tokens that it may; every tool returns `null`."""
-    tokens = job.op.sampling.max_tokens if isinstance(job.op, Think) else 0
-    return Result(value="" if isinstance(job.op, Think) else None, usage=Usage(completion=tokens), finish="length")
+    tokens = job.op.sampling.max_tokens if isinstance(job.op, ModelCall) else 0
+    return Result(value="" if isinstance(job.op, ModelCall) else None, usage=Usage(completion=tokens), finish="length")
 
 
 def varied(share: float = 0.3) -> Outcome:
     """Return an outcome whose lengths are exponentially distributed around a share of what a step may generate."""
 
     def outcome(job: Job, rng: Random) -> Result:
-        if not isinstance(job.op, Think):
+        if not isinstance(job.op, ModelCall):
             return Result()
         limit = job.op.sampling.max_tokens
         tokens = 1 + int(rng.expovariate(1.0 / max(1e-9, share * limit)))
@@ -146,7 +146,7 @@ def priced(job: Job, result: Result) -> Result:
 
     Text without token ids counts as a token for every four characters.
     """
-    assert isinstance(job.op, Think)
+    assert isinstance(job.op, ModelCall)
     prompt = sum(_tokens(part.text) if isinstance(part, Text) else len(_ids(part)) for part in job.op.parts)
     generated = result.usage.completion or len(result.token_ids) or max(1, _tokens(result.text))
     limit = job.op.sampling.max_tokens
@@ -205,7 +205,7 @@ class RunningJob:
     @property
     def streams(self) -> bool:
         """Whether its text is sent while it is written."""
-        return isinstance(self.job.op, Think) and self.job.op.stream
+        return isinstance(self.job.op, ModelCall) and self.job.op.stream
 
     @property
     def tokens(self) -> int:

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from ...core.errors import ConfigError
 from ...core.events import Job
-from ...core.ops import Think
+from ...core.ops import ModelCall
 from ...core.plan import template
 from ...core.result import Failure, Result, Usage
 from ...core.values import Frozen
@@ -79,7 +79,7 @@ class Profile(Frozen):
         every = tuple(sorted(length for recorded in self.lengths.values() for length in recorded))
 
         def drawn(job: Job, rng: Random) -> Result | Failure:
-            if not isinstance(job.op, Think):
+            if not isinstance(job.op, ModelCall):
                 return Result()
             known = self.lengths.get(template(job.step)) or every
             limit = job.op.sampling.max_tokens

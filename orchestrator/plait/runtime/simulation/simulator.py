@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...core.events import Cancelled, Finish, Status, Submitted
-from ...core.interfaces import Brief, Planner, PluginRegistry, Policy
+from ...core.interfaces import Planner, PlanningContext, PluginRegistry, Policy
 from ...core.ops import Kind, Plugin
 from ...core.plan import Plan, validate
 from ...core.request import Request
@@ -13,7 +13,7 @@ from ...core.result import Failure, Result, Usage
 from ...core.tools.tool import ToolSpec
 from ...core.values import Frozen
 from ...machine import Machine, Run
-from ..client.answer import Spell, report
+from ..client.answer import CriticalPathSegment, report
 from ..driver.expander import Expander
 from ..plugins.loader import Plugins as Registry
 from ..runlog import RunRecord
@@ -79,7 +79,7 @@ class SimReport(Frozen):
     """Prompt tokens that hosts with a prefix cache read because it did not hold them, of lost attempts too."""
     prompt_unique: int = 0
     """The least that could be: tokens of these prompts that no earlier prompt or output begins with."""
-    waited_for: tuple[Spell, ...]
+    waited_for: tuple[CriticalPathSegment, ...]
     """The chain of steps that the end waited for, with the seconds each waited and ran."""
     busy: dict[str, float]
     """Share of its slots' time that each host was busy."""
@@ -147,7 +147,7 @@ def simulate(
     expander = Expander()
     if plan is None:
         planner = planner or Registry().planner(request.planner)
-        brief = Brief(request, source.task(request.task, request.text), tuple(tools), Registry())
+        brief = PlanningContext(request, source.task(request.task, request.text), tuple(tools), Registry())
         submitted = expander.start(_RUN, planner, brief, 0.0)
     else:
         submitted = Submitted(at=0.0, run=_RUN, request=request, plan=plan)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...core.ops import Text, Think, Tokens
+from ...core.ops import ModelCall, Text, Tokens
 from ...core.prefix_tree import PrefixTree
 from ...core.result import Result
 from .latency import CHARACTERS_A_TOKEN, Host, RunningJob
@@ -35,7 +35,7 @@ class SimTokens:
         host, outcome, job = running.host, running.outcome, running.job
         if not (host.cache_tokens or host.tells_ids) or not isinstance(outcome, Result):
             return
-        assert isinstance(job.op, Think)
+        assert isinstance(job.op, ModelCall)
         own = tuple(self._ids(job.op.parts))
         fate = (job.step, number)
         ids = self._fates.get(fate) or outcome.token_ids or self._fresh(outcome.usage.completion)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from ...core.errors import ConfigError, Overloaded
 from ...core.events import Finish
-from ...core.interfaces import Brief, Planner, PluginRegistry
+from ...core.interfaces import Planner, PlanningContext, PluginRegistry
 from ...core.plan import Plan, validate
 from ...core.request import Request
 from ...core.result import Failure, Usage
@@ -136,7 +136,7 @@ def simulate_workload(
     workload.check, workload.confidence = check, confidence
     workload.admission, workload.within = Admission(max_waiting), within
     workload.elastic = None if elastic is None else ElasticHosts(workload, elastic, start)
-    briefs = [Brief(request, source.task(request.task, request.text), tuple(tools)) for request in given]
+    briefs = [PlanningContext(request, source.task(request.task, request.text), tuple(tools)) for request in given]
     if planner is None:
         planners = [Registry().planner(request.planner) for request in given]
     else:
@@ -155,7 +155,7 @@ class _Workload(Cluster):
 
     def run(
         self,
-        kinds: Sequence[tuple[Brief, Planner]],
+        kinds: Sequence[tuple[PlanningContext, Planner]],
         arrivals: Sequence[float],
         faults: Iterable[WorkerFault | Throttle],
     ) -> WorkloadReport:
@@ -222,7 +222,7 @@ class _Workload(Cluster):
         kind = number % len(self._kinds)
         brief, planner = self._kinds[kind]
         run, request = f"run-{number}", brief.request
-        own = Brief(request.model_copy(update={"seed": request.seed + number}), brief.task, brief.tools)
+        own = PlanningContext(request.model_copy(update={"seed": request.seed + number}), brief.task, brief.tools)
         submitted = self.expander.start(run, planner, own, self.now)
         if submitted.plan != self._plans[kind]:  # planners most often say the same again
             validate(submitted.plan)

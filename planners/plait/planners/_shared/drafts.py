@@ -100,7 +100,8 @@ def histogram(drafts: Sequence[Draft]) -> str:
 
 
 def block(drafts: Sequence[Draft], most: int | None, what: str = "Draft") -> str:
-    """Return drafts under headings, numbered from 1, at most `most` tokens of their text in all (`None`: all of it).
+    """Return drafts under headings, numbered from 1, at most `max_branches` tokens of their text in all (`None`: all of
+    it).
 
     Short drafts are kept whole, and the others share the rest evenly. Of a longer draft the end is kept, where the
     conclusion stands. Tokens are the engine's count, spread evenly over the characters.
@@ -137,7 +138,8 @@ def _tokens(draft: Draft, text: str) -> int:
 
 
 def _shares(wanted: Sequence[int], most: int) -> list[int]:
-    """Return how many tokens each draft may have, `most` in all: small drafts whole, the others an even share."""
+    """Return how many tokens each draft may have, `max_branches` in all: small drafts whole, the others an even
+    share."""
     shares = [0] * len(wanted)
     left, waiting = most, len(wanted)
     for i in sorted(range(len(wanted)), key=lambda i: wanted[i]):

@@ -7,11 +7,11 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from plait.core.awaited import Line, StepFailed
+from plait.core.awaited import StepFailed, Trajectory
+from plait.core.call_config import CallConfig
 from plait.core.flow import Context
 from plait.core.ops import Plugin
-from plait.core.planning import LineOptions
-from plait.core.prompt import Prompt
+from plait.core.planning import TrajectoryOptions
 from plait.core.search import Scorer, SearchNode
 
 __all__ = ["Piece", "Relay"]
@@ -21,7 +21,7 @@ __all__ = ["Piece", "Relay"]
 class Piece:
     """A piece of the text."""
 
-    line: Line
+    line: Trajectory
     model: str | None
     """Who wrote it."""
     whole: str
@@ -44,12 +44,12 @@ class Relay:
     target: str | None
     """A scorer that asks a model asks this one, unless its options name another."""
 
-    async def write(self, before: Piece | None, prompt: Prompt, label: str) -> Piece:
+    async def write(self, before: Piece | None, prompt: CallConfig, label: str) -> Piece:
         """Return the piece behind another by the prompt's model. It goes on token for token where the same model wrote
         the other; else it reads the text so far. The text ends where the model ends it, where the task finds it
         complete, or with a second blank piece in a row."""
         model, logprobs = prompt.model, max(self.logprobs, prompt.logprobs or 0)
-        asked: LineOptions = {"label": label, "logprobs": logprobs}
+        asked: TrajectoryOptions = {"label": label, "logprobs": logprobs}
         pieces = prompt.parts("{question}", question=self.question)
         text = "" if before is None else before.whole
         if before is not None and before.model == model:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
-from plait.core.interfaces import Brief
+from plait.core.call_config import CallConfig
+from plait.core.interfaces import PlanningContext
 from plait.core.ops import Part
 from plait.core.plan import Plan, Step
 from plait.core.planning import NO_THINKING, CallOptions, OnResult, call_model, pass_through as through
-from plait.core.prompt import Prompt
 from plait.core.result import Result
 from plait.core.values import split_reasoning
 
@@ -37,7 +37,7 @@ class Asker:
 
     planner: str
     """Its name: part of every seed."""
-    brief: Brief
+    brief: PlanningContext
 
     @property
     def question(self) -> str:
@@ -45,12 +45,12 @@ class Asker:
         return self.brief.task.render()
 
     def step(
-        self, name: str, pieces: str | Sequence[Part], prompt: Prompt | None = None, **options: Unpack[CallOptions]
+        self, name: str, pieces: str | Sequence[Part], prompt: CallConfig | None = None, **options: Unpack[CallOptions]
     ) -> Step:
         """Return one model call."""
         return call_model(self.brief, self.planner, name, pieces, prompt, **options)
 
-    def direct(self, prompt: Prompt, note: str) -> Plan:
+    def direct(self, prompt: CallConfig, note: str) -> Plan:
         """Return the request as one call of the model; `note` says in the answer's `why` how it came to that."""
         call = self.step(DIRECT, prompt.parts("{question}", question=self.question), prompt, label="one call")
         return Plan(steps=(call, through(ALONE, DIRECT, note)), output=ALONE)
@@ -59,10 +59,10 @@ class Asker:
 def or_direct(branch: str) -> Step:
     """Return the join `answer`, which passes a step's value on and expands even if that step failed: its reader
     (`instead`) then plans the one call."""
-    return through(ANSWER, branch, expands=True, tolerate=True, role=ANSWER)
+    return through(ANSWER, branch, expands=True, allow_failure=True, role=ANSWER)
 
 
-def instead(asker: Asker, prompt: Prompt) -> OnResult:
+def instead(asker: Asker, prompt: CallConfig) -> OnResult:
     """Return the reader of `answer`."""
 
     def read(result: Result) -> Plan | None:
@@ -80,6 +80,6 @@ def visible(text: str) -> str:
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """Return a text on one line, cut to `most` characters: for labels."""
+    """Return a text on one line, cut to `max_branches` characters: for labels."""
     text = " ".join(text[: 4 * most].split())
     return text if len(text) <= most else text[: most - 1] + "…"

@@ -11,16 +11,16 @@ from typing import ClassVar, Unpack
 
 from pydantic import Field
 
-from plait.core.awaited import CallHandle, Line, StepFailed
+from plait.core.awaited import CallHandle, StepFailed, Trajectory
+from plait.core.call_config import CallConfig
 from plait.core.chat import FunctionCall, Message, spoken
 from plait.core.flow import Context, Flow
 from plait.core.ops import Function
-from plait.core.planning import LineOptions
-from plait.core.prompt import Prompt
+from plait.core.planning import TrajectoryOptions
 from plait.core.tools.canonical import canonical_text
 from plait.core.tools.turns import CallOutcome, CallRequest, Dialect, wanted
 from plait.core.values import as_text
-from plait.core.vocabulary import Most, ObservationChars, Rounds
+from plait.core.vocabulary import MaxBranches, ObservationChars, Rounds
 
 from .told import LAST, REPAIR, functions, instructions
 
@@ -38,7 +38,7 @@ class ToolTurns(Flow):
         description="How the model writes what it wants done. `native`: as functions of the chat template or "
         "server, or with `<tool_call>` tags. `action`: lines `Action: name(…)`, for a model without either.",
     )
-    most: Most = Field(
+    max_branches: MaxBranches = Field(
         default=8,
         description="Most branches in all; those beyond are not run, here of the calls of one turn, and the model "
         "gets a notice.",
@@ -96,8 +96,8 @@ class Talk:
         return self._functions
 
     def ask(
-        self, done: Sequence[Turn], prompt: Prompt, ctx: Context | None = None, **asked: Unpack[LineOptions]
-    ) -> Line:
+        self, done: Sequence[Turn], prompt: CallConfig, ctx: Context | None = None, **asked: Unpack[TrajectoryOptions]
+    ) -> Trajectory:
         """Ask for the turn after `done`."""
         ctx = ctx or self.ctx
         if not self.functions:
@@ -113,7 +113,7 @@ class Talk:
         asked["stop"] = ("\nObservation",) if self.options.dialect == "action" else ()
         return ctx.think(pieces or (), prompt, **asked)
 
-    def _goes_on(self, text: str, prompt: Prompt, ctx: Context, asked: LineOptions) -> Line:
+    def _goes_on(self, text: str, prompt: CallConfig, ctx: Context, asked: TrajectoryOptions) -> Trajectory:
         """Ask for the next piece of a text."""
         asked["stop"], asked["chat"] = prompt.stop or ("\n",), (chat := ctx.brief.task.chat())
         if chat:
@@ -121,7 +121,7 @@ class Talk:
             return ctx.think(self.question, prompt, **asked)
         return ctx.think([self.question, text] if text else self.question, prompt, **asked)
 
-    def read(self, line: Line, done: Sequence[Turn]) -> Turn:
+    def read(self, line: Trajectory, done: Sequence[Turn]) -> Turn:
         """Return the turn that a line has written."""
         if not self.functions:
             ended = line.finished or line.result.finish == "length" or len(done) + 1 >= self.options.rounds
@@ -155,7 +155,7 @@ class Talk:
         """Make the calls of a turn, and return it with their results. A call that changes nothing is made once, until
         one is made that may change something."""
         ctx = ctx or self.ctx
-        run = [call for call in turn.calls if call.id and call.name not in self.hidden][: self.options.most]
+        run = [call for call in turn.calls if call.id and call.name not in self.hidden][: self.options.max_branches]
         free = self.free(turn)
         if not free:
             self._made.clear()
@@ -187,7 +187,7 @@ class Talk:
             why = f"{call.name} cannot be called here, since it changes the world: say in the answer to call it"
             return CallOutcome(False, why).shown
         if call not in run or text is None:
-            return f"not run: a turn may make {self.options.most} calls; make it again if it is needed"
+            return f"not run: a turn may make {self.options.max_branches} calls; make it again if it is needed"
         most = self.options.observation_chars
         if most is None or len(text) <= most:
             return text

@@ -8,11 +8,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.awaited import Line
+from plait.core.awaited import Trajectory
+from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Part
-from plait.core.prompt import Prompt, Uses
 from plait.core.vocabulary import Depth, N, Rounds
 
 __all__ = ["Blackboard"]
@@ -48,12 +48,12 @@ class Blackboard(Flow):
     fidelity = Fidelity("idea", paper="2504.06261")
     cost_exponent = 2.0
 
-    step: Annotated[Prompt, Uses("question", "count")] = Field(
-        default=Prompt(thinking="off", max_tokens=128, temperature=0.7, stop=("\n\n",)),
+    step: Annotated[CallConfig, Uses("question", "count")] = Field(
+        default=CallConfig(thinking="off", max_tokens=128, temperature=0.7, stop=("\n\n",)),
         description="A step. Its template, before the log, has `{question}` and `{count}`, the number of workers.",
     )
-    answer: Annotated[Prompt, Uses()] = Field(
-        default=Prompt(max_tokens=64), description="The answer after the log, where no step has given it."
+    answer: Annotated[CallConfig, Uses()] = Field(
+        default=CallConfig(max_tokens=64), description="The answer after the log, where no step has given it."
     )
     n: N = 2
     rounds: Rounds = 8
@@ -65,7 +65,7 @@ class Blackboard(Flow):
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Have the workers write until one of them has the answer."""
-        rows: list[list[Line]] = []
+        rows: list[list[Trajectory]] = []
         start = self.step.parts(_RULES, question=question, count=str(self.n))
         lag = min(self.depth, self.rounds)
         for number in range(self.rounds + lag):
@@ -81,7 +81,9 @@ class Blackboard(Flow):
         pieces = [*start, *_log(rows), *self.answer.parts("Write the line `answer: …` now.")]
         return ctx.think(pieces, self.answer, name="finish", label="finish")
 
-    def _step(self, ctx: Context, start: Sequence[Part], rows: Sequence[Sequence[Line]], worker: int) -> Line:
+    def _step(
+        self, ctx: Context, start: Sequence[Part], rows: Sequence[Sequence[Trajectory]], worker: int
+    ) -> Trajectory:
         """Make a worker's next step: after the log, and its own steps that are not in it yet."""
         number, me = len(rows) + 1, f"worker-{worker + 1}"
         known = rows[: max(0, len(rows) - self.depth)]
@@ -97,7 +99,7 @@ class Blackboard(Flow):
         )
 
 
-def _log(rows: Sequence[Sequence[Line]]) -> list[str | Line]:
+def _log(rows: Sequence[Sequence[Trajectory]]) -> list[str | Trajectory]:
     """Return the log: all steps in the order of rounds and workers."""
     return [
         piece
@@ -107,7 +109,7 @@ def _log(rows: Sequence[Sequence[Line]]) -> list[str | Line]:
     ]
 
 
-def _refused(rows: Sequence[Sequence[Line]], worker: int) -> list[str]:
+def _refused(rows: Sequence[Sequence[Trajectory]], worker: int) -> list[str]:
     """Return why claims of a worker do not count: another one has made them before, in the order of the log."""
     owners: dict[str, int] = {}
     refused: list[str] = []

@@ -7,13 +7,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.awaited import Line, StepFailed
+from plait.core.awaited import StepFailed, Trajectory
+from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Part, Plugin
-from plait.core.prompt import Prompt, Uses
-from plait.core.vocabulary import MergeOption, N, Rounds, Shown
+from plait.core.vocabulary import MaxPromptItems, MergeOption, N, Rounds
 
 from .._shared.flips import Flips, agreed, table
 from .._shared.steps import visible
@@ -47,20 +47,20 @@ class Debate(Flow):
     fidelity = Fidelity("variant", "agents side by side, it ends early", paper="2305.14325")
     cost_exponent = 2.0
 
-    answer: Annotated[Prompt, Uses("question")] = Field(
-        default=Prompt(max_tokens=512, temperature=0.8),
+    answer: Annotated[CallConfig, Uses("question")] = Field(
+        default=CallConfig(max_tokens=512, temperature=0.8),
         description="The first answers. Their template has `{question}`. At temperature 0 all agents say the same.",
     )
-    turn: Annotated[Prompt, Uses("answers", "arguments")] = Field(
-        default=Prompt(),
+    turn: Annotated[CallConfig, Uses("answers", "arguments")] = Field(
+        default=CallConfig(),
         description="An answer after reading those of the others, `{answers}`, or, against conformity, "
         "`{arguments}`, the same without the lines that claim an answer; what it leaves open is as `answer` has it.",
     )
     n: N = Field(default=3, ge=2)
     rounds: Rounds = 2
-    shown: Shown = Field(
+    max_prompt_items: MaxPromptItems = Field(
         default=None,
-        description="How many of what there is a model is shown, the nearest or best: others, its next neighbours "
+        description="Maximum number of items in one prompt, the nearest or best first: others, its next neighbours "
         "in a ring. By default all.",
     )
     merge: MergeOption = Plugin(name="majority")
@@ -85,10 +85,12 @@ class Debate(Flow):
             if not flips[-1].changed:
                 break
         voting = [line for line in lines if line is not None]
-        vote = ctx.join(voting, self.merge, tolerate="best-effort", name="vote")
+        vote = ctx.join(voting, self.merge, on_failure="best-effort", name="vote")
         return ctx.answer(vote, table(flips), name="answer")
 
-    def _ask(self, ctx: Context, before: Line | None, pieces: Sequence[Part], agent: int, number: int) -> Line:
+    def _ask(
+        self, ctx: Context, before: Trajectory | None, pieces: Sequence[Part], agent: int, number: int
+    ) -> Trajectory:
         think = ctx.think if before is None else before.think
         return think(
             pieces,
@@ -99,10 +101,12 @@ class Debate(Flow):
         )
 
     @staticmethod
-    async def _round(ctx: Context, asked: Sequence[Line | None], before: Sequence[Line | None]) -> list[Line | None]:
+    async def _round(
+        ctx: Context, asked: Sequence[Trajectory | None], before: Sequence[Trajectory | None]
+    ) -> list[Trajectory | None]:
         """Wait for a round; who failed keeps what it had said before."""
         await ctx.gather(*(answer for answer in asked if answer is not None), return_exceptions=True)
-        lines: list[Line | None] = []
+        lines: list[Trajectory | None] = []
         for place, answer in enumerate(asked):
             done = answer is not None and answer.done
             lines.append(answer if done else before[place] if before else None)
@@ -112,10 +116,10 @@ class Debate(Flow):
             raise error if isinstance(error, StepFailed) else PlannerError("no agent has answered")
         return lines
 
-    def _seen(self, lines: Sequence[Line | None], agent: int) -> tuple[Part, ...]:
+    def _seen(self, lines: Sequence[Trajectory | None], agent: int) -> tuple[Part, ...]:
         """Return the message that shows an agent what the others said."""
         others = [lines[(agent + step) % len(lines)] for step in range(1, len(lines))]
-        shown = [visible(line.text).strip() for line in others[: self.shown] if line is not None]
+        shown = [visible(line.text).strip() for line in others[: self.max_prompt_items] if line is not None]
         answers, arguments = (
             "\n\n".join(f"One agent: {text}" for text in texts) for texts in (shown, map(_without_claim, shown))
         )

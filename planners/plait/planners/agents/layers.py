@@ -7,12 +7,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.awaited import Line
+from plait.core.awaited import Trajectory
+from plait.core.call_config import CallConfig, Uses
 from plait.core.chat import Message
 from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Text
-from plait.core.prompt import Prompt, Uses
 from plait.core.vocabulary import Models, N, Rounds
 
 from .._shared.flips import Flips, agreed, table
@@ -42,16 +42,16 @@ class Layers(Flow):
 
     fidelity = Fidelity("variant", "shuffled order, failed answers left out, it ends early", paper="2406.04692")
 
-    answer: Annotated[Prompt, Uses("question")] = Field(
-        default=Prompt(max_tokens=512, temperature=0.7), description="The answers. Their template has `{question}`."
+    answer: Annotated[CallConfig, Uses("question")] = Field(
+        default=CallConfig(max_tokens=512, temperature=0.7), description="The answers. Their template has `{question}`."
     )
-    turn: Annotated[Prompt, Uses("answers")] = Field(
-        default=Prompt(),
+    turn: Annotated[CallConfig, Uses("answers")] = Field(
+        default=CallConfig(),
         description="The message of the system with which the answers of a later layer read those before, "
         "`{answers}`; what it leaves open is as `answer` has it.",
     )
-    summary: Annotated[Prompt, Uses("answers")] = Field(
-        default=Prompt(temperature=0.0), description="The call that aggregates the last layer, in the same way."
+    summary: Annotated[CallConfig, Uses("answers")] = Field(
+        default=CallConfig(temperature=0.0), description="The call that aggregates the last layer, in the same way."
     )
     n: N = 6
     rounds: Rounds = Field(default=3, ge=2)
@@ -60,7 +60,7 @@ class Layers(Flow):
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Have each layer read the one before, and aggregate."""
         task, flips = ctx.brief.task, list[Flips]()
-        lines: list[Line] = []
+        lines: list[Trajectory] = []
         for layer in range(1, self.rounds):
             before = [task.extract(line.line) for line in lines]
             asked = [self._ask(ctx, question, lines, layer, i) for i in range(self.n)]
@@ -78,8 +78,8 @@ class Layers(Flow):
         return ctx.answer(last, f"aggregated of {len(lines)}; {table(flips)}", name="answer")
 
     def _ask(
-        self, ctx: Context, question: str, read: Sequence[Line], layer: int, place: int, last: bool = False
-    ) -> Line:
+        self, ctx: Context, question: str, read: Sequence[Trajectory], layer: int, place: int, last: bool = False
+    ) -> Trajectory:
         history = list(ctx.brief.request.messages)
         shown = [visible(line.text).strip() for line in read]
         # Models favour what stands first; a shuffled order gives no place of the layer before that for good.

@@ -9,10 +9,10 @@ from typing import ClassVar
 
 from pydantic import Field, JsonValue
 
-from plait.core.awaited import Line, StepFailed
+from plait.core.awaited import StepFailed, Trajectory
+from plait.core.call_config import CallConfig
 from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context
-from plait.core.prompt import Prompt
 from plait.core.vocabulary import Depth, Rounds, Threshold, Width
 
 from .._shared.talk import Talk, ToolTurns, Turn
@@ -58,15 +58,15 @@ class Speculate(ToolTurns):
     )
     cost_exponent = 1.1
 
-    answer_prompts: ClassVar[tuple[str, ...]] = ("target",)
+    answer_calls: ClassVar[tuple[str, ...]] = ("target",)
     opening_prompt: ClassVar[str] = "target"
 
-    draft: Prompt = Field(
-        default=Prompt(max_tokens=1024, temperature=0.0),
+    draft: CallConfig = Field(
+        default=CallConfig(max_tokens=1024, temperature=0.0),
         description="A step of the model that steps ahead (`draft.model`; by default any, as for the target).",
     )
-    target: Prompt = Field(
-        default=Prompt(max_tokens=1024, temperature=0.0),
+    target: CallConfig = Field(
+        default=CallConfig(max_tokens=1024, temperature=0.0),
         description="A step of the target model, whose answer counts. Its template opens the prompt of both "
         "models, before their tools. Without tools, `stop` ends a step of both (by default the end of a line).",
     )
@@ -158,7 +158,7 @@ class Speculate(ToolTurns):
         pace.draft.add(ctx.now() - began, line.tokens)
         return await self._round(ctx, talk, pace, [*done, ahead.observed], window - 1)
 
-    def _ask(self, talk: Talk, done: Sequence[Turn], prompt: Prompt, who: str) -> Line:
+    def _ask(self, talk: Talk, done: Sequence[Turn], prompt: CallConfig, who: str) -> Trajectory:
         # Both models have to end their steps at the same place, or no step of theirs would be equal.
         prompt = prompt.model_copy(update={"stop": self.target.stop})
         return talk.ask(done, prompt, label=f"{who}, step {len(done) + 1}")

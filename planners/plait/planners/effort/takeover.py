@@ -9,12 +9,12 @@ from typing import Annotated, ClassVar, Literal, Self, cast
 from pydantic import Field, JsonValue, model_validator
 
 from plait.core.awaited import StepHandle
+from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import Plugin
-from plait.core.prompt import Prompt, Uses
 from plait.core.vocabulary import MergeOption, N, Records, Rounds, Scorer, Threshold
 
 from .._shared.relay import Piece, Relay
@@ -38,7 +38,7 @@ class Takeover(LearningPlanner, Flow):
     `why` says what share it was. Calibration scores come from runs on other requests (`answer.data["scores"]`), which
     `plait learn takeover` makes. `records` holds them, by round; rounds after the last use those of the last. Without
     any, a segment does badly where it scores less than `threshold`, `why` says that nothing is calibrated, and
-    `by=records` is refused.
+    `criterion=records` is refused.
 
     With `learn` the records grow by each run, and what was taken over too little or too much so far, by round (`owed`),
     is made good in the next runs: adaptive conformal inference (Gibbs and Candès, arXiv 2106.00170), which keeps the
@@ -60,18 +60,18 @@ class Takeover(LearningPlanner, Flow):
         paper="2509.15148",
     )
 
-    answer_prompts: ClassVar[tuple[str, ...]] = ("draft", "target")
+    answer_calls: ClassVar[tuple[str, ...]] = ("draft", "target")
     pieces: ClassVar[bool] = True
 
-    draft: Annotated[Prompt, Uses("question")] = Field(
-        default=Prompt(max_tokens=200, temperature=0.8),
+    draft: Annotated[CallConfig, Uses("question")] = Field(
+        default=CallConfig(max_tokens=200, temperature=0.8),
         description="A drafted segment, by the draft's `model`; by default any. Its template has `{question}`.",
     )
-    target: Annotated[Prompt, Uses("question")] = Field(
-        default=Prompt(),
+    target: Annotated[CallConfig, Uses("question")] = Field(
+        default=CallConfig(),
         description="A segment that the target's `model` rewrites. Fields that are unset have the values of `draft`.",
     )
-    by: Literal["records", "score"] | None = Field(
+    criterion: Literal["records", "score"] | None = Field(
         default=None,
         description="What decides. `records`: `threshold` is the share of drafted segments that the target takes "
         "over; refused where there are no records. `score`: it is a mark of the scorer's. By default `records` where "
@@ -91,11 +91,12 @@ class Takeover(LearningPlanner, Flow):
 
     @model_validator(mode="after")
     def _is_calibrated(self) -> Self:
-        if self.by == "records" and 0.0 < self.threshold < 1.0 and not any(self.records) and not self.learn:
+        if self.criterion == "records" and 0.0 < self.threshold < 1.0 and not any(self.records) and not self.learn:
             raise ValueError(
-                "`by=records` promises that a share `threshold` is taken over, and there are no records of this task: "
+                "`criterion=records` promises that a share `threshold` is taken over, and there are no records of "
+                "this task: "
                 "make them with `plait learn takeover TASK --problems FILE --out OUT` and give `path=OUT`, or say "
-                "`by=score`"
+                "`criterion=score`"
             )
         return self
 
@@ -145,7 +146,7 @@ class Takeover(LearningPlanner, Flow):
 
     @property
     def _calibrated(self) -> bool:
-        return self.by != "score" and any(self.records)
+        return self.criterion != "score" and any(self.records)
 
     def _share(self, turn: int) -> float:
         """Return the share of the segments of a round to take over: the promise, and what is owed from earlier runs,
@@ -161,7 +162,7 @@ class Takeover(LearningPlanner, Flow):
                 taken = [float(cast("float", count)) for count in taken]
             case _:
                 return {}
-        promise = Takeover.model_validate({**outcome.planner.options, "by": None}).threshold
+        promise = Takeover.model_validate({**outcome.planner.options, "criterion": None}).threshold
         records = [list(of_round) for of_round in self.records]
         owed = list(self.owed)
         for turn, of_round in enumerate(rounds):
@@ -176,7 +177,7 @@ class Takeover(LearningPlanner, Flow):
         return {"records": cast("JsonValue", records), "owed": cast("JsonValue", owed)}
 
     @property
-    def _target(self) -> Prompt:
+    def _target(self) -> CallConfig:
         # a model of its own or any: the draft's is not the target's
         return self.target.over(self.draft).model_copy(update={"model": self.target.model})
 

@@ -13,7 +13,7 @@ from pydantic import Field, JsonValue, ValidationError
 
 from plait.core.declarations import PlanSpec, ServerFile
 from plait.core.errors import PlanError
-from plait.core.interfaces import Brief, Planner
+from plait.core.interfaces import Planner, PlanningContext
 from plait.core.messages import near
 from plait.core.plan import Plan
 
@@ -39,7 +39,7 @@ class Fixed(Planner):
         default=None, description='The plan itself: `{"steps": […], "output": …}`.'
     )
 
-    def start(self, brief: Brief) -> Plan:
+    def start(self, brief: PlanningContext) -> Plan:
         """Return the plan. Raises `PlanError` with the place of the first mistake."""
         source, raw = self._read()
         if isinstance(raw, dict) and isinstance(raw.get("steps"), list):

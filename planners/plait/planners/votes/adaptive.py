@@ -6,14 +6,14 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue, ValidationError
 
+from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
-from plait.core.flow import Answerable, Context, Flow, Line, StepFailed
+from plait.core.flow import Answerable, Context, Flow, StepFailed, Trajectory
 from plait.core.interfaces import Allocation, BranchSpec, Merge
 from plait.core.ops import Plugin, Text
 from plait.core.planning import derive
-from plait.core.prompt import Prompt, Uses
-from plait.core.vocabulary import Allocate, Arithmetic, Early, MergeOption, Most, N, Rounds, Style, Width
+from plait.core.vocabulary import Allocate, Arithmetic, Early, MaxBranches, MergeOption, N, Rounds, Style, Width
 
 from .._shared.seeds import line_code
 
@@ -26,9 +26,9 @@ class Adaptive(Flow):
 
     The probes vote too. The allocation keeps within the run's token budget and is asked again, up to `rounds` times,
     where it wants to be. Failed samples are left out of the vote; the run fails only if all of them do. The codes of
-    arithmetic sampling are those of `most` samples in an order whose every beginning is spread, so the probes and each
-    round after them are spread among all that were drawn before; an allocation takes samples for independent, and
-    spread ones disagree more, so it ends a little later.
+    arithmetic sampling are those of `max_branches` samples in an order whose every beginning is spread, so the probes
+    and each round after them are spread among all that were drawn before; an allocation takes samples for independent,
+    and spread ones disagree more, so it ends a little later.
 
     Differs from the paper, which fits one success rate to a data set: here the rate is that of this request. Defaults:
     4 probes, 32 samples at most, temperature 1, a majority vote. With these a vote loses less than a point to that of
@@ -38,12 +38,12 @@ class Adaptive(Flow):
 
     fidelity = Fidelity("variant", "the rate is that of the request, not of a data set", paper="2505.20522")
 
-    answer: Annotated[Prompt, Uses("question")] = Field(
-        default=Prompt(max_tokens=512, temperature=1.0),
+    answer: Annotated[CallConfig, Uses("question")] = Field(
+        default=CallConfig(max_tokens=512, temperature=1.0),
         description="The samples' calls, unless the allocation says something else. Their template has `{question}`.",
     )
     n: N = 4
-    most: Most = 32
+    max_branches: MaxBranches = 32
     rounds: Rounds = 8
     allocate: Allocate = Plugin(name="by-saturation", options={"confidence": 0.95})
     style: Style = "serial"
@@ -54,14 +54,14 @@ class Adaptive(Flow):
 
     def size(self) -> int:
         """Return how many samples there may be."""
-        return max(self.n, self.most)
+        return max(self.n, self.max_branches)
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Sample the probes, ask the allocation, sample what it says until it wants no more, and vote over all."""
-        samples = [self._sample(ctx, i, BranchSpec()) for i in range(1, min(self.n, self.most) + 1)]
+        samples = [self._sample(ctx, i, BranchSpec()) for i in range(1, min(self.n, self.max_branches) + 1)]
         merge = ctx.brief.plugin("merge", self.merge) if ctx.brief.plugins is not None else None
         vote = not (isinstance(merge, Merge) and merge.verifies)
-        options: dict[str, JsonValue] = {"most": self.most, "vote": vote, **self.allocate.options}
+        options: dict[str, JsonValue] = {"max_branches": self.max_branches, "vote": vote, **self.allocate.options}
         # An allocation beyond the budget would be cut in the middle of its samples.
         if ctx.brief.request.budget.tokens is not None:
             options.setdefault("most_tokens", ctx.brief.request.budget.tokens)
@@ -69,7 +69,7 @@ class Adaptive(Flow):
         allocate = Plugin(name=name, options=options)
         for number in range(1, self.rounds + 1):
             step = "allocation" if number == 1 else f"allocation-{number}"
-            verdict = await ctx.join(samples, allocate, tolerate="any-end", name=step, label=name)
+            verdict = await ctx.join(samples, allocate, on_failure="any-end", name=step, label=name)
             if all(map(_cut, samples)):  # more of the same would be too: the vote says which limit to raise
                 break
             try:
@@ -81,9 +81,9 @@ class Adaptive(Flow):
             if not allocation.again:
                 break
         label = f"{self.merge.name} of {len(samples)}"
-        return ctx.join(samples, self.merge, tolerate="best-effort", early=self.early, name="vote", label=label)
+        return ctx.join(samples, self.merge, on_failure="best-effort", early=self.early, name="vote", label=label)
 
-    def _sample(self, ctx: Context, index: int, share: BranchSpec) -> Line:
+    def _sample(self, ctx: Context, index: int, share: BranchSpec) -> Trajectory:
         temperature = self.answer.temperature if share.temperature is None else share.temperature
         sampling = {"temperature": temperature, "model": share.model or self.answer.model}
         prompt = self.answer.model_copy(update=sampling)
@@ -101,6 +101,6 @@ class Adaptive(Flow):
         )
 
 
-def _cut(sample: Line) -> bool:
+def _cut(sample: Trajectory) -> bool:
     """Whether a sample ended within its thoughts."""
     return isinstance(sample.error, StepFailed) and sample.error.failure.kind == "CutInThoughts"

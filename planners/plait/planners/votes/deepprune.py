@@ -10,13 +10,13 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
+from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Access, Fidelity
 from plait.core.errors import PlannerError
-from plait.core.interfaces import Brief, Planner, Reader
+from plait.core.interfaces import Planner, PlanningContext, Reader
 from plait.core.ops import Join, Part, Plugin
 from plait.core.plan import Plan, Step
 from plait.core.planning import call_model
-from plait.core.prompt import Prompt, Uses
 from plait.core.result import Result
 from plait.core.vocabulary import Early, N, OnePlugin
 
@@ -48,18 +48,18 @@ class DeepPrune(Planner):
     fidelity = Fidelity("variant", "equality of answers so far, not their trained judge", paper="2510.08483")
     lost_in = ("erring_votes", "votes_live")
 
-    draft: Annotated[Prompt, Uses("question")] = Field(
-        default=Prompt(max_tokens=500),
+    draft: Annotated[CallConfig, Uses("question")] = Field(
+        default=CallConfig(max_tokens=500),
         description="A beginning, and its tokens; what it leaves open is as `answer` has it. Its template has "
         "`{question}`.",
     )
-    answer: Annotated[Prompt, Uses("question")] = Field(
-        default=Prompt(max_tokens=4096, temperature=1.0),
+    answer: Annotated[CallConfig, Uses("question")] = Field(
+        default=CallConfig(max_tokens=4096, temperature=1.0),
         description="The samples; `max_tokens` are those of a whole one, its beginning included. Their template has "
         "`{question}`.",
     )
-    probe: Annotated[Prompt, Uses()] = Field(
-        default=Prompt(thinking="off", max_tokens=8, temperature=0.0),
+    probe: Annotated[CallConfig, Uses()] = Field(
+        default=CallConfig(thinking="off", max_tokens=8, temperature=0.0),
         description="The question for a beginning's answer so far, after the beginning.",
     )
     n: N = 16
@@ -71,7 +71,7 @@ class DeepPrune(Planner):
     )
     early: Early = False
 
-    def start(self, brief: Brief) -> Plan:
+    def start(self, brief: PlanningContext) -> Plan:
         """Return the beginnings `sample-i`, their probes, and the join `clusters`, which expands into the rest. With
         another judge `clusters` expands into the judge's calls, and the join `onward` expands into the rest."""
         draft = self.draft.over(self.answer)
@@ -89,23 +89,23 @@ class DeepPrune(Planner):
             pairs.append({"trace": begin, "probe": probe})
         needs = tuple(step.name for step in steps)
         if probed:
-            join = Join(merge=Plugin(name="distinct", options={"beginnings": pairs}), tolerate="best-effort")
+            join = Join(merge=Plugin(name="distinct", options={"beginnings": pairs}), on_failure="best-effort")
             steps.append(Step(name="clusters", op=join, needs=needs, expands=True, label="which go on", role="onward"))
             return Plan(steps=tuple(steps), output="clusters")
-        join = Join(merge=self.groups, tolerate="best-effort")
+        join = Join(merge=self.groups, on_failure="best-effort")
         steps.append(Step(name="clusters", op=join, needs=needs, label="which are alike"))
         steps.append(
             Step(name="onward", op=Join(), needs=("clusters",), expands=True, label="which go on", role="onward")
         )
         return Plan(steps=tuple(steps), output="onward")
 
-    def reader(self, step: Step, brief: Brief) -> Reader:
+    def reader(self, step: Step, brief: PlanningContext) -> Reader:
         """Return the reader of the join that decides which beginnings go on."""
         if step.role != "onward":
             return super().reader(step, brief)
         return _Clusters(self, brief)
 
-    def rest(self, heads: JsonValue, brief: Brief) -> Plan:
+    def rest(self, heads: JsonValue, brief: PlanningContext) -> Plan:
         """Return how the representatives go on, and the vote over them. Raises `PlannerError` if there are none."""
         steps: list[Step] = []
         names: list[str] = []
@@ -127,7 +127,7 @@ class DeepPrune(Planner):
         if not names:
             raise PlannerError("no beginning is left to go on with")
         merge = Plugin(name="majority", options={"weights": weights})
-        vote = Join(merge=merge, tolerate="best-effort", early=self.early)
+        vote = Join(merge=merge, on_failure="best-effort", early=self.early)
         steps.append(Step(name="vote", op=vote, needs=tuple(names), label=f"majority of {len(names)} clusters"))
         if self._by_a_mark:
             steps.append(through("told", "vote", _NOT_CALIBRATED))
@@ -151,10 +151,10 @@ class DeepPrune(Planner):
 
     def _part(
         self,
-        brief: Brief,
+        brief: PlanningContext,
         name: str,
         pieces: Sequence[Part],
-        prompt: Prompt,
+        prompt: CallConfig,
         place: tuple[str, int],
         tokens: int,
         label: str,
@@ -169,7 +169,7 @@ class DeepPrune(Planner):
 class _Clusters:
     """Reads the clusters and plans the rest."""
 
-    def __init__(self, planner: DeepPrune, brief: Brief) -> None:
+    def __init__(self, planner: DeepPrune, brief: PlanningContext) -> None:
         self.planner, self.brief = planner, brief
 
     def feed(self, delta: str) -> Sequence[Plan]:

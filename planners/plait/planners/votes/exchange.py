@@ -7,11 +7,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.awaited import Line
+from plait.core.awaited import Trajectory
+from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.planning import derive
-from plait.core.prompt import Prompt, Uses
 from plait.core.vocabulary import N, Rounds
 
 __all__ = ["Exchange"]
@@ -40,12 +40,12 @@ class Exchange(Flow):
 
     fidelity = Fidelity("idea", paper="2510.01143")
 
-    answer: Annotated[Prompt, Uses("question")] = Field(
-        default=Prompt(max_tokens=256, temperature=0.8),
+    answer: Annotated[CallConfig, Uses("question")] = Field(
+        default=CallConfig(max_tokens=256, temperature=0.8),
         description="A sample's first round. Its template has `{question}`.",
     )
-    step: Annotated[Prompt, Uses("question", "drafts")] = Field(
-        default=Prompt(max_tokens=256, temperature=0.8),
+    step: Annotated[CallConfig, Uses("question", "drafts")] = Field(
+        default=CallConfig(max_tokens=256, temperature=0.8),
         description="A later round. Its template has `{question}` and the others' `{drafts}`; the sample's own text "
         "follows.",
     )
@@ -69,7 +69,7 @@ class Exchange(Flow):
             await lines[0]  # which says why
         return self._counted(ctx, texts)
 
-    def _asked(self, ctx: Context, question: str, drafts: list[str], place: int, number: int) -> Line:
+    def _asked(self, ctx: Context, question: str, drafts: list[str], place: int, number: int) -> Trajectory:
         """Ask one sample to go on with its text, others' drafts in view."""
         name = f"sample-{place + 1}.{number}"
         others = [f"--- {other + 1}\n{text}\n\n" for other, text in enumerate(drafts) if text and other != place]

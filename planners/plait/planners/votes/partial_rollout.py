@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from plait.core.awaited import Line, StepFailed
+from plait.core.awaited import StepFailed, Trajectory
+from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context
-from plait.core.prompt import Prompt, Uses
 from plait.core.result import Result, Token
 from plait.core.vocabulary import Count, N, Warmup
 
@@ -59,7 +59,7 @@ class PartialRollout(ToolTurns):
     Defaults, as there: 1 line, 2 positions of 3 branches, 1 fresh line.
     """
 
-    fidelity = Fidelity("variant", "by default whole turns, `by` has the paper's parts", paper="2510.24698")
+    fidelity = Fidelity("variant", "by default whole turns, `criterion` has the paper's parts", paper="2510.24698")
 
     warmup: Warmup = Field(default=1, le=1000)
     positions: Count = Field(
@@ -73,7 +73,7 @@ class PartialRollout(ToolTurns):
     fresh: Count = Field(
         default=1, ge=0, le=1000, description="Number of lines that start over, in addition to the first ones."
     )
-    by: Literal["turn", "calls", "thoughts", "mixed", "random", "uniform"] = Field(
+    criterion: Literal["turn", "calls", "thoughts", "mixed", "random", "uniform"] = Field(
         default="turn",
         description="What decides where to branch: how unsure the model was of a turn, which needs "
         "log-probabilities of its worker; or, to compare, `random` turns or `uniform` distances. `turn`: all tokens "
@@ -81,15 +81,15 @@ class PartialRollout(ToolTurns):
         "tags), or half of the positions by calls, the others by thoughts. The last three are the paper's, and need "
         "the tokens themselves (`Sampling.top_logprobs`); a turn without the part comes last.",
     )
-    turn: Prompt = Field(
-        default=Prompt(max_tokens=1024, temperature=0.7),
+    turn: CallConfig = Field(
+        default=CallConfig(max_tokens=1024, temperature=0.7),
         description="One turn of a line of work. Its template opens the prompt, before the tools.",
     )
-    summary: Annotated[Prompt, Uses()] = Field(
-        default=Prompt(max_tokens=512, temperature=0.0), description="What a line that has ended is condensed to."
+    summary: Annotated[CallConfig, Uses()] = Field(
+        default=CallConfig(max_tokens=512, temperature=0.0), description="What a line that has ended is condensed to."
     )
-    answer: Annotated[Prompt, Uses("question", "count", "reports")] = Field(
-        default=Prompt(max_tokens=1024, temperature=0.0), description="Reads all reports and chooses."
+    answer: Annotated[CallConfig, Uses("question", "count", "reports")] = Field(
+        default=CallConfig(max_tokens=1024, temperature=0.0), description="Reads all reports and chooses."
     )
 
     async def run(self, ctx: Context, question: str) -> Answerable:
@@ -103,16 +103,16 @@ class PartialRollout(ToolTurns):
         branching = [self._family(ctx, talk) for _ in range(self.warmup)]
         ended = await ctx.gather(*branching, self._lines(ctx, talk, [()] * self.fresh))
         reports = [report for group in ended for report in group]
-        good = [report for report in reports if isinstance(report, Line)]
+        good = [report for report in reports if isinstance(report, Trajectory)]
         if not good:
-            raise next(report for report in reports if not isinstance(report, Line))
+            raise next(report for report in reports if not isinstance(report, Trajectory))
         told = "\n\n".join(f"Report {n}:\n{visible(report.text).strip()}" for n, report in enumerate(good, 1))
         pieces = self.answer.parts(_INTEGRATE, question=question, count=str(len(good)), reports=told)
         answer = ctx.think(pieces, self.answer, name="integrate", label="answer of the reports")
         await answer
         return ctx.answer(answer, f"{len(good)} reports of {len(reports)} lines", name="answer")
 
-    async def _family(self, ctx: Context, talk: Talk) -> list[Line | StepFailed]:
+    async def _family(self, ctx: Context, talk: Talk) -> list[Trajectory | StepFailed]:
         """Return the reports of a line and of those that branch off it."""
         try:
             path = await self._path(ctx, talk, ())
@@ -125,10 +125,12 @@ class PartialRollout(ToolTurns):
         (own,), branches = await ctx.gather(self._reports(ctx, talk, path), self._lines(ctx, talk, starts))
         return [own, *branches]
 
-    async def _lines(self, ctx: Context, talk: Talk, starts: Sequence[tuple[Turn, ...]]) -> list[Line | StepFailed]:
+    async def _lines(
+        self, ctx: Context, talk: Talk, starts: Sequence[tuple[Turn, ...]]
+    ) -> list[Trajectory | StepFailed]:
         """Return the reports of lines that go on after some turns."""
 
-        async def one(start: tuple[Turn, ...]) -> Line | StepFailed:
+        async def one(start: tuple[Turn, ...]) -> Trajectory | StepFailed:
             try:
                 path = await self._path(ctx, talk, start)
             except StepFailed as error:
@@ -140,8 +142,8 @@ class PartialRollout(ToolTurns):
     async def _path(self, ctx: Context, talk: Talk, start: tuple[Turn, ...]) -> Path:
         """Go on after some turns until there is an answer."""
         turns, unsure = list(start), [_NOTHING] * len(start)
-        uncertain = self.by not in ("random", "uniform")
-        by_token = uncertain and self.by != "turn"
+        uncertain = self.criterion not in ("random", "uniform")
+        by_token = uncertain and self.criterion != "turn"
         prompt = self.turn.model_copy(update={"top_logprobs": 16}) if by_token else self.turn
         while not turns or not turns[-1].final:
             line = await talk.ask(
@@ -154,7 +156,7 @@ class PartialRollout(ToolTurns):
             if sure is None and uncertain:
                 raise PlannerError(
                     f"the worker does not say how sure the model was of {line.name}, so nothing tells where to branch: "
-                    "give by=uniform or by=random, or an engine that returns log-probabilities"
+                    "give criterion=uniform or criterion=random, or an engine that returns log-probabilities"
                 )
             unsure.append(sure or _NOTHING)
             turn = talk.read(line, turns)
@@ -163,7 +165,7 @@ class PartialRollout(ToolTurns):
 
     def _unsure(self, result: Result) -> Mapping[str, float] | None:
         """Return how unsure the model was of the parts of a turn; `None` where the worker does not say."""
-        if self.by == "turn":
+        if self.criterion == "turn":
             return None if result.signals is None else {"turn": math.exp(result.signals.entropy)}
         if not result.tokens:
             return None
@@ -173,21 +175,21 @@ class PartialRollout(ToolTurns):
         """Return the turns before which to branch, from 1: before the first one a line begins anew."""
         places = range(1, len(path.turns))
         most = min(self.positions, len(places))
-        match self.by:
+        match self.criterion:
             case "random":
                 return sorted(ctx.random.sample(list(places), most))
             case "uniform":
                 return [1 + (2 * n + 1) * len(places) // (2 * most) for n in range(most)]
             case _:
                 spots: list[int] = []
-                parts = ("calls", "thoughts") if self.by == "mixed" else (self.by,)
+                parts = ("calls", "thoughts") if self.criterion == "mixed" else (self.criterion,)
                 for number, part in enumerate(parts, 1):
                     left = [place for place in places if place not in spots]
                     left.sort(key=lambda place: (-path.unsure[place][part], place))
                     spots += left[: -(-most * number // len(parts)) - len(spots)]
                 return sorted(spots)
 
-    async def _report(self, ctx: Context, talk: Talk, path: Path) -> Line | StepFailed:
+    async def _report(self, ctx: Context, talk: Talk, path: Path) -> Trajectory | StepFailed:
         messages = talk.messages(path.turns)
         line = ctx.think(self.summary.parts(_REPORT), self.summary, chat=True, messages=messages, label="report")
         try:
@@ -195,7 +197,7 @@ class PartialRollout(ToolTurns):
         except StepFailed as error:
             return error
 
-    async def _reports(self, ctx: Context, talk: Talk, path: Path) -> list[Line | StepFailed]:
+    async def _reports(self, ctx: Context, talk: Talk, path: Path) -> list[Trajectory | StepFailed]:
         return [await self._report(ctx, talk, path)]
 
 

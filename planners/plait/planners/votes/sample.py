@@ -6,12 +6,12 @@ from typing import Annotated
 
 from pydantic import Field
 
+from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
-from plait.core.interfaces import Brief, Planner
+from plait.core.interfaces import Planner, PlanningContext
 from plait.core.ops import Join, Plugin
 from plait.core.plan import Plan, Step
 from plait.core.planning import call_model
-from plait.core.prompt import Prompt, Uses
 from plait.core.vocabulary import Arithmetic, Early, MergeOption, N, Style, Width
 
 from .._shared.seeds import derive, line_code
@@ -34,8 +34,8 @@ class Sample(Planner):
         "variant", "answers are compared as the task has it, it ends when nothing can change", paper="2203.11171"
     )
 
-    answer: Annotated[Prompt, Uses("question")] = Field(
-        default=Prompt(max_tokens=512, temperature=1.0),
+    answer: Annotated[CallConfig, Uses("question")] = Field(
+        default=CallConfig(max_tokens=512, temperature=1.0),
         description="The samples' calls. Their template has `{question}`. With `logprobs` of 1 the majority breaks "
         "ties by the mean; merges and prunings by confidence need 2 or more.",
     )
@@ -46,7 +46,7 @@ class Sample(Planner):
     early: Early = False
     arithmetic: Arithmetic = False
 
-    def start(self, brief: Brief) -> Plan:
+    def start(self, brief: PlanningContext) -> Plan:
         """Return `sample-1` … `sample-n` and their join `vote`."""
         pieces = self.answer.parts("{question}", question=brief.task.render(self.style, self.width))
         names = tuple(f"sample-{i}" for i in range(1, self.n + 1))
@@ -59,6 +59,6 @@ class Sample(Planner):
             )
             for i, name in enumerate(names, 1)
         ]  # fmt: skip
-        vote = Join(merge=self.merge, tolerate="best-effort", early=self.early)
+        vote = Join(merge=self.merge, on_failure="best-effort", early=self.early)
         join = Step(name="vote", op=vote, needs=names, label=f"{self.merge.name} of {self.n}")
         return Plan(steps=(*samples, join), output="vote")

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.interfaces import Brief, Planner
+from plait.core.call_config import CallConfig, Uses
+from plait.core.interfaces import Planner, PlanningContext
 from plait.core.plan import Plan
 from plait.core.planning import call_model
-from plait.core.prompt import Prompt, Uses
 from plait.core.vocabulary import Style, Width
 
 from .._shared.seeds import derive
@@ -23,13 +23,13 @@ class Single(Planner):
     Nobody's method: what the others differ from. Defaults: the model's own temperature, 512 tokens.
     """
 
-    answer: Annotated[Prompt, Uses("question")] = Field(
-        default=Prompt(max_tokens=512, stream=True), description="The call. Its template has `{question}`."
+    answer: Annotated[CallConfig, Uses("question")] = Field(
+        default=CallConfig(max_tokens=512, stream=True), description="The call. Its template has `{question}`."
     )
     style: Style = "serial"
     width: Width = 8
 
-    def start(self, brief: Brief) -> Plan:
+    def start(self, brief: PlanningContext) -> Plan:
         """Return a plan of one step, `think`."""
         pieces = self.answer.parts("{question}", question=brief.task.render(self.style, self.width))
         seed = derive(brief.request.seed, "single")

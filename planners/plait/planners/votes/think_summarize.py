@@ -6,14 +6,14 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.errors import PluginError
 from plait.core.flow import Answerable, Flow
 from plait.core.ops import Plugin, Text
 from plait.core.plan import Step
 from plait.core.planning import CallOptions
-from plait.core.prompt import Prompt, Uses
-from plait.core.vocabulary import Deadline, N, Quorum, Reads, Settle
+from plait.core.vocabulary import Deadline, MaxInputTokens, N, Quorum, StopOnVerified
 
 from .._shared.drafts import Draft, block, drafts_of, histogram, shown, verified
 from .._shared.steps import Asker
@@ -56,21 +56,21 @@ class ThinkSummarize(Flow):
         paper="2509.04475",
     )
 
-    answer_prompts: ClassVar[tuple[str, ...]] = ("summary",)
+    answer_calls: ClassVar[tuple[str, ...]] = ("summary",)
 
-    draft: Annotated[Prompt, Uses("question")] = Field(
-        default=Prompt(max_tokens=1024, temperature=0.8, stream=True),
+    draft: Annotated[CallConfig, Uses("question")] = Field(
+        default=CallConfig(max_tokens=1024, temperature=0.8, stream=True),
         description="The paths. Their template has `{question}`. With `stream` the text of stopped ones is read too.",
     )
-    summary: Annotated[Prompt, Uses("question", "drafts", "histogram")] = Field(
-        default=Prompt(max_tokens=1024, temperature=0.0),
+    summary: Annotated[CallConfig, Uses("question", "drafts", "histogram")] = Field(
+        default=CallConfig(max_tokens=1024, temperature=0.0),
         description="The synthesis. Its template has `{question}`, `{drafts}`, and `{histogram}`, a count of their "
         "answers.",
     )
     n: N = 4
     quorum: Quorum = Field(default=1, ge=1)
     deadline: Deadline = None
-    reads: Reads = Field(default=4096)
+    max_input_tokens: MaxInputTokens = Field(default=4096)
     dialect: Literal["words", "parathinker"] = Field(
         default="words",
         description="How the model writes what it wants done. `parathinker`, for a model that was trained as that "
@@ -78,7 +78,7 @@ class ThinkSummarize(Flow):
         "all paths in the model's own turn. Its engine lets the summary attend to the paths' caches; here it reads "
         "their text again. Its tokenizer has tags for eight paths, so `n` is at most 8.",
     )
-    settle: Settle = True
+    stop_on_verified: StopOnVerified = True
 
     @model_validator(mode="after")
     def _paths_have_tags(self) -> ThinkSummarize:
@@ -89,13 +89,16 @@ class ThinkSummarize(Flow):
     async def run(self, ctx: Flow.Context, question: str) -> Answerable:
         """Return the synthesis of the paths, or the path that makes it needless."""
         asker = Asker("think_summarize", ctx.brief)
-        partial = self.draft.stream and (self.quorum is not None or self.deadline is not None or self.settle)
+        partial = self.draft.stream and (self.quorum is not None or self.deadline is not None or self.stop_on_verified)
         paths = {f"path-{i}": ctx.step(self._path(asker, i, partial)) for i in range(1, self.n + 1)}
         enough = None if self.quorum is None else min(self.quorum, self.n)
         read = await ctx.join(
             paths.values(),
-            Plugin(name="synthesis-drafts", options={"enough": enough, "partial": partial, "settle": self.settle}),
-            tolerate="best-effort",
+            Plugin(
+                name="synthesis-drafts",
+                options={"enough": enough, "partial": partial, "stop_on_verified": self.stop_on_verified},
+            ),
+            on_failure="best-effort",
             early=True,
             deadline=self.deadline,
             name="paths",
@@ -103,7 +106,7 @@ class ThinkSummarize(Flow):
         )
         drafts = drafts_of(read.result)
         why = read.why if enough is None or enough >= self.n else f"{read.why}; the first to end were read (a race)"
-        right = verified(drafts) if self.settle else None
+        right = verified(drafts) if self.stop_on_verified else None
         if right is not None:
             return ctx.answer(paths[right.name], f"{right.name} is verified; {why}", name="answer")
         if len(drafts) == 1 and drafts[0].done:
@@ -111,7 +114,7 @@ class ThinkSummarize(Flow):
         summary = ctx.step(self._summary(asker, drafts))
         votes = [paths[draft.name] for draft in drafts if draft.done]  # if the synthesis fails
         merge = Plugin(name="synthesis-or-vote", options={"note": why})
-        return ctx.join([summary, *votes], merge, tolerate="best-effort", early=True, name="answer")
+        return ctx.join([summary, *votes], merge, on_failure="best-effort", early=True, name="answer")
 
     @property
     def _tagged(self) -> bool:
@@ -135,7 +138,7 @@ class ThinkSummarize(Flow):
             pieces = (Text(text=asker.question),)
             by_name = {f"path-{number}": number for number in range(1, self.n + 1)}
             numbers = [by_name[draft.name] for draft in drafts]
-            texts = zip(numbers, shown(drafts, self.reads), strict=True)
+            texts = zip(numbers, shown(drafts, self.max_input_tokens), strict=True)
             begin = "".join(f"<think{i}>{text}</think{i}>\n" for i, text in texts) + "<summary>"
             options["begin"], options["stop"] = begin, ("</summary>",)
         else:
@@ -143,7 +146,7 @@ class ThinkSummarize(Flow):
             pieces = self.summary.parts(
                 _SUMMARY,
                 question=asker.question,
-                drafts=block(drafts, self.reads, "Attempt"),
+                drafts=block(drafts, self.max_input_tokens, "Attempt"),
                 histogram=f"{counted}\n\n" if counted else "",
             )
         return asker.step(

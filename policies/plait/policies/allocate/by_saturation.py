@@ -34,7 +34,7 @@ class BySaturation(Allocator):
 
     N* is for ceiling * (1 - (1-p)^N), with p the mean of the posterior Beta(1 + successes, 1 + failures); a probe
     without an answer failed. `evidence=share` is the paper's own reading, N* with the share of the first answer as p.
-    `most` and `most_tokens` cap the number.
+    `max_branches` and `most_tokens` cap the number.
 
     Branches take `temperatures` and `wordings` in turn. `models` are listed from weak to strong, and the model at
     place 1 - p of the list is asked: the stronger one the worse the probes did.
@@ -111,7 +111,7 @@ class BySaturation(Allocator):
         """Return the branches for a clear lead: the votes it takes, over the share of branches that have an answer."""
         poll = Poll(probes, task)
         first, second = poll.lead()
-        # Probes beyond `most` have run already: the limit is of those to come.
-        most = max(self.most, len(probes))
+        # Probes beyond `max_branches` have run already: the limit is of those to come.
+        most = max(self.max_branches, len(probes))
         votes = votes_needed(first, second, self.confidence, most)
         return min(most, len(probes) + math.ceil((votes - first - second) * len(probes) / max(1, poll.votes)))

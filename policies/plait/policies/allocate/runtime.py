@@ -18,8 +18,8 @@ __all__ = ["Runtime"]
 class Runtime(Allocator):
     """The maximum number of branches whose `done_share` ends within `within` seconds at `confidence`: order
     statistics of the probes' lengths (arXiv 2403.08790) at the pace of an engine that decodes all of them together, a
-    step of n sequences taking `fixed + per_sequence * n` seconds. `plait simulate calibrate` fits both. `most` and
-    `most_tokens` cap the number.
+    step of n sequences taking `fixed + per_sequence * n` seconds. `plait simulate calibrate` fits both. `max_branches`
+    and `most_tokens` cap the number.
 
     Without a probe that ended nothing is predicted, and no branch follows.
     """
@@ -51,7 +51,7 @@ class Runtime(Allocator):
             lambda sequences: self.fixed + self.per_sequence * sequences,
             share=self.done_share,
             quantile=self.confidence,
-            most=self.most,
+            most=self.max_branches,
         )
         count = min(fits, self.affordable(probes))
         why = f"{fits} branches end within {self.within:g} s, by the lengths of {len(lengths)} probes"

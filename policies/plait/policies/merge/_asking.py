@@ -10,15 +10,15 @@ from typing import Annotated
 
 from pydantic import Field
 
+from plait.core.call_config import WithCallConfigs
 from plait.core.declarations import TokenCount
 from plait.core.interfaces import Merge
-from plait.core.prompt import WithPrompts
 from plait.core.view import Branch
 
 from .._ballots import names as named
 
 
-class Asking(WithPrompts, Merge):
+class Asking(WithCallConfigs, Merge):
     """Base of the merges that ask a model."""
 
     observation_chars: Annotated[int, TokenCount()] = Field(

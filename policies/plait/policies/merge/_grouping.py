@@ -9,11 +9,11 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
+from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Free
 from plait.core.ops import StructuredOutput
 from plait.core.plan import Step
 from plait.core.planning import ask_model
-from plait.core.prompt import Prompt, Uses
 from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch
@@ -73,8 +73,8 @@ class Grouping(Asking):
         description="The score from which on something counts: two are the same at this probability (of a model "
         "with `judge.logprobs`) or cosine (of embeddings); 0.5 and 0.9 if left out.",
     )
-    judge: Annotated[Prompt, Uses("question", "a", "b")] = Field(
-        default=Prompt(max_tokens=512, temperature=0.0),
+    judge: Annotated[CallConfig, Uses("question", "a", "b")] = Field(
+        default=CallConfig(max_tokens=512, temperature=0.0),
         description="Says of two texts whether they come to the same. Its template has `{question}`, `{a}` and "
         '`{b}`. `form=choice`: an engine that can allows nothing but "yes" or "no". With `logprobs` the probability '
         "of the word counts, in place of the word alone: of a model that answers with one token.",
@@ -84,7 +84,7 @@ class Grouping(Asking):
     )
 
     def comparisons(self, groups: Groups, shown: Mapping[str, str], template: str, task: Task) -> list[Step]:
-        """Return the calls of the next round. `shown` has the text of each; `template` is ours."""
+        """Return the calls of the next round. `max_prompt_items` has the text of each; `template` is ours."""
         head = groups.open[0]
         form = _WORDS if self.judge.form == "choice" else self.judge.form
         steps: list[Step] = []

@@ -9,7 +9,7 @@ from pydantic import Field, JsonValue
 
 from plait.core.declarations import Fidelity, ToolName
 from plait.core.interfaces import Verdict
-from plait.core.ops import Call, Join, Plugin
+from plait.core.ops import Join, Plugin, ToolCall
 from plait.core.plan import Plan, Step
 from plait.core.task import Task
 from plait.core.view import Branch
@@ -100,7 +100,7 @@ class Alike(Grouping):
     def _vectors(self, names: Sequence[str], by_name: dict[str, Branch]) -> Plan:
         name = fresh("vectors", by_name)
         texts: list[JsonValue] = [self.excerpt(by_name[name].line) for name in names]
-        call = Step(name=name, op=Call(tool=self.tool, args={"texts": texts}), label=self.tool)
+        call = Step(name=name, op=ToolCall(tool=self.tool, args={"texts": texts}), label=self.tool)
         return self._then((call,), list(by_name), {"called": name})
 
     def _round(self, groups: Groups, by_name: dict[str, Branch], task: Task) -> Plan:
@@ -113,7 +113,7 @@ class Alike(Grouping):
     def _then(self, steps: Sequence[Step], traces: Sequence[str], update: dict[str, object]) -> Plan:
         """Return the calls and the join that reads them."""
         options: dict[str, JsonValue] = self.model_copy(update=update).model_dump(mode="json")
-        op = Join(merge=Plugin(name="alike", options=options), tolerate="any-end")
+        op = Join(merge=Plugin(name="alike", options=options), on_failure="any-end")
         needs = (*(step.name for step in steps), *traces)
         end = Step(name=fresh("alike", needs), op=op, needs=needs, label="who is alike")
         return Plan(steps=(*steps, end), output=end.name)

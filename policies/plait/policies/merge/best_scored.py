@@ -31,7 +31,7 @@ class BestScored(Merge):
     number) are left out, and where none has one the join fails. Equal scores go to the earliest branch in the join's
     order."""
 
-    by: Signal = Field(
+    criterion: Signal = Field(
         default="logprob",
         description="What decides: a signal; of `entropy` the lowest is best, of all others the highest.",
     )
@@ -47,18 +47,20 @@ class BestScored(Merge):
         scorer = load(self.function) if self.function is not None else None
         scores: dict[int, float] = {}
         for ballot in roll.ballots:
-            number = scorer(task.text, ballot.result.line) if scorer is not None else signal(ballot.result, self.by)
+            number = (
+                scorer(task.text, ballot.result.line) if scorer is not None else signal(ballot.result, self.criterion)
+            )
             if number is not None and math.isfinite(number):
                 scores[ballot.place] = float(number)
         if not scores:
-            what = self.function or self.by
+            what = self.function or self.criterion
             raise PluginError(
                 f"no branch has a score by {what}: ask for signals with logprobs in the planner's options"
             )
         roll, out = without(roll, lambda ballot: ballot.place in scores)
         best = min(roll.ballots, key=lambda ballot: (-scores[ballot.place], ballot.place))
         others = [scores[ballot.place] for ballot in roll.ballots if ballot is not best]
-        why = f"{self.function or self.by} {scores[best.place]:.4g}, best of {len(roll.ballots)}"
+        why = f"{self.function or self.criterion} {scores[best.place]:.4g}, best of {len(roll.ballots)}"
         why += f", margin {scores[best.place] - max(others):.4g}" if others else ""
         return verdict(Class(best), why, roll, [f"no score for {', '.join(out)}"] if out else [])
 

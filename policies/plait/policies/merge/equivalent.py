@@ -9,7 +9,7 @@ from pydantic import Field, JsonValue
 
 from plait.core.declarations import ToolName
 from plait.core.interfaces import Verdict
-from plait.core.ops import Call, Join, Plugin
+from plait.core.ops import Join, Plugin, ToolCall
 from plait.core.plan import Plan, Step
 from plait.core.task import Task
 from plait.core.values import as_text
@@ -63,10 +63,10 @@ class Equivalent(Grouping):
         min_length=1,
         description="Name of the tool: `math_equal` (of `ask=tool`) or `embed` (of `ask=embedding`) if left out.",
     )
-    shown: Count = Field(
+    max_prompt_items: Count = Field(
         default=16,
         ge=2,
-        description="How many of what there is a model is shown, the nearest or best: answers, those with most "
+        description="Maximum number of items in one prompt, the nearest or best first: answers, those with most "
         "votes. The others keep to themselves.",
     )
     called: FreeText | None = Field(default=None, description="Step that judged; set by the merge itself.")
@@ -109,7 +109,7 @@ class Equivalent(Grouping):
         name = fresh("equivalence", names)
         answers: list[JsonValue] = [as_text(group.first.answer) for group in counted]
         args: dict[str, JsonValue] = {"texts" if self.ask == "embedding" else "answers": answers}
-        call = Step(name=name, op=Call(tool=self._tool, args=args), label=self._tool)
+        call = Step(name=name, op=ToolCall(tool=self._tool, args=args), label=self._tool)
         return Verdict(value=None, why=why, patch=self._then((call,), names, {"called": name}))
 
     def _by_model(
@@ -117,8 +117,8 @@ class Equivalent(Grouping):
     ) -> Verdict:
         texts = {group.first.branch.name: as_text(group.first.answer) for group in ranked}
         if self.grouped is None:
-            alone = tuple((name,) for name in tuple(texts)[self.shown :])
-            groups = Groups(whole=alone, open=tuple(texts)[: self.shown]).settled()
+            alone = tuple((name,) for name in tuple(texts)[self.max_prompt_items :])
+            groups = Groups(whole=alone, open=tuple(texts)[: self.max_prompt_items]).settled()
         else:
             groups = self.heard(self.grouped, by_name)
         if groups.open:
@@ -128,15 +128,15 @@ class Equivalent(Grouping):
             voters = [name for name in by_name if self.grouped is None or name not in self.grouped.calls]
             return Verdict(value=None, why=why, patch=self._then(steps, voters, {"grouped": asking}))
         note = [f"{groups.silent} comparisons came to nothing and count as no"] if groups.silent else []
-        if len(ranked) > self.shown:
-            note.append(f"{len(ranked) - self.shown} of the answers were not compared")
+        if len(ranked) > self.max_prompt_items:
+            note.append(f"{len(ranked) - self.max_prompt_items} of the answers were not compared")
         counted = classes(roll.ballots)
         return self._counted(roll, counted, _of_groups(groups, counted), note)
 
     def _then(self, steps: Sequence[Step], voters: Sequence[str], update: dict[str, object]) -> Plan:
         """Return the calls and the vote that reads them."""
         options: dict[str, JsonValue] = self.model_copy(update=update).model_dump(mode="json")
-        op = Join(merge=Plugin(name="equivalent", options=options), tolerate="any-end")
+        op = Join(merge=Plugin(name="equivalent", options=options), on_failure="any-end")
         needs = (*(step.name for step in steps), *voters)
         end = Step(name=fresh("equivalent-vote", needs), op=op, needs=needs, label="vote")
         return Plan(steps=(*steps, end), output=end.name)

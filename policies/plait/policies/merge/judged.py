@@ -8,12 +8,12 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, JsonValue
 
+from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Free
 from plait.core.interfaces import Verdict
 from plait.core.ops import Join, Plugin
 from plait.core.plan import Plan, Step
 from plait.core.planning import ask_model
-from plait.core.prompt import Prompt, Uses
 from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch
@@ -57,8 +57,8 @@ class Judged(Asking):
     votes: ClassVar[bool] = True
 
     best: Annotated[int, Free()] = Field(default=10, ge=1, description="The highest mark.")
-    judge: Annotated[Prompt, Uses("question", "answer", "best")] = Field(
-        default=Prompt(max_tokens=512, temperature=0.0),
+    judge: Annotated[CallConfig, Uses("question", "answer", "best")] = Field(
+        default=CallConfig(max_tokens=512, temperature=0.0),
         description="Marks an answer. Its template has `{question}`, `{answer}`, and `{best}`, the highest mark.",
     )
     marks: Annotated[tuple[CandidateMark, ...], Free()] = Field(
@@ -96,7 +96,7 @@ class Judged(Asking):
             entries.append(CandidateMark(branch=group.first.branch.name, call=calls[-1].name, votes=group.votes))
         update = {"marks": tuple(entries), "left_out": tuple(absent(roll))}
         options: dict[str, JsonValue] = self.model_copy(update=update).model_dump(mode="json")
-        op = Join(merge=Plugin(name="judged", options=options), tolerate="any-end")
+        op = Join(merge=Plugin(name="judged", options=options), on_failure="any-end")
         end = Step(name=fresh("marks", names), op=op, needs=(*(call.name for call in calls), *names), label="marks")
         return Verdict(value=None, why=why, patch=Plan(steps=(*calls, end), output=end.name))
 

@@ -8,12 +8,12 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
+from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Free
 from plait.core.interfaces import Verdict
 from plait.core.ops import Join, Plugin
 from plait.core.plan import Plan, Step
 from plait.core.planning import ask_model
-from plait.core.prompt import Prompt, Uses
 from plait.core.task import Task
 from plait.core.view import Branch
 
@@ -39,8 +39,8 @@ class MapReduce(Asking):
     """
 
     fan_in: Annotated[int, Free()] = Field(default=4, ge=2, description="Texts that one call reads.")
-    summary: Annotated[Prompt, Uses("question", "parts")] = Field(
-        default=Prompt(max_tokens=512, temperature=0.0),
+    summary: Annotated[CallConfig, Uses("question", "parts")] = Field(
+        default=CallConfig(max_tokens=512, temperature=0.0),
         description="Makes one text of several. Its template has `{question}` and `{parts}`.",
     )
     level: Annotated[int, Free()] = Field(default=0, ge=0, description="Levels done so far; set by the merge itself.")
@@ -67,7 +67,7 @@ class MapReduce(Asking):
         needs = tuple(call.name for call in calls)
         end = Step(
             name=fresh("reduced", names),
-            op=Join(merge=Plugin(name="map-reduce", options=options), tolerate="best-effort"),
+            op=Join(merge=Plugin(name="map-reduce", options=options), on_failure="best-effort"),
             needs=needs,
             label=f"level {self.level + 1}",
         )

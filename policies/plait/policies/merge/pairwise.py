@@ -8,12 +8,12 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, JsonValue
 
+from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Free
 from plait.core.interfaces import Verdict
 from plait.core.ops import Join, Plugin, StructuredOutput
 from plait.core.plan import Plan, Step
 from plait.core.planning import ask_model
-from plait.core.prompt import Prompt, Uses
 from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch
@@ -61,8 +61,8 @@ class Pairwise(Asking):
 
     votes: ClassVar[bool] = True
 
-    judge: Annotated[Prompt, Uses("question", "a", "b")] = Field(
-        default=Prompt(max_tokens=512, temperature=0.0, form="choice"),
+    judge: Annotated[CallConfig, Uses("question", "a", "b")] = Field(
+        default=CallConfig(max_tokens=512, temperature=0.0, form="choice"),
         description="Compares two answers. Its template has `{question}`, `{a}` and `{b}`. `form=choice`: an engine "
         "that can allows nothing but A or B; `form=null`: anything.",
     )
@@ -119,7 +119,7 @@ class Pairwise(Asking):
         update = {"matches": tuple(matches), "played": self.played + 1, "counts": counts}
         played = self.model_copy(update=update)
         options: dict[str, JsonValue] = played.model_dump(mode="json")
-        op = Join(merge=Plugin(name="pairwise", options=options), tolerate="any-end")
+        op = Join(merge=Plugin(name="pairwise", options=options), on_failure="any-end")
         needs = (*(call.name for call in calls), *left)
         end = Step(name=fresh("round", by_name), op=op, needs=needs, label=f"round {self.played + 1}")
         return Plan(steps=(*calls, end), output=end.name)

@@ -22,17 +22,17 @@ class Posterior(Merge):
     """The choice of Confidence-Guided Early Stopping (arXiv 2511.02603): the answer of the highest posterior.
 
     A vote of confidence c has the likelihood c if its answer is right, and (1 - c) / (K - 1) if another of K answers
-    is; c = exp(`by` / `vote_temperature`), by default the geometric mean of the tokens' probabilities (`logprobs=1` of
-    the planner). Many unsure votes can outweigh a sure one, and one sure vote many unsure ones: as good as the model
-    knows when it is right. Goes with the stop rule `cges:lead=false`. Ties go to the answer with more votes, then to
-    the one whose first voter comes earliest.
+    is; c = exp(`criterion` / `vote_temperature`), by default the geometric mean of the tokens' probabilities
+    (`logprobs=1` of the planner). Many unsure votes can outweigh a sure one, and one sure vote many unsure ones: as
+    good as the model knows when it is right. Goes with the stop rule `cges:lead=false`. Ties go to the answer with more
+    votes, then to the one whose first voter comes earliest.
     """
 
     fidelity = Fidelity("exact", paper="2511.02603")
 
     votes: ClassVar[bool] = True
 
-    by: Signal = Field(
+    criterion: Signal = Field(
         default="logprob",
         description="What decides: a signal, in nats; only one that is never positive is a log-probability.",
     )
@@ -51,7 +51,7 @@ class Posterior(Merge):
             return nobody(roll)
         chances, first = Chances(), dict[str, Class]()
         for ballot in roll.ballots:
-            chances.add(ballot.key, sureness(ballot.result, self.by, self.vote_temperature), ballot.count)
+            chances.add(ballot.key, sureness(ballot.result, self.criterion, self.vote_temperature), ballot.count)
             first.setdefault(ballot.key, Class(ballot))
         posterior = chances.chances()
         best = min(first, key=lambda key: (-posterior[key], -chances.votes[key], first[key].first.place))

@@ -190,7 +190,7 @@ class Splice(Merge):
         return [written], claim, False
 
     def _written(self, branch: Branch, most: int | None = None) -> list[Piece]:
-        """Return a thread's output, cut to `most` tokens and closed."""
+        """Return a thread's output, cut to `max_branches` tokens and closed."""
         pieces = self._said(branch)
         if most is not None and sum(map(_length, pieces)) > most:
             pieces = _shortened(pieces, most)
@@ -242,7 +242,7 @@ def _length(piece: Piece) -> int:
 
 
 def _shortened(pieces: list[Piece], most: int) -> list[Piece]:
-    """Return the first `most` tokens of pieces."""
+    """Return the first `max_branches` tokens of pieces."""
     out: list[Piece] = []
     for piece in pieces:
         length = _length(piece)

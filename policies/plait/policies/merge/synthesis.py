@@ -7,11 +7,11 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
+from plait.core.call_config import CallConfig, Uses
 from plait.core.interfaces import Verdict
 from plait.core.ops import Join, Plugin
 from plait.core.plan import Plan, Step
 from plait.core.planning import ask_model
-from plait.core.prompt import Prompt, Uses
 from plait.core.task import Task
 from plait.core.view import Branch
 
@@ -38,8 +38,8 @@ class Synthesis(Asking):
     drafts counts (merge `synthesis-or-vote`). One branch with text is its own synthesis, and none gives `null`.
     """
 
-    answer: Annotated[Prompt, Uses("question", "count", "drafts")] = Field(
-        default=Prompt(max_tokens=512, temperature=0.0),
+    answer: Annotated[CallConfig, Uses("question", "count", "drafts")] = Field(
+        default=CallConfig(max_tokens=512, temperature=0.0),
         description="Writes the answer. Its template has `{question}`, and `{drafts}`, `{count}` of them.",
     )
 
@@ -56,6 +56,6 @@ class Synthesis(Asking):
         written = "\n\n".join(f"Draft {i}:\n{self.excerpt(draft.line)}" for i, draft in enumerate(drafts, 1))
         pieces = self.answer.text(_WEIGH, question=task.render(), count=str(len(drafts)), drafts=written)
         call = ask_model(task, ask, pieces, self.answer, label=f"synthesis of {len(drafts)}")
-        op = Join(merge=Plugin(name="synthesis-or-vote", options={"note": why}), tolerate="any-end")
+        op = Join(merge=Plugin(name="synthesis-or-vote", options={"note": why}), on_failure="any-end")
         steps = (call, Step(name=end, op=op, needs=(ask, *names), label="synthesis or vote"))
         return Verdict(value=None, why=why, patch=Plan(steps=steps, output=end))

@@ -24,7 +24,7 @@ class SynthesisDrafts(Merge):
     task extracts it, or null), `key` (the answer's canonical form, or null), `verified` (true, false, or null where the
     task cannot tell or the branch is not done).
 
-    Use it in a join that is `early` for `enough` and `settle` to have an effect.
+    Use it in a join that is `early` for `enough` and `stop_on_verified` to have an effect.
     """
 
     enough: Annotated[int | None, Free()] = Field(
@@ -37,7 +37,7 @@ class SynthesisDrafts(Merge):
         default=False,
         description="Keep what the others have written so far when `enough` are done. Only of steps that stream.",
     )
-    settle: bool = Field(
+    stop_on_verified: bool = Field(
         default=False,
         description="What the task's verifier finds right ends the run: one such branch is enough by itself.",
     )
@@ -66,7 +66,7 @@ class SynthesisDrafts(Merge):
         # The others may still write: they are drafts as far as they have come.
         if self.enough is not None and sum(branch.done for branch in branches) >= self.enough:
             return True
-        return self.settle and any(
+        return self.stop_on_verified and any(
             record is not None and record["verified"] is True
             for record in (self._record(branch, task) for branch in branches if branch.done)
         )
@@ -75,7 +75,7 @@ class SynthesisDrafts(Merge):
         """Return a tally that looks for a verified draft, and counts those that are done."""
 
         def verified(branch: Branch) -> bool:
-            record = self._record(branch, task) if self.settle and branch.done else None
+            record = self._record(branch, task) if self.stop_on_verified and branch.done else None
             return record is not None and record["verified"] is True
 
         return SettlingTally(verified, self.enough)

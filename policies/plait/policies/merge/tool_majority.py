@@ -51,7 +51,7 @@ class ToolMajority(Merge):
 
     votes: ClassVar[bool] = True
 
-    by: By = Field(
+    criterion: By = Field(
         default="hierarchical",
         description="What decides: what has to be equal. `name`: the names of the tools, in order. `arguments`: "
         "these and their arguments. `hierarchical`: first a vote over the names, then over the arguments among those "
@@ -75,7 +75,7 @@ class ToolMajority(Merge):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> ToolMajority:
-        if self.exclude and self.by == "name":
+        if self.exclude and self.criterion == "name":
             raise ValueError("`exclude` leaves arguments out, and a vote by name looks at none: leave one of them out")
         fields = {tool.name: tool.parameters.get("properties") for tool in self.tools}
         known = {name for properties in fields.values() if isinstance(properties, dict) for name in properties}
@@ -101,7 +101,7 @@ class ToolMajority(Merge):
         if not roll.ballots:
             return nobody(roll)
         ballots, prefix = roll.ballots, ""
-        if self.by == "hierarchical":
+        if self.criterion == "hierarchical":
             named = _by_names(ballots, actions)
             best, how = most(named)
             second = lead(group.votes for group in named if group is not best)[0]
@@ -126,7 +126,7 @@ class ToolMajority(Merge):
         roll = read(branches, actions)
         out = outstanding + roll.pending
         ballots = roll.ballots
-        if self.by == "hierarchical":
+        if self.criterion == "hierarchical":
             named = _by_names(ballots, actions)
             top, second = lead(group.votes for group in named)
             if top - second <= out:
@@ -136,7 +136,7 @@ class ToolMajority(Merge):
         top, second = lead(group.votes for group in counted)
         if top - second <= out:
             return False
-        if self.by != "name" and not self.exclude:
+        if self.criterion != "name" and not self.exclude:
             return True
         # Which arguments are used is the first voter's to say, and an earlier branch could still become that.
         first = max(counted, key=lambda group: group.votes).first
@@ -147,7 +147,12 @@ class ToolMajority(Merge):
         known = next((reading for reading in self._read if reading.inner is task), None)
         if known is None:
             known = Actions(
-                text=task.text, inner=task, by=self.by, exclude=self.exclude, functions=self.tools, dialect=self.dialect
+                text=task.text,
+                inner=task,
+                criterion=self.criterion,
+                exclude=self.exclude,
+                functions=self.tools,
+                dialect=self.dialect,
             )
             self._read.append(known)
         return known

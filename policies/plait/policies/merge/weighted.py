@@ -41,7 +41,7 @@ class Weighted(Merge):
 
     votes: ClassVar[bool] = True
 
-    by: By = Field(
+    criterion: By = Field(
         default="tail",
         description="What decides: the statistic that weighs, the mean, that of the last window (`tail`), of the "
         "lowest tenth of the windows (`bottom`) or of the lowest window.",
@@ -69,10 +69,10 @@ class Weighted(Merge):
         """Return the verdict; `why` has weights, margin, votes and who was left out."""
         remedy = "ask for it with logprobs=20 (and a window) in the planner's options"
         roll = read(branches, task)
-        roll, scores, left_out = measured(roll, lambda result: score(result, self.by), "confidence", remedy)
+        roll, scores, left_out = measured(roll, lambda result: score(result, self.criterion), "confidence", remedy)
         roll, filtered = self._filtered(roll, scores, branches)
         weights = clipped({ballot.place: scores[ballot.place] for ballot in roll.ballots}, self.cap)
-        what = f"{self.by} confidence"
+        what = f"{self.criterion} confidence"
         return weighted(roll, lambda ballot: weights[ballot.place], what, [*left_out, *filtered])
 
     def _filtered(self, roll: Roll, scores: dict[int, float], branches: Sequence[Branch]) -> tuple[Roll, list[str]]:

@@ -16,8 +16,8 @@ __all__ = ["Consensus"]
 class Consensus(Policy):
     """Give up the branches that cannot change a decided vote.
 
-    Only joins with `tolerate="best-effort"` are touched: there a stopped branch costs nothing, elsewhere it could fail
-    the join. A branch that some other step reads too is left alone.
+    Only joins with `on_failure="best-effort"` are touched: there a stopped branch costs nothing, elsewhere it could
+    fail the join. A branch that some other step reads too is left alone.
     """
 
     def review(self, event: Event, view: View) -> Sequence[Stop]:

@@ -11,7 +11,7 @@ from pydantic import Field, PrivateAttr
 from plait.core.declarations import Fidelity
 from plait.core.errors import PluginError
 from plait.core.events import Event, Failed, Progressed, Succeeded
-from plait.core.interfaces import Hold, Policy, Stop
+from plait.core.interfaces import Defer, Policy, Stop
 from plait.core.task import Task
 from plait.core.view import StepView, View
 
@@ -44,7 +44,8 @@ class DeepConf(Policy):
     full window is below it. `eta=10` is DeepConf-low (90th percentile, most is stopped), `eta=90` DeepConf-high.
     On voters that err (study `erring-votes`) 10 lost 28 points to the full vote, for hard questions look unsure; 90,
     the default as in the authors' package, stopped hardly anything.
-    Goes with `merge=weighted:by=lowest` with the same `eta` and `warmup`, and the stop rule `deepconf-consensus`.
+    Goes with `merge=weighted:criterion=lowest` with the same `eta` and `warmup`, and the stop rule
+    `deepconf-consensus`.
 
     Needs branches that say their confidence: `logprobs=20` and a `window` of the planner. The paper's
     window is 2,048 tokens; for small models take 10 to 25 per cent of the median length, no less than 8. A branch
@@ -72,14 +73,14 @@ class DeepConf(Policy):
 
     _votes: dict[str, _VoteFacts] = PrivateAttr(default_factory=dict[str, _VoteFacts])
 
-    def place(self, step: StepView, view: View) -> Hold | None:
+    def place(self, step: StepView, view: View) -> Defer | None:
         """Hold a branch that is not of the warm-up until the warm-up is over."""
         if not self.hold:
             return None
         for join in votes_of(step):
             known = self._known(join, view)
             if step.id not in known.warm and known.waits_for is not None:
-                return Hold(f"the warm-up of {join.plan.name} is not over", behind=join.id)
+                return Defer(f"the warm-up of {join.plan.name} is not over", behind=join.id)
         return None
 
     def review(self, event: Event, view: View) -> Sequence[Stop]:

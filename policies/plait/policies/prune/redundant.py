@@ -13,7 +13,7 @@ from plait.core.declarations import CodeAddress, Fidelity
 from plait.core.errors import PluginError
 from plait.core.events import Event, Progressed, Succeeded
 from plait.core.interfaces import Policy, Stop
-from plait.core.ops import Think
+from plait.core.ops import ModelCall
 from plait.core.states import State
 from plait.core.task import Task
 from plait.core.view import StepView, View
@@ -34,7 +34,7 @@ class Redundant(Policy):
     most similar one reaches `threshold`, the branch is given up and its vote goes to that one; else it runs on. A
     cluster keeps its count as weight, so pruning does not shift the vote towards rare answers.
 
-    Differs from the paper, whose trained judge says how likely two traces come to the same answer: here `by`
+    Differs from the paper, whose trained judge says how likely two traces come to the same answer: here `criterion`
     compares their first steps in the task's canonical form. A policy is pure, so a judge behind a wire (an embedding
     server, a model) belongs to the planner `deepprune`. Measure a judge with `plait.policies._similarity.auroc` first
     (the paper: 0.71 for its own on unseen models, 0.66 for an untrained model, 0.58 for sentence embeddings). A branch
@@ -56,7 +56,7 @@ class Redundant(Policy):
         le=1.0,
         description="The score from which on something counts: the similarity at which a branch is given up.",
     )
-    by: Annotated[str, CodeAddress()] = Field(
+    criterion: Annotated[str, CodeAddress()] = Field(
         default="steps",
         pattern=r"^(steps|ngrams|[\w.]+:\w+)$",
         description="What decides. `steps`: the Jaccard similarity of the sets of steps. `ngrams`: the cosine of "
@@ -65,7 +65,7 @@ class Redundant(Policy):
         "a network), and a function of its argument alone.",
     )
 
-    @field_validator("by")
+    @field_validator("criterion")
     @classmethod
     def _there(cls, value: str) -> str:
         if ":" in value:
@@ -121,7 +121,7 @@ class Redundant(Policy):
             yield Stop(subject.id, why, merged_into=best.id)
 
     def _alike(self, a: Beginning, b: Beginning) -> float:
-        match self.by:
+        match self.criterion:
             case "steps":
                 return jaccard(a, b)
             case "ngrams":
@@ -132,7 +132,7 @@ class Redundant(Policy):
     @staticmethod
     def _demand_stream(subject: StepView) -> None:
         op = subject.plan.op
-        if isinstance(op, Think) and not op.stream and votes_of(subject):
+        if isinstance(op, ModelCall) and not op.stream and votes_of(subject):
             raise PluginError(f"{subject.plan.name} does not stream, so nothing can be compared: set stream=true")
 
 

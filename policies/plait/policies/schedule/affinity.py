@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
-from plait.core.interfaces import Hold, Place, Policy
+from plait.core.interfaces import Defer, Pin, Policy
 from plait.core.view import StepView, View, WorkerView
 
 __all__ = ["Affinity"]
@@ -63,7 +63,7 @@ class Affinity(Policy):
         "have the same place for the same beginning though none tells another. The workers need the same names in all.",
     )
 
-    def place(self, step: StepView, view: View) -> Place | Hold | None:
+    def place(self, step: StepView, view: View) -> Pin | Defer | None:
         """Return the worker where the context is cached, or `None` without a preference."""
         if step.kind != "think":
             return None
@@ -82,15 +82,15 @@ class Affinity(Policy):
         if wanted.running > self.overload * least + slack:
             return None
         if wanted.takes(step):
-            return Place(wanted.name, f"{wanted.name} has its context cached")
+            return Pin(wanted.name, f"{wanted.name} has its context cached")
         # A worker that serves another model will never have a slot for it.
         if not self.wait or not wanted.could_take(step):
             return None
         reason = f"waits for {wanted.name}, which has its context cached"
         # A slot is free after about expected / slots steps of decoding; in one of these `read` tokens could be read.
         if cached.get(wanted.name, 0) * wanted.slots >= self.read * view.expected_tokens(step):
-            return Hold(reason, worker=wanted.name)
-        return Hold(reason, behind=wanted.name) if of_run else None
+            return Defer(reason, worker=wanted.name)
+        return Defer(reason, behind=wanted.name) if of_run else None
 
     def _wanted(self, step: StepView, view: View, cached: Mapping[str, int]) -> tuple[WorkerView | None, bool]:
         """Return the worker that a step should go to, and whether a step of its own run made it so."""

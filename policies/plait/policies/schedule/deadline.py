@@ -23,8 +23,9 @@ class Deadline(Policy):
     step to the output (HexGen-Text2SQL, arXiv 2505.05286, over the plan's graph rather than a list of stages).
 
     The deadline is that of the run's budget (`seconds`), or `seconds` of this policy. It orders the steps of one share
-    (`Request.share`); between shares it is fairness that decides. A step that waits gains on later ones, so none waits
-    for ever: with ageing a, a step that became ready r seconds earlier goes first if its slack is at most a · r larger.
+    (`Request.fairness_group`); between shares it is fairness that decides. A step that waits gains on later ones, so
+    none waits for ever: with ageing a, a step that became ready r seconds earlier goes first if its slack is at most a
+    · r larger.
 
     A run that can no longer make it goes behind those that can: one whose way would take too long even on the quickest
     engine with nothing else to do. To judge by the usual pace would give up many that can still make it, since engines

@@ -9,7 +9,7 @@ import math
 
 from pydantic import Field
 
-from plait.core.interfaces import Hold, Place, Policy
+from plait.core.interfaces import Defer, Pin, Policy
 from plait.core.view import StepView, View, WorkerView
 
 __all__ = ["Gang"]
@@ -47,7 +47,7 @@ class Gang(Policy):
         "prefix once for each sibling; vLLM shares it within a step.",
     )
 
-    def place(self, step: StepView, view: View) -> Place | Hold | None:
+    def place(self, step: StepView, view: View) -> Pin | Defer | None:
         """Return the worker for one of several siblings; `None` for a step that has none."""
         siblings = step.siblings
         if step.kind != "think" or len(siblings) < 2:
@@ -68,15 +68,15 @@ class Gang(Policy):
             )
         free = [worker for worker in chosen if worker.takes(step)]
         if not free:
-            return Hold(f"the {len(chosen)} workers of its siblings are full", behind=_name(step)) if chosen else None
+            return Defer(f"the {len(chosen)} workers of its siblings are full", behind=_name(step)) if chosen else None
         live = siblings.live
         best = min(free, key=lambda worker: live.get(worker.name, 0))
         if self.leader and self._leads(step, best.name):
-            return Hold(f"waits for the first token of its leader on {best.name}", behind=_name(step))
-        return Place(best.name, f"{siblings.sent[best.name]} of {len(siblings)} siblings went there")
+            return Defer(f"waits for the first token of its leader on {best.name}", behind=_name(step))
+        return Pin(best.name, f"{siblings.sent[best.name]} of {len(siblings)} siblings went there")
 
-    def _to(self, step: StepView, worker: WorkerView, why: str) -> Place | None:
-        return Place(worker.name, f"{worker.name} {why}") if worker.takes(step) else None
+    def _to(self, step: StepView, worker: WorkerView, why: str) -> Pin | None:
+        return Pin(worker.name, f"{worker.name} {why}") if worker.takes(step) else None
 
     def _another(self, step: StepView, view: View, chosen: list[WorkerView]) -> WorkerView | None:
         """Return the worker with the fewest attempts that is not chosen yet."""

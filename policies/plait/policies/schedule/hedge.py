@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import Field
 
 from plait.core.events import Event
-from plait.core.interfaces import Hedge, Policy, Wake
+from plait.core.interfaces import Hedge, Policy, ReviewAt
 from plait.core.lengths import quantile
 from plait.core.plan import template
 from plait.core.view import AttemptEnd, StepView, View, WorkerView
@@ -58,11 +58,11 @@ class HedgeStragglers(Policy):
         """Return the seconds between two looks: a run whose steps are all slow has no other news."""
         return self.interval
 
-    def review(self, event: Event, view: View) -> Sequence[Hedge | Wake]:
+    def review(self, event: Event, view: View) -> Sequence[Hedge | ReviewAt]:
         """Return hedges for stragglers at each look, and when to look again."""
         # Time alone makes a straggler. Other news is used only to have a look scheduled.
         if event.kind != "tick":
-            return () if event.kind == "progressed" else (Wake(view.now + self.interval),)
+            return () if event.kind == "progressed" else (ReviewAt(view.now + self.interval),)
         measures: dict[object, tuple[float, float] | None] = {}
         late: list[tuple[StepView, str, str]] = []
         going: Counter[str] = Counter()
@@ -88,7 +88,7 @@ class HedgeStragglers(Policy):
         behind = Counter(worker for _, worker, _ in late)
         share = {worker: behind[worker] / count for worker, count in going.items()}
         hedges = [self._hedge(step, view, why, share) for step, _, why in late if not step.hedged]
-        return [*(hedge for hedge in hedges if hedge is not None), Wake(soon)]
+        return [*(hedge for hedge in hedges if hedge is not None), ReviewAt(soon)]
 
     def _late(self, step: StepView, elapsed: float, measure: tuple[float, float] | None) -> str:
         """Return why a step is late, or nothing if it is not."""

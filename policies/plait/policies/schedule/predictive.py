@@ -7,7 +7,7 @@ import math
 from pydantic import Field
 
 from plait.core.declarations import Fidelity
-from plait.core.interfaces import Hold, Place, Policy
+from plait.core.interfaces import Defer, Pin, Policy
 from plait.core.lengths import QUANTILE
 from plait.core.view import StepView, View, WorkerView
 
@@ -47,7 +47,7 @@ class Predictive(Policy):
         description="A step waits for a worker only if any with a free slot is predicted to take this times as long.",
     )
 
-    def place(self, step: StepView, view: View) -> Place | Hold | None:
+    def place(self, step: StepView, view: View) -> Pin | Defer | None:
         """Return the worker that is predicted to end the step first, or a hold until that one has a slot."""
         if step.kind != "think":
             return None
@@ -70,10 +70,10 @@ class Predictive(Policy):
             if worker.takes(step) and end < soon:
                 free, soon = worker, end
         if free is not None and soon <= self.patience * soonest:
-            return Place(free.name, f"it is predicted to end there in {soon:.2f} s")
+            return Pin(free.name, f"it is predicted to end there in {soon:.2f} s")
         if best is None or best is free:
             return None
-        return Hold(f"waits for {best.name}: predicted to end there in {soonest:.2f} s", worker=best.name)
+        return Defer(f"waits for {best.name}: predicted to end there in {soonest:.2f} s", worker=best.name)
 
     def _seconds(self, worker: WorkerView, pace: float, tokens: float, unread: int) -> float:
         """Return the seconds until a step would end on a worker. One of its slots is free after a part of the time

@@ -6,7 +6,7 @@ import zlib
 
 from pydantic import Field
 
-from plait.core.interfaces import Place, Policy
+from plait.core.interfaces import Pin, Policy
 from plait.core.view import StepView, View
 
 __all__ = ["Random"]
@@ -17,11 +17,11 @@ class Random(Policy):
 
     seed: int = Field(default=0, description="Another seed, another choice.")
 
-    def place(self, step: StepView, view: View) -> Place | None:
+    def place(self, step: StepView, view: View) -> Pin | None:
         """Return the worker that a hash of the step's id gives; as long as that one has no room, draw again."""
         workers = view.workers
         for i in range(4 * len(workers)):
             worker = workers[zlib.crc32(f"{self.seed}/{step.id}/{i}".encode()) % len(workers)]
             if worker.takes(step):
-                return Place(worker.name, "drawn")
+                return Pin(worker.name, "drawn")
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plait.core.interfaces import Place, Policy
+from plait.core.interfaces import Pin, Policy
 from plait.core.view import StepView, View
 
 __all__ = ["RoundRobin"]
@@ -11,11 +11,11 @@ __all__ = ["RoundRobin"]
 class RoundRobin(Policy):
     """What most balancers do first: workers in turn, those without room passed over."""
 
-    def place(self, step: StepView, view: View) -> Place | None:
+    def place(self, step: StepView, view: View) -> Pin | None:
         """Return the worker whose turn it is."""
         workers = [worker for worker in view.workers if worker.could_take(step)]
         for i in range(len(workers)):
             worker = workers[(view.attempts + i) % len(workers)]
             if worker.takes(step):
-                return Place(worker.name, "its turn")
+                return Pin(worker.name, "its turn")
         return None

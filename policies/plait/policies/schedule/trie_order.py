@@ -10,7 +10,7 @@ import zlib
 from pydantic import Field
 
 from plait.core.declarations import Fidelity
-from plait.core.interfaces import Hold, Place, Policy
+from plait.core.interfaces import Defer, Pin, Policy
 from plait.core.ops import Ref, Text
 from plait.core.view import StepView, View, WorkerView
 
@@ -51,7 +51,7 @@ class TrieOrder(Policy):
             key += [-_ratio(link), *self._path(link)]
         return tuple(key)
 
-    def place(self, step: StepView, view: View) -> Place | Hold | None:
+    def place(self, step: StepView, view: View) -> Pin | Defer | None:
         """Return a worker that has the step's group in flight, else the idlest if its cache has room for the group."""
         if step.kind != "think":
             return None
@@ -61,18 +61,18 @@ class TrieOrder(Policy):
         free = [worker for worker in there if worker.takes(step) and self._fits(worker, own)]
         if free:
             best = max(free, key=lambda worker: live[worker.name])
-            return Place(best.name, f"{best.name} has {live[best.name]} of its group in flight")
+            return Pin(best.name, f"{best.name} has {live[best.name]} of its group in flight")
         home = view.worker(step.home) if step.home is not None else None
         if home is not None and home.takes(step) and self._fits(home, own + step.shared_tokens):
-            return Place(home.name, f"{home.name} has its context cached")
+            return Pin(home.name, f"{home.name} has its context cached")
         idlest = view.idlest(step)
         if idlest is None:
             return None
         # An empty worker takes any group: one that is too large for every cache would else wait for ever.
         if self._fits(idlest, own + step.shared_tokens) or not idlest.context:
-            return Place(idlest.name, f"its group begins on {idlest.name}")
+            return Pin(idlest.name, f"its group begins on {idlest.name}")
         taken = f"{idlest.context} of {idlest.cache_tokens} tokens of cache are taken on {idlest.name}"
-        return Hold(f"{taken}, it needs {own + step.shared_tokens}", behind="cache")
+        return Defer(f"{taken}, it needs {own + step.shared_tokens}", behind="cache")
 
     def _fits(self, worker: WorkerView, tokens: int) -> bool:
         cache = worker.cache_tokens

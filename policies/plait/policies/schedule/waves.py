@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from plait.core.declarations import Fidelity
-from plait.core.interfaces import Hold, Policy
+from plait.core.interfaces import Defer, Policy
 from plait.core.view import StepView, View
 
 __all__ = ["Waves"]
@@ -21,11 +21,11 @@ class Waves(Policy):
 
     n: int = Field(default=8, ge=1, description="Branches at once: those of one join in flight.")
 
-    def place(self, step: StepView, view: View) -> Hold | None:
+    def place(self, step: StepView, view: View) -> Defer | None:
         """Hold a branch of a join that has its number in flight."""
         for join in step.consumers:
             if join.kind != "join":
                 continue
             if join.going >= self.n:
-                return Hold(f"{join.going} branches of {join.plan.name} are in flight", behind=join.id)
+                return Defer(f"{join.going} branches of {join.plan.name} are in flight", behind=join.id)
         return None

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from plait.core.call_config import CallConfig, Uses, WithCallConfigs
 from plait.core.declarations import Fidelity
-from plait.core.flow import Context, Line
+from plait.core.flow import Context, Trajectory
 from plait.core.ops import StructuredOutput
-from plait.core.prompt import Prompt, Uses, WithPrompts
 from plait.core.search import Scorer, SearchNode
 from plait.core.vocabulary import Count
 
@@ -30,7 +30,7 @@ Which is closer to a right answer? Reply with A or B.
 """
 
 
-class Judge(WithPrompts, Scorer):
+class Judge(WithCallConfigs, Scorer):
     """The share of comparisons with earlier siblings that a node wins, each made in both orders, since judges favour a
     place (ToolLLM's ranking, arXiv 2307.16789). A pair on which the orders disagree is a draw; one that is not decided
     in both does not count. With no sibling to compare: 0.5.
@@ -39,8 +39,8 @@ class Judge(WithPrompts, Scorer):
     fidelity = Fidelity("variant", "one comparison with siblings, in both orders", paper="2307.16789")
 
     against: Count = Field(default=2, ge=1, description="Most siblings to compare with, the latest ones.")
-    judge: Annotated[Prompt, Uses("question", "a", "b")] = Field(
-        default=Prompt(max_tokens=8, form="choice"),
+    judge: Annotated[CallConfig, Uses("question", "a", "b")] = Field(
+        default=CallConfig(max_tokens=8, form="choice"),
         description="Asks for the better. Its template has `{question}`, `{a}` and `{b}`. `form=choice`: an engine "
         "that can allows nothing but A or B.",
     )
@@ -61,7 +61,7 @@ class Judge(WithPrompts, Scorer):
         wins = sum((first == "A") + (second == "B") for first, second in pairs)
         return wins / (2 * len(pairs)) if pairs else None
 
-    def _asked(self, ctx: Context, question: str, a: SearchNode, b: SearchNode) -> Line:
+    def _asked(self, ctx: Context, question: str, a: SearchNode, b: SearchNode) -> Trajectory:
         asked = self.judge.text(PROMPT, question=question, a=a.text, b=b.text)
         form = _LETTERS if self.judge.form == "choice" else self.judge.form
         return ctx.think(asked, self.judge, label="judge", form=form)

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from plait.core.call_config import CallConfig, Uses, WithCallConfigs
 from plait.core.declarations import Fidelity, Free
 from plait.core.flow import Context
-from plait.core.prompt import Prompt, Uses, WithPrompts
 from plait.core.search import Scorer, SearchNode
 
 __all__ = ["Model"]
@@ -17,7 +17,7 @@ __all__ = ["Model"]
 ASK = "\n\nHow promising is the solution so far, from 0 (hopeless) to 9 (certain to be right)? One digit:\n"
 
 
-class Model(WithPrompts, Scorer):
+class Model(WithCallConfigs, Scorer):
     """The expected mark: the model is asked for one of `labels` behind the path's text, and each label's value counts
     by the probability that the model gives to it. So one token tells 3.6 from 4.4, where a sampled mark would say 4.
 
@@ -31,8 +31,8 @@ class Model(WithPrompts, Scorer):
 
     fidelity = Fidelity("variant", "the expected mark of one token", paper="2305.10601")
 
-    judge: Annotated[Prompt, Uses()] = Field(
-        default=Prompt(),
+    judge: Annotated[CallConfig, Uses()] = Field(
+        default=CallConfig(),
         description="The call. Its template is put behind the path's text; the model's next token is the mark. By "
         "default the model that writes the steps is asked.",
     )

@@ -7,9 +7,9 @@ from typing import Annotated
 from pydantic import Field
 
 from plait.core.awaited import StepFailed
+from plait.core.call_config import CallConfig, Uses, WithCallConfigs
 from plait.core.declarations import Fidelity
 from plait.core.flow import Context
-from plait.core.prompt import Prompt, Uses, WithPrompts
 from plait.core.search import Frontier, SearchNode, SearchTree
 from plait.core.vocabulary import Count
 
@@ -20,7 +20,7 @@ __all__ = ["Lats"]
 _REFLECT = "\n\nThis attempt failed. In two or three sentences: what went wrong, and what should be done otherwise?\n"
 
 
-class Lats(WithPrompts, Mcts):
+class Lats(WithCallConfigs, Mcts):
     """`mcts` with reflections (arXiv 2310.04406): of an answer that scores below `fail`, the model says in two or three
     sentences what to do otherwise, and later steps are shown it behind the shared prefix.
 
@@ -31,8 +31,8 @@ class Lats(WithPrompts, Mcts):
 
     fail: float = Field(default=0.5, ge=0, le=1, description="Score below which an answer counts as failed.")
     reflections: Count = Field(default=3, ge=0, description="Most reflections, all different.")
-    summary: Annotated[Prompt, Uses()] = Field(
-        default=Prompt(max_tokens=128), description="A reflection. Its template is put behind the failed attempt."
+    summary: Annotated[CallConfig, Uses()] = Field(
+        default=CallConfig(max_tokens=128), description="A reflection. Its template is put behind the failed attempt."
     )
 
     def frontier(self, tree: SearchTree) -> Frontier:

@@ -19,8 +19,8 @@ class CGES(StopRule):
 
     A vote for answer A of confidence c has the likelihood c if A is right, and (1 - c) / (K - 1) if another of the K
     answers is; all have the same prior. K counts the answers seen and one unseen answer. The vote ends when an
-    answer's posterior reaches `confidence`. c = exp(`by` / `vote_temperature`), by default the geometric mean of the
-    tokens' probabilities.
+    answer's posterior reaches `confidence`. c = exp(`criterion` / `vote_temperature`), by default the geometric mean of
+    the tokens' probabilities.
 
     Differs from the paper, where the posterior also picks the answer: here the vote's merge does, so by default the
     answer must be the first by votes too. With the merge `posterior` and `lead=false` it is the paper's method. Needs
@@ -35,7 +35,7 @@ class CGES(StopRule):
         lt=1.0,
         description="Probability at which something counts as sure: the posterior at which to stop.",
     )
-    by: Signal = Field(
+    criterion: Signal = Field(
         default="logprob",
         description="What decides: a signal, in nats; only one that is never positive is a log-probability.",
     )
@@ -71,4 +71,4 @@ class _Chances:
 
     def ended(self, branch: Branch, key: str | None, votes: int) -> None:
         if key is not None and branch.done and branch.result is not None:
-            self.posterior.add(key, sureness(branch.result, self._rule.by, self._rule.vote_temperature), votes)
+            self.posterior.add(key, sureness(branch.result, self._rule.criterion, self._rule.vote_temperature), votes)

@@ -30,7 +30,7 @@ class Confident(StopRule):
 
     fidelity = Fidelity("variant", "a signal of the generation, not a trained statement", paper="2503.00031")
 
-    by: Signal = Field(
+    criterion: Signal = Field(
         default="logprob", description="What decides: a signal; of `entropy` low is sure, of all others high."
     )
     threshold: float = Field(
@@ -46,11 +46,11 @@ class Confident(StopRule):
         sure = poll.fold(self, lambda: _Sure(self))
         # A threshold that nothing can reach would look like a vote that is never sure.
         if sure.voters and not sure.said:
-            raise PluginError(f"no branch says its {self.by}: ask for it with logprobs in the planner's options")
+            raise PluginError(f"no branch says its {self.criterion}: ask for it with logprobs in the planner's options")
         # Another answer has more votes: the vote continues.
         if sure.most and sure.most == poll.lead()[0]:
             sureness = sure.values[sure.first]
-            return f"{self.by} {sureness:.4g} of a voter for the first answer is at least {self.threshold:g}"
+            return f"{self.criterion} {sureness:.4g} of a voter for the first answer is at least {self.threshold:g}"
         return None
 
 
@@ -75,7 +75,7 @@ class _Sure:
         if key is None or not branch.done or branch.result is None:
             return
         rule = self._rule
-        value = signal(branch.result, rule.by)
+        value = signal(branch.result, rule.criterion)
         self.voters += 1
         self.said = self.said or value is not None
         self._votes[key] += votes

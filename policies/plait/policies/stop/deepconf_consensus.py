@@ -22,23 +22,23 @@ class DeepConfConsensus(StopRule):
     """The consensus stop of DeepConf (arXiv 2508.15260): the vote ends when the first answer's share of all weight,
     V(a) / sum of V, is at least `tau`, after a warm-up of `min_votes` votes (N_init of the paper).
 
-    A vote weighs its trace's confidence (`by`). Where a voter does not say it (no `logprobs` were asked for), all
-    weigh the same: the share of the votes then decides.
+    A vote weighs its trace's confidence (`criterion`). Where a voter does not say it (no `logprobs` were asked for),
+    all weigh the same: the share of the votes then decides.
     """
 
     fidelity = Fidelity("exact", paper="2508.15260")
 
     tau: float = Field(default=0.95, gt=0.5, le=1.0, description="Share at which to stop.")
     min_votes: int = Field(default=16, ge=1, description="Votes below which not to stop.")
-    by: By = Field(default="lowest", description="What decides: the statistic that weighs; `votes`: none.")
+    criterion: By = Field(default="lowest", description="What decides: the statistic that weighs; `votes`: none.")
 
     def enough(self, poll: Poll) -> str | None:
         """Return the share, once it is high enough."""
         if poll.votes < self.min_votes:
             return None
         counts: Iterable[float] = poll.counts.values()
-        if self.by != "votes":
-            weighed = poll.fold(self, lambda: _Weights(self.by))
+        if self.criterion != "votes":
+            weighed = poll.fold(self, lambda: _Weights(self.criterion))
             counts = weighed.weights.values() if weighed.all else counts
         total = math.fsum(counts)
         share = max(counts) / total if total > 0.0 else 0.0

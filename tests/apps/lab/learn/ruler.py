@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
-from plait.core.ops import Kind, Text, Think
+from plait.core.ops import Kind, ModelCall, Text
 from plait.core.result import Failure, Result, Usage
 
 CAPACITY = 3
@@ -31,7 +31,7 @@ class Ruler(Worker):
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         think = job.op
-        assert isinstance(think, Think)
+        assert isinstance(think, ModelCall)
         parts = think.messages or ()
         prompt = "".join(part.text for part in think.parts if isinstance(part, Text)) + "".join(map(str, parts))
         text = self._say(prompt)

@@ -49,13 +49,13 @@ def test_scale_learns_on_problems_which_difficulties_the_easy_way_can_do(plait: 
 def test_takeover_learns_scores_and_then_keeps_a_share(plait: Any, tmp_path: Path) -> None:
     out = tmp_path / "takeover.json"
     replies = script(tmp_path, [{"when": "How promising", "labels": {"9": 0.5, "0": 0.5}}, {"text": "Answer: 7"}])
-    refused = plait("run", "Why?", "--planner", "takeover:by=records,threshold=0.2", "--script", replies)
+    refused = plait("run", "Why?", "--planner", "takeover:criterion=records,threshold=0.2", "--script", replies)
     assert refused.code == 2 and "plait learn takeover TASK --problems FILE" in refused.err
     given = ("--problems", problems(tmp_path, "7", "8"), "--script", replies)
     done = plait("learn", "takeover", "plain", *given, "--out", out, "--json")
     assert done.code == 0 and done.json["learned"] == 2, done.err
     assert json.loads(out.read_text())["plain"]["options"]["records"] == [[0.5] * 8]
-    held = f"takeover:by=records,threshold=0.2,path={out}"
+    held = f"takeover:criterion=records,threshold=0.2,path={out}"
     told = plait("run", "Why?", "--planner", held, "--script", replies, "--explain")
     assert told.code == 0 and "not calibrated" not in told.out + told.err
 
@@ -63,14 +63,14 @@ def test_takeover_learns_scores_and_then_keeps_a_share(plait: Any, tmp_path: Pat
 def test_runs_in_journals_are_counted_once_for_each_planner(plait: Any, tmp_path: Path) -> None:
     journal, out = tmp_path / "j", tmp_path / "arms.json"
     replies = script(tmp_path, [{"when": "<direct>", "text": "nothing"}, {"text": RIGHT}])
-    route = 'route:by=record,into=["single:style=direct","single"]'
+    route = 'route:criterion=record,candidates=["single:style=direct","single"]'
     for seed in range(8):
         words = ("run", "3 5 7 11 -> 24", "--task", "countdown", "--planner", route, "--seed", str(seed))
         plait(*words, "--script", replies, "--journal", journal, "--json")
     plait("run", "3 5 7 11 -> 24", "--task", "countdown", "--script", replies, "--journal", journal, "--json")
     done = plait("learn", "effort", "countdown", "--planner", route, "--from", journal, "--out", out, "--json")
     assert done.code == 0 and (done.json["runs"], done.json["learned"]) == (8, 8), done.err
-    direct, serial = json.loads(out.read_text())["countdown"]["options"]["into"]
+    direct, serial = json.loads(out.read_text())["countdown"]["options"]["candidates"]
     assert direct.get("wins", 0) == 0 and serial.get("losses", 0) == 0 and direct["losses"] + serial["wins"] == 8
 
 

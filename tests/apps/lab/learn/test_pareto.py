@@ -14,7 +14,7 @@ from plait.apps.lab.learn.improve import ProblemTrial
 from plait.apps.lab.learn.learnable import Learnable, Values, Versions
 from plait.apps.lab.learn.pareto import TextSearch, search
 from plait.core.errors import UsageError
-from plait.core.ops import Think
+from plait.core.ops import ModelCall
 from plait.core.plan import Plan
 from tests.apps.lab.learn.test_learn import RULER, rules_in
 
@@ -45,7 +45,7 @@ class World:
     async def ask(self, plan: Plan) -> str:
         self.asked += 1
         op = plan.steps[0].op
-        assert isinstance(op, Think) and op.chat
+        assert isinstance(op, ModelCall) and op.chat
         prompt = "".join(getattr(part, "text", "") for part in op.parts)
         old = prompt.split("```")[1].strip()
         lacking = [f"R{number}" for number in re.findall(r"problem [ab](\d) is wrong", prompt)]

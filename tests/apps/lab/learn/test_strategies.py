@@ -27,11 +27,11 @@ def test_counts_come_out_of_journals_and_go_into_a_route(plait: Any, tmp_path: P
         assert plait(*words, "--journal", journal, "--json").code == 0
     done = plait("learn", "strategies", "--from", journal, "--price", "0.01", "--out", out, "--json")
     assert done.code == 0, done.err
-    counted = {each["planner"]["name"]: each for each in done.json["routes"]["countdown"]["options"]["into"]}
+    counted = {each["planner"]["name"]: each for each in done.json["routes"]["countdown"]["options"]["candidates"]}
     assert counted["single"]["wins"] > 1.0 > counted["single"]["losses"]
     assert counted["sample"]["wins"] < counted["single"]["wins"] / 2, "two samples cost twice as much"
     made = Route.model_validate(json.loads(out.read_text())["countdown"]["options"])
-    assert {tier.planner.name for tier in made.into} == {"single", "sample"}
+    assert {tier.planner.name for tier in made.candidates} == {"single", "sample"}
     shown = plait("learn", "strategies", "--from", journal, "--arm", "single", "--arm", "tree")
     assert "tree" in shown.out and "sample" not in shown.out
 
@@ -43,6 +43,6 @@ def test_a_run_without_an_answer_is_a_loss(plait: Any, tmp_path: Path) -> None:
         words = ("run", "3 5 7 11 -> 24", "--task", "countdown", "--planner", planner, "--script", script)
         plait(*words, "--journal", journal, "--json")
     done = plait("learn", "strategies", "--from", journal, "--json")
-    counted = {each["planner"]["name"]: each for each in done.json["routes"]["countdown"]["options"]["into"]}
+    counted = {each["planner"]["name"]: each for each in done.json["routes"]["countdown"]["options"]["candidates"]}
     assert (counted["single"]["wins"], counted["single"]["losses"]) == (1.0, 1.0)
     assert (counted["sample"]["wins"], counted["sample"]["losses"]) == (1.0, 0.0)

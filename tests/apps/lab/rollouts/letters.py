@@ -17,7 +17,7 @@ from typing import Any
 
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
-from plait.core.ops import Kind, Text, Think, Tokens
+from plait.core.ops import Kind, ModelCall, Text, Tokens
 from plait.core.result import Failure, Result, TokenDraws, Usage
 
 END = 256
@@ -49,7 +49,7 @@ class Letters(Worker):
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         think = job.op
-        assert isinstance(think, Think)
+        assert isinstance(think, ModelCall)
         prompt = [
             byte for part in think.parts for byte in (part.text.encode() if isinstance(part, Text) else _ids(part))
         ]

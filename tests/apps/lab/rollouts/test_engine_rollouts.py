@@ -16,7 +16,7 @@ from plait.apps.lab.rollouts.producer import Producer, Todo, sampled
 from plait.apps.lab.rollouts.record import Record
 from plait.apps.lab.rollouts.rewards import reward_of
 from plait.apps.lab.rollouts.sequences import records
-from plait.core.ops import Sampling, Text, Think
+from plait.core.ops import ModelCall, Sampling, Text
 from plait.core.plan import Plan, Step
 from plait.core.request import Request
 from plait.runtime.client.client import AsyncOrchestrator
@@ -45,7 +45,7 @@ def gap(model: Llama, record: Record) -> float:
 
 async def _drawn(orchestrator: AsyncOrchestrator, log: RunLog, sampling: Sampling, **extra: Any) -> list[Record]:
     """One call of the model as records."""
-    op = Think(prompt=(Text(text="<child> T24 11 7 5 <go>"),), sampling=sampling, extra_body=extra)
+    op = ModelCall(prompt=(Text(text="<child> T24 11 7 5 <go>"),), sampling=sampling, extra_body=extra)
     answer = await orchestrator.run(plan=Plan(steps=(Step(name="a", op=op),), output="a"))
     run = log.pop(answer.run)
     assert run is not None
@@ -62,7 +62,8 @@ async def test_scoring_the_ids_again_gives_the_same_logprobs(tmp_path: Path) -> 
             Request.of(
                 {
                     "task": "countdown",
-                    "planner": f"threads:n=3,answer.temperature={at},part.temperature={at},settle=false,early=false",
+                    "planner": f"threads:n=3,answer.temperature={at},part.temperature={at},stop_on_verified=false,"
+                    f"early=false",
                 }
             ),
             reward_of("verified"),

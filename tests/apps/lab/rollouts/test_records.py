@@ -12,7 +12,7 @@ from plait.apps.lab.rollouts.record import BadRecord, Record, WeightsSegment
 from plait.apps.lab.rollouts.sampler import Sampler
 from plait.apps.lab.rollouts.sequences import records
 from plait.core.errors import FieldError
-from plait.core.ops import Join, Plugin, Ref, Sampling, StructuredOutput, Text, Think
+from plait.core.ops import Join, ModelCall, Plugin, Ref, Sampling, StructuredOutput, Text
 from plait.core.plan import Plan, Step
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.runlog import RunLog
@@ -81,7 +81,7 @@ async def captured(plan: Plan, worker: Letters | None = None) -> list[Record]:
 
 
 def think(name: str, text: str, after: str | None = None, seed: int = 1) -> Step:
-    op = Think(prompt=(Text(text=text),), after=after, sampling=Sampling(max_tokens=40, seed=seed, temperature=1.0))
+    op = ModelCall(prompt=(Text(text=text),), after=after, sampling=Sampling(max_tokens=40, seed=seed, temperature=1.0))
     return Step(name=name, op=op)
 
 
@@ -108,7 +108,7 @@ async def test_forks_share_a_prefix_and_the_last_step_goes_on() -> None:
         Step(name="join", op=Join(merge=Plugin(name="collect")), needs=("left", "right")),
         Step(
             name="onward",
-            op=Think(
+            op=ModelCall(
                 prompt=(Text(text=" then "), Ref(step="join")), after="parent", sampling=Sampling(max_tokens=40, seed=4)
             ),
         ),
@@ -128,7 +128,7 @@ async def test_forks_share_a_prefix_and_the_last_step_goes_on() -> None:
 async def test_segments_say_who_wrote_them_and_how_they_were_drawn() -> None:
     def step(name: str, sampling: Sampling, after: str | None = None, needs: str = "") -> Step:
         prompt = (Text(text=f" {name} "), *([Ref(step=needs)] if needs else []))
-        return Step(name=name, op=Think(prompt=prompt, after=after, sampling=sampling))
+        return Step(name=name, op=ModelCall(prompt=prompt, after=after, sampling=sampling))
 
     hot = Sampling(max_tokens=40, seed=1, temperature=0.7, top_p=0.9, top_k=5)
     form = StructuredOutput(kind="regex", spec=".*")

@@ -10,7 +10,7 @@ from plait.apps.lab.rollouts.record import Record
 from plait.apps.lab.rollouts.sampler import Sampler
 from plait.apps.lab.rollouts.sequences import records
 from plait.core.errors import ConfigError
-from plait.core.ops import Sampling, Text, Think
+from plait.core.ops import ModelCall, Sampling, Text
 from plait.core.plan import Plan, Step
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.runlog import RunLog
@@ -18,7 +18,8 @@ from plait.workers.scripted import Reply, Scripted
 from tests.apps.lab.rollouts.letters import Letters
 
 PLAN = Plan(
-    steps=(Step(name="a", op=Think(prompt=(Text(text="Why?"),), sampling=Sampling(max_tokens=40, seed=1))),), output="a"
+    steps=(Step(name="a", op=ModelCall(prompt=(Text(text="Why?"),), sampling=Sampling(max_tokens=40, seed=1))),),
+    output="a",
 )
 
 

@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import AsyncIterator, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from plait.core.interfaces import CacheNews
+from plait.core.interfaces import CacheUpdate
 
 __all__ = ["EMPTY", "BlockRemoved", "BlockStored", "CachedBlocks", "Mailbox", "read"]
 
-EMPTY = CacheNews(cleared=True)
+EMPTY = CacheUpdate(cleared=True)
 """The first news of a worker that tells of its cache."""
 
 
@@ -158,11 +158,11 @@ class CachedBlocks:
         if self._evicts or held + self.block <= len(ids):
             self._held[attempt] = held
 
-    def news(self) -> CacheNews | None:
+    def news(self) -> CacheUpdate | None:
         """Return what has changed since the last news, if something has."""
         if not self._held and not self._cleared:
             return None
-        news = CacheNews(tuple(self._held.items()), self._cleared)
+        news = CacheUpdate(tuple(self._held.items()), self._cleared)
         self._held, self._cleared = {}, False
         return news
 
@@ -224,18 +224,18 @@ class CachedBlocks:
 class Mailbox:
     """News on its way to who reads it, on the event loop. What is not read yet is joined to one piece."""
 
-    def __init__(self, first: CacheNews | None = None) -> None:
+    def __init__(self, first: CacheUpdate | None = None) -> None:
         self._news = first
         self._there = asyncio.Event()
         if first is not None:
             self._there.set()
         self._closed = False
 
-    def put(self, news: CacheNews) -> None:
+    def put(self, news: CacheUpdate) -> None:
         """Add news."""
         before = self._news
         if before is not None and not news.cleared:
-            news = CacheNews(tuple({**dict(before.held), **dict(news.held)}.items()), before.cleared)
+            news = CacheUpdate(tuple({**dict(before.held), **dict(news.held)}.items()), before.cleared)
         self._news = news
         self._there.set()
 
@@ -244,7 +244,7 @@ class Mailbox:
         self._closed = True
         self._there.set()
 
-    async def __aiter__(self) -> AsyncIterator[CacheNews]:
+    async def __aiter__(self) -> AsyncIterator[CacheUpdate]:
         while True:
             await self._there.wait()
             self._there.clear()

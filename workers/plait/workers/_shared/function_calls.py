@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plait.core.ops import Function, Think
+from plait.core.ops import Function, ModelCall
 from plait.core.tools.calls import CLOSE, OPEN, call_text
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
@@ -28,7 +28,7 @@ def function(offered: Function, name: str = "") -> dict[str, Any]:
     return {"type": "function", "function": fields}
 
 
-def forced(think: Think) -> str:
+def forced(think: ModelCall) -> str:
     """Return the form of a turn in which the model must call a function, as a structural tag of XGrammar (JSON): one
     call, or a line each for several, with arguments of the function's schema. Empty where it need not."""
     if not think.tools or not think.chat or think.tool_choice == "auto" or think.sampling.structured or think.begin:
@@ -53,12 +53,12 @@ def forced(think: Think) -> str:
     return json.dumps({"type": "structural_tag", "format": made})
 
 
-def sent_names(think: Think) -> dict[str, str]:
+def sent_names(think: ModelCall) -> dict[str, str]:
     """Return how a step's functions, and those called in its conversation, are named to a server, by their own names:
     without dots, at most 64 characters long, no two alike. What is such a name already stays.
 
     >>> calls = [Function(name=name, description="") for name in ("mul.add", "mul_add")]
-    >>> sent_names(Think(prompt="", chat=True, tools=calls))
+    >>> sent_names(ModelCall(prompt="", chat=True, tools=calls))
     {'mul.add': 'mul_add_2', 'mul_add': 'mul_add'}
     """
     called = (call.function.name for message in think.messages for call in message.tool_calls)

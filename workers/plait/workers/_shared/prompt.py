@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from plait.core.chat import Message, spoken, user, with_prompt
 from plait.core.errors import EngineError, Rejected
-from plait.core.ops import Function, Text, Think, Tokens
+from plait.core.ops import Function, ModelCall, Text, Tokens
 from plait.core.tools.calls import loads
 
 from .function_calls import function
@@ -42,7 +42,7 @@ class Prompter:
         self._encode = lru_cache(maxsize=1024)(self._encode_uncached)
         self.stops = lru_cache(maxsize=256)(self._stops)
 
-    def ids(self, think: Think) -> list[int]:
+    def ids(self, think: ModelCall) -> list[int]:
         """Return the token ids of a resolved prompt.
 
         Text that opens the prompt is tokenised as the tokenizer does by default (with its opening special token, if it
@@ -52,7 +52,7 @@ class Prompter:
         """
         return self.prompt(think).ids
 
-    def prompt(self, think: Think) -> PromptIds:
+    def prompt(self, think: ModelCall) -> PromptIds:
         """Do the same, and say whether a conversation that goes on had to be rendered anew. Raises `EngineError` for
         images, and for a conversation or settings that the template does not take."""
         if any(message.images for message in think.messages):
@@ -122,8 +122,8 @@ class Prompter:
             ("<think>\nr\n</think>\n\ns", "it takes the reasoning out of earlier turns"),
         ):
             try:
-                before = self._render(asked, Think(prompt="a", chat=True), True) + earlier
-                after = self._render([*asked, spoken(earlier), user("b")], Think(prompt="a", chat=True), True)
+                before = self._render(asked, ModelCall(prompt="a", chat=True), True) + earlier
+                after = self._render([*asked, spoken(earlier), user("b")], ModelCall(prompt="a", chat=True), True)
             except EngineError as error:
                 return str(error)
             if not after.startswith(before):
@@ -136,7 +136,7 @@ class Prompter:
         if not self.template:
             return ""
         first, second, third = names = ("Zone", "Ztwo", "Zthree")
-        asked = Think(prompt="a", chat=True)
+        asked = ModelCall(prompt="a", chat=True)
         try:
             text = self._render([user(first), spoken(second), user(third)], asked, True)
             swapped = self._render([user(first), user(second), user(third)], asked, True)
@@ -146,7 +146,7 @@ class Prompter:
             return "it leaves out earlier turns of a conversation"
         return "it writes no roles, so who said what is lost" if text == swapped else ""
 
-    def _chat(self, think: Think) -> PromptIds:
+    def _chat(self, think: ModelCall) -> PromptIds:
         messages = with_prompt(think.messages, "".join(self._text_of(part) for part in think.prompt))
         why = ""
         if think.context:
@@ -165,7 +165,7 @@ class Prompter:
         text = self._render(messages, think, False)
         return PromptIds(list(self._encode_uncached(text + think.begin, False)), why)
 
-    def _render(self, messages: Sequence[Message], think: Think, raw: bool) -> str:
+    def _render(self, messages: Sequence[Message], think: ModelCall, raw: bool) -> str:
         """Return a conversation through the chat template, up to where the model's next turn begins; `raw`: with the
         model's own turns as it wrote them."""
         options: dict[str, Any] = dict(think.chat_template_kwargs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plait.core.ops import THOUGHTS, Think, Thinking
+from plait.core.ops import THOUGHTS, ModelCall, Thinking
 
 OPEN, CLOSE = "<think>", "</think>"
 SWITCH = "enable_thinking"
@@ -11,17 +11,17 @@ ENDED = "<think>\n\n</think>\n\n"
 """The beginning of an answer whose thoughts are over before they begin."""
 
 
-def wanted(think: Think) -> Thinking:
+def wanted(think: ModelCall) -> Thinking:
     """Return whether a call shall think: a label is the first token of the answer, so it is asked for without."""
     return "off" if think.thinking == "auto" and think.sampling.labels else think.thinking
 
 
-def most(think: Think) -> int:
+def most(think: ModelCall) -> int:
     """Return the most tokens that the thoughts of a call may have."""
     return THOUGHTS if think.thinking_tokens is None else think.thinking_tokens
 
 
-def rendered(think: Think, template: str) -> Think:
+def rendered(think: ModelCall, template: str) -> ModelCall:
     """Return a call whose chat template is told whether to think, as far as this one can be told: by its switch, or by
     an answer that begins with its thoughts over."""
     asked = wanted(think)

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 from plait.core.errors import EngineError, Rejected, WorkerLost
 from plait.core.events import Job
-from plait.core.interfaces import CacheNews, Progress, Worker
-from plait.core.ops import Kind, Think
+from plait.core.interfaces import CacheUpdate, Progress, Worker
+from plait.core.ops import Kind, ModelCall
 from plait.core.result import Failure, Result, as_failure
 
 from .._shared import resources
@@ -117,7 +117,7 @@ class Engine(Worker):
         """Generate for one think step: news after each engine step if it streams, then the result."""
         order = self._order(job)
         if not isinstance(order, EngineRequest):
-            if isinstance(order, Result) and order.text and isinstance(job.op, Think) and job.op.stream:
+            if isinstance(order, Result) and order.text and isinstance(job.op, ModelCall) and job.op.stream:
                 yield Progress(order.text)
             yield order
             return
@@ -159,11 +159,11 @@ class Engine(Worker):
         await order.done
         self.identity = await asyncio.to_thread(resources.identity, [str(folder), *self.options.lora.values()])
 
-    async def count_tokens(self, op: Think) -> int | None:
+    async def count_tokens(self, op: ModelCall) -> int | None:
         """Return the tokens of a prompt."""
         return len(self._core.prompter.ids(op)) if self._core is not None else None
 
-    async def cache_news(self) -> AsyncIterator[CacheNews]:
+    async def cache_news(self) -> AsyncIterator[CacheUpdate]:
         """Yield what vLLM says of its prefix cache (`kv_events`)."""
         if self._core is not None and self._core.cached is not None:
             async for news in self._cache:
@@ -228,7 +228,7 @@ class Engine(Worker):
         if core is None or self.lost:
             return as_failure(WorkerLost(self.lost or f"the engine {self.name!r} is not running"))
         try:
-            if not isinstance(think, Think):
+            if not isinstance(think, ModelCall):
                 raise EngineError(f"the engine {self.name!r} serves think steps, not {think.kind!r} steps")
             if think.model is not None and think.model not in (*self.models, self.model):
                 there = ", ".join(self.models)

@@ -50,7 +50,7 @@ class EngineOptions(Frozen):
     cpu_list: tuple[int, ...] | None = Field(default=None, description="Cores to stay on.")
     lora: dict[str, Named] = Field(
         default={},
-        description="Adapters of the model, folder by name. `Think.model` asks for one by that name, and for the "
+        description="Adapters of the model, folder by name. `ModelCall.model` asks for one by that name, and for the "
         "model itself by its folder's name or by none.",
     )
     checkpoint: int = Field(

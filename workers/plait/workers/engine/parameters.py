@@ -26,7 +26,7 @@ RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 
 EXTRA = ("min_tokens", "ignore_eos", "bad_words", "stop_token_ids", "allowed_token_ids")
-"""Fields of `Think.extra_body` that are vLLM's own settings of sampling."""
+"""Fields of `ModelCall.extra_body` that are vLLM's own settings of sampling."""
 
 
 class Abilities:

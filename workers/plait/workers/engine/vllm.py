@@ -16,7 +16,7 @@ import numpy as np
 
 from plait.core.errors import CutInThoughts, EngineError, Rejected
 from plait.core.events import Job
-from plait.core.ops import Think
+from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result, as_failure
 from plait.core.values import split_reasoning
 
@@ -145,7 +145,7 @@ class Core:
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def order(self, job: Job, think: Think, key: str) -> EngineRequest | Result:
+    def order(self, job: Job, think: ModelCall, key: str) -> EngineRequest | Result:
         """Return a job as a request, or its result if what was generated of it before has ended it. Not on the
         engine's thread. Raises `EngineError`, and `ValueError` for what vLLM does not accept."""
         sampling = settled(think.sampling, self.generation)

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 from plait.core.errors import EngineError, Rejected, WorkerLost
 from plait.core.events import Job
-from plait.core.interfaces import CacheNews, Progress, Tell, Worker
-from plait.core.ops import Kind, Think
+from plait.core.interfaces import CacheUpdate, Progress, Tell, Worker
+from plait.core.ops import Kind, ModelCall
 from plait.core.result import Failure, Result, as_failure
 
 from .._shared.options import made, takes
@@ -40,7 +40,7 @@ class Http(Worker):
     `start` requests one token to find what the server takes: token ids, text completions, or chat completions alone. A
     server of token ids gets prompts and continued contexts as ids, as an engine in this process does.
     Cancelling a step closes its connection, and the server stops generating. Responses are streamed, except short ones
-    without readers (`whole`).
+    without readers (`stream_above_tokens`).
 
     If the server takes token ids, a response that broke off is resumed from its ids, once, and so is a job with
     `generated` ids; `logprob` and `signals` then cover the new tokens only. The job starts over if its ids cannot be
@@ -145,7 +145,7 @@ class Http(Worker):
         if sender is None or self._is_closed:
             tell(as_failure(WorkerLost(f"worker {self.name!r} is not running")))
             return
-        if not isinstance(think, Think):
+        if not isinstance(think, ModelCall):
             tell(as_failure(EngineError(f"worker {self.name!r} serves think steps, not {think.kind!r} steps")))
             return
         live = self._live[job.attempt] = LiveJob(job, think, tell)
@@ -164,11 +164,11 @@ class Http(Worker):
         if live is not None and live.task is not None:
             live.task.cancel()
 
-    async def count_tokens(self, op: Think) -> int | None:
+    async def count_tokens(self, op: ModelCall) -> int | None:
         """Return the tokens of a prompt that is sent as ids; `None` for a chat, whose template only the server has."""
         return await self._sender.count_prompt_tokens(op) if self._sender is not None else None
 
-    async def cache_news(self) -> AsyncIterator[CacheNews]:
+    async def cache_news(self) -> AsyncIterator[CacheUpdate]:
         """Yield the changes of the server's prefix cache (`kv_events`)."""
         if self._events is not None:
             async for news in self._events.mailbox:

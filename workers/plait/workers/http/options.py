@@ -58,7 +58,8 @@ class HttpOptions(Frozen):
     first_timeout: float = Field(
         default=300.0,
         gt=0,
-        description="Timeout in seconds for the first token. A whole response (see `whole`) begins with its end.",
+        description="Timeout in seconds for the first token. A whole response (see `stream_above_tokens`) begins with "
+        "its end.",
     )
     timeout: float = Field(
         default=120.0,
@@ -97,7 +98,7 @@ class HttpOptions(Frozen):
         description="The server was started with `--logprobs-mode processed_logprobs`: it tells log-probabilities "
         "of the distribution that is drawn from, which rollouts need at a temperature other than 1.",
     )
-    whole: int = Field(
+    stream_above_tokens: int = Field(
         default=512,
         ge=0,
         description="Token limit up to which a step without readers gets its response in one piece, which costs both "

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from plait.core.errors import EngineError
-from plait.core.ops import Text, Think, Tokens
+from plait.core.ops import ModelCall, Text, Tokens
 from plait.core.result import Finish, Result
 
 from .._shared.prompt import TAIL
@@ -73,7 +73,7 @@ class PromptEncoder:
 
     # --- prompts ---
 
-    async def encode_prompt(self, server: ServerInfo, think: Think, chat: bool) -> str | list[int]:
+    async def encode_prompt(self, server: ServerInfo, think: ModelCall, chat: bool) -> str | list[int]:
         """Return the prompt as the server takes it. Raises `EngineError`."""
         pieces = think.prompt if chat else think.parts
         parts = (*pieces, Text(text=think.begin)) if think.begin and not chat else pieces
@@ -86,7 +86,7 @@ class PromptEncoder:
             raise EngineError(f"{subject} takes no token ids: give the prompt as text, or use a vLLM server")
         return await self.encode_ids(server, think)
 
-    async def encode_ids(self, server: ServerInfo, think: Think) -> list[int]:
+    async def encode_ids(self, server: ServerInfo, think: ModelCall) -> list[int]:
         """Return the prompt as token ids. Raises `EngineError` or `ServerError`."""
         ids: list[int] = []
         begin = (Text(text=think.begin),) if think.begin else ()
@@ -159,7 +159,7 @@ class PromptEncoder:
     # --- output ---
 
     async def decode_output(
-        self, server: ServerInfo, think: Think, prompt: Sequence[int], ids: Sequence[int]
+        self, server: ServerInfo, think: ModelCall, prompt: Sequence[int], ids: Sequence[int]
     ) -> str | None:
         """Return the text of output ids; `None` if no request can continue it, because it ends in half a character or
         in the possible beginning of a stop text."""
@@ -173,7 +173,7 @@ class PromptEncoder:
         return output if is_usable else None
 
     async def find_end(
-        self, server: ServerInfo, think: Think, prompt: Sequence[int], ids: Sequence[int], text: str
+        self, server: ServerInfo, think: ModelCall, prompt: Sequence[int], ids: Sequence[int], text: str
     ) -> Result | None:
         """Return the result of a lost attempt that had generated its last token; `None` if it had not."""
         sampling = think.sampling
@@ -193,7 +193,7 @@ class PromptEncoder:
             return None
         return Result(value=text, prompt_ids=tuple(prompt), token_ids=kept, finish=finish)
 
-    async def close_response(self, server: ServerInfo, think: Think, response: ResponseParser) -> Result:
+    async def close_response(self, server: ServerInfo, think: ModelCall, response: ResponseParser) -> Result:
         """Return the result without the ids of a stop that is not to be kept: vLLM strips the text alone."""
         result = response.close(response.finish or "stop")
         if not result.token_ids or result.finish != "stop" or think.sampling.keep_stop:
@@ -207,7 +207,7 @@ class PromptEncoder:
         # The stop text shares a token with the text before it: no ids spell the result, so it continues as text.
         return result.model_copy(update={"prompt_ids": (), "token_ids": ()})
 
-    async def find_stop_tokens(self, server: ServerInfo, think: Think) -> list[int]:
+    async def find_stop_tokens(self, server: ServerInfo, think: ModelCall) -> list[int]:
         """Return the ids of the stop texts that are one token: the server then stops on the token, and cuts it off as
         one, as vLLM in this process does."""
         tokens: list[int] = []

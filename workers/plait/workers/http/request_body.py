@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from plait.core.chat import Message, with_prompt
 from plait.core.errors import Rejected
-from plait.core.ops import Sampling, Think
+from plait.core.ops import ModelCall, Sampling
 from plait.core.planning import fraction
 
 from .._shared.codes import CODE
@@ -155,7 +155,7 @@ class RequestSpec:
 
     dialect: ServerDialect
     model: str
-    think: Think
+    think: ModelCall
     prompt: str | Sequence[int]
     chat: bool
     """Send messages, the prompt as the last of them."""
@@ -348,7 +348,7 @@ def merge_fields(fields: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str
     return merged
 
 
-def finds_stops_itself(dialect: ServerDialect, think: Think) -> bool:
+def finds_stops_itself(dialect: ServerDialect, think: ModelCall) -> bool:
     """Whether we look for stop texts: the output shall keep its stop text, and the server strips it without reporting
     which it was."""
     return bool(think.sampling.stop) and think.sampling.keep_stop and not dialect.ids and not dialect.stop_reasons

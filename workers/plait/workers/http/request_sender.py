@@ -17,7 +17,7 @@ from typing import Any
 from plait.core.errors import CutInThoughts, EngineError
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Tell
-from plait.core.ops import Think, Tokens
+from plait.core.ops import ModelCall, Tokens
 from plait.core.result import Failure, Result, Usage
 
 from .._shared.codes import PROCESSOR
@@ -67,7 +67,7 @@ class LiveJob:
     """A job that is under way."""
 
     job: Job
-    think: Think
+    think: ModelCall
     """What is still asked for: a form that the server refused is dropped from it."""
     emit: Tell
     """Receives progress and the end; call `report`."""
@@ -245,14 +245,14 @@ class RequestSender:
         self._counts["prompt"] += usage.prompt
         self._counts["cached"] += usage.cached
 
-    async def count_prompt_tokens(self, think: Think) -> int | None:
+    async def count_prompt_tokens(self, think: ModelCall) -> int | None:
         """Return the tokens of a prompt; `None` if only the server's chat template knows them."""
         server = self._choose_server(think)
         if think.chat or not server.dialect.ids:
             return None
         return len(await self._prompts.encode_ids(server, think))
 
-    def _choose_server(self, think: Think) -> ServerInfo:
+    def _choose_server(self, think: ModelCall) -> ServerInfo:
         """Return the server with the model that the step asks for. Raises `EngineError`."""
         server = self.server
         if think.model is None or think.model == server.model:
@@ -345,7 +345,7 @@ class RequestSender:
         return await self._prompts.encode_prompt(server, think, chat), 0, response
 
     async def _resume_response(
-        self, server: ServerInfo, think: Think, response: ResponseParser
+        self, server: ServerInfo, think: ModelCall, response: ResponseParser
     ) -> tuple[list[int], int, ResponseParser]:
         """Prepare a response that broke off for another stream. Raises `ServerError`."""
         trace = response.token_ids
@@ -545,7 +545,7 @@ def _build_cut_error(response: ResponseParser, base_url: str, seconds: float) ->
     return ServerError(message, retryable=True, costly=seconds >= FREE_FAILURE_S)
 
 
-def _note_rerendering(think: Think, result: Result) -> Result:
+def _note_rerendering(think: ModelCall, result: Result) -> Result:
     """Note in a result whether the server's template rendered the earlier conversation with other tokens, as far as it
     returns ids: its prefix cache is then missed from there on."""
     known = tuple(id_ for part in think.context if isinstance(part, Tokens) for id_ in part.ids)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from plait.core.interfaces import Progress
-from plait.core.ops import Think
+from plait.core.ops import ModelCall
 from plait.core.result import Finish, Result, Source, Sources, Usage
 from plait.core.values import split_reasoning, writable
 
@@ -299,7 +299,7 @@ class ResponseParser:
     def __init__(
         self,
         dialect: ServerDialect,
-        think: Think,
+        think: ModelCall,
         *,
         reports_ids: bool = False,
         secrets: Sequence[str] = (),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from plait.core.errors import EngineError
-from plait.core.ops import Sampling, Text, Think
+from plait.core.ops import ModelCall, Sampling, Text
 
 from .._shared.codes import CODE
 from .._shared.thoughts import OPEN, SWITCH
@@ -38,7 +38,7 @@ SAMPLE = "Two braids, 17 strands: naïve? Yes.\n"
 MAX_SLOTS = 1 << 20
 SLOTS_TIMEOUT_S = 2.0
 """Short: most servers have neither page, and a proxy may let requests for unknown ones hang."""
-PROBE_THINK = Think(prompt=(Text(text="a"),), sampling=Sampling(max_tokens=1, temperature=0.0))
+PROBE_THINK = ModelCall(prompt=(Text(text="a"),), sampling=Sampling(max_tokens=1, temperature=0.0))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from plait.core.errors import EngineError, Rejected
-from plait.core.ops import Sampling, StructuredOutput, Text, Think
+from plait.core.ops import ModelCall, Sampling, StructuredOutput, Text
 
 from .._shared.function_calls import function, sent_names
 from .._shared.structured import specified
@@ -54,7 +54,7 @@ class ToolSupport:
         """Start with the richest fields for every model."""
         self._levels: dict[str, int] = {}
 
-    def build_fields(self, model: str, think: Think, chat: bool) -> Mapping[str, Any]:
+    def build_fields(self, model: str, think: ModelCall, chat: bool) -> Mapping[str, Any]:
         """Return the fields that offer a step's tools; none if the model takes none."""
         level = self._levels.get(model, 0)
         if not think.tools or not chat or level >= len(TOOL_FIELDS):
@@ -105,11 +105,11 @@ class ThinkingSupport:
         self._unstoppable: set[str] = {name for name, asked in self._opening if not asked}
         """Models that thought although they were asked not to."""
 
-    def opens_thoughts(self, model: str, think: Think, chat: bool) -> bool:
+    def opens_thoughts(self, model: str, think: ModelCall, chat: bool) -> bool:
         """Whether the text of a response begins inside a block of thoughts, without its opening tag."""
         return chat and CLOSE not in think.begin and (model, wanted(think) != "off") in self._opening
 
-    def thinking_room(self, model: str, think: Think, chat: bool) -> int:
+    def thinking_room(self, model: str, think: ModelCall, chat: bool) -> int:
         """Return the tokens that a request gets for thoughts, beyond the step's `max_tokens`."""
         if not chat or CLOSE in think.begin:
             return 0
@@ -117,7 +117,7 @@ class ThinkingSupport:
         thinks = {"on": True, "off": model in self._unstoppable, "auto": model in self._thinking}[wanted(think)]
         return most(think) if thinks else 0
 
-    def build_fields(self, think: Think, dialect: ServerDialect, chat: bool, thinking_room: int) -> dict[str, Any]:
+    def build_fields(self, think: ModelCall, dialect: ServerDialect, chat: bool, thinking_room: int) -> dict[str, Any]:
         """Return the fields that switch thoughts on or off and limit them, as far as the server takes such fields."""
         fields: dict[str, Any] = {}
         if not chat or not dialect.extras:
@@ -130,7 +130,7 @@ class ThinkingSupport:
             fields["thinking_token_budget"] = think.thinking_tokens
         return fields
 
-    def learn(self, model: str, think: Think, response: ResponseParser, thinking_room: int) -> bool:
+    def learn(self, model: str, think: ModelCall, response: ResponseParser, thinking_room: int) -> bool:
         """Record how a response thought. Return whether to ask again: thoughts had no room, since nobody expected any,
         and used up the tokens of the answer."""
         text, finish, thoughts = response.text, response.finish, response.thoughts
@@ -213,7 +213,7 @@ class FormSupport:
         connection: ServerConnection,
         dialect: ServerDialect,
         model: str,
-        think: Think,
+        think: ModelCall,
         chat: bool,
         sent: list[SentRequest],
     ) -> Mapping[str, Any]:
@@ -250,7 +250,7 @@ async def find_variant(
         if known.issuperset(fields):
             return name
     # A response without its form must not pass for one with it, so what the server does not document is tried out.
-    think = Think(prompt=(Text(text="a"),), sampling=Sampling(max_tokens=8, temperature=0.0))
+    think = ModelCall(prompt=(Text(text="a"),), sampling=Sampling(max_tokens=8, temperature=0.0))
     for name, fields in variants.items():
         response = ResponseParser(dialect, think)
         try:

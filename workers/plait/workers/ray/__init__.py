@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from plait.core.errors import EngineError, WorkerError, WorkerLost
 from plait.core.events import Job
-from plait.core.interfaces import CacheNews, Progress, Worker
-from plait.core.ops import Kind, Think
+from plait.core.interfaces import CacheUpdate, Progress, Worker
+from plait.core.ops import Kind, ModelCall
 from plait.core.result import Failure, Result, as_failure
 
 from .._shared.cached_blocks import Mailbox
@@ -205,12 +205,12 @@ class RayWorker(Worker):
         while (healthy := await self._health.get()) is not None:
             yield healthy
 
-    async def cache_news(self) -> AsyncIterator[CacheNews]:
+    async def cache_news(self) -> AsyncIterator[CacheUpdate]:
         """Yield what the hosted worker says of its prefix cache, if it says something."""
         async for news in self._cache:
             yield news
 
-    async def count_tokens(self, op: Think) -> int | None:
+    async def count_tokens(self, op: ModelCall) -> int | None:
         """Have the hosted worker count a prompt."""
         return await self._unless_gone(reply(self._actor.count_tokens, op)) if self._actor is not None else None
 
@@ -400,7 +400,7 @@ class RayWorker(Worker):
                 for news in newest.result():
                     if isinstance(news, TokenBatch):
                         self._told.keep(news)
-                    elif isinstance(news, CacheNews):
+                    elif isinstance(news, CacheUpdate):
                         self._cache.put(news)
                     elif (stream := self._streams.get(news[0])) is not None:
                         stream.push(news[1])

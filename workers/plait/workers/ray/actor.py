@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 from plait.core.errors import PlaitError, WorkerError
 from plait.core.events import Job
-from plait.core.interfaces import CacheNews, Progress, Worker, cache_news
-from plait.core.ops import Think
+from plait.core.interfaces import CacheUpdate, Progress, Worker, cache_news
+from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result, as_failure
 
 from .._shared.streams import TokenBatch, together
 from .token_pipe import IdsOut
 
-EngineOutputs = tuple[int, Progress | Result | Failure] | TokenBatch | CacheNews
+EngineOutputs = tuple[int, Progress | Result | Failure] | TokenBatch | CacheUpdate
 """An attempt and what is new of it, or the new ids of many, or news of the prefix cache."""
 
 FACTS = ("slots", "models", "cache_tokens", "block", "identity", "reports")
@@ -93,7 +93,7 @@ class ActorHost:
             self._follower = asyncio.create_task(self._follow_cache(news))
         return os.getpid(), None, {name: getattr(self._worker, name) for name in FACTS if hasattr(self._worker, name)}
 
-    async def count_tokens(self, op: Think) -> int | None:
+    async def count_tokens(self, op: ModelCall) -> int | None:
         """Return what the hosted worker counts in a prompt, if it can."""
         count = getattr(self._worker, "count_tokens", None)
         return None if count is None else await count(op)
@@ -204,9 +204,9 @@ class ActorHost:
 
     def _progress(self, place: int) -> Progress | Result | Failure | None:
         news = self._news[place]
-        return None if isinstance(news, TokenBatch | CacheNews) else news[1]
+        return None if isinstance(news, TokenBatch | CacheUpdate) else news[1]
 
-    async def _follow_cache(self, news: AsyncIterator[CacheNews]) -> None:
+    async def _follow_cache(self, news: AsyncIterator[CacheUpdate]) -> None:
         async for change in news:
             self._news.append(change)
             self._send_in(CACHE_SECONDS)

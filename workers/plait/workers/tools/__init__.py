@@ -21,7 +21,7 @@ from plait.core.errors import Denied, ToolError, ToolSchemaError, Unanswered, Wo
 from plait.core.events import Job
 from plait.core.flow import ask_a_person
 from plait.core.interfaces import Progress, Tell, Worker
-from plait.core.ops import Call, Kind
+from plait.core.ops import Kind, ToolCall
 from plait.core.result import NOTHING, Failure, Result, as_failure, frames_of
 from plait.core.tools.context import Question, ToolContext
 from plait.core.tools.tool import Tool, ToolSpec, tool
@@ -161,7 +161,7 @@ class Tools(Worker):
             return
         the_tool, kwargs = prepared
         loop, attempt = asyncio.get_running_loop(), job.attempt
-        op = cast("Call", job.op)
+        op = cast("ToolCall", job.op)
 
         def end(outcome: Result | Failure) -> None:
             del self._running[attempt]
@@ -201,14 +201,14 @@ class Tools(Worker):
         if later:
             self._leases = loop.call_at(min(later), self._end_leases, loop)
 
-    def _asks(self, op: Call, the_tool: AnyTool) -> bool:
+    def _asks(self, op: ToolCall, the_tool: AnyTool) -> bool:
         """Whether a person is asked. What a plan says counts only where it is stricter: it may come from anywhere."""
         return bool(op.approve or the_tool.approve)
 
-    async def allowed(self, job: Job) -> Call | Failure:
+    async def allowed(self, job: Job) -> ToolCall | Failure:
         """Ask a person whether a call may be made; return it with the arguments that they want, or why not. The clock
         of its timeout does not run meanwhile."""
-        call = cast("Call", job.op)
+        call = cast("ToolCall", job.op)
         shown = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in call.args.items())
         shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
         asked: dict[str, JsonValue] = {"tool": call.tool, "args": call.args}
@@ -279,7 +279,7 @@ class Tools(Worker):
         return self._tools if own is None else self._tools | own
 
     def _prepare(self, call: object, run: str) -> tuple[AnyTool, dict[str, object]] | Failure:
-        if not isinstance(call, Call):
+        if not isinstance(call, ToolCall):
             return as_failure(ToolError(f"worker {self.name!r} runs tools, not a {type(call).__name__.lower()} step"))
         if self._closed.is_set():
             return as_failure(WorkerLost(f"worker {self.name!r} is closed"))

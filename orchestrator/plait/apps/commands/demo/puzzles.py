@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ....core.ops import Plugin
-from ....runtime.client.answer import Answer, AnswerNews
+from ....runtime.client.answer import Answer, RunEnded
 from ....runtime.client.client import AsyncOrchestrator
 from ....runtime.client.config import Config
 from ...common.interrupt import CommandInterrupted, Stopper
@@ -97,7 +97,7 @@ async def _solve(
     with following(console, problem.text, keep=False) as tree:
         async for news in handle.news():
             tree.take(news)
-            if isinstance(news, AnswerNews):
+            if isinstance(news, RunEnded):
                 break
     answer = await handle
     revoke()

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ....core.interfaces import Planner
 from ....core.ops import Plugin
-from ....runtime.client.answer import Answer, AnswerNews
+from ....runtime.client.answer import Answer, RunEnded
 from ....runtime.client.client import AsyncOrchestrator
 from ....runtime.client.config import BUNDLED_MODEL, Config
 from ...common.interrupt import Stopper
@@ -162,7 +162,7 @@ async def _ask(
     with following(console, text, keep=False) as tree:
         async for news in handle.news():
             tree.take(news)
-            if isinstance(news, AnswerNews):
+            if isinstance(news, RunEnded):
                 break
     answer = await handle
     revoke()

@@ -8,7 +8,7 @@ import re
 from pydantic import JsonValue
 
 from ....core.flow import Answerable, Flow, StepFailed
-from ....core.planning import LineOptions
+from ....core.planning import TrajectoryOptions
 from ....core.tools.tool import ToolSpec
 
 __all__ = ["OneCallATurn", "read_call"]
@@ -29,7 +29,12 @@ class OneCallATurn(Flow):
     async def run(self, ctx: Flow.Context, question: str) -> Answerable:
         """Return the answer, or `None` where the model writes no call that can be made."""
         specs = {spec.name: spec for spec in ctx.brief.tools}
-        asked: LineOptions = {"max_tokens": self.turn_tokens, "temperature": 0.0, "stop": _OBSERVED, "chat": False}
+        asked: TrajectoryOptions = {
+            "max_tokens": self.turn_tokens,
+            "temperature": 0.0,
+            "stop": _OBSERVED,
+            "chat": False,
+        }
         line = ctx.think(f"<react>{question}", **asked)
         for _ in range(self.turns):
             await line

@@ -44,7 +44,7 @@ def strategies(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Count how well strategies did, by task, for `route:by=record`."""
+    """Count how well strategies did, by task, for `route:criterion=record`."""
     left = ExclusionCounts()
     runs = list(entries(place_of(place), []))
     table = count(export(runs, Plugins(), left, unanswered=True), price, arm or ())

@@ -92,7 +92,7 @@ def _calibration(usual: str, summary: str) -> Callable[..., None]:
 
 effort = _calibration(
     "scale",
-    """Calibrate a planner that spends effort by numbers: `scale` by default, `ssr`, `mars`, `route:by=record`.
+    """Calibrate a planner that spends effort by numbers: `scale` by default, `ssr`, `mars`, `route:criterion=record`.
 
     With `--problems` each is run with `--planner` so that it makes records (`scale` does every step the easy way).
     Without, the runs of that planner in journals are counted.

@@ -17,7 +17,7 @@ from pydantic import JsonValue
 
 from ....core.errors import PlaitError, UsageError
 from ....core.extras import extra
-from ....core.ops import Sampling, Text, Think
+from ....core.ops import ModelCall, Sampling, Text
 from ....core.plan import Plan, Step
 from .accept import PairedTest, paired_test
 from .improve import Ask, ProblemTrial, Solve
@@ -81,7 +81,7 @@ async def search(
     adapter = _Adapter(versions, now, solve, asyncio.get_running_loop())
 
     def reflect(prompt: object) -> str:
-        think = Think(prompt=(Text(text=str(prompt)),), chat=chat, sampling=sampled)
+        think = ModelCall(prompt=(Text(text=str(prompt)),), chat=chat, sampling=sampled)
         return adapter.awaited(ask(Plan(steps=(Step(name="reflect", op=think, label="reflect"),), output="reflect")))
 
     result: Any = await asyncio.to_thread(

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
-from ....core.ops import Ref, Sampling, Text, Think
+from ....core.ops import ModelCall, Ref, Sampling, Text
 from ....core.plan import Plan, Step
 from ....core.values import as_text
 from ....runtime.runlog import RunRecord
@@ -99,7 +99,7 @@ def reflection(
         steps.append(
             Step(
                 name=f"reflect-{number}",
-                op=Think(prompt=(Text(text=text),), chat=chat, sampling=sampled),
+                op=ModelCall(prompt=(Text(text=text),), chat=chat, sampling=sampled),
                 label="reflect",
             )
         )
@@ -116,7 +116,9 @@ def reflection(
             for place, suggestion in enumerate(part, 1):
                 prompt += [Text(text=f"\n# Suggestion {place}\n"), Ref(step=suggestion)]
             prompt.append(Text(text=f"\n\n# Output\n{_REPLY}\n"))
-            steps.append(Step(name=name, op=Think(prompt=tuple(prompt), chat=chat, sampling=sampled), label="combine"))
+            steps.append(
+                Step(name=name, op=ModelCall(prompt=tuple(prompt), chat=chat, sampling=sampled), label="combine")
+            )
             above.append(name)
         level = above
     return Plan(steps=tuple(steps), output=level[0])

@@ -22,7 +22,7 @@ from pydantic import JsonValue
 
 from ....core.errors import PlaitError, PluginError, UsageError
 from ....core.events import Job
-from ....core.ops import Plugin, Text, Think
+from ....core.ops import ModelCall, Plugin, Text
 from ....core.request import Request
 from ....core.result import Result
 from ....runtime.plugins.loader import Plugins
@@ -91,7 +91,7 @@ def drawn(runs: Iterable[RunRecord]) -> list[LineSample]:
 
 def _key(op: object) -> Key | None:
     # A prompt that holds another step's value is another prompt each time.
-    if not isinstance(op, Think) or not op.parts or not all(isinstance(part, Text) for part in op.parts):
+    if not isinstance(op, ModelCall) or not op.parts or not all(isinstance(part, Text) for part in op.parts):
         return None
     text = "".join(part.text for part in op.parts if isinstance(part, Text)) + op.begin
     sampling = op.sampling

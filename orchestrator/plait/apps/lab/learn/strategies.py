@@ -1,4 +1,4 @@
-"""How well strategies did, counted in journals by task: what `route:by=record` draws by."""
+"""How well strategies did, counted in journals by task: what `route:criterion=record` draws by."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def drawing(table: Table, task: str, most: float = math.inf) -> Plugin:
                     "losses": round(row.losses * scale, 6),
                 }
             )
-    options: Any = {"by": "record", "into": tiers}
+    options: Any = {"criterion": "record", "candidates": tiers}
     return Plugin(name="route", options=options)
 
 

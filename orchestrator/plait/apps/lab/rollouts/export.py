@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 
 from ....core.errors import ConfigError, PlaitError
 from ....core.events import Finish
-from ....core.ops import Text, Think
+from ....core.ops import ModelCall, Text
 from ....core.task import Task
 from ....core.values import as_text
 from ....runtime.journal.directory import RunEntry
@@ -235,7 +235,7 @@ def write_texts(runs: Iterable[TrainingRun], out: Path, left: ExclusionCounts, r
         for run in runs:
             for attempt in run.run.calls:
                 op, result = attempt.op, attempt.result
-                if not isinstance(op, Think) or result is None:
+                if not isinstance(op, ModelCall) or result is None:
                     continue
                 completion = told(as_text(result.value))
                 if op.messages:

@@ -15,7 +15,7 @@ from typing import Any
 from ....core.errors import ConfigError
 from ....core.events import Job
 from ....core.interfaces import Progress, Worker
-from ....core.ops import Think
+from ....core.ops import ModelCall
 from ....core.result import Failure, Result, TokenDraws, Usage
 from ....runtime.driver.worker_proxy import WorkerProxy
 
@@ -77,7 +77,7 @@ class Sampler(WorkerProxy):
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         """Run a job, over as many updates as there are meanwhile."""
         think = job.op
-        if not isinstance(think, Think):
+        if not isinstance(think, ModelCall):
             async for item in self.inner.run(job):
                 yield item
             return

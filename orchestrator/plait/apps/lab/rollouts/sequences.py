@@ -1,6 +1,6 @@
 """The sequences of a run: model calls that continue one context, and the forks from it.
 
-A step that continues another (`Think.after`) has that one's tokens at the beginning of its prompt. If it has all of
+A step that continues another (`ModelCall.after`) has that one's tokens at the beginning of its prompt. If it has all of
 them, it continues the same sequence; if several steps do, the last one continues it, and the others are forks:
 
     round-1 ──┬─ child-1            sequence 1, forked off 0
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ....core.graph import context_lines
-from ....core.ops import Think
+from ....core.ops import ModelCall
 from ....core.record import StepRecord
 from ....core.result import TokenDraws
 from ....runtime.runlog import AttemptRecord, RunRecord
@@ -178,7 +178,7 @@ def _write(sequence: _Sequence, prompt: list[int], attempt: AttemptRecord) -> No
 
 def _how(attempt: AttemptRecord, drawn: TokenDraws | None) -> WeightsSegment:
     """Return a segment with the sampling of a call's tokens: the worker's report, else the request's options."""
-    assert isinstance(attempt.op, Think)
+    assert isinstance(attempt.op, ModelCall)
     asked, extra = attempt.op.sampling, tuple(attempt.op.extra_body)
     step = attempt.step.partition(":")[2]
     if drawn is not None and drawn.temperature is not None:

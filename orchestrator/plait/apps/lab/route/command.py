@@ -114,7 +114,7 @@ def rows_of(runs: Iterable[RunEntry], plugins: Plugins, left: dict[str, int]) ->
 
 def _plugin(route: Ranking) -> Plugin:
     fit = route.model_dump(mode="json")
-    return Plugin(name="route", options={"by": "features", "into": fit.pop("tiers"), "fit": fit})
+    return Plugin(name="route", options={"criterion": "features", "candidates": fit.pop("tiers"), "fit": fit})
 
 
 def _show(output: Output, task: str, route: Ranking, report: RouteReport | None) -> None:

@@ -9,7 +9,7 @@ from pydantic import JsonValue, model_validator
 
 from plait.core.declarations import Fidelity
 from plait.core.features import agreed_in, answer_features, features, word_features
-from plait.core.interfaces import Brief, Reader
+from plait.core.interfaces import PlanningContext, Reader
 from plait.core.learning import RunOutcome
 from plait.core.plan import Plan, Step
 from plait.core.result import Result
@@ -29,7 +29,7 @@ __all__ = ["Route"]
 class Route(RouteOptions):
     """Chooses how to solve a request, and says in `why` what it chose and for which reason.
 
-    `by=probes`: `probe-1` … `probe-n` try the request. The first rule whose condition holds decides:
+    `criterion=probes`: `probe-1` … `probe-n` try the request. The first rule whose condition holds decides:
 
     | condition | what runs | the reason in `why` |
     |---|---|---|
@@ -49,17 +49,17 @@ class Route(RouteOptions):
     a verifier needs. Differs from all that is published: findings on serial against parallel reasoning contradict one
     another, so the order of the rules is our reading.
 
-    `by=features`: routing by difficulty (EllieSQL, arXiv 2503.22402). The planner whose expected worth is largest gets
-    the request: the chance of a right answer less `fit.price` a token. The chance is a logistic regression on features
-    of the request's text (length, numbers, names, questions, tools that it mentions, its words), fitted by `plait learn
-    route`. Where the task has a verifier, an answer that it finds wrong goes on to the next planner of the order that
-    is worth most. Where it has none, the planner `fit.first` may answer first: its answer is read (its length, whether
-    its sums are right, the numbers of the request that it leaves out, the share of the votes that it had), and stays or
-    is replaced by another planner's, as in FrugalGPT (arXiv 2305.05176). Differs from the paper: a planner is known by
-    its expected success over several runs, where there it is one run; a request that nothing solves goes to the
-    cheapest planner, where there it trains the router to take the dearest; no model is trained.
+    `criterion=features`: routing by difficulty (EllieSQL, arXiv 2503.22402). The planner whose expected worth is
+    largest gets the request: the chance of a right answer less `fit.price` a token. The chance is a logistic regression
+    on features of the request's text (length, numbers, names, questions, tools that it mentions, its words), fitted by
+    `plait learn route`. Where the task has a verifier, an answer that it finds wrong goes on to the next planner of the
+    order that is worth most. Where it has none, the planner `fit.first` may answer first: its answer is read (its
+    length, whether its sums are right, the numbers of the request that it leaves out, the share of the votes that it
+    had), and stays or is replaced by another planner's, as in FrugalGPT (arXiv 2305.05176). Differs from the paper: a
+    planner is known by its expected success over several runs, where there it is one run; a request that nothing solves
+    goes to the cheapest planner, where there it trains the router to take the dearest; no model is trained.
 
-    `by=record`: one planner is drawn by Thompson sampling (Thompson, 1933; arXiv 1707.02038) from Beta(1 + wins,
+    `criterion=record`: one planner is drawn by Thompson sampling (Thompson, 1933; arXiv 1707.02038) from Beta(1 + wins,
     1 + losses), so that the best is taken nearly always once it is known, and what is little known is still tried. The
     draw depends on the request's seed and text alone. `plait learn strategies` counts wins and losses in journals.
     With `learn` each run that has ended is counted, by its task's verifier or by `feedback` of the caller, and written
@@ -77,13 +77,13 @@ class Route(RouteOptions):
 
     @model_validator(mode="after")
     def _ways_are_there(self) -> Route:
-        if self.by == "probes":
+        if self.criterion == "probes":
             check(self)
         return self
 
-    def start(self, brief: Brief) -> Plan:
+    def start(self, brief: PlanningContext) -> Plan:
         """Return the plan of what is chosen, or of the probes."""
-        match self.by:
+        match self.criterion:
             case "features":
                 checked = type(brief.task).verify is not Task.verify
                 ranking = self.ranking()
@@ -100,12 +100,12 @@ class Route(RouteOptions):
             case _:
                 return Probes(self, brief).start()
 
-    def reader(self, step: Step, brief: Brief) -> Reader:
+    def reader(self, step: Step, brief: PlanningContext) -> Reader:
         """Return a reader of the probes, or of a step of what was chosen."""
         own = tier_reader(step, brief, self._after) or Probes(self, brief).reader(step)
         return super().reader(step, brief) if own is None else own
 
-    def _after(self, brief: Brief, result: Result) -> Plan | None:
+    def _after(self, brief: PlanningContext, result: Result) -> Plan | None:
         """Return the plan of the tier that replaces a first answer; `None` where that stays."""
         ranking = self.ranking()
         assert ranking.first is not None
@@ -136,17 +136,17 @@ class Route(RouteOptions):
     def joined(cls, given: Mapping[str, JsonValue], known: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         """Return the options with what is known; of planners that are named here, those, with their counts."""
         options = super().joined(given, known)
-        if given.get("by") != "record" or not given.get("into"):
+        if given.get("criterion") != "record" or not given.get("candidates"):
             return options
         counted = cls.model_validate(options).tiers
         named = cls.model_validate({**given, "learn": False}).tiers
         same = [next((other for other in counted if other.planner == tier.planner), tier) for tier in named]
-        options["into"] = [tier.model_dump(mode="json", exclude_defaults=True) for tier in same]
+        options["candidates"] = [tier.model_dump(mode="json", exclude_defaults=True) for tier in same]
         return options
 
     def learned(self, outcome: RunOutcome) -> dict[str, JsonValue]:
         """Return the planners with the run counted; nothing where it cannot be told which of them it was."""
-        if self.by != "record" or outcome.right is None:
+        if self.criterion != "record" or outcome.right is None:
             return {}
         worth = max(0.0, outcome.right - self.fit.price * outcome.tokens)
         # The counts of now are not those by which the run's planner was drawn: others have ended since.
@@ -155,8 +155,8 @@ class Route(RouteOptions):
             tier.model_copy(update={"wins": tier.wins + worth, "losses": tier.losses + 1 - worth})
             if tier.planner == drawn else tier for tier in self.tiers
         ]  # fmt: skip
-        return {"into": [tier.model_dump(mode="json", exclude_defaults=True) for tier in counted]}
+        return {"candidates": [tier.model_dump(mode="json", exclude_defaults=True) for tier in counted]}
 
 
-def _facts(brief: Brief) -> dict[str, float]:
+def _facts(brief: PlanningContext) -> dict[str, float]:
     return features(brief.request.text, (tool.name for tool in brief.tools)) | word_features(brief.request.text)

@@ -1,4 +1,4 @@
-"""Which planners are still in question for `route` with `by=record`, by what came of their runs so far."""
+"""Which planners are still in question for `route` with `criterion=record`, by what came of their runs so far."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plait.core.errors import TaskError
-from plait.core.interfaces import Brief, Reader
+from plait.core.interfaces import PlanningContext, Reader
 from plait.core.ops import Join, Plugin
 from plait.core.plan import Plan, Step
 from plait.core.result import Result
@@ -23,7 +23,7 @@ __all__ = ["Probes", "check"]
 
 def check(options: RouteOptions) -> None:
     """Refuse an option or dialect of the planners that probes may lead to before the probes are paid for."""
-    for tier in options.into:
+    for tier in options.candidates:
         match tier.planner.name:
             case "decompose":
                 Decompose.model_validate(tier.planner.options)
@@ -36,7 +36,7 @@ def check(options: RouteOptions) -> None:
 class Probes:
     """Plans the probes of one request, and what follows from them."""
 
-    def __init__(self, options: RouteOptions, brief: Brief) -> None:
+    def __init__(self, options: RouteOptions, brief: PlanningContext) -> None:
         self._options, self._asker, self._brief = options, Asker("route", brief), brief
         self._into = {tier.planner.name: tier.planner for tier in options.tiers}
 
@@ -44,7 +44,7 @@ class Probes:
         """Return the extraction for a prompt with signs of several pieces, else the probes."""
         if PIECES in self._into and self._brief.task.chat() and signals(self._brief.request.text):
             extract = self._decompose().extraction(self._asker, expands=True)
-            end = through("answer", "extract", expands=True, tolerate=True, role="answer")
+            end = through("answer", "extract", expands=True, allow_failure=True, role="answer")
             return Plan(steps=(extract, end), output="answer")
         return self._probe()
 
@@ -69,8 +69,8 @@ class Probes:
 
     def _probe(self) -> Plan:
         names = tuple(f"probe-{i}" for i in range(1, self._options.n + 1))
-        merge = Plugin(name="synthesis-drafts", options={"settle": True})
-        op = Join(merge=merge, tolerate="best-effort", early=True)
+        merge = Plugin(name="synthesis-drafts", options={"stop_on_verified": True})
+        op = Join(merge=merge, on_failure="best-effort", early=True)
         join = Step(name="probes", op=op, needs=names, expands=True, label=f"{len(names)} probes", role="probes")
         return Plan(steps=(*map(self._sample, names), join), output="probes")
 
@@ -85,7 +85,7 @@ class Probes:
             tokens=None if budget.tokens is None else max(0, budget.tokens - sum(draft.tokens for draft in drafts)),
             seconds=budget.seconds,
             call_tokens=options.probe.max_tokens or 1024,
-            most=options.most,
+            most=options.max_branches,
             words=self._brief.task.chat() and REFINE in self._into,
             refinements=len(refine.rounds) - 1,
             threads=spawning is not None,
@@ -126,7 +126,7 @@ class Probes:
         """Return more samples, and the join of all."""
         names = tuple(f"sample-{i}" for i in range(1, count + 1))
         needs = (*(draft.name for draft in drafts), *names)
-        op = Join(merge=Plugin(name=merge), tolerate="best-effort", early=True)
+        op = Join(merge=Plugin(name=merge), on_failure="best-effort", early=True)
         join = Step(name="vote", op=op, needs=needs, label=f"{merge} of {len(needs)}")
         return Plan(steps=(*map(self._sample, names), join), output="vote")
 
@@ -150,7 +150,7 @@ def _refine(options: RouteOptions, rounds: tuple[int, ...], spec: Plugin | None,
     given: dict[str, object] = {
         # all drafts as they are, so that it is one call and not a summary first
         "distiller": "shared-top-k",
-        "shown": options.most,
+        "max_prompt_items": options.max_branches,
         "summary": {"max_tokens": options.answer.max_tokens or 4096},
         "draft": {"max_tokens": options.probe.max_tokens, "temperature": options.probe.temperature},
         **chosen,
@@ -158,7 +158,7 @@ def _refine(options: RouteOptions, rounds: tuple[int, ...], spec: Plugin | None,
     return Refine.model_validate({**given, "rounds": rounds} if whole or "rounds" not in chosen else given)
 
 
-def _threads(spec: Plugin | None, brief: Brief) -> Plugin | None:
+def _threads(spec: Plugin | None, brief: PlanningContext) -> Plugin | None:
     """Return the planner `threads` with its dialect: the one that is named, or that of the task's name, where the task
     has prompts for threads, which are for models that were trained to spawn them. Else `None`."""
     if spec is None or "dialect" in spec.options:

@@ -8,7 +8,7 @@ from pydantic import JsonValue, TypeAdapter
 
 from plait.core.errors import PluginError
 from plait.core.flow import Flow, flow_step
-from plait.core.interfaces import Brief, Planner, Reader
+from plait.core.interfaces import Planner, PlanningContext, Reader
 from plait.core.ops import Plugin
 from plait.core.plan import Plan, Step
 from plait.core.result import Result
@@ -22,7 +22,7 @@ __all__ = ["named", "owned", "tier_plan", "tier_reader"]
 _specs = TypeAdapter(list[Plugin])
 
 
-def tier_plan(brief: Brief, left: Sequence[Plugin], why: str, *, read: bool = False) -> Plan:
+def tier_plan(brief: PlanningContext, left: Sequence[Plugin], why: str, *, read: bool = False) -> Plan:
     """Return the plan of the first of several planners, with a check of its answer where others are left, or where the
     answer is to be read (`read`)."""
     tier, *rest = left
@@ -36,13 +36,15 @@ def tier_plan(brief: Brief, left: Sequence[Plugin], why: str, *, read: bool = Fa
     names = {step.name for step in plan.steps}
     name = next(free for free in ("routed", "checked", "routed-2") if free not in names)
     goes_on = read or bool(rest)
-    end = through(name, plan.output, f"{tier.name} answers; {why}", expands=goes_on, tolerate=goes_on)
+    end = through(name, plan.output, f"{tier.name} answers; {why}", expands=goes_on, allow_failure=goes_on)
     state: JsonValue = {"next": [plugin.model_dump(mode="json") for plugin in rest], "said": why}
     end = end.model_copy(update={"label": tier.name, "state": {"read": why} if read else state if rest else None})
     return Plan(steps=(*plan.steps, end), output=name, budget=plan.budget)
 
 
-def tier_reader(step: Step, brief: Brief, after: Callable[[Brief, Result], Plan | None]) -> Reader | None:
+def tier_reader(
+    step: Step, brief: PlanningContext, after: Callable[[PlanningContext, Result], Plan | None]
+) -> Reader | None:
     """Return the reader of a step that belongs to a tier: the check of an answer, what follows `after` one that is
     read, or the tier's own reader of its step; `None` for other steps."""
     match step.state:
@@ -74,7 +76,7 @@ def owned(plan: Plan, tier: Plugin) -> Plan:
     return plan.model_copy(update={"steps": tuple(steps)})
 
 
-def _checked(brief: Brief, result: Result, left: Sequence[Plugin], why: str) -> Plan | None:
+def _checked(brief: PlanningContext, result: Result, left: Sequence[Plugin], why: str) -> Plan | None:
     """Return nothing if an answer is right, else the plan of the next tier."""
     value = result.value
     answer = value if result.extracted or not isinstance(value, str) else brief.task.extract(value)
@@ -82,7 +84,7 @@ def _checked(brief: Brief, result: Result, left: Sequence[Plugin], why: str) -> 
     return None if right else tier_plan(brief, left, why)
 
 
-def _made(brief: Brief, spec: Plugin) -> Planner:
+def _made(brief: PlanningContext, spec: Plugin) -> Planner:
     made = brief.plugin("planner", spec)
     if not isinstance(made, Planner):
         raise PluginError(f"{spec.name!r} is no planner: a tier is one")

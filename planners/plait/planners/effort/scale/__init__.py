@@ -11,7 +11,7 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from plait.core.awaited import JoinHandle, Line, Pieces, Promise, StepFailed, StepHandle
+from plait.core.awaited import JoinHandle, Pieces, Promise, StepFailed, StepHandle, Trajectory
 from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context
 from plait.core.learning import RunOutcome
@@ -63,7 +63,7 @@ class Scale(ScaleOptions):
     where the paper does all in order; the difficulty is calibrated; an outline that cannot be read is left out, where
     the code asks again for ever. Defaults: 4 outlines, temperature 0.6, a threshold of 0.9.
 
-    `by=score` is the authors' code: 8 outlines in JSON, one of which the model names, a score in [0, 1] for each
+    `criterion=score` is the authors' code: 8 outlines in JSON, one of which the model names, a score in [0, 1] for each
     step of it before any is done, the question in the place of the last step, which always scores .9, and the steps in
     order, thought through above `threshold` (.5 there). Only a reply that cannot be read is asked for three times,
     where theirs asks without end.
@@ -71,14 +71,14 @@ class Scale(ScaleOptions):
 
     fidelity = Fidelity(
         "variant",
-        "a graph of steps, calibrated difficulty, with `by=score` as theirs",
+        "a graph of steps, calibrated difficulty, with `criterion=score` as theirs",
         oracles=("scale-paper",),
         paper="2512.00466",
     )
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Pick an outline, do its steps as their needs allow, and answer."""
-        if self.by == "score":
+        if self.criterion == "score":
             return await in_order(self, ctx, question)
         parts = await self._outline(ctx, question)
         if not parts:
@@ -107,13 +107,13 @@ class Scale(ScaleOptions):
 
     async def _outline(self, ctx: Context, question: str) -> Mapping[int, Part]:
         """Return the steps of the outline that the model picks; empty if none can be read."""
-        pieces = self.outline.parts(_PLAN, question=question, most=str(self.most))
+        pieces = self.outline.parts(_PLAN, question=question, most=str(self.max_branches))
         drawn = [ctx.think(pieces, self.outline, label=f"outline {i + 1}") for i in range(self.n)]
         await ctx.gather(*drawn, return_exceptions=True)
         read: dict[str, Mapping[int, Part]] = {}
         for line in drawn:
             if line.done:
-                text = GraphText(self.most)
+                text = GraphText(self.max_branches)
                 text.feed(line.text)
                 text.close(cut=line.result.finish == "length")
                 if len(text.parts) >= 2:
@@ -162,7 +162,7 @@ class Scale(ScaleOptions):
     async def _difficulty(self, ctx: Context, prompt: Sequence[str | Piece | StepHandle[object]], part: Part) -> float:
         """Return the expected mark in [0, 1]; what the outline says where no mark can be had."""
         try:
-            line: Line = await ctx.think(
+            line: Trajectory = await ctx.think(
                 [*prompt, *self.judge.parts(_DIFFICULT)], self.judge, labels=_DIGITS, label="how difficult?"
             )
         except StepFailed:
@@ -170,12 +170,12 @@ class Scale(ScaleOptions):
         shares = {int(digit): math.exp(logprob) for digit, logprob in line.labels.items()}
         return sum(digit * share for digit, share in shares.items()) / sum(shares.values()) / 9
 
-    async def _hard(self, ctx: Context, prompt: Pieces, label: str) -> Line | JoinHandle:
+    async def _hard(self, ctx: Context, prompt: Pieces, label: str) -> Trajectory | JoinHandle:
         """Do a step with all effort."""
         lines = [ctx.think(prompt, self.hard, label=label) for _ in range(self.width)]
         if len(lines) == 1:
             return await lines[0]
-        return await ctx.join(lines, "majority", tolerate="best-effort", label=f"{label}: vote")
+        return await ctx.join(lines, "majority", on_failure="best-effort", label=f"{label}: vote")
 
 
 def _known(

@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from plait.core.awaited import Line, Pieces, StepFailed
+from plait.core.awaited import Pieces, StepFailed, Trajectory
+from plait.core.call_config import CallConfig
 from plait.core.flow import Answerable, Context
-from plait.core.prompt import Prompt
 
 from .options import ScaleOptions
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 async def in_order(options: ScaleOptions, ctx: Context, question: str) -> Answerable:
     """Pick an outline, score its steps, do them one after the other."""
     count = options.n if "n" in options.model_fields_set else 8
-    pieces = options.outline.parts(_PLAN, question=question, most=str(options.most))
+    pieces = options.outline.parts(_PLAN, question=question, most=str(options.max_branches))
     tried = [_read(ctx, pieces, options.outline, steps_in, f"outline {i + 1}") for i in range(count)]
     outlines = [outline for outline in await ctx.gather(*tried) if outline]
     steps = await _picked(options, ctx, question, outlines)
@@ -45,7 +45,7 @@ async def in_order(options: ScaleOptions, ctx: Context, question: str) -> Answer
     steps[-1] = question
     above = options.threshold if "threshold" in options.model_fields_set else 0.5
     scores = [await _score(options, ctx, question, steps, place) for place in range(len(steps) - 1)]
-    done: list[Line] = []
+    done: list[Trajectory] = []
     for text, score in zip(steps, [*scores, LAST], strict=True):
         prompt = options.hard if score > above else options.easy(ctx)
         before = [piece for pair in zip(steps, done, strict=False) for piece in _told(*pair)]
@@ -97,12 +97,14 @@ def _share(text: str) -> float | None:
     return value if 0 <= value <= 1 and math.isfinite(value) else None
 
 
-def _told(step: str, line: Line) -> tuple[str, Line]:
+def _told(step: str, line: Trajectory) -> tuple[str, Trajectory]:
     """Return a step that is done, with its answer."""
     return f"\n\n{step}\nstep answer: ", line
 
 
-async def _read(ctx: Context, pieces: Pieces, prompt: Prompt, read: Callable[[str], T | None], label: str) -> T | None:
+async def _read(
+    ctx: Context, pieces: Pieces, prompt: CallConfig, read: Callable[[str], T | None], label: str
+) -> T | None:
     """Ask until the reply can be read, a few times."""
     for _ in range(TRIES):
         try:

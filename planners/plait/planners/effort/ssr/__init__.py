@@ -12,12 +12,12 @@ from typing import Annotated, ClassVar, cast
 from pydantic import Field, JsonValue
 
 from plait.core.awaited import JoinHandle, Promise, StepFailed
+from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity, Free
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import Plugin
-from plait.core.prompt import Prompt, Uses
 from plait.core.vocabulary import Depth, MergeOption, N, Quorum, Rounds, Scorer, Threshold
 
 from ..._shared.relay import Piece, Relay
@@ -60,20 +60,20 @@ class SSR(LearningPlanner, Flow):
     fidelity = Fidelity("variant", "our pool, prompts and threshold: theirs are not public", paper="2505.15340")
     cost_exponent = 1.3
 
-    answer_prompts: ClassVar[tuple[str, ...]] = ("draft", "target")
+    answer_calls: ClassVar[tuple[str, ...]] = ("draft", "target")
     pieces: ClassVar[bool] = True
 
-    draft: Annotated[Prompt, Uses("question", "strategy")] = Field(
-        default=Prompt(thinking="off", max_tokens=256, temperature=0.7, stop=("\n\n",)),
+    draft: Annotated[CallConfig, Uses("question", "strategy")] = Field(
+        default=CallConfig(thinking="off", max_tokens=256, temperature=0.7, stop=("\n\n",)),
         description="A drafted step, by the draft's `model`; by default any. Its template has `{question}`, and may "
         "say where the text of the path's `{strategy}` stands: else it follows the question. `stop` ends a step.",
     )
-    target: Annotated[Prompt, Uses("question", "strategy")] = Field(
-        default=Prompt(thinking="off"),
+    target: Annotated[CallConfig, Uses("question", "strategy")] = Field(
+        default=CallConfig(thinking="off"),
         description="A step that the target's `model` writes; what it leaves open is as `draft` has it.",
     )
-    judge: Annotated[Prompt, Uses("question", "strategy")] = Field(
-        default=Prompt(thinking="off"),
+    judge: Annotated[CallConfig, Uses("question", "strategy")] = Field(
+        default=CallConfig(thinking="off"),
         description="The question how useful a strategy is, in one digit, to the target's model.",
     )
     n: N = Field(default=3, le=64)
@@ -145,7 +145,7 @@ class SSR(LearningPlanner, Flow):
         """Return the strategies of the paths; `None` where a path has none."""
         if not self.strategies or not ctx.brief.task.chat():
             return [None] * self.n
-        judge = self.judge.over(Prompt(model=self.target.model))
+        judge = self.judge.over(CallConfig(model=self.target.model))
         asked = [
             ctx.think(
                 judge.parts(_USEFUL, question=question, strategy=strategy.text), judge, labels=_MARKS, label=strategy.id
@@ -194,7 +194,9 @@ class SSR(LearningPlanner, Flow):
         text = "" if last is None else last.whole
         return await ctx.answer(text, name=f"path-{number}", label=strategy.id if strategy else f"path {number}")
 
-    async def _ahead(self, relay: Relay, draft: Prompt, last: Piece | None, number: int) -> list[tuple[Piece, float]]:
+    async def _ahead(
+        self, relay: Relay, draft: CallConfig, last: Piece | None, number: int
+    ) -> list[tuple[Piece, float]]:
         """Draft steps behind another, each scored while the next is written; return them with their marks."""
         drafted: list[Piece] = []
         marks: list[Promise[list[float]]] = []
@@ -211,12 +213,12 @@ class SSR(LearningPlanner, Flow):
         return 0.0 if score is None else _HIGHEST * score
 
     @property
-    def _target(self) -> Prompt:
+    def _target(self) -> CallConfig:
         # a model of its own or any: the draft's is not the target's
         return self.target.over(self.draft).model_copy(update={"model": self.target.model})
 
 
-def _told(prompt: Prompt, strategy: Strategy | None) -> Prompt:
+def _told(prompt: CallConfig, strategy: Strategy | None) -> CallConfig:
     """Return a prompt with the strategy in its template, where that has a place for it."""
     if prompt.template is None:
         return prompt

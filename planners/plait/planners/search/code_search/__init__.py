@@ -11,12 +11,12 @@ from typing import Annotated
 from pydantic import Field, JsonValue
 
 from plait.core.awaited import CallHandle
+from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
-from plait.core.flow import Answerable, Context, Flow, Line, StepFailed
-from plait.core.planning import LineOptions, derive
+from plait.core.flow import Answerable, Context, Flow, StepFailed, Trajectory
+from plait.core.planning import TrajectoryOptions, derive
 from plait.core.programs import Cell, harness, outputs, returned, traced
-from plait.core.prompt import Prompt, Uses
 from plait.core.vocabulary import Count, N, Repairs
 
 from ..._shared.functions import RUN_PYTHON, problem_of, shown
@@ -66,12 +66,13 @@ class CodeSearch(Flow):
     After S* (arXiv 2502.14382) and CodeMonkeys (arXiv 2501.14723). Differs: equal programs are run once and count by
     their number; every program is run on every input once; a model call that tells programs apart is made for a pair
     of behaviours, not of programs; a test that an empty function passes counts nothing; what a test wants is evidence,
-    not a fact. Agreement among programs decides only between equal votes, unless `by` says otherwise. No test that
-    tells programs apart is asked for where none could change the winner. A mutual check of programs and tests is told
-    beside.
+    not a fact. Agreement among programs decides only between equal votes, unless `criterion` says otherwise. No test
+    that tells programs apart is asked for where none could change the winner. A mutual check of programs and tests is
+    told beside.
 
-    `by=judged` is S*'s own way to choose: the model writes inputs alone, and for each pair of behaviours an input
-    on which the two differ; both outputs are shown to it in both orders, and a verdict counts if it is the same twice.
+    `criterion=judged` is S*'s own way to choose: the model writes inputs alone, and for each pair of behaviours an
+    input on which the two differ; both outputs are shown to it in both orders, and a verdict counts if it is the same
+    twice.
 
     Needs the task `code` (or `humaneval`) and the tool `run_python` of a sandbox: `tools=Sandbox().tools()`. Defaults:
     8 samples, 1 repair, 8 tests, 3 pairs.
@@ -79,27 +80,27 @@ class CodeSearch(Flow):
 
     fidelity = Fidelity(
         "variant",
-        "the model writes a case with what it wants, not an input alone, but with `by=judged`",
+        "the model writes a case with what it wants, not an input alone, but with `criterion=judged`",
         paper="2502.14382",
     )
 
-    answer: Annotated[Prompt, Uses()] = Field(
-        default=Prompt(max_tokens=1024, temperature=0.8), description="Writes a program; it is asked the question."
+    answer: Annotated[CallConfig, Uses()] = Field(
+        default=CallConfig(max_tokens=1024, temperature=0.8), description="Writes a program; it is asked the question."
     )
-    repair: Annotated[Prompt, Uses("failure")] = Field(
-        default=Prompt(max_tokens=1024, temperature=0.8),
+    repair: Annotated[CallConfig, Uses("failure")] = Field(
+        default=CallConfig(max_tokens=1024, temperature=0.8),
         description="Corrects a program, in the conversation in which it was written.",
     )
-    test: Annotated[Prompt, Uses("question", "count")] = Field(
-        default=Prompt(max_tokens=1024, temperature=0.0), description="Writes tests without seeing a program."
+    test: Annotated[CallConfig, Uses("question", "count")] = Field(
+        default=CallConfig(max_tokens=1024, temperature=0.0), description="Writes tests without seeing a program."
     )
-    judge: Annotated[Prompt, Uses("question", "a", "b")] = Field(
-        default=Prompt(max_tokens=1024, temperature=0.0),
+    judge: Annotated[CallConfig, Uses("question", "a", "b")] = Field(
+        default=CallConfig(max_tokens=1024, temperature=0.0),
         description="Writes a test on which the programs `{a}` and `{b}` differ.",
     )
-    probe: Annotated[Prompt, Uses("question", "input", "a", "b", "output_a", "output_b")] = Field(
-        default=Prompt(max_tokens=1024, temperature=0.0),
-        description="Says which of two outputs is right, with `by=judged`; there `judge` writes the input.",
+    probe: Annotated[CallConfig, Uses("question", "input", "a", "b", "output_a", "output_b")] = Field(
+        default=CallConfig(max_tokens=1024, temperature=0.0),
+        description="Says which of two outputs is right, with `criterion=judged`; there `judge` writes the input.",
     )
     n: N = 8
     repairs: Repairs = 1
@@ -107,7 +108,7 @@ class CodeSearch(Flow):
     pairs: Count = Field(
         default=3, ge=0, description="Most pairs of behaviours for which a test that tells them apart is asked for."
     )
-    by: Rule = Field(
+    criterion: Rule = Field(
         default="votes",
         description="What decides: `votes` of tests, `agreement` (votes times cluster), the `majority` of "
         "behaviours, or outputs that the model has `judged`.",
@@ -164,7 +165,7 @@ class Searching:
             raise PlannerError(f"none of {options.n} samples has a program that defines {self._entry!r}")
         best = max(candidate.passed for candidate in self._candidates.values())
         pool = [candidate for candidate in self._candidates.values() if candidate.passed == best]
-        if options.by == "judged" and len(pool) > 1:
+        if options.criterion == "judged" and len(pool) > 1:
             return await self._judged(pool, asked, best)
         tests = await self._written(asked)
         if len(pool) == 1:
@@ -184,7 +185,7 @@ class Searching:
             for candidate in pool
         ]
         self.evidence = list(zip(pool, evidence, strict=True))
-        winner = chosen(evidence, options.by)
+        winner = chosen(evidence, options.criterion)
         why = (
             f"{evidence[winner].votes:.0f} of {len(tests)} tests, {len(groups)} behaviours on {len(keys)} inputs, "
             f"{evidence[winner].cluster} of {sum(candidate.weight for candidate in pool)} programs behave like it"
@@ -192,7 +193,7 @@ class Searching:
         )
         return self._chosen(pool, pool[winner], best, why)
 
-    async def _judged(self, pool: Sequence[Candidate], asked: Line | None, best: int) -> Answerable:
+    async def _judged(self, pool: Sequence[Candidate], asked: Trajectory | None, best: int) -> Answerable:
         """Choose as S* does."""
         inputs = [args for args, _ in self._public]
         with contextlib.suppress(StepFailed):
@@ -240,10 +241,10 @@ class Searching:
                 pieces = options.repair.parts(REPAIR, failure=failure)
                 line = line.think(pieces, options.repair, **self._named(f"repair-{number}.{repair + 1}"))
 
-    def _named(self, name: str) -> LineOptions:
+    def _named(self, name: str) -> TrajectoryOptions:
         return {"name": name, "seed": derive(self._ctx.brief.request.seed, "code-search", name)}
 
-    def _candidate(self, line: Line) -> Candidate | None:
+    def _candidate(self, line: Trajectory) -> Candidate | None:
         task = self._ctx.brief.task
         program = task.extract(line.text)
         if not isinstance(program, str):
@@ -307,13 +308,13 @@ class Searching:
 
     # -- tests --------------------------------------------------------------------------------------------------------
 
-    def _tests(self) -> Line:
+    def _tests(self) -> Trajectory:
         prompt = self._options.test
-        default = INPUTS if self._options.by == "judged" else TESTS
+        default = INPUTS if self._options.criterion == "judged" else TESTS
         pieces = prompt.parts(default, question=self._question, count=str(self._options.tests))
         return self._ctx.think(pieces, prompt, name="tests")
 
-    async def _written(self, asked: Line | None) -> list[Test]:
+    async def _written(self, asked: Trajectory | None) -> list[Test]:
         if asked is None:
             return []
         try:
@@ -328,7 +329,7 @@ class Searching:
         kinds = len(set(behaviours))
         outstanding = min(self._options.pairs, kinds * (kinds - 1) // 2)
         votes = [float(votes_of(candidate, tests)) for candidate in pool]
-        return self._options.by == "votes" and decided(votes, behaviours, outstanding)
+        return self._options.criterion == "votes" and decided(votes, behaviours, outstanding)
 
     async def _told_apart(self, pool: Sequence[Candidate], inputs: Sequence[list[JsonValue]]) -> list[Test]:
         """Ask, for each pair of the largest behaviours, for a test on which they differ."""

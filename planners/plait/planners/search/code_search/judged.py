@@ -9,9 +9,9 @@ from itertools import combinations, islice
 
 from pydantic import JsonValue
 
+from plait.core.call_config import CallConfig
 from plait.core.flow import Context, StepFailed
 from plait.core.programs import Cell
-from plait.core.prompt import Prompt
 
 from ..._shared.functions import shown
 from .programs import Candidate, samples_in
@@ -86,8 +86,8 @@ class OutputJudge:
         self,
         ctx: Context,
         question: str,
-        asks: Prompt,
-        verdict: Prompt,
+        asks: CallConfig,
+        verdict: CallConfig,
         cells: Callable[[Candidate, Sequence[list[JsonValue]]], Awaitable[list[Cell]]],
     ) -> None:
         self._ctx, self._question, self._asks, self._verdict, self._cells = ctx, question, asks, verdict, cells
@@ -95,7 +95,7 @@ class OutputJudge:
 
     async def best(self, groups: Groups, most: int) -> tuple[Candidate, int]:
         """Return a program of the group that wins most comparisons, and how many it won: of equals that of the larger
-        group, then the shorter one. `most`: pairs that are compared, of the largest groups."""
+        group, then the shorter one. `max_branches`: pairs that are compared, of the largest groups."""
         ordered = sorted(groups, key=lambda group: -samples_in(group))
         pairs = list(islice(combinations(range(len(ordered)), 2), most))
         won = await self._ctx.gather(*(self._winner(number, ordered, *pair) for number, pair in enumerate(pairs, 1)))

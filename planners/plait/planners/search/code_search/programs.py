@@ -9,7 +9,7 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from plait.core.flow import Line
+from plait.core.flow import Trajectory
 from plait.core.programs import Cell, returned
 
 __all__ = [
@@ -37,7 +37,7 @@ class Candidate:
 
     program: str
     key: str
-    line: Line
+    line: Trajectory
     weight: int = 1
     """How many samples wrote it."""
     passed: int = 0

@@ -137,7 +137,7 @@ class Evolution:
         pieces = self._question
         if parent is not None:
             others = [member for member in grid.ranked() if member is not parent]
-            most = len(others) if options.shown is None else options.shown
+            most = len(others) if options.max_prompt_items is None else options.max_prompt_items
             best = most * 3 // 5  # the others are drawn of all cells, so that what is shown differs
             shown_others, rest = others[:best], others[best:]
             shown_others += self._ctx.random.sample(rest, min(most - best, len(rest)))

@@ -6,10 +6,10 @@ import math
 from collections import deque
 from typing import cast
 
-from plait.core.awaited import Line, Promise, StepFailed
+from plait.core.awaited import Promise, StepFailed, Trajectory
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context
-from plait.core.planning import LineOptions, derive
+from plait.core.planning import TrajectoryOptions, derive
 from plait.core.search import Scorer, Search, SearchNode, SearchTree
 
 from .calls import Calls, spoken
@@ -49,7 +49,7 @@ class Growth:
     async def answer(self) -> Answerable:
         """Grow until the search, a limit or the budget ends it; return the vote of the answers."""
         await self._ctx.race(self._work() for _ in range(self._options.n))
-        choice = choose(self.answers, self._task, self._options.by)
+        choice = choose(self.answers, self._task, self._options.criterion)
         if choice is None:
             raise PlannerError(f"the search found no answer in {self._told()}: give it more nodes, depth or budget")
         return self._ctx.answer(choice.value, f"{choice.why}; {self._told()}")
@@ -88,9 +88,9 @@ class Growth:
     def _next(self) -> SearchNode | None:
         if self._over:
             return None
-        if self._began >= self._options.most:
+        if self._began >= self._options.max_branches:
             if not self.tree.pending:
-                self._over = f"the limit of {self._options.most} nodes is reached"
+                self._over = f"the limit of {self._options.max_branches} nodes is reached"
             return None
         return self._frontier.take()
 
@@ -150,7 +150,7 @@ class Growth:
         self._began += 1
         return child
 
-    def _write(self, parent: SearchNode, name: str, told: str) -> Line:
+    def _write(self, parent: SearchNode, name: str, told: str) -> Trajectory:
         """Ask for one step behind a node: token for token where the node's own call can be continued."""
         prompt, options = self._options.step, self._named(name, "step")
         if self._calls is not None:
@@ -159,10 +159,10 @@ class Growth:
             return parent.line.think([parent.seen + told] if parent.seen or told else (), prompt, **options)
         return self._ctx.think([self._question, parent.text + told], prompt, **options)
 
-    def _named(self, name: str, label: str) -> LineOptions:
+    def _named(self, name: str, label: str) -> TrajectoryOptions:
         """Return the options of a step's call. Its seed is made of its name, which is its place in the tree."""
         seed = derive(self._ctx.brief.request.seed, "tree", name)
-        options: LineOptions = {"name": name, "label": label, "seed": seed}
+        options: TrajectoryOptions = {"name": name, "label": label, "seed": seed}
         if self._scorer.logprobs:
             options["logprobs"] = 1
         return options

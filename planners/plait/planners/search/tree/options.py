@@ -6,10 +6,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from plait.core.call_config import CallConfig, Uses
 from plait.core.flow import Flow
 from plait.core.ops import Plugin
-from plait.core.prompt import Prompt, Uses
-from plait.core.vocabulary import Count, Depth, FreeText, Most, N, Scorer, SearchOption, Style, Threshold
+from plait.core.vocabulary import Count, Depth, FreeText, MaxBranches, N, Scorer, SearchOption, Style, Threshold
 
 from .vote import Weight
 
@@ -21,23 +21,23 @@ LIST = "\nWrite up to {width} different next steps, each on a line of its own, a
 class TreeOptions(Flow):
     """The fields of `Tree`."""
 
-    answer_prompts: ClassVar[tuple[str, ...]] = ("step",)
+    answer_calls: ClassVar[tuple[str, ...]] = ("step",)
 
-    step: Annotated[Prompt, Uses()] = Field(
-        default=Prompt(thinking="off", max_tokens=256, temperature=1.0, stop=("\n",)),
+    step: Annotated[CallConfig, Uses()] = Field(
+        default=CallConfig(thinking="off", max_tokens=256, temperature=1.0, stop=("\n",)),
         description="Writes one step of reasoning behind a node; `stop` ends it. At temperature 0 the children of a "
         'node are equal. `form=calls`: a step may call tools, as `<tool_call>{"name": …, "arguments": '
         "{…}}</tool_call>`; its result is shown to what follows. Reading calls are made once a run. A call with side "
         "effects gives up all other branches first.",
     )
-    plan: Annotated[Prompt, Uses("width")] = Field(
-        default=Prompt(thinking="off", max_tokens=256, temperature=1.0),
+    plan: Annotated[CallConfig, Uses("width")] = Field(
+        default=CallConfig(thinking="off", max_tokens=256, temperature=1.0),
         description="Writes several next steps, `{width}` of them, one a line.",
     )
     search: SearchOption = Plugin(name="best-first")
     scorer: Scorer = Plugin(name="function")
     n: N = 16
-    most: Most = 256
+    max_branches: MaxBranches = 256
     depth: Depth = Field(default=16, ge=1)
     width: Count | None = Field(
         default=None,
@@ -61,7 +61,7 @@ class TreeOptions(Flow):
         "`threshold`. 0: never; by default as the search has it.",
     )
     threshold: Threshold = Field(default=0.0, ge=0.0, le=1.0)
-    by: Weight = Field(
+    criterion: Weight = Field(
         default="last",
         description="What decides between the answers: a vote, in which an answer weighs the score of its `last` "
         "node, or the `mean`, least (`min`) or `product` along its path. `best`: no vote, the highest score wins. "

@@ -9,13 +9,13 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, JsonValue
 
+from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Flow, StepFailed
 from plait.core.ops import Join, Part, Plugin, StructuredOutput, Text
 from plait.core.plan import Plan, Step
-from plait.core.prompt import Prompt, Uses
 from plait.core.result import Result
-from plait.core.vocabulary import Most, Separator, Threshold, Tolerate
+from plait.core.vocabulary import MaxBranches, OnFailure, Separator, Threshold
 
 from ..._shared.json_text import read_object
 from ..._shared.steps import Asker, shortened
@@ -90,20 +90,20 @@ class Decompose(Flow):
 
     fidelity = Fidelity("variant", "pieces found by rules first, then by one call", paper="2506.18728")
 
-    answer_prompts: ClassVar[tuple[str, ...]] = ("part", "answer")
+    answer_calls: ClassVar[tuple[str, ...]] = ("part", "answer")
 
-    plan: Annotated[Prompt, Uses("question", "context", "data")] = Field(
-        default=Prompt(thinking="off", max_tokens=1024, temperature=0.0, form="json"),
+    plan: Annotated[CallConfig, Uses("question", "context", "data")] = Field(
+        default=CallConfig(thinking="off", max_tokens=1024, temperature=0.0, form="json"),
         description="The question how the request is split. Its template has `{question}`; `{context}` and `{data}` "
         "stay as they are. `form=json`: an engine that can allows nothing but the JSON that is read; `form=null`: "
         "anything.",
     )
-    part: Annotated[Prompt, Uses("piece")] = Field(
-        default=Prompt(max_tokens=1000, temperature=0.7),
+    part: Annotated[CallConfig, Uses("piece")] = Field(
+        default=CallConfig(max_tokens=1000, temperature=0.7),
         description="The answer to a piece. Its template has `{piece}`, the request for this piece.",
     )
-    answer: Annotated[Prompt, Uses("question")] = Field(
-        default=Prompt(max_tokens=4000, temperature=0.7),
+    answer: Annotated[CallConfig, Uses("question")] = Field(
+        default=CallConfig(max_tokens=4000, temperature=0.7),
         description="The one call for a prompt that is not split. Its template has `{question}`.",
     )
     threshold: Threshold = Field(
@@ -114,8 +114,8 @@ class Decompose(Flow):
         'questions or a word for several in the prompt score 1; commas, "for each", a plural before a colon, '
         "translation and its like, or three pieces 0.5; any other sound split 0.",
     )
-    most: Most = Field(default=64, ge=2)
-    tolerate: Tolerate = "best-effort"
+    max_branches: MaxBranches = Field(default=64, ge=2)
+    on_failure: OnFailure = "best-effort"
     numbered: bool = Field(default=True, description="Write the piece's number before its answer.")
     separator: Separator = "\n\n"
 
@@ -150,7 +150,7 @@ class Decompose(Flow):
         split = read(read_object(result.text))
         if isinstance(split, str):
             return split
-        wrong = faults(split, asker.question, self.most)
+        wrong = faults(split, asker.question, self.max_branches)
         if wrong:
             return f"the split is not sound ({'; '.join(wrong)})"
         sure = tier(split, signals(asker.brief.request.text))
@@ -177,7 +177,7 @@ class Decompose(Flow):
         note = f"{split.size} pieces, {sure} confidence"
         note += f", {shortened(split.category, 40)}" if split.category.strip() else ""
         merge = Plugin(name="stitch", options={"parts": entries, "separator": self.separator, "note": note})
-        op = Join(merge=merge, tolerate=self.tolerate)
+        op = Join(merge=merge, on_failure=self.on_failure)
         join = Step(name="text", op=op, needs=tuple(step.name for step in steps), label=note)
         return Plan(steps=(*steps, join), output="text")
 

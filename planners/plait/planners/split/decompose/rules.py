@@ -114,7 +114,7 @@ def faults(split: Split, prompt: str, most: int) -> list[str]:
     """Return what is wrong with a split, in words; none if it can be run.
 
     Beyond the published rules (data or n and not both, at least two, the placeholders there) a split must be of this
-    prompt: pieces and context in its words, and no more pieces than `most`.
+    prompt: pieces and context in its words, and no more pieces than `max_branches`.
     """
     wrong: list[str] = []
     fields = set(_FIELD.findall(split.template))

@@ -8,13 +8,13 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, JsonValue, model_validator
 
 from plait.core.awaited import JoinHandle
+from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.errors import PluginError
-from plait.core.flow import Answerable, Flow, Line, StepFailed
+from plait.core.flow import Answerable, Flow, StepFailed, Trajectory
 from plait.core.ops import Plugin, StructuredOutput, Text
 from plait.core.plan import Step
-from plait.core.prompt import Prompt, Uses
-from plait.core.vocabulary import Least, Most, Separator, Tolerate
+from plait.core.vocabulary import MaxBranches, MinBranches, OnFailure, Separator
 
 from ..._shared.steps import Asker, shortened
 from . import text as words
@@ -41,56 +41,56 @@ class Skeleton(Flow):
 
     fidelity = Fidelity("variant", "our prompts, theirs as templates", paper="2307.15337")
 
-    answer_prompts: ClassVar[tuple[str, ...]] = ("part", "answer")
+    answer_calls: ClassVar[tuple[str, ...]] = ("part", "answer")
 
-    judge: Annotated[Prompt, Uses("question")] = Field(
-        default=Prompt(thinking="off", max_tokens=16, temperature=0.0, form="choice"),
+    judge: Annotated[CallConfig, Uses("question")] = Field(
+        default=CallConfig(thinking="off", max_tokens=16, temperature=0.0, form="choice"),
         description="The question whether to split. Its template has `{question}`. `form=choice`: an engine that "
         "can allows nothing but A, B or C; `form=null`: anything. Raise `max_tokens` for a model that thinks before "
         "it answers.",
     )
-    outline: Annotated[Prompt, Uses("question", "least", "most", "begin")] = Field(
-        default=Prompt(thinking="off", max_tokens=256, temperature=0.0),
+    outline: Annotated[CallConfig, Uses("question", "least", "most", "begin")] = Field(
+        default=CallConfig(thinking="off", max_tokens=256, temperature=0.0),
         description="The skeleton. Its template has `{question}`, `{least}`, `{most}`, and `{begin}`, an "
         "instruction how to begin. `begin` is the list's start; leave it empty for a model that thinks first.",
     )
-    part: Annotated[Prompt, Uses("number", "text", "begin")] = Field(
-        default=Prompt(max_tokens=128, temperature=0.0),
+    part: Annotated[CallConfig, Uses("number", "text", "begin")] = Field(
+        default=CallConfig(max_tokens=128, temperature=0.0),
         description="A point. Its template, behind question and skeleton, has `{number}`, `{text}`, the heading, "
         "and `{begin}`, an instruction how to begin. `begin` is the heading; leave it empty for a model that "
         "thinks first.",
     )
-    answer: Annotated[Prompt, Uses("question")] = Field(
-        default=Prompt(max_tokens=1024, temperature=0.0),
+    answer: Annotated[CallConfig, Uses("question")] = Field(
+        default=CallConfig(max_tokens=1024, temperature=0.0),
         description="The one call for a request that is not split. Its template has `{question}`.",
     )
-    by: Literal["judge", "all"] = Field(
+    criterion: Literal["judge", "all"] = Field(
         default="judge",
         description="What decides whether a request is split: the `judge`, or nothing: `all` are (the original "
         "without its router).",
     )
-    least: Least = 3
-    most: Most = Field(default=10, le=100)
+    min_branches: MinBranches = 3
+    max_branches: MaxBranches = Field(default=10, le=100)
     separator: Separator = "\n\n"
-    tolerate: Tolerate = "best-effort"
+    on_failure: OnFailure = "best-effort"
 
     @model_validator(mode="after")
     def _range(self) -> Skeleton:
-        if self.least > self.most:
-            raise PluginError(f"the fewest points ({self.least}) are more than the most ({self.most})")
+        if self.min_branches > self.max_branches:
+            raise PluginError(f"the fewest points ({self.min_branches}) are more than the most ({self.max_branches})")
         return self
 
     async def run(self, ctx: Flow.Context, question: str) -> Answerable:
         """Return the points put together, or the one call."""
         asker = Asker("skeleton", ctx.brief)
-        refused = await self._refused(ctx, asker) if self.by == "judge" else ""
+        refused = await self._refused(ctx, asker) if self.criterion == "judge" else ""
         if refused:
             return self._direct(ctx, asker, f"one call: {refused}")
         try:
             outline = (await ctx.step(self._outline(asker))).result
-            points = words.points(outline.text, self.most, cut=outline.finish == "length")
-            if len(points) < self.least:
-                note = f"one call: a skeleton of {len(points)} points, {self.least} are wanted"
+            points = words.points(outline.text, self.max_branches, cut=outline.finish == "length")
+            if len(points) < self.min_branches:
+                note = f"one call: a skeleton of {len(points)} points, {self.min_branches} are wanted"
                 return self._direct(ctx, asker, note)
             async with ctx.scope() as inner:
                 return await self._written(inner, asker, points)
@@ -114,18 +114,18 @@ class Skeleton(Flow):
         pieces = self.outline.parts(
             words.SKELETON,
             question=asker.question,
-            least=str(self.least),
-            most=str(self.most),
+            least=str(self.min_branches),
+            most=str(self.max_branches),
             begin=words.begin_in_words("1.", asker.brief.task.chat()),
         )
-        begin, stop = _begin(self.outline, "1."), self.outline.stop or (f"\n{self.most + 1}.",)
+        begin, stop = _begin(self.outline, "1."), self.outline.stop or (f"\n{self.max_branches + 1}.",)
         return asker.step("skeleton", pieces, self.outline, begin=begin, stop=stop, label="skeleton")
 
     def _written(self, ctx: Flow.Context, asker: Asker, points: Sequence[words.Point]) -> JoinHandle:
         """Make a call for each point, and the join that puts them together."""
         outline = "\n".join(map(str, points))
         shared = Text(text=words.SHARED.format(question=asker.question, skeleton=outline))
-        calls: list[Line] = []
+        calls: list[Trajectory] = []
         entries: list[JsonValue] = []
         for point in points:
             head = str(point)
@@ -144,12 +144,12 @@ class Skeleton(Flow):
             entries.append({"branch": call.name, "echo": [head, point.text], **entry})
         note = f"{len(points)} points"
         merge = Plugin(name="stitch", options={"parts": entries, "separator": self.separator, "note": note})
-        return ctx.join(calls, merge, tolerate=self.tolerate, name="text", label=note)
+        return ctx.join(calls, merge, on_failure=self.on_failure, name="text", label=note)
 
     def _direct(self, ctx: Flow.Context, asker: Asker, note: str) -> Answerable:
         return ctx.plan(asker.direct(self.answer, note))
 
 
-def _begin(prompt: Prompt, ours: str) -> str:
+def _begin(prompt: CallConfig, ours: str) -> str:
     """Return what the model's turn begins with: ours, unless the prompt says something, which may be nothing."""
     return ours if prompt.begin is None else prompt.begin

@@ -74,7 +74,7 @@ def letter(text: str) -> str | None:
 
 
 def points(text: str, most: int, cut: bool = False) -> list[Point]:
-    """Return the points of a skeleton, at most `most`, the first of each number, in the order of their numbers.
+    """Return the points of a skeleton, at most `max_branches`, the first of each number, in the order of their numbers.
 
     After Skeleton-of-Thought (arXiv 2307.15337) the assistant's text was begun with `1.`; whether the model repeats
     that or goes on from it is seen from what it wrote. Unlike the published expression, a number counts only at the

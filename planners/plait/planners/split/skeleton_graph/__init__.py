@@ -7,14 +7,14 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
+from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.errors import PluginError
-from plait.core.interfaces import Brief, Planner, Reader
+from plait.core.interfaces import Planner, PlanningContext, Reader
 from plait.core.ops import Join, Part as Piece, Plugin, Ref, Text
 from plait.core.plan import Plan, Step
-from plait.core.prompt import Prompt, Uses
 from plait.core.result import Result
-from plait.core.vocabulary import Least, Most, Threshold, Tolerate
+from plait.core.vocabulary import MaxBranches, MinBranches, OnFailure, Threshold
 
 from ..._shared.steps import Asker, instead, or_direct, shortened
 from ..._shared.sub_problems import HARDEST, GraphText, Part
@@ -29,7 +29,7 @@ class SkeletonGraph(Planner):
     Steps: `graph` writes one line for each sub-problem, with its difficulty (1 to 5) and the sub-problems it needs;
     `part-1` … `part-n` work on them, each reading the question, its own line and the answers of those it needs, and
     starting when these are there, while the list is still being written; `text` puts the parts together in order.
-    A list of fewer than `least` lines, or a graph that fails, is one call, `direct`; `why` says so.
+    A list of fewer than `min_branches` lines, or a graph that fails, is one call, `direct`; `why` says so.
 
     The difficulty chooses between two ways to ask, `part` and `hard`, with the threshold of SCALE (arXiv 2512.00466:
     scores in [0, 1] above 0.5 get the slow way of thinking), here of (difficulty - 1) / 4. Differs from the papers,
@@ -40,63 +40,65 @@ class SkeletonGraph(Planner):
 
     fidelity = Fidelity("variant", "our prompts and scale of difficulty", paper="2402.12280")
 
-    answer_prompts: ClassVar[tuple[str, ...]] = ("part", "hard", "summary", "answer")
+    answer_calls: ClassVar[tuple[str, ...]] = ("part", "hard", "summary", "answer")
 
-    plan: Annotated[Prompt, Uses("question", "least", "most")] = Field(
-        default=Prompt(thinking="off", max_tokens=512, temperature=0.0, stream=True),
+    plan: Annotated[CallConfig, Uses("question", "least", "most")] = Field(
+        default=CallConfig(thinking="off", max_tokens=512, temperature=0.0, stream=True),
         description="The list of sub-problems. Its template, such as the authors' own, has `{question}`, `{least}` "
         "and `{most}`. What it asks for is read as `number. [difficulty D; needs N] text`.",
     )
-    part: Annotated[Prompt, Uses("text")] = Field(
-        default=Prompt(max_tokens=256, temperature=0.0),
+    part: Annotated[CallConfig, Uses("text")] = Field(
+        default=CallConfig(max_tokens=256, temperature=0.0),
         description="A sub-problem. Its template, behind the question and the answers that it needs, has `{text}`. "
         "It can end in a switch for a hybrid model, such as ` /no_think`, or `model` can be a smaller one.",
     )
-    hard: Annotated[Prompt, Uses("text")] = Field(
-        default=Prompt(max_tokens=1024, temperature=0.0),
+    hard: Annotated[CallConfig, Uses("text")] = Field(
+        default=CallConfig(max_tokens=1024, temperature=0.0),
         description="The same of a hard one, which is thought through first.",
     )
-    summary: Annotated[Prompt, Uses("question", "parts")] = Field(
-        default=Prompt(max_tokens=1024, temperature=0.0),
-        description="The answer written from the parts, with `conclude=summary`. Its template has `{question}` and "
+    summary: Annotated[CallConfig, Uses("question", "parts")] = Field(
+        default=CallConfig(max_tokens=1024, temperature=0.0),
+        description="The answer written from the parts, with `answer_from=summary`. Its template has `{question}` and "
         "`{parts}`.",
     )
-    answer: Annotated[Prompt, Uses("question")] = Field(
-        default=Prompt(max_tokens=1024, temperature=0.0),
+    answer: Annotated[CallConfig, Uses("question")] = Field(
+        default=CallConfig(max_tokens=1024, temperature=0.0),
         description="The one call for a request that is not split. Its template has `{question}`.",
     )
     threshold: Threshold = Field(default=0.5, ge=0.0, le=1.0)
-    least: Least = 2
-    most: Most = Field(default=10, le=100)
-    conclude: Literal["stitch", "summary"] = Field(
+    min_branches: MinBranches = 2
+    max_branches: MaxBranches = Field(default=10, le=100)
+    answer_from: Literal["stitch", "summary"] = Field(
         default="stitch",
         description="What the answer is made of. `stitch`: the parts in order. `summary`: what one more call writes "
         "from them.",
     )
-    tolerate: Tolerate = "all"
+    on_failure: OnFailure = "all"
 
     @model_validator(mode="after")
     def _range(self) -> SkeletonGraph:
-        if self.least > self.most:
-            raise PluginError(f"the fewest sub-problems ({self.least}) are more than the most ({self.most})")
+        if self.min_branches > self.max_branches:
+            raise PluginError(
+                f"the fewest sub-problems ({self.min_branches}) are more than the most ({self.max_branches})"
+            )
         return self
 
-    def start(self, brief: Brief) -> Plan:
+    def start(self, brief: PlanningContext) -> Plan:
         """Return the step that writes the list, and what takes its place if that fails."""
         asker = Asker("skeleton_graph", brief)
-        fields = {"question": asker.question, "least": str(self.least), "most": str(self.most)}
+        fields = {"question": asker.question, "least": str(self.min_branches), "most": str(self.max_branches)}
         step = asker.step(
             "graph",
             self.plan.parts(words.PLAN, **fields),
             self.plan,
-            stop=self.plan.stop or (f"\n{self.most + 1}.",),
+            stop=self.plan.stop or (f"\n{self.max_branches + 1}.",),
             expands=True,
             role="graph",
             label="sub-problems",
         )
         return Plan(steps=(step, or_direct("graph")), output="answer")
 
-    def reader(self, step: Step, brief: Brief) -> Reader:
+    def reader(self, step: Step, brief: PlanningContext) -> Reader:
         """Return a reader of the list while it is written, or of how it all ended."""
         asker = Asker("skeleton_graph", brief)
         match step.role:
@@ -124,24 +126,24 @@ class SkeletonGraph(Planner):
     def ending(self, asker: Asker, text: GraphText) -> Plan:
         """Return what puts the parts together; or the one call, if there are too few."""
         parts = sorted(text.parts.values())
-        if len(parts) < self.least:
-            note = f"one call: {len(parts)} sub-problems, {self.least} are wanted"
+        if len(parts) < self.min_branches:
+            note = f"one call: {len(parts)} sub-problems, {self.min_branches} are wanted"
             return asker.direct(self.answer, note)
         names = tuple(f"part-{part.number}" for part in parts)
         entries: list[JsonValue] = []
         for name, part in zip(names, parts, strict=True):
-            head = f"{part.number}. {part.text}\n" if self.conclude == "summary" else ""
+            head = f"{part.number}. {part.text}\n" if self.answer_from == "summary" else ""
             entries.append({"branch": name, "head": head, "echo": [part.text]})
         note = f"{len(parts)} sub-problems in {_depth(text.parts)} waves"
         merge = Plugin(name="stitch", options={"parts": entries, "note": note})
         label = note + (f"; {shortened('; '.join(text.repairs), 160)}" if text.repairs else "")
-        join = Step(name="text", op=Join(merge=merge, tolerate=self.tolerate), needs=names, label=label)
-        if self.conclude == "stitch":
+        join = Step(name="text", op=Join(merge=merge, on_failure=self.on_failure), needs=names, label=label)
+        if self.answer_from == "stitch":
             return Plan(steps=(join,), output="text")
         pieces = self.summary.parts(words.SUMMARY, question=asker.question, parts=(Ref(step="text"),))
         final = asker.step("final", pieces, self.summary, label="synthesis")
         merge = Plugin(name="synthesis-or-vote", options={"note": note})
-        end = Step(name="answered", op=Join(merge=merge, tolerate="best-effort"), needs=("final", "text"))
+        end = Step(name="answered", op=Join(merge=merge, on_failure="best-effort"), needs=("final", "text"))
         return Plan(steps=(join, final, end), output="answered")
 
 
@@ -150,7 +152,7 @@ class _GraphReader:
 
     def __init__(self, planner: SkeletonGraph, asker: Asker) -> None:
         self.planner, self.asker = planner, asker
-        self.text = GraphText(planner.most)
+        self.text = GraphText(planner.max_branches)
 
     def feed(self, delta: str) -> Sequence[Plan]:
         steps = self._steps(self.text.feed(delta))

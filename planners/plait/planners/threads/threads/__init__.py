@@ -13,15 +13,15 @@ from typing import Annotated
 from pydantic import Field, JsonValue, model_validator
 
 from plait.core.budget import Budget
+from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity, Free
 from plait.core.errors import PluginError
-from plait.core.interfaces import Brief, Planner, Reader
+from plait.core.interfaces import Planner, PlanningContext, Reader
 from plait.core.ops import Join, Plugin, Ref, Text, Tokens
 from plait.core.plan import Plan, Step
 from plait.core.planning import call_model
-from plait.core.prompt import Prompt, Uses
 from plait.core.result import Result
-from plait.core.vocabulary import Count, Deadline, Early, FreeText, Most, Reads, Settle
+from plait.core.vocabulary import Count, Deadline, Early, FreeText, MaxBranches, MaxInputTokens, StopOnVerified
 
 from ..._shared.seeds import derive
 from .dialects import Dialect, Item, load, names as dialect_names
@@ -39,8 +39,8 @@ class Threads(Planner):
 
     Steps: `round-1` is the parent up to its first spawn list. It expands into `child-1` … `child-k`, `join-1` and
     `round-2`, which continues `round-1` with the join's text, and so on. The answer is the text of the last round, or,
-    with `settle`, that of `answer-i` as soon as a thread's claim is verified. Threads may spawn threads where the
-    dialect nests.
+    with `stop_on_verified`, that of `answer-i` as soon as a thread's claim is verified. Threads may spawn threads where
+    the dialect nests.
 
     Contexts are carried as token ids, the threads' output in their parent's context included; only the prompt, the
     headers and the words of a join are text. A thread that fails, is cut off or writes nonsense is closed, and its
@@ -65,15 +65,15 @@ class Threads(Planner):
         paper="2512.07843",
     )
 
-    answer: Annotated[Prompt, Uses("question", "opening")] = Field(
-        default=Prompt(),
+    answer: Annotated[CallConfig, Uses("question", "opening")] = Field(
+        default=CallConfig(),
         description="A leg of the parent: its text between two joins. What it leaves open is the dialect's. Its "
         "template takes the place of the dialect's, for a model that was trained with an instruction of its own, such "
         "as the one in NPR's repository; `{opening}` stands for the dialect's: `Sub Call Budget: 3 {opening}` asks a "
         "model of APR for 3 threads.",
     )
-    part: Annotated[Prompt, Uses("header")] = Field(
-        default=Prompt(),
+    part: Annotated[CallConfig, Uses("header")] = Field(
+        default=CallConfig(),
         description="A thread (a leg of it, if it spawns). What it leaves open is the dialect's. Its template has "
         "`{header}`, the dialect's words.",
     )
@@ -87,7 +87,7 @@ class Threads(Planner):
         description="Branches at once: threads a round; the prompt asks for as many where it can. Default: the "
         "dialect's.",
     )
-    most: Most = Field(
+    max_branches: MaxBranches = Field(
         default=256,
         description="Most branches in all; those beyond are not run. Nested threads count too, in the order "
         "in which they are spawned. A resumed run starts counting at zero.",
@@ -103,14 +103,14 @@ class Threads(Planner):
     budget: Annotated[Budget | None, Free()] = Field(
         default=None, description="Limits on each thread of the parent, the threads that it spawns included."
     )
-    reads: Reads = None
+    max_input_tokens: MaxInputTokens = None
     fork: bool | None = Field(
         default=None,
         description="Whether a thread continues its parent's context or sees only its own header. Default: as the "
         "dialect's models were trained.",
     )
     early: Early = True
-    settle: Settle = True
+    stop_on_verified: StopOnVerified = True
     deadline: Deadline = None
 
     @model_validator(mode="after")
@@ -137,7 +137,7 @@ class Threads(Planner):
         """Return warnings about this dialect on a model; see `preflight.preflight`."""
         return preflight(self.table, encode, opening)
 
-    def start(self, brief: Brief) -> Plan:
+    def start(self, brief: PlanningContext) -> Plan:
         """Return the first leg of the parent."""
         table = self.table
         text = self._opening(brief)
@@ -150,7 +150,7 @@ class Threads(Planner):
         last = Join(merge=Plugin(name="splice", options=options))
         return Plan(steps=(leg, Step(name="answer", op=last, needs=(leg.name,))), output="answer")
 
-    def reader(self, step: Step, brief: Brief) -> Reader:
+    def reader(self, step: Step, brief: PlanningContext) -> Reader:
         """Return a reader that waits for the end of a leg or join."""
         if step.role not in ("leg", "join"):
             return super().reader(step, brief)
@@ -160,7 +160,7 @@ class Threads(Planner):
             return _JoinReader(self, place, step, memo, brief)
         return _LegReader(self, place, memo, brief)
 
-    def patch(self, place: LegPlace, memo: Memo, result: Result, brief: Brief) -> Plan | None:
+    def patch(self, place: LegPlace, memo: Memo, result: Result, brief: PlanningContext) -> Plan | None:
         """Return the threads, the join and the next leg for the spawn list that a leg ends in; `None` without one."""
         table, text = self.table, result.text
         unclosed = self._unclosed(memo, text) if place.path else -1
@@ -187,7 +187,7 @@ class Threads(Planner):
             return self._onward(place, memo, brief, (nothing,) if nothing else (), after, before)
         return self._spawn(place, Memo(notes=notes, after=after, before=before), items, brief)
 
-    def resume(self, place: LegPlace, join: Step, memo: Memo, result: Result, brief: Brief) -> Plan:
+    def resume(self, place: LegPlace, join: Step, memo: Memo, result: Result, brief: PlanningContext) -> Plan:
         """Return the step after a join: the first verified claim as the answer, or the parent's next leg."""
         assert isinstance(join.op, Join)
         table, task = self.table, brief.task
@@ -196,17 +196,17 @@ class Threads(Planner):
         answer = None if claim is None else task.extract(claim)
         if answer is not None and task.verify(answer) is True:
             merge = Plugin(name="splice", options={**join.op.merge.options, "pick": True})
-            op = Join(merge=merge, tolerate="any-end")
+            op = Join(merge=merge, on_failure="any-end")
             step = Step(name=f"answer-{place.spawn}", op=op, needs=join.needs, label="verified")
             return Plan(steps=(step,), output=step.name)
         onward = Memo(notes=table.remember(memo.notes, text_of(block)))
         return self._onward(place, onward, brief, block, memo.after or place.name, memo.before)
 
-    def _spawn(self, place: LegPlace, memo: Memo, items: list[Item], brief: Brief) -> Plan:
+    def _spawn(self, place: LegPlace, memo: Memo, items: list[Item], brief: PlanningContext) -> Plan:
         """Return threads for a spawn list, their join and, where the join needs no reader, the next leg."""
         table = self.table
         spawned = sum(item.header is not None for item in items)
-        brief.kept[_SPAWNED] = self.most - self._left(brief) + spawned
+        brief.kept[_SPAWNED] = self.max_branches - self._left(brief) + spawned
         children: list[Step] = []
         entries: list[JsonValue] = []
         for i, item in enumerate(items, 1):
@@ -216,13 +216,13 @@ class Threads(Planner):
                 children.append(child)
             entries.append({"item": item.echo, "branch": child.name if child else None})
         options: dict[str, JsonValue] = {**table.join.model_dump(mode="json"), "places": entries}
-        if self.reads is not None and table.join.carry:
-            options["most_tokens"] = self.reads
+        if self.max_input_tokens is not None and table.join.carry:
+            options["most_tokens"] = self.max_input_tokens
         merge = Plugin(name="splice", options=options)
         read = self._settles or table.join.carry or table.replaces
         join = Step(
             name=f"join-{place.spawn}",
-            op=Join(merge=merge, tolerate="any-end", early=self.early, deadline=self.deadline),
+            op=Join(merge=merge, on_failure="any-end", early=self.early, deadline=self.deadline),
             needs=tuple(child.name for child in children),
             expands=read,
             label=f"join of {len(children)}",
@@ -239,7 +239,7 @@ class Threads(Planner):
         self,
         place: LegPlace,
         memo: Memo,
-        brief: Brief,
+        brief: PlanningContext,
         pieces: tuple[Piece, ...],
         after: str,
         before: str = "",
@@ -248,7 +248,7 @@ class Threads(Planner):
         leg = self._leg(place.next, memo, brief, prompt_of(pieces), after, before)
         return Plan(steps=(leg,), output=leg.name)
 
-    def _child(self, place: LegPlace, memo: Memo, parent: str, item: Item, brief: Brief) -> Step:
+    def _child(self, place: LegPlace, memo: Memo, parent: str, item: Item, brief: PlanningContext) -> Step:
         forks = self.table.forked if self.fork is None else self.fork
         header = item.header or ""
         prompt = (Text(text=self.part.text("{header}", header=header if forks else header.lstrip())),)
@@ -261,7 +261,7 @@ class Threads(Planner):
         self,
         place: LegPlace,
         memo: Memo,
-        brief: Brief,
+        brief: PlanningContext,
         prompt: Parts,
         after: str | None = None,
         before: str = "",
@@ -293,18 +293,18 @@ class Threads(Planner):
             state=memo.at(place) if reads else None,
         )
 
-    def _own(self, prompt: Prompt, path: tuple[int, ...]) -> Prompt:
+    def _own(self, prompt: CallConfig, path: tuple[int, ...]) -> CallConfig:
         """Return how parent or threads are asked, with what the user leaves open as the dialect has it."""
         table = self.table
         return prompt.over(
-            Prompt(
+            CallConfig(
                 max_tokens=table.child_tokens if path else table.parent_tokens,
                 temperature=table.child_temperature if path else table.temperature,
                 repetition_penalty=table.repetition_penalty,
             )
         )
 
-    def _opening(self, brief: Brief, own: bool = False) -> str:
+    def _opening(self, brief: PlanningContext, own: bool = False) -> str:
         """Return what the parent begins with; with `own` as the dialect has it, which reads it later."""
         question = brief.task.render("threads", self._width)
         ours = self.table.opening(question, brief.request.text)
@@ -320,7 +320,7 @@ class Threads(Planner):
     @property
     def _settles(self) -> bool:
         block = self.table.join
-        return self.settle and block.goal is not None and bool(block.separator or block.claim_item)
+        return self.stop_on_verified and block.goal is not None and bool(block.separator or block.claim_item)
 
     @property
     def _nesting(self) -> int:
@@ -330,13 +330,13 @@ class Threads(Planner):
     def _rounds(self) -> int:
         return self.table.rounds if self.rounds is None else self.rounds
 
-    def _left(self, brief: Brief) -> int:
+    def _left(self, brief: PlanningContext) -> int:
         """Return the threads that the run may still spawn. Those of a leg that is tried again count twice: places of
         two threads have equal names, so that they cannot tell whose they were."""
         spawned = brief.kept.get(_SPAWNED, 0)
-        return self.most - (spawned if isinstance(spawned, int) else 0)
+        return self.max_branches - (spawned if isinstance(spawned, int) else 0)
 
-    def _may_spawn(self, place: LegPlace, brief: Brief) -> bool:
+    def _may_spawn(self, place: LegPlace, brief: PlanningContext) -> bool:
         return place.round <= self._rounds and len(place.path) <= self._nesting and self._left(brief) > 0
 
     def _unclosed(self, memo: Memo, text: str) -> int:
@@ -355,7 +355,7 @@ class _LegReader:
     planner: Threads
     place: LegPlace
     memo: Memo
-    brief: Brief
+    brief: PlanningContext
 
     def feed(self, delta: str) -> Sequence[Plan]:
         return ()
@@ -372,7 +372,7 @@ class _JoinReader:
     place: LegPlace
     step: Step
     memo: Memo
-    brief: Brief
+    brief: PlanningContext
 
     def feed(self, delta: str) -> Sequence[Plan]:
         return ()

@@ -54,7 +54,7 @@ class Memo(Frozen):
     after: str = ""
     """The step whose context goes on after the join, if it is not the leg that spawned."""
     before: str = ""
-    """Text before which that context ends (`Think.before`)."""
+    """Text before which that context ends (`ModelCall.before`)."""
 
     def at(self, place: LegPlace) -> JsonValue:
         """Return it as the state of a step at a place."""

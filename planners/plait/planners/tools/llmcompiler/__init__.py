@@ -9,8 +9,8 @@ from pydantic import JsonValue
 
 from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
-from plait.core.interfaces import Brief, Reader
-from plait.core.ops import Call, Text
+from plait.core.interfaces import PlanningContext, Reader
+from plait.core.ops import Text, ToolCall
 from plait.core.plan import Plan, Step
 from plait.core.tools.more import MORE_TOOLS, more_tools
 from plait.core.tools.tool import ToolSpec
@@ -31,7 +31,7 @@ class LLMCompiler(LLMCompilerOptions):
     Steps: `plan-1` writes the plan and expands into a call for each task, named by its number, as soon as the task's
     line is complete; `scratchpad-1` gathers what they observed; `joiner-1` reads that and answers or asks for another
     plan; `answer-1` is the answer, or expands into `plan-2`, and so on. Results keep their numbers in later plans. With
-    `conclude="last-task"` the joiner is left out where all tasks were done.
+    `answer_from="last-task"` the joiner is left out where all tasks were done.
 
     Differs from the original: a task starts the moment its inputs are there; results are put in once, as typed values,
     and never read as references; a task that fails, or needs one that did, is an observation; lines that cannot be run
@@ -46,7 +46,7 @@ class LLMCompiler(LLMCompilerOptions):
         paper="2312.04511",
     )
 
-    def start(self, brief: Brief) -> Plan:
+    def start(self, brief: PlanningContext) -> Plan:
         """Return the step that writes the first plan. Raises `PlannerError` if there are no tools to plan with."""
         if not brief.tools:
             raise PlannerError(
@@ -55,25 +55,25 @@ class LLMCompiler(LLMCompilerOptions):
             )
         if any(spec.name.lower() == "join" for spec in brief.tools):
             raise PlannerError("a tool is named 'join', which ends plans: give it another name with @tool(name=…)")
-        if self.shown is None or len(brief.tools) <= self.shown:
+        if self.max_tools is None or len(brief.tools) <= self.max_tools:
             return self._first(brief)
-        search = Call(tool=MORE_TOOLS, args={"query": {"$literal": brief.task.render()}, "k": self.shown})
+        search = ToolCall(tool=MORE_TOOLS, args={"query": {"$literal": brief.task.render()}, "k": self.max_tools})
         steps = (Step(name=_TOOLS, op=search, label="tools"), through(_PLANNED, _TOOLS, expands=True, role="tools"))
         return Plan(steps=steps, output=_PLANNED)
 
-    def _first(self, brief: Brief) -> Plan:
+    def _first(self, brief: PlanningContext) -> Plan:
         prompt = prompts.plan(self.plan, brief, native=self.calls(brief))
         step = self.plan_step(brief, 1, 0, (Text(text=f"{prompt}\n"),), "plan")
         return Plan(steps=(step,), output=step.name)
 
-    def _narrowed(self, brief: Brief, told: JsonValue) -> Brief:
+    def _narrowed(self, brief: PlanningContext, told: JsonValue) -> PlanningContext:
         """Return a brief with the tools of these names alone, and `more_tools`; the same for `None`."""
         if not isinstance(told, list) or len(told) >= len(brief.tools):
             return brief
         chosen = [spec for spec in brief.tools if spec.name in told]
         return replace(brief, tools=(*chosen, more_tools(len(brief.tools) - len(chosen))))
 
-    def reader(self, step: Step, brief: Brief) -> Reader:
+    def reader(self, step: Step, brief: PlanningContext) -> Reader:
         """Return a reader of a plan while it is written, or of the joiner's decision."""
         told = step.state.get("told") if isinstance(step.state, dict) else None
         narrowed = self._narrowed(brief, told)

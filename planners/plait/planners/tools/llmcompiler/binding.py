@@ -32,7 +32,7 @@ _SPECIAL = ("$ref", "$text", "$literal")
 
 @dataclass(slots=True)
 class Binding:
-    """A task's call: arguments for `Call`, the steps they refer to, and why it cannot be made, if it cannot."""
+    """A task's call: arguments for `ToolCall`, the steps they refer to, and why it cannot be made, if it cannot."""
 
     args: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     needs: list[str] = field(default_factory=list[str])

@@ -7,14 +7,14 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
+from plait.core.call_config import CallConfig, Uses
 from plait.core.errors import PluginError
-from plait.core.interfaces import Brief, Planner
+from plait.core.interfaces import Planner, PlanningContext
 from plait.core.ops import Join, Part, Plugin, Ref, StructuredOutput, Text
 from plait.core.plan import Plan, Step
 from plait.core.planning import call_model
-from plait.core.prompt import Prompt, Uses
 from plait.core.tools.more import MORE_TOOLS
-from plait.core.vocabulary import Most, ObservationChars, Repairs, Rounds, Shown
+from plait.core.vocabulary import MaxBranches, MaxTools, ObservationChars, Repairs, Rounds
 
 from ..._shared.told import functions
 from . import prompts
@@ -28,18 +28,18 @@ __all__ = ["LLMCompilerOptions"]
 class LLMCompilerOptions(Planner):
     """The fields of `LLMCompiler`."""
 
-    answer_prompts: ClassVar[tuple[str, ...]] = ("joiner",)
+    answer_calls: ClassVar[tuple[str, ...]] = ("joiner",)
 
-    plan: Annotated[Prompt, Uses("instructions", "tools", "join")] = Field(
-        default=Prompt(thinking="off", max_tokens=1024, temperature=0.0, stream=True, form="calls"),
+    plan: Annotated[CallConfig, Uses("instructions", "tools", "join")] = Field(
+        default=CallConfig(thinking="off", max_tokens=1024, temperature=0.0, stream=True, form="calls"),
         description="Writes a plan. Its template holds the instructions, such as the authors' own with examples: "
         "`{instructions}` stands for ours, `{tools}` for the numbered list of tools, `{join}` for the number of the "
         "join. The question and earlier plans follow. `form=calls`: the engine allows nothing but a plan that calls "
         "the tools there are, with arguments as they are typed and references to earlier tasks; where it cannot, or "
         "there are more than 64 tools, the words alone ask for that. `form=none`: it may write anything.",
     )
-    joiner: Annotated[Prompt, Uses("instructions", "replan")] = Field(
-        default=Prompt(thinking="off", max_tokens=512, temperature=0.0),
+    joiner: Annotated[CallConfig, Uses("instructions", "replan")] = Field(
+        default=CallConfig(thinking="off", max_tokens=512, temperature=0.0),
         description="Reads what the tasks observed, and answers or asks for another plan. In its template "
         "`{instructions}` stands for ours, `{replan}` for the words on another plan. The question and the "
         "observations follow.",
@@ -51,21 +51,21 @@ class LLMCompilerOptions(Planner):
         'to call functions that way. The first call is task 1; `"$1"` as an argument stands for its result. A server '
         "that takes no functions is asked for lines alone, and says so in the log. `plan.form` is then left out.",
     )
-    shown: Shown = Field(
+    max_tools: MaxTools = Field(
         default=None,
-        description="How many of what there is a model is shown, the nearest or best, here of the tools: it finds "
+        description="Maximum number of tools in one prompt, the best matches first, here of the tools: it finds "
         "others by a task `more_tools`, for another plan. By default all.",
     )
     rounds: Rounds = 2
     repairs: Repairs = 1
-    most: Most = 10_000
+    max_branches: MaxBranches = 10_000
     observation_chars: ObservationChars = None
-    tolerate: Literal["all", "any-end"] = Field(
+    on_failure: Literal["all", "any-end"] = Field(
         default="any-end",
         description="What becomes of branches that fail. `any-end`: the joiner reads what a task failed with. "
         "`all`: the first failure ends the run.",
     )
-    conclude: Literal["joiner", "last-task"] = Field(
+    answer_from: Literal["joiner", "last-task"] = Field(
         default="joiner",
         description="What the answer is made of: what the `joiner` says of the tasks. `last-task`: where all of "
         "them were done, it is the last one's result, as it is, which saves a call of the model; the joiner is asked "
@@ -81,7 +81,7 @@ class LLMCompilerOptions(Planner):
 
     def plan_step(
         self,
-        brief: Brief,
+        brief: PlanningContext,
         round: int,
         repair: int,
         pieces: tuple[Part, ...],
@@ -110,13 +110,13 @@ class LLMCompilerOptions(Planner):
             tools=functions(brief.tools) if self.calls(brief) else (),
         )
 
-    def calls(self, brief: Brief) -> bool:
+    def calls(self, brief: PlanningContext) -> bool:
         """Whether the model is offered functions: a prompt that is plain text has no place for them."""
         return self.dialect == "native" and brief.task.chat()
 
     def plan_again(
         self,
-        brief: Brief,
+        brief: PlanningContext,
         round: int,
         numbers: Sequence[int],
         scratchpad: str | None,
@@ -136,11 +136,11 @@ class LLMCompilerOptions(Planner):
         return Plan(steps=(step,), output=step.name)
 
     def unless_done(
-        self, brief: Brief, round: int, numbers: Sequence[int], scratchpad: str, tasks: Sequence[str]
+        self, brief: PlanningContext, round: int, numbers: Sequence[int], scratchpad: str, tasks: Sequence[str]
     ) -> Step:
         """Return the join that ends a plan by its last task where all were done; its reader asks the joiner if not. It
         needs the scratchpad too, which the joiner would read."""
-        op = Join(merge=Plugin(name="collect"), tolerate=self.tolerate)
+        op = Join(merge=Plugin(name="collect"), on_failure=self.on_failure)
         return Step(
             name=f"done-{round}",
             op=op,
@@ -152,7 +152,7 @@ class LLMCompilerOptions(Planner):
         )
 
     def conclusion(
-        self, brief: Brief, round: int, numbers: Sequence[int], scratchpad: str | None, errors: Sequence[str]
+        self, brief: PlanningContext, round: int, numbers: Sequence[int], scratchpad: str | None, errors: Sequence[str]
     ) -> tuple[Step, Step]:
         """Return the joiner and the answer that is made of what it says."""
         again = round < self.rounds
@@ -176,7 +176,7 @@ class LLMCompilerOptions(Planner):
         return joiner, answer
 
 
-def _told(brief: Brief) -> dict[str, JsonValue]:
+def _told(brief: PlanningContext) -> dict[str, JsonValue]:
     """Return the part of a step's state with the names of the tools that a narrowed brief has; empty for all tools."""
     if not any(spec.name == MORE_TOOLS for spec in brief.tools):
         return {}

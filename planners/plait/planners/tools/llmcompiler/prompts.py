@@ -7,8 +7,8 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from plait.core.interfaces import Brief
-from plait.core.prompt import Prompt
+from plait.core.call_config import CallConfig
+from plait.core.interfaces import PlanningContext
 from plait.core.tools.tool import ToolSpec
 from plait.core.values import as_text
 
@@ -51,7 +51,9 @@ _MAY_REPLAN = "- `Action: Replan(what is missing)` if more tools must be called 
 _LAST = "Another plan is not possible: give the best answer that there is.\n"
 
 
-def plan(asked: Prompt, brief: Brief, next_id: int = 1, replan: bool = False, native: bool = False) -> str:
+def plan(
+    asked: CallConfig, brief: PlanningContext, next_id: int = 1, replan: bool = False, native: bool = False
+) -> str:
     """Return the prompt for a plan, up to its first line, or up to the earlier plans if there were any. `native`: the
     model may be offered the tools as functions too."""
     shown = "\n\n".join(f"{i}. {_tool(spec)}" for i, spec in enumerate(brief.tools, 1))
@@ -74,7 +76,7 @@ def replan_end(thought: str, errors: Sequence[str]) -> str:
     return text
 
 
-def joiner(asked: Prompt, question: str, may_replan: bool) -> str:
+def joiner(asked: CallConfig, question: str, may_replan: bool) -> str:
     """Return the prompt for the joiner, up to the observations."""
     replan = _MAY_REPLAN if may_replan else ""
     ours = _JOINER.format(replan=replan) + ("" if may_replan else _LAST)

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pydantic import JsonValue
 
 from plait.core.errors import PlannerError
-from plait.core.interfaces import Brief
+from plait.core.interfaces import PlanningContext
 from plait.core.messages import did_you_mean
-from plait.core.ops import Call, Join, Op, Plugin, Ref, Think
+from plait.core.ops import Join, ModelCall, Op, Plugin, Ref, ToolCall
 from plait.core.plan import Plan, Step
 from plait.core.planning import OnBranches
 from plait.core.result import Result
@@ -35,7 +35,7 @@ class PlanReader:
     def __init__(
         self,
         planner: LLMCompilerOptions,
-        brief: Brief | None,
+        brief: PlanningContext | None,
         round: int,
         repair: int,
         op: Op | None,
@@ -54,7 +54,7 @@ class PlanReader:
         self._entries: list[dict[str, JsonValue]] = []
         self._earlier: str | None = None
         """The scratchpad before this plan."""
-        if isinstance(op, Think):
+        if isinstance(op, ModelCall):
             self._earlier = next((part.step for part in op.prompt if isinstance(part, Ref)), None)
         self._known = {number: str(number) for number in numbers}
         self._taken = set(self._known.values())
@@ -99,7 +99,7 @@ class PlanReader:
         scratchpad = self._scratchpad(branches)
         steps += [scratchpad] if scratchpad else []
         name, results = scratchpad.name if scratchpad else None, self._results(branches)
-        if self.planner.conclude == "last-task" and branches and name and not self.errors:
+        if self.planner.answer_from == "last-task" and branches and name and not self.errors:
             steps.append(self.planner.unless_done(brief, self.round, results, name, [step.name for step in branches]))
         else:
             steps += self.planner.conclusion(brief, self.round, results, name, self.errors)
@@ -114,13 +114,13 @@ class PlanReader:
             self.text.repairs.append("join was missing")
         shown: list[JsonValue] = []
         for step in self.steps:
-            assert isinstance(step.op, Call)
+            assert isinstance(step.op, ToolCall)
             shown.append({"name": step.name, "tool": step.op.tool, "args": step.op.args, "needs": list(step.needs)})
         end = str(last) if str(last) not in names else "join"
         shown.append({"name": end, "tool": "join", "args": {}, "needs": list(names)})
         plan = None
         if names:
-            join = Step(name=end, op=Join(tolerate=self.planner.tolerate), needs=names)
+            join = Step(name=end, op=Join(on_failure=self.planner.on_failure), needs=names)
             plan = Plan(steps=(*self.steps, join), output=end).model_dump(mode="json", exclude_none=True)
         repairs: list[JsonValue] = [*self.text.repairs, *self.repairs]
         return {"steps": shown, "output": end, "repairs": repairs, "errors": list(self.errors), "plan": plan}
@@ -170,10 +170,10 @@ class PlanReader:
         if written in self._said:
             self.repairs.append(f"task {task.id}: written twice, run once")
             return None
-        if len(self._entries) >= self.planner.most:
+        if len(self._entries) >= self.planner.max_branches:
             if not self._full:  # said once, however many there are
                 self._full = True
-                self.repairs.append(f"more tasks than {self.planner.most}: the others are not run")
+                self.repairs.append(f"more tasks than {self.planner.max_branches}: the others are not run")
             return None
         self._said.add(written)
         name = self._name(task.id)
@@ -205,7 +205,7 @@ class PlanReader:
         entry["branch"] = self._known[task.id] = name
         self._taken.add(name)
         # Not validated again: the arguments were built from JSON just now, and this runs while the model writes.
-        op = Call.model_construct(tool=spec.name if spec else task.tool, args=bound.args)
+        op = ToolCall.model_construct(tool=spec.name if spec else task.tool, args=bound.args)
         effects = spec.side_effects if spec else False
         return Step(name=name, op=op, needs=tuple(bound.needs), side_effects=effects, label=shortened(task.text))
 
@@ -237,7 +237,7 @@ class PlanReader:
         self.repairs.append(f"tool {name!r} taken as {alike[0].name!r}")
         return alike[0]
 
-    def _sent_back(self, steps: list[Step], brief: Brief) -> Plan:
+    def _sent_back(self, steps: list[Step], brief: PlanningContext) -> Plan:
         """Return the calls that may start all the same, and the step that is to repair the others."""
         for entry in self._entries:
             if entry.get("branch") in self.held:
@@ -261,7 +261,7 @@ class PlanReader:
         if self.planner.observation_chars is not None:
             options["observation_chars"] = self.planner.observation_chars
         merge = Plugin(name="scratchpad", options=options)
-        op = Join(merge=merge, tolerate=self.planner.tolerate)
+        op = Join(merge=merge, on_failure=self.planner.on_failure)
         label = f"{len(branches)} tasks"
         repairs = [*self.text.repairs, *self.repairs]
         if repairs:
@@ -270,7 +270,7 @@ class PlanReader:
         return Step(name=f"scratchpad-{self.round}{suffix}", op=op, needs=needs, label=label)
 
 
-def done_reader(planner: LLMCompilerOptions, brief: Brief, state: JsonValue) -> OnBranches:
+def done_reader(planner: LLMCompilerOptions, brief: PlanningContext, state: JsonValue) -> OnBranches:
     """Return the reader of the join that looks whether all tasks were done."""
 
     def read(result: Result, branches: Sequence[Branch]) -> Plan | None:
@@ -293,7 +293,7 @@ def done_reader(planner: LLMCompilerOptions, brief: Brief, state: JsonValue) -> 
 class AnswerReader:
     """Reads the joiner's decision: the answer stands, or another plan is written."""
 
-    def __init__(self, planner: LLMCompilerOptions, state: JsonValue, brief: Brief) -> None:
+    def __init__(self, planner: LLMCompilerOptions, state: JsonValue, brief: PlanningContext) -> None:
         self.planner, self.state, self.brief = planner, state, brief
 
     def feed(self, delta: str) -> Sequence[Plan]:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from plait.core.agent import Agent
-from plait.core.awaited import Line, StepFailed
+from plait.core.awaited import StepFailed, Trajectory
 from plait.core.chat import Message, with_prompt
 from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError, PluginError
 from plait.core.flow import Answerable, Context
-from plait.core.interfaces import Brief, Merge, Reader
+from plait.core.interfaces import Merge, PlanningContext, Reader
 from plait.core.plan import Step
 from plait.core.tools.more import MORE_TOOLS, found_in
 from plait.core.tools.tool import ToolSpec
@@ -33,10 +33,10 @@ class React(ReactOptions):
     change the world when the turn is whole. The results go back in the order of the calls, whichever ended first, and
     the next turn continues the conversation, so its prefix is cached. A turn without a call is the answer.
 
-    A call that fails is an observation, and so is one beyond `most`. A call that changes nothing is made once; its
-    result is given again, until a call is made that may change something. Of a long result head and tail are shown, and
-    the model may call `more`. A call that cannot be read is sent back once. After `rounds`, or when it repeats itself,
-    the model is asked for its answer. With `n` each turn is written several times, and a vote over actions
+    A call that fails is an observation, and so is one beyond `max_branches`. A call that changes nothing is made once;
+    its result is given again, until a call is made that may change something. Of a long result head and tail are shown,
+    and the model may call `more`. A call that cannot be read is sent back once. After `rounds`, or when it repeats
+    itself, the model is asked for its answer. With `n` each turn is written several times, and a vote over actions
     chooses one.
 
     Differs from the original: several calls a turn; results in the order of the calls; no forced empty finish.
@@ -74,11 +74,11 @@ class React(ReactOptions):
     async def _told(self, ctx: Context, question: str) -> list[ToolSpec]:
         """Return the tools that the model is told of at first."""
         tools = ctx.brief.tools
-        if self.shown is None or len(tools) <= self.shown:
+        if self.max_tools is None or len(tools) <= self.max_tools:
             return list(tools)
-        return list(found_in(await ctx.call(MORE_TOOLS, query=question, k=self.shown), tools))
+        return list(found_in(await ctx.call(MORE_TOOLS, query=question, k=self.max_tools), tools))
 
-    async def _made(self, ctx: Context, turn: Line, calls: Sequence[tuple[CallRequest, str]]) -> JsonValue:
+    async def _made(self, ctx: Context, turn: Trajectory, calls: Sequence[tuple[CallRequest, str]]) -> JsonValue:
         """Make the calls of a turn that was voted for, and return what a turn comes to whose calls its reader made."""
         wanted = [call for call, fate in calls if fate == "run"]
         made = [ctx.call(call.name, **call.arguments) for call in wanted]
@@ -104,7 +104,7 @@ class React(ReactOptions):
         lines = await ctx.gather(*(one(*work) for _, work in asked))
         return {call.id: line for (call, _), line in zip(asked, lines, strict=True)}
 
-    def reader(self, step: Step, brief: Brief) -> Reader:
+    def reader(self, step: Step, brief: PlanningContext) -> Reader:
         """Return a reader that starts a turn's calls as they are written."""
         match step.state:
             case {"first": int() as first, "ledger": str() as name, "known": [int() as epoch, int() as count]}:
@@ -114,7 +114,7 @@ class React(ReactOptions):
             case _:
                 return super().reader(step, brief)
 
-    def _opening(self, brief: Brief, ledger: Ledger) -> list[Message]:
+    def _opening(self, brief: PlanningContext, ledger: Ledger) -> list[Message]:
         """Return the messages before the question: instructions, and what the user's conversation has."""
         history = list(brief.request.messages)
         system = [self.opening] if self.opening else []
@@ -125,18 +125,18 @@ class React(ReactOptions):
         return [*([Message(role="system", content="\n\n".join(system))] if system else []), *history]
 
     @staticmethod
-    def _asked(brief: Brief, question: str) -> str:
+    def _asked(brief: PlanningContext, question: str) -> str:
         return "" if brief.request.asked else question
 
     async def _turn(
         self,
         ctx: Context,
-        before: Line | None,
+        before: Trajectory | None,
         ledger: Ledger,
         messages: Sequence[Message],
         prompt: str,
         last: bool = False,
-    ) -> Line:
+    ) -> Trajectory:
         """Let the model write a turn, or several that vote, and return the one that it comes to."""
         ledger.turns += 1
         ledger.talk += with_prompt([message for message in messages if message.role != "system"], prompt)
@@ -145,7 +145,7 @@ class React(ReactOptions):
         state = ledger.state if reads else None
         think = ctx.think if before is None else before.think
 
-        def written(name: str, label: str) -> Line:
+        def written(name: str, label: str) -> Trajectory:
             return think(
                 prompt or (),
                 self.turn,
@@ -167,7 +167,9 @@ class React(ReactOptions):
         samples = [written(f"{name}-{n}", f"{label}, sample {n}") for n in range(1, self.n + 1)]
         return await self._voted(ctx, samples, ledger, name, label)
 
-    async def _voted(self, ctx: Context, samples: Sequence[Line], ledger: Ledger, name: str, label: str) -> Line:
+    async def _voted(
+        self, ctx: Context, samples: Sequence[Trajectory], ledger: Ledger, name: str, label: str
+    ) -> Trajectory:
         """Return the sample that a vote chooses; if none can be read, the first that was written."""
         kind = ctx.brief.plugin("merge", self.merge)
         own = {"tools": ledger.functions, "dialect": self.dialect, "gives": "text"}
@@ -178,7 +180,7 @@ class React(ReactOptions):
             )
         merge = type(kind).model_validate({**kind.model_dump(exclude_unset=True), **own})
         vote = await ctx.join(
-            samples, merge, tolerate="best-effort", early=True, name=name, label=f"{label}, vote of {len(samples)}"
+            samples, merge, on_failure="best-effort", early=True, name=name, label=f"{label}, vote of {len(samples)}"
         )
         done = [sample for sample in samples if sample.done]
         return next((sample for sample in done if sample.value == vote.value), done[0])

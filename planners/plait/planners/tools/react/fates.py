@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 
-from plait.core.interfaces import Brief
+from plait.core.interfaces import PlanningContext
 from plait.core.tools.tool import ToolSpec
 from plait.core.tools.turns import CallRequest, wanted
 
@@ -45,11 +45,11 @@ def fates(
 
 
 def turn_calls(
-    planner: ReactOptions, brief: Brief, text: str, first: int, known: Container[str], whole: bool = True
+    planner: ReactOptions, brief: PlanningContext, text: str, first: int, known: Container[str], whole: bool = True
 ) -> list[tuple[CallRequest, str]]:
     """Return the calls in a turn's text, with what becomes of each; `whole`: nothing more comes."""
     text = f"{text}\n" if whole else text
     ours = [agent.name for agent in planner.agents] + [transfer(agent) for agent in planner.handoffs]
     ours += [] if any(spec.name == MORE for spec in brief.tools) else [MORE]
     calls = wanted(text, planner.dialect, first, brief.tools)
-    return fates(calls, brief.tools, known, planner.most, ours)
+    return fates(calls, brief.tools, known, planner.max_branches, ours)

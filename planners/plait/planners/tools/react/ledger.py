@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from plait.core.agent import Agent
 from plait.core.chat import Message, spoken
-from plait.core.interfaces import Brief
+from plait.core.interfaces import PlanningContext
 from plait.core.ops import Function
 from plait.core.tools.calls import loads
 from plait.core.tools.more import MORE_TOOLS, found_in, more_tools
@@ -43,7 +43,7 @@ class KnownCalls:
 class Ledger:
     """What a conversation has called so far."""
 
-    brief: Brief
+    brief: PlanningContext
     planner: ReactOptions
     told: list[ToolSpec]
     """The tools that the model knows of."""
@@ -132,7 +132,7 @@ class Ledger:
             self.next += 1
             self.counts[call.key] = count = self.counts.get(call.key, 0) + 1
             if fate == "limit":
-                most_calls = f"a turn may make {self.planner.most} calls"
+                most_calls = f"a turn may make {self.planner.max_branches} calls"
                 answers.append((call, f"not run: {most_calls}; make it again if it is needed"))
                 continue
             asked = self.planner.asks(call) if fate == "ours" else None

@@ -7,10 +7,10 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from plait.core.agent import Agent
+from plait.core.call_config import CallConfig
 from plait.core.ops import Plugin
-from plait.core.prompt import Prompt
 from plait.core.tools.turns import CallRequest
-from plait.core.vocabulary import MergeOption, N, Shown
+from plait.core.vocabulary import MaxTools, MergeOption, N
 
 from ..._shared.talk import ToolTurns
 
@@ -20,15 +20,15 @@ __all__ = ["ReactOptions", "transfer"]
 class ReactOptions(ToolTurns):
     """The fields of `React`."""
 
-    answer_prompts: ClassVar[tuple[str, ...]] = ("turn",)
+    answer_calls: ClassVar[tuple[str, ...]] = ("turn",)
 
-    turn: Prompt = Field(
-        default=Prompt(max_tokens=1024, stream=True),
+    turn: CallConfig = Field(
+        default=CallConfig(max_tokens=1024, stream=True),
         description="One turn of the conversation. Its template opens the prompt, before the tools. With "
         "`stream`, calls start while the model writes the turn, otherwise when it is complete.",
     )
 
-    shown: Shown = None
+    max_tools: MaxTools = None
     agents: tuple[Agent, ...] = Field(
         default=(),
         description="Agents that the model may call as tools. They begin like other calls: while the turn is still "

@@ -58,7 +58,8 @@ def transfer_function(name: str, description: str) -> Function:
 
 
 def cut(text: str, most: int, name: str) -> str:
-    """Return a result of at most about `most` characters: its head and tail, and how to read what is left out."""
+    """Return a result of at most about `max_branches` characters: its head and tail, and how to read what is left
+    out."""
     if len(text) <= most:
         return text
     head = most * 3 // 5

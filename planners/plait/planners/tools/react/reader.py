@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from plait.core.interfaces import Brief
-from plait.core.ops import Call, Join, Plugin
+from plait.core.interfaces import PlanningContext
+from plait.core.ops import Join, Plugin, ToolCall
 from plait.core.plan import Plan, Step
 from plait.core.result import Result
 from plait.core.tools.turns import CallRequest, ends_a_call
@@ -21,13 +21,13 @@ RESULTS = "results"
 def call_step(call: CallRequest) -> Step:
     """Return the step that makes a call."""
     args = {key: {"$literal": value} for key, value in call.arguments.items()}
-    return Step(name=call.step, op=Call(tool=call.name, args=args), label=call.name)
+    return Step(name=call.step, op=ToolCall(tool=call.name, args=args), label=call.name)
 
 
 class TurnReader:
     """Starts the calls of one turn while it is written."""
 
-    def __init__(self, planner: ReactOptions, brief: Brief, first: int, known: Container[str]) -> None:
+    def __init__(self, planner: ReactOptions, brief: PlanningContext, first: int, known: Container[str]) -> None:
         self._planner, self._brief, self._first, self._known = planner, brief, first, known
         self._text = ""
         self._made: dict[str, Step] = {}
@@ -49,7 +49,7 @@ class TurnReader:
         needs = list(self._made)
         # The turn's text goes along, since the value of an expanded step is that of its expansion.
         merge = Plugin(name="observations", options={"written": text})
-        join = Step(name=RESULTS, op=Join(merge=merge, tolerate="any-end"), needs=tuple(needs), label="results")
+        join = Step(name=RESULTS, op=Join(merge=merge, on_failure="any-end"), needs=tuple(needs), label="results")
         return Plan(steps=(*new, join), output=RESULTS)
 
     def _calls(self, text: str, whole: bool = True) -> list[tuple[CallRequest, str]]:

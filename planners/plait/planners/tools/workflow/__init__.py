@@ -7,15 +7,15 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
-from plait.core.awaited import Line, StepFailed, StepHandle
+from plait.core.awaited import StepFailed, StepHandle, Trajectory
+from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
-from plait.core.prompt import Prompt, Uses
 from plait.core.tools.more import MORE_TOOLS, SHOWN, found_in
 from plait.core.tools.tool import ToolSpec
 from plait.core.values import as_text
-from plait.core.vocabulary import ObservationChars, Repairs, Rounds, Shown
+from plait.core.vocabulary import MaxTools, ObservationChars, Repairs, Rounds
 
 from ..._shared.json_text import read_object
 from . import prompts
@@ -47,18 +47,18 @@ class Workflow(Flow):
 
     fidelity = Fidelity("idea", paper="2411.05451")
 
-    plan: Annotated[Prompt, Uses("question", "tools", "more", "examples")] = Field(
-        default=Prompt(thinking="off", max_tokens=2048, temperature=0.0),
+    plan: Annotated[CallConfig, Uses("question", "tools", "more", "examples")] = Field(
+        default=CallConfig(thinking="off", max_tokens=2048, temperature=0.0),
         description="Writes the plan, also after it has asked for `more` tools.",
     )
-    repair: Annotated[Prompt, Uses()] = Field(
-        default=Prompt(thinking="off", max_tokens=2048, temperature=0.0),
+    repair: Annotated[CallConfig, Uses()] = Field(
+        default=CallConfig(thinking="off", max_tokens=2048, temperature=0.0),
         description="Rewrites the steps of a plan that have faults.",
     )
-    answer: Annotated[Prompt, Uses("results")] = Field(
-        default=Prompt(max_tokens=2048), description="Words the answer, of a plan that has none."
+    answer: Annotated[CallConfig, Uses("results")] = Field(
+        default=CallConfig(max_tokens=2048), description="Words the answer, of a plan that has none."
     )
-    shown: Shown = SHOWN
+    max_tools: MaxTools = SHOWN
     rounds: Rounds = Field(
         default=3,
         description="Most rounds, of which each reads what the one before it came to: in all but the last the model "
@@ -116,13 +116,13 @@ class Writer:
 
     def __init__(self, ctx: Context, options: Workflow, tools: Mapping[str, ToolSpec]) -> None:
         self._ctx, self._options, self._tools = ctx, options, tools
-        self._line: Line | None = None
+        self._line: Trajectory | None = None
         self._count = 0
 
     async def plan(self, question: str, examples: Sequence[tuple[str, JsonValue]]) -> tuple[Plan, list[WorkflowFault]]:
         """Return the plan that the model writes, with its faults."""
         told = list(self._tools.values())
-        if self._options.shown is not None and len(told) > self._options.shown:
+        if self._options.max_tools is not None and len(told) > self._options.max_tools:
             told = await self._found(question)
         hidden = len(self._tools) - len(told) if self._options.rounds > 1 else 0
         asked = prompts.plan(self._options.plan, question, told, hidden, examples)
@@ -155,14 +155,18 @@ class Writer:
             plan, faults = better, left
         return plan, faults
 
-    def answer(self, results: Mapping[str, str]) -> Line:
+    def answer(self, results: Mapping[str, str]) -> Trajectory:
         """Return the call of the model that words the answer."""
         prompt = self._options.answer
         return self._ask(prompts.answer(prompt, results, self._options.observation_chars), prompt, "answer")
 
     async def _found(self, query: str, without: Sequence[str] = (), k: int | None = None) -> list[ToolSpec]:
         """Return tools by what they shall do; none if that fails."""
-        args = {"query": query, "k": k or self._options.shown or SHOWN, "without": [*without, FIND_PLANS, KEEP_PLAN]}
+        args = {
+            "query": query,
+            "k": k or self._options.max_tools or SHOWN,
+            "without": [*without, FIND_PLANS, KEEP_PLAN],
+        }
         try:
             return list(found_in(await self._ctx.call(MORE_TOOLS, **args), self._tools.values()))
         except StepFailed:
@@ -170,11 +174,11 @@ class Writer:
                 raise  # without it there is nothing to plan with
             return []
 
-    async def _say(self, text: str, prompt: Prompt, label: str) -> JsonValue:
+    async def _say(self, text: str, prompt: CallConfig, label: str) -> JsonValue:
         line = await self._ask(text, prompt, label)
         return read_object(line.text)
 
-    def _ask(self, text: str, prompt: Prompt, label: str) -> Line:
+    def _ask(self, text: str, prompt: CallConfig, label: str) -> Trajectory:
         self._count += 1
         before, chat = self._line, self._ctx.brief.task.chat()
         think = self._ctx.think if before is None else before.think

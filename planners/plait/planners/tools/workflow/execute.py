@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from plait.core.awaited import Promise, StepHandle
 from plait.core.errors import PlannerError
 from plait.core.flow import Context, ask_a_person
-from plait.core.ops import Call
+from plait.core.ops import ToolCall
 from plait.core.tools.tool import ToolSpec
 
 from .check import effects, order
@@ -111,7 +111,7 @@ class Runner:
 
     def _made(self, tool: str, args: JsonValue, after: Sequence[Step], name: str, label: str) -> Step:
         values = args if isinstance(args, dict) else {}
-        call = Call(tool=tool, args={key: {"$literal": value} for key, value in values.items()})
+        call = ToolCall(tool=tool, args={key: {"$literal": value} for key, value in values.items()})
         return self._ctx.called(call, dict.fromkeys(after), name=name, label=label)
 
     async def _either(self, node: WorkflowNode, scope: Scope, name: str, control: Sequence[Step]) -> Step:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
-from plait.core.prompt import Prompt
+from plait.core.call_config import CallConfig
 from plait.core.tools.more import MORE_TOOLS
 from plait.core.tools.tool import ToolSpec
 
@@ -52,7 +52,7 @@ several there, [] takes it out. The other steps stay as they are.{answer}"""
 
 
 def plan(
-    prompt: Prompt,
+    prompt: CallConfig,
     question: str,
     tools: Sequence[ToolSpec],
     hidden: int,
@@ -97,8 +97,8 @@ def unread(faults: Sequence[WorkflowFault]) -> str:
     return f"The plan cannot be read: {reasons}. Write it again, whole, as one JSON object."
 
 
-def answer(prompt: Prompt, results: Mapping[str, str], most: int | None) -> str:
-    """Return the question for an answer from results, each cut to `most` characters."""
+def answer(prompt: CallConfig, results: Mapping[str, str], most: int | None) -> str:
+    """Return the question for an answer from results, each cut to `max_branches` characters."""
     listed = "\n".join(f"{name}: {_cut(text, most)}" for name, text in results.items())
     return prompt.text(_ANSWER, results=listed or "(none)")
 

@@ -9,11 +9,11 @@ from typing import Annotated, Literal, cast
 
 from pydantic import Field, JsonValue, field_validator
 
+from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
-from plait.core.flow import Answerable, Context, Flow, Line
+from plait.core.flow import Answerable, Context, Flow, Trajectory
 from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import Plugin
-from plait.core.prompt import Prompt, Uses
 from plait.core.vocabulary import MergeOption, N, Records, Warmup
 
 from ..._shared.seeds import derive
@@ -32,9 +32,9 @@ class _Sample:
     """One sample under way."""
 
     number: int
-    line: Line | None = None
+    line: Trajectory | None = None
     """Its last part; `None` before the first, and if the first failed."""
-    probe: Line | None = None
+    probe: Trajectory | None = None
     """The question for its answer after that part."""
     looks: list[Look] = field(default_factory=list[Look])
     tokens: int = 0
@@ -71,22 +71,22 @@ class Mars(LearningPlanner, Flow):
     )
     lost_in = ("erring_votes",)
 
-    draft: Annotated[Prompt, Uses("question")] = Field(
-        default=Prompt(max_tokens=500),
+    draft: Annotated[CallConfig, Uses("question")] = Field(
+        default=CallConfig(max_tokens=500),
         description="A part of a sample, between two looks; what it leaves open is as `answer` has it.",
     )
-    answer: Annotated[Prompt, Uses("question")] = Field(
-        default=Prompt(max_tokens=4096, temperature=1.0),
+    answer: Annotated[CallConfig, Uses("question")] = Field(
+        default=CallConfig(max_tokens=4096, temperature=1.0),
         description="The samples; `max_tokens` are those of a whole one. Their template has `{question}`.",
     )
-    probe: Annotated[Prompt, Uses()] = Field(
-        default=Prompt(thinking="off", max_tokens=8, temperature=0.0, logprobs=1),
+    probe: Annotated[CallConfig, Uses()] = Field(
+        default=CallConfig(thinking="off", max_tokens=8, temperature=0.0, logprobs=1),
         description="The question for a sample's answer so far, after what it has written. By default, where a "
         "text's thoughts are not over, it ends them and opens a box, as the authors' does.",
     )
     n: N = 32
     warmup: Warmup = Field(default=16, ge=2)
-    by: Literal["safe", "steady"] = Field(
+    criterion: Literal["safe", "steady"] = Field(
         default="safe",
         description="What decides when samples end. `safe`: the rule above. `steady`: that of Parallel-Probe, with "
         "which MARS' authors compare: all samples go on side by side, without a warm-up, those that disagree with the "
@@ -109,7 +109,7 @@ class Mars(LearningPlanner, Flow):
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Run the warm-up, then the others until they are safe; return the vote."""
         samples = [_Sample(i) for i in range(1, self.n + 1)]
-        if self.by == "steady":
+        if self.criterion == "steady":
             return await self._steady(ctx, samples)
         warm, rest = samples[: self.warmup], samples[self.warmup :]
         while await self._on(ctx, warm):
@@ -145,7 +145,7 @@ class Mars(LearningPlanner, Flow):
     def _vote(self, ctx: Context, samples: Sequence[_Sample], why: str) -> Answerable:
         voters = [sample.line if sample.done or sample.probe is None else sample.probe for sample in samples]
         present = [voter for voter in voters if voter is not None]
-        vote = ctx.join(present, self.merge, tolerate="best-effort", name="vote", label=f"{self.merge.name}: {why}")
+        vote = ctx.join(present, self.merge, on_failure="best-effort", name="vote", label=f"{self.merge.name}: {why}")
         if not self.learn:
             return vote
         # What was stopped did not end in an answer, and teaches nothing.
@@ -191,7 +191,7 @@ class Mars(LearningPlanner, Flow):
     def _whole(self) -> int:
         return self.answer.max_tokens or 512
 
-    def _part(self, ctx: Context, sample: _Sample) -> Line:
+    def _part(self, ctx: Context, sample: _Sample) -> Trajectory:
         number, draft = len(sample.looks), self.draft.over(self.answer)
         pieces = draft.parts("{question}", question=ctx.brief.task.render()) if sample.line is None else ()
         think = ctx.think if sample.line is None else sample.line.think
@@ -210,7 +210,7 @@ class Mars(LearningPlanner, Flow):
         thinks = sample.line is not None and sample.line.line.rfind(_OPEN) > sample.line.line.rfind(_CLOSE)
         return self.probe.text(_IN_THOUGHTS if thinks else "\n\nSo the answer is")
 
-    def _probe(self, sample: _Sample) -> Line:
+    def _probe(self, sample: _Sample) -> Trajectory:
         assert sample.line is not None
         number = len(sample.looks) + 1
         pieces = self._question(sample)

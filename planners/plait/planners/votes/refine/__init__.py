@@ -9,15 +9,15 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, field_validator
 
+from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import BranchCount, Fidelity
 from plait.core.errors import PlannerError
-from plait.core.interfaces import Brief, Planner, Reader
+from plait.core.interfaces import Planner, PlanningContext, Reader
 from plait.core.ops import Join, Part, Plugin, Ref
 from plait.core.plan import Plan, Step
-from plait.core.prompt import Prompt, Uses
 from plait.core.result import Result
 from plait.core.sampling_theory import semantic_entropy
-from plait.core.vocabulary import Count, Deadline, MergeOption, Reads, Settle
+from plait.core.vocabulary import Count, Deadline, MaxInputTokens, MergeOption, StopOnVerified
 
 from ..._shared.drafts import Draft, block, drafts_of, histogram, ranked, verified
 from ..._shared.seeds import derive
@@ -49,30 +49,31 @@ class Refine(Planner):
     Differs from the paper: the workspace begins with the count of the drafts' answers, since a summary can lose that of
     a minority; failed drafts are left out, and the best drafts replace a distiller that fails. The paper leaves open
     how the top k are found; here by verifier, votes and log-probability,
-    or by a call of the model (`by=model`). Default: rounds (8, 4, 1), temperature 1, a summary of 1,024 tokens.
+    or by a call of the model (`criterion=model`). Default: rounds (8, 4, 1), temperature 1, a summary of 1,024 tokens.
     """
 
     fidelity = Fidelity("variant", "the count of answers stands in the workspace", paper="2510.01123")
 
-    answer_prompts: ClassVar[tuple[str, ...]] = ("draft",)
+    answer_calls: ClassVar[tuple[str, ...]] = ("draft",)
 
-    draft: Annotated[Prompt, Uses("question")] = Field(
-        default=Prompt(max_tokens=1024, temperature=1.0),
+    draft: Annotated[CallConfig, Uses("question")] = Field(
+        default=CallConfig(max_tokens=1024, temperature=1.0),
         description="A draft of the first round. Its template has `{question}`. At temperature 0 those of a round "
         "are all the same; with `logprobs` drafts with equally frequent answers are ranked by them.",
     )
-    turn: Annotated[Prompt, Uses("question", "histogram", "workspace")] = Field(
-        default=Prompt(),
+    turn: Annotated[CallConfig, Uses("question", "histogram", "workspace")] = Field(
+        default=CallConfig(),
         description="A draft that reads `{workspace}` and `{histogram}`, the count of the answers before; what it "
         "leaves open is as `draft` has it.",
     )
-    summary: Annotated[Prompt, Uses("question", "count", "drafts", "histogram", "tokens")] = Field(
-        default=Prompt(max_tokens=1024),
+    summary: Annotated[CallConfig, Uses("question", "count", "drafts", "histogram", "tokens")] = Field(
+        default=CallConfig(max_tokens=1024),
         description="The notes on a round's `{drafts}`. `max_tokens` are those of any workspace (the paper's "
         "kappa), without the line that counts answers.",
     )
-    judge: Annotated[Prompt, Uses("question", "count", "drafts", "histogram", "k")] = Field(
-        default=Prompt(thinking="off", max_tokens=64), description='The choice of the k best drafts, with `by="model"`.'
+    judge: Annotated[CallConfig, Uses("question", "count", "drafts", "histogram", "k")] = Field(
+        default=CallConfig(thinking="off", max_tokens=64),
+        description='The choice of the k best drafts, with `criterion="model"`.',
     )
     rounds: Annotated[tuple[int, ...], BeforeValidator(_as_rounds), BranchCount()] = Field(
         default=(8, 4, 1),
@@ -83,20 +84,20 @@ class Refine(Planner):
         default="summary",
         description="Content of the workspace. `summary`: a model's notes on all drafts. `shared-top-k`: the k best "
         "drafts. `per-sample-top-k`: for the i-th draft of the next round the i-th best draft and the k - 1 best "
-        'others; with `by="model"` the k drafts of a choice of its own. `random-k`: k random drafts for each.',
+        'others; with `criterion="model"` the k drafts of a choice of its own. `random-k`: k random drafts for each.',
     )
-    shown: Count = Field(
+    max_prompt_items: Count = Field(
         default=3,
         ge=1,
-        description="How many of what there is a model is shown, the nearest or best: the k of the distillers that "
+        description="Maximum number of items in one prompt, the nearest or best first: the k of the distillers that "
         "take drafts as they are.",
     )
-    by: Literal["votes", "model"] = Field(
+    criterion: Literal["votes", "model"] = Field(
         default="votes",
         description="What decides which are the top k: verifier, frequency of the answer and log-probability, or a "
         "call of the model.",
     )
-    reads: Reads = 8192
+    max_input_tokens: MaxInputTokens = 8192
     merge: MergeOption = Plugin(name="majority")
     deadline: Deadline = None
     threshold: float | None = Field(
@@ -104,9 +105,9 @@ class Refine(Planner):
         ge=0.0,
         description="The score from which on something counts: a round whose answers have at most this semantic "
         "entropy, in nats, is the last, and its vote the answer. With `rounds=8x8x8`, `distiller=shared-top-k` and "
-        "`shown=8` these are the rounds of SEAT (arXiv 2507.06829), which read one another.",
+        "`max_prompt_items=8` these are the rounds of SEAT (arXiv 2507.06829), which read one another.",
     )
-    settle: Settle = True
+    stop_on_verified: StopOnVerified = True
 
     @field_validator("rounds")
     @classmethod
@@ -118,15 +119,15 @@ class Refine(Planner):
     def size(self) -> int:
         """Return the drafts of the largest round, or the drafts that its largest workspaces hold if that is more."""
         most = max(self.rounds)
-        return most * (min(self.shown, most) if self.distiller in ("per-sample-top-k", "random-k") else 1)
+        return most * (min(self.max_prompt_items, most) if self.distiller in ("per-sample-top-k", "random-k") else 1)
 
-    def start(self, brief: Brief) -> Plan:
+    def start(self, brief: PlanningContext) -> Plan:
         """Return the first round."""
         asker = Asker("refine", brief)
         prompts = [self.draft.parts("{question}", question=asker.question)] * self.rounds[0]
         return self._round(asker, 1, prompts, (), ())
 
-    def reader(self, step: Step, brief: Brief) -> Reader:
+    def reader(self, step: Step, brief: PlanningContext) -> Reader:
         """Return a reader of a round's drafts, or of what a model chose of them."""
         asker = Asker("refine", brief)
         match step.role, step.state:
@@ -142,11 +143,11 @@ class Refine(Planner):
         the round before."""
         drafts = drafts_of(result)
         if not drafts:  # all of this round failed: the round before has the last word
-            op = Join(merge=self.merge, tolerate="best-effort")
+            op = Join(merge=self.merge, on_failure="best-effort")
             label = f"round {round} failed: {result.why}"
             answer = Step(name="answer", op=op, needs=before, label=label)
             return Plan(steps=(answer,), output="answer")
-        right = verified(drafts) if self.settle else None
+        right = verified(drafts) if self.stop_on_verified else None
         if right is not None:
             note = f"{right.name} is verified, in round {round} of {len(self.rounds)}; {result.why}"
             return Plan(steps=(through("answer", right.name, note),), output="answer")
@@ -155,11 +156,11 @@ class Refine(Planner):
             entropy = semantic_entropy(list(votes.values()))
             if entropy <= self.threshold:
                 label = f"round {round} has semantic entropy {entropy:.3g}"
-                op = Join(merge=self.merge, tolerate="best-effort")
+                op = Join(merge=self.merge, on_failure="best-effort")
                 answer = Step(name="answer", op=op, needs=tuple(draft.name for draft in drafts), label=label)
                 return Plan(steps=(answer,), output="answer")
-        selects = self.distiller in ("shared-top-k", "per-sample-top-k") and len(drafts) > self.shown
-        if self.by == "model" and selects:
+        selects = self.distiller in ("shared-top-k", "per-sample-top-k") and len(drafts) > self.max_prompt_items
+        if self.criterion == "model" and selects:
             return self._judged(asker, round, drafts)
         return self.next_round(asker, round, drafts, None)
 
@@ -167,13 +168,13 @@ class Refine(Planner):
         """Return the calls that choose drafts, and the join that reads them."""
         many = self.rounds[round] if self.distiller == "per-sample-top-k" else 1
         # several choices are to differ, one is the model's best
-        judge = self.judge.over(Prompt(temperature=self.draft.temperature if many > 1 else 0.0))
+        judge = self.judge.over(CallConfig(temperature=self.draft.temperature if many > 1 else 0.0))
         steps = [
             asker.step(
                 f"choose-{round}-{i}" if many > 1 else f"choose-{round}",
-                self._digest(asker, drafts, self.judge, words.CHOOSE_END, k=str(self.shown)),
+                self._digest(asker, drafts, self.judge, words.CHOOSE_END, k=str(self.max_prompt_items)),
                 judge,
-                label=f"choose {self.shown} of {len(drafts)}",
+                label=f"choose {self.max_prompt_items} of {len(drafts)}",
             )
             for i in range(1, many + 1)
         ]
@@ -182,12 +183,12 @@ class Refine(Planner):
         needs = (*names, *(draft.name for draft in drafts))
         chosen = Step(
             name=f"chosen-{round}",
-            op=Join(merge=merge, tolerate="any-end"),
+            op=Join(merge=merge, on_failure="any-end"),
             needs=needs,
             expands=True,
             role="chosen",
             state={"round": round, "names": [*names]},
-            label=f"the {self.shown} best",
+            label=f"the {self.max_prompt_items} best",
         )
         return Plan(steps=(*steps, chosen), output=chosen.name)
 
@@ -196,7 +197,7 @@ class Refine(Planner):
         drafts = [draft for draft in drafts_of(result) if draft.name not in judges]
         if not drafts:
             raise PlannerError(f"no draft of round {round} is left")
-        picks = [words.chosen(texts.get(judge, ""), len(drafts), self.shown) for judge in judges]
+        picks = [words.chosen(texts.get(judge, ""), len(drafts), self.max_prompt_items) for judge in judges]
         return self.next_round(asker, round, drafts, picks)
 
     def next_round(self, asker: Asker, round: int, drafts: list[Draft], picks: list[list[int]] | None = None) -> Plan:
@@ -212,11 +213,11 @@ class Refine(Planner):
                 self.summary,
                 label=f"notes on {len(drafts)} drafts",
             )
-            best = block(ranked(drafts)[: self.shown], self._workspace)  # instead of notes that fail
+            best = block(ranked(drafts)[: self.max_prompt_items], self._workspace)  # instead of notes that fail
             entries: list[JsonValue] = [{"branch": distill.name, "missing": best}]
             notes = Step(
                 name=f"notes-{round}",
-                op=Join(merge=Plugin(name="stitch", options={"parts": entries}), tolerate="any-end"),
+                op=Join(merge=Plugin(name="stitch", options={"parts": entries}), on_failure="any-end"),
                 needs=(distill.name,),
                 label="workspace",
             )
@@ -232,37 +233,37 @@ class Refine(Planner):
         """Return the drafts that each draft of the next round reads."""
         many, best = self.rounds[round], ranked(drafts)
         if picks is not None:
-            chosen = [[drafts[at] for at in pick] or best[: self.shown] for pick in picks]
+            chosen = [[drafts[at] for at in pick] or best[: self.max_prompt_items] for pick in picks]
             return [chosen[i % len(chosen)] for i in range(many)]
         match self.distiller:
             case "per-sample-top-k":
                 own = [best[i % len(best)] for i in range(many)]
-                more = self.shown - 1
+                more = self.max_prompt_items - 1
                 return [[draft, *islice((other for other in best if other is not draft), more)] for draft in own]
             case "random-k":
                 seeds = [derive(asker.brief.request.seed, "refine", "pick", round, i) for i in range(many)]
-                return [Random(seed).sample(drafts, min(self.shown, len(drafts))) for seed in seeds]
+                return [Random(seed).sample(drafts, min(self.max_prompt_items, len(drafts))) for seed in seeds]
             case _:
-                return [best[: self.shown]] * many
+                return [best[: self.max_prompt_items]] * many
 
     @property
     def _workspace(self) -> int:
         return self.summary.max_tokens or 1024
 
-    def _prompt(self, round: int) -> Prompt:
+    def _prompt(self, round: int) -> CallConfig:
         """Return how the drafts of a round are asked for."""
         if round == 1 and len(self.rounds) > 1:
             return self.draft
         return self.turn.over(self.draft).model_copy(update={"template": self.turn.template})
 
-    def _digest(self, asker: Asker, drafts: list[Draft], prompt: Prompt, end: str, **more: str) -> tuple[Part, ...]:
+    def _digest(self, asker: Asker, drafts: list[Draft], prompt: CallConfig, end: str, **more: str) -> tuple[Part, ...]:
         """Return the prompt of a call that reads all drafts."""
         counted = histogram(drafts)
         return prompt.parts(
             words.DISTIL + end,
             question=asker.question,
             count=str(len(drafts)),
-            drafts=block(drafts, self.reads, "Attempt"),
+            drafts=block(drafts, self.max_input_tokens, "Attempt"),
             histogram=f"{counted}\n\n" if counted else "",
             **more,
         )
@@ -288,10 +289,10 @@ class Refine(Planner):
             for i, (name, prompt) in enumerate(zip(names, prompts, strict=True), 1)
         ]
         if not last:
-            options: dict[str, JsonValue] = {"settle": self.settle}
+            options: dict[str, JsonValue] = {"stop_on_verified": self.stop_on_verified}
             merge = Plugin(name="synthesis-drafts", options=options)
-            tolerate = "best-effort" if round == 1 else "any-end"
-            op = Join(merge=merge, tolerate=tolerate, early=self.settle, deadline=self.deadline)
+            on_failure = "best-effort" if round == 1 else "any-end"
+            op = Join(merge=merge, on_failure=on_failure, early=self.stop_on_verified, deadline=self.deadline)
             join = Step(
                 name=f"round-{round}",
                 op=op,
@@ -302,11 +303,11 @@ class Refine(Planner):
                 state={"round": round, "names": [draft.name for draft in before]},
             )
         elif len(names) > 1:
-            op = Join(merge=self.merge, tolerate="best-effort", deadline=self.deadline)
+            op = Join(merge=self.merge, on_failure="best-effort", deadline=self.deadline)
             join = Step(name="answer", op=op, needs=names, label=f"{self.merge.name} of {len(names)}")
         else:
             merge = Plugin(name="synthesis-or-vote", options={"note": f"round {round} of {len(self.rounds)}"})
             needs = (*names, *(draft.name for draft in before))
-            op = Join(merge=merge, tolerate="best-effort", early=True)
+            op = Join(merge=merge, on_failure="best-effort", early=True)
             join = Step(name="answer", op=op, needs=needs, label=f"round {round}")
         return Plan(steps=(*made_of, *steps, join), output=join.name)

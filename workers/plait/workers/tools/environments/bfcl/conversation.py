@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from plait.core.chat import FunctionCall, Message, ToolCall, call_id, user
+from plait.core.chat import FunctionCall, Message, MessageToolCall, call_id, user
 from plait.core.errors import ToolError
 from plait.core.extras import extra
 
@@ -81,7 +81,9 @@ class BfclConversation:
             made = FunctionCall(name=name, arguments=json.dumps(arguments, ensure_ascii=False))
             if not self.made[-1]:
                 self.messages.append(user(self.asked()))
-            self.messages.append(Message(role="assistant", tool_calls=(ToolCall(id=call_id(number), function=made),)))
+            self.messages.append(
+                Message(role="assistant", tool_calls=(MessageToolCall(id=call_id(number), function=made),))
+            )
             self.messages.append(Message(role="tool", tool_call_id=call_id(number), name=name, content=told))
             self.made[-1].append(text)
             self.results.append(told)

@@ -1,12 +1,13 @@
-"""How a model is asked: `Generation`, what may be said of any model call, and `Prompt`, one kind of call of a planner.
+"""How a model is asked: `Generation`, what may be said of any model call, and `CallConfig`, one kind of call of a
+planner.
 
 A planner declares the kinds of calls that it makes as fields, with its own defaults:
 
     class LLMCompiler(Planner):
-        plan: Annotated[Prompt, Uses("question", "tools")] = Prompt(max_tokens=1024)
-        joiner: Annotated[Prompt, Uses("question", "observations")] = Prompt(max_tokens=512)
+        plan: Annotated[Prompt, Uses("question", "tools")] = CallConfig(max_tokens=1024)
+        joiner: Annotated[Prompt, Uses("question", "observations")] = CallConfig(max_tokens=512)
 
-What an option says of a call is laid over the planner's default: `LLMCompiler(plan=Prompt(max_tokens=4000))`, or
+What an option says of a call is laid over the planner's default: `LLMCompiler(plan=CallConfig(max_tokens=4000))`, or
 `llmcompiler:plan.max_tokens=4000` where plugins are written as text.
 """
 
@@ -23,7 +24,7 @@ from .declarations import PluginModel
 from .ops import LogitBias, Part, StructuredOutput, Text, Thinking
 from .values import Frozen, json_value
 
-__all__ = ["Generation", "Prompt", "Uses", "WithPrompts"]
+__all__ = ["CallConfig", "Generation", "Uses", "WithCallConfigs"]
 
 _FIELD = re.compile(r"\{([A-Za-z_]\w*)\}")
 _Json = Annotated[dict[str, JsonValue], BeforeValidator(json_value)]
@@ -114,7 +115,7 @@ class Generation(Frozen):
         return self.model_copy(update=open_) if open_ else self
 
 
-class Prompt(Generation):
+class CallConfig(Generation):
     """One kind of model call that a planner makes: what it is asked, and how its text is generated."""
 
     template: str | None = Field(
@@ -148,7 +149,7 @@ class Prompt(Generation):
 
         A field is a text, or pieces such as references to other steps.
 
-        >>> Prompt(template="Q: {question}").parts("{question}", question="2 + 2?")
+        >>> CallConfig(template="Q: {question}").parts("{question}", question="2 + 2?")
         (Text(kind='text', text='Q: 2 + 2?'),)
         """
         template = default if self.template is None else self.template
@@ -170,14 +171,15 @@ class Prompt(Generation):
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """Which fields the template of a planner's `Prompt` may name: `Annotated[Prompt, Uses("question", "tools")]`."""
+    """Which fields the template of a planner's `CallConfig` may name: `Annotated[CallConfig, Uses("question",
+    "tools")]`."""
 
     fields: tuple[str, ...]
 
     def __init__(self, *fields: str) -> None:
         object.__setattr__(self, "fields", fields)
 
-    def check(self, name: str, prompt: Prompt) -> None:
+    def check(self, name: str, prompt: CallConfig) -> None:
         """Raise `ValueError` for a template that names an unknown field."""
         for place in _FIELD.finditer(prompt.template or ""):
             if place[1] not in self.fields:
@@ -187,7 +189,7 @@ class Uses:
                 )
 
 
-class WithPrompts(PluginModel):
+class WithCallConfigs(PluginModel):
     """Base of plugins whose options are prompts of the calls that they make."""
 
     @model_validator(mode="before")
@@ -209,17 +211,17 @@ class WithPrompts(PluginModel):
 
 
 def laid_over(values: Mapping[str, object], defaults: Mapping[str, object]) -> dict[str, object]:
-    """Return a planner's options with each `Prompt` among them laid over the planner's default of that name."""
+    """Return a planner's options with each `CallConfig` among them laid over the planner's default of that name."""
     out = dict(values)
     for name, default in defaults.items():
         given = out.get(name)
-        if isinstance(default, Prompt) and isinstance(given, Prompt | Mapping):
+        if isinstance(default, CallConfig) and isinstance(given, CallConfig | Mapping):
             # not validated here: a wrong value is then named by its path, such as `plan.max_tokens`
-            out[name] = {**_said(default), **(_said(given) if isinstance(given, Prompt) else given)}
+            out[name] = {**_said(default), **(_said(given) if isinstance(given, CallConfig) else given)}
     return out
 
 
-def _said(prompt: Prompt) -> dict[str, object]:
+def _said(prompt: CallConfig) -> dict[str, object]:
     return {name: getattr(prompt, name) for name in prompt.model_fields_set}
 
 

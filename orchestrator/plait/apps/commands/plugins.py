@@ -1,4 +1,4 @@
-"""`plait names` and `plait doctor versions`: the installed plugins and libraries."""
+"""`plait plugins` and `plait doctor versions`: the installed plugins and libraries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..common.options import Json
 from ..common.output import opened
 from ..doctor.packages import versions
 
-__all__ = ["fidelities", "names", "version"]
+__all__ = ["fidelities", "plugins", "version"]
 
 _KINDS = ("planner", "policy", "merge", "search", "scorer", "task", "environment", "worker")
 _PLURALS = {kind: f"{kind}s" for kind in _KINDS} | {"policy": "policies", "search": "searches"}
@@ -38,7 +38,7 @@ def version(as_json: Json = False) -> None:
             output.people.print(f"{name:<14} {number or '-'}", markup=False)
 
 
-def names(
+def plugins(
     kind: Annotated[str | None, typer.Argument(help=f"One of {', '.join(_KINDS)}.")] = None,
     options: Annotated[bool, typer.Option("--options", "-o", help="With their options.")] = False,
     fidelity: Annotated[
