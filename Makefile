@@ -101,6 +101,7 @@ format: $(READY) ## Format the code and mend what ruff can
 docs: $(READY) ## Write docs/reference from the docstrings, the states into docs/architecture.md, experiments/README.md
 	@$(BIN)/python scripts/reference.py
 	@$(BIN)/python scripts/states.py
+	@$(BIN)/python scripts/glossary.py
 	@$(BIN)/python scripts/experiments.py
 
 pictures: $(READY) ## Take the pictures of docs/images anew that the pages show (needs chromium)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import inspect
 import types
 import typing
@@ -14,11 +15,11 @@ import pytest
 
 from plait.core import vocabulary
 from plait.core.call_config import CallConfig
-from plait.core.errors import FieldError, PluginError
+from plait.core.errors import FieldError, PlaitError
 from plait.core.ops import Plugin
+from plait.core.renamed import PLUGINS
 from plait.planners.agents.debate import Debate
 from plait.runtime.plugins.loader import PluginKind, Plugins
-from plait.runtime.plugins.renamed import RENAMED
 
 WORDS = {
     "allocate": "Allocate", "arithmetic": "Arithmetic", "criterion": "Criterion", "answer_from": "AnswerFrom",
@@ -118,14 +119,17 @@ def test_options_of_workers_have_one_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plugin", "old", "new"), [(plugin, *names) for plugin, table in RENAMED.items() for names in table.items()]
+    ("plugin", "old", "new"), [(plugin, *names) for plugin, table in PLUGINS.items() for names in table.items()]
 )
-def test_an_old_name_is_refused_with_what_to_write(plugin: str, old: str, new: str) -> None:
+def test_an_old_name_is_taken_with_a_warning(plugin: str, old: str, new: str) -> None:
     kind, name = plugin.split()
     made = Plugins().class_of(cast(PluginKind, kind), name)
     assert new in (inspect.signature(made).parameters if kind == "worker" else made.model_fields)
-    with pytest.raises(PluginError, match=f"no option {old!r} any more; write {new}"):
-        _made(cast(PluginKind, kind), Plugin(name=name, options={old: 1}))
+    with (
+        pytest.warns(DeprecationWarning, match=f"`{old}` is deprecated.*write `{new}`"),
+        contextlib.suppress(PlaitError),
+    ):
+        _made(cast(PluginKind, kind), Plugin(name=name, options={old: 1}))  # 1 may be no value for it
 
 
 def _made(kind: PluginKind, spec: Plugin) -> object:

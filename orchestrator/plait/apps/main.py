@@ -9,13 +9,14 @@ from __future__ import annotations
 import importlib
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .. import __version__
+from ..core.renamed import COMMANDS as COMMANDS_RENAMED, FLAGS, REMOVED_IN
 from .common.guard import guarded
 from .common.output import SECOND_WORD, cancellable
 
@@ -202,6 +203,15 @@ def _help_all() -> Any:
     return typer.main.get_command(app).params[0]
 
 
+def _renamed(table: Mapping[str, str], word: str, before: str = "") -> str:
+    """Return the new name of a command or flag, with a line on standard error for an old one."""
+    if word not in table:
+        return word
+    now = table[word]
+    sys.stderr.write(f"warning: `{before}{word}` is deprecated and will be removed in {REMOVED_IN}: `{before}{now}`\n")
+    return now
+
+
 class LazyGroup(TyperGroup):
     """A group that imports the module of a command when the command is called."""
 
@@ -211,6 +221,7 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command that the words name, and the words after it."""
         if ctx.parent is None and args:
+            args = [_renamed(COMMANDS_RENAMED, args[0], "plait "), *(_renamed(FLAGS, word) for word in args[1:])]
             self._refuse_moved(ctx, args)
         name, command, rest = super().resolve_command(ctx, args)
         if (

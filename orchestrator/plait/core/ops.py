@@ -19,6 +19,7 @@ from pydantic import (
 
 from .chat import Message, transcript
 from .errors import PluginError
+from .renamed import current
 from .values import Frozen, StepName
 
 HANDED_OVER: dict[str, type] = {}
@@ -473,6 +474,13 @@ class Join(Frozen):
     (`all` needs every branch, `quorum` its number, `best-effort` one, `any-end` none)."""
     early: bool = False
     """Close as soon as the merge's verdict is certain, and cancel the branches still running."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _under_old_names(cls, given: object) -> object:
+        """Take the fields of plans and journals that were written before `tolerate` became `on_failure`."""
+        old = isinstance(given, dict) and "tolerate" in given
+        return current(cast("dict[str, object]", given), cls.model_fields) if old else given
 
     @model_validator(mode="after")
     def _quorum_given(self) -> Join:

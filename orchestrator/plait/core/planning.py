@@ -16,6 +16,7 @@ from .errors import FlowError
 from .interfaces import PlanningContext
 from .ops import Function, Join, ModelCall, Part, Plugin, Sampling, StructuredOutput, Text
 from .plan import Plan, Step
+from .renamed import accept
 from .result import Result
 from .task import Task
 from .view import Branch
@@ -191,11 +192,12 @@ def _as_options(prompt: CallConfig | None) -> dict[str, object]:
     return {name: value for name, value in fields if value is not None and value != () and value != {}}
 
 
+@accept(tolerate="allow_failure")
 def pass_through(
     name: str, branch: str, note: str = "", *, expands: bool = False, allow_failure: bool = False, role: str = ""
 ) -> Step:
-    """Return a join that passes one step's value on. With `on_failure` it also ends, in `null`, when that step fails,
-    so that its reader can plan something else."""
+    """Return a join that passes one step's value on. With `allow_failure` it also ends, in `null`, when that step
+    fails, so that its reader can plan something else."""
     merge = Plugin(name="stitch", options={"note": note} if note else {})
     op = Join(merge=merge, on_failure="any-end" if allow_failure else "all")
     return Step(name=name, op=op, needs=(branch,), expands=expands, label=note or name, role=role)

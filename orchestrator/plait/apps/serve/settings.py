@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from ...core.errors import ConfigError
 from ...core.messages import explain, first_of_each, json_path
+from ...core.renamed import current
 from ...core.values import Frozen
 from ...runtime.client.config import Config, table
 from ...runtime.client.worker_factory import workers
@@ -87,6 +88,13 @@ class Tenant(Frozen):
     without cache salts rejects its requests; set `false` if that server isolates its clients itself."""
     admin: bool = False
     """Whether it sees the runs of all tenants, and the metrics."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _under_old_names(cls, given: object) -> object:
+        return (
+            current(cast("dict[str, object]", given), cls.model_fields, "tenant") if isinstance(given, dict) else given
+        )
 
     @field_validator("keys")
     @classmethod

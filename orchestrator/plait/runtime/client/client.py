@@ -27,6 +27,7 @@ from ...core.flow import Flow
 from ...core.interfaces import PlanningContext, Worker
 from ...core.plan import Plan
 from ...core.provenance import Provenance
+from ...core.renamed import accept
 from ...core.request import Request, listed
 from ...core.task import Task
 from ...core.tools.tool import ToolSpec
@@ -406,6 +407,7 @@ class AsyncOrchestrator:
 
         return LiveFlow(submit)
 
+    @accept(anyway="force", on_unknown="on_uncertain_side_effect")
     async def resume(
         self,
         run: str,
@@ -417,8 +419,7 @@ class AsyncOrchestrator:
     ) -> Answer:
         """Finish a run whose process ended before it did, and return its answer; one that has finished is only read.
 
-        Steps that are done are not done again. What was under way is tried again, except a tool call with side effects
-        that may have been made: see `on_uncertain_side_effect`. Time while nobody ran it is not charged.
+        Finished steps are not run again, uncertain side effects only if allowed. Time between the processes is free.
 
         Args:
             run: its id, or as much of the beginning as no other run's has.
@@ -428,8 +429,7 @@ class AsyncOrchestrator:
             path: its journal, or the folder or store to look in; the configuration's by default.
             force: go on although the models or tools here are not those that the run began with.
 
-        Raises `UsageError` for a run that is not there, `ConfigError` for one that another process is running, that
-        began with other models or tools, or whose journal this version cannot go on from.
+        Raises `UsageError` for an unknown run, `ConfigError` for one that another process runs or that cannot go on.
         """
         return await (await self._reopen(run, False, on_uncertain_side_effect, tools, path, force, answerable=False))
 

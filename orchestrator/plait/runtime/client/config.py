@@ -28,6 +28,7 @@ from ...core.errors import ConfigError, FieldError, PluginError, UsageError
 from ...core.messages import did_you_mean, explain, first_of_each, json_path
 from ...core.ops import Plugin, Thinking
 from ...core.prices import Price
+from ...core.renamed import WORDS, current
 from ...core.weights import MOST_BYTES
 from ..journal.location import SCHEMES, Database, located
 from ..plugins.own_code import own_code
@@ -458,9 +459,11 @@ class Config(BaseSettings):
     @classmethod
     def _who_names_a_server_means_it(cls, values: Any) -> Any:
         """Take the worker `http` where an address is given, and `scripted` where replies are, if none is named."""
-        if not isinstance(values, dict) or "worker" in values:
-            return cast("Any", values)
-        given = cast("dict[str, Any]", values)
+        if not isinstance(values, dict):
+            return values
+        given = current(cast("dict[str, Any]", values), cls.model_fields, "setting")
+        if "worker" in given:
+            return given
         meant = "http" if given.get("base_url") else "scripted" if given.get("script") else None
         return {**given, "worker": meant} if meant else given
 
@@ -508,6 +511,7 @@ class _Source(NamedTuple):
 
 def _checked(name: str, values: Mapping[str, Any]) -> _Source:
     """Return a source whose keys are all settings."""
+    values = current(values, Config.model_fields, "setting")
     for key in values:
         if key not in Config.model_fields:
             where = name.format(key=key, upper=key.upper())
@@ -524,15 +528,18 @@ def _from_flags(flags: Mapping[str, Any]) -> _Source:
 
 
 def _from_environment() -> _Source:
+    old: dict[str, Any] = {}
     for variable in sorted(os.environ):
         key = variable.upper().removeprefix(PREFIX).lower()
         if not variable.upper().startswith(PREFIX) or key in _OTHERS or key in Config.model_fields:
             continue
-        if not _KUBERNETES.fullmatch(variable.upper()):
+        if key in WORDS and any(new in Config.model_fields for new in WORDS[key]):
+            old[key] = os.environ[variable]
+        elif not _KUBERNETES.fullmatch(variable.upper()):
             near = did_you_mean(key, Config.model_fields)
             hint = re.sub(r"'(\w+)'", lambda key_there: PREFIX + key_there[1].upper(), near) or "; unset it"
             raise ConfigError(f"environment variable {variable}: there is no setting {key!r}{hint}")
-    return _Source("environment variable PLAIT_{upper}", EnvSettingsSource(Config)())
+    return _checked("environment variable PLAIT_{upper}", {**old, **EnvSettingsSource(Config)()})
 
 
 def table(name: str, file: str | Path | None = None) -> tuple[str, dict[str, Any]]:

@@ -18,7 +18,7 @@ import sys
 import textwrap
 import typing
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field as PydanticField, ValidationError, create_model
@@ -29,12 +29,12 @@ from ...core.errors import RAISED, PlaitError, PluginError, TaskError
 from ...core.interfaces import Merge, Planner, Policy, Worker
 from ...core.messages import did_you_mean, explain, first_line, first_of_each, json_path
 from ...core.ops import HANDED_OVER, Plugin
+from ...core.renamed import PLUGINS, current
 from ...core.search import Scorer, Search
 from ...core.task import Task
 from ...core.tools.docstring import first_sentence
 from .entry_points import InstalledPlugin, installed
 from .inline import Kind, bind, handed_over, made_of, verified
-from .renamed import RENAMED
 
 __all__ = ["PluginKind", "Plugins"]
 
@@ -116,7 +116,9 @@ class Plugins:
         if "text" in spec.options:
             raise PluginError(f"task {spec.name!r}: `text` is the request's text, not an option")
         try:
-            task = cls.model_validate({"text": text, **spec.options})
+            task = cls.model_validate(
+                {"text": text, **_under_new_names("task", spec.name, cls.model_fields, spec.options)}
+            )
             self._bind("task", spec, task)
             return task
         except ValidationError as error:
@@ -133,7 +135,9 @@ class Plugins:
         """Return a new environment for a question's text."""
         cls = cast("type[Environment]", self.class_of("environment", spec.name))
         try:
-            return cls.model_validate({**spec.options, "text": text})
+            return cls.model_validate(
+                {**_under_new_names("environment", spec.name, cls.model_fields, spec.options), "text": text}
+            )
         except ValidationError as error:
             raise _bad_options("environment", spec.name, cls, error) from None
 
@@ -273,7 +277,8 @@ class Plugins:
     def _make(self, kind: PluginKind, spec: Plugin) -> object:
         cls = self.class_of(kind, spec.name)
         try:
-            return cast("type[BaseModel]", cls).model_validate(spec.options)
+            model = cast("type[BaseModel]", cls)
+            return model.model_validate(_under_new_names(kind, spec.name, model.model_fields, spec.options))
         except ValidationError as error:
             raise _bad_options(kind, spec.name, cls, error) from None
         except PlaitError:
@@ -431,6 +436,14 @@ def _is(value: object, kind: PluginKind) -> typing.TypeGuard[type]:
 # --- options ---
 
 
+def _under_new_names(
+    kind: PluginKind, name: str, takes: Collection[str], options: Mapping[str, object]
+) -> dict[str, Any]:
+    """Return a plugin's options under the names that there are now, with a warning of each old one."""
+    key = f"{kind} {name.replace('_', '-')}"
+    return current(options, takes, key, PLUGINS.get(key))
+
+
 def _bad_options(kind: PluginKind, name: str, cls: type, error: ValidationError) -> PluginError:
     model = cast("type[BaseModel]", cls)
     takes = [field for field in model.model_fields if not (kind == "task" and field == "text")]
@@ -455,8 +468,6 @@ def _complaint(
             near = did_you_mean(word, inner.get(within, takes))
             of_a_call = [f"{key}.{word}" for key, fields in inner.items() if word in fields and not within]
             near = f"; it is one of a call: {', '.join(of_a_call)}" if of_a_call else near
-            if new := RENAMED.get(f"{kind} {name.replace('_', '-')}", {}).get(word):
-                near = f" any more; write {new}"
             parts.append(f"there is no option {json_path(detail['loc'])!r}{near}")
         elif option:
             parts.append(explain(f"option {json_path(detail['loc'])!r}", detail))
@@ -485,6 +496,7 @@ def _constructor_options(name: str, cls: Callable[..., object], options: Mapping
         required = parameter.default is inspect.Parameter.empty
         default: Any = ... if required else parameter.default
         fields[f"p{index}"] = (hints.get(parameter.name, Any), PydanticField(default, alias=parameter.name))
+    options = _under_new_names("worker", name, {parameter.name for parameter in parameters}, options)
     config = ConfigDict(extra="allow" if open_ended else "forbid", arbitrary_types_allowed=True)
     model = create_model("Options", __config__=config, **fields)
     try:
