@@ -95,7 +95,7 @@ def __getattr__(name: str) -> object:
         from .core.renamed import class_name
 
         new = class_name("plait", name)
-        if new in _HOMES:
+        if new is not None and new in _HOMES:
             return getattr(importlib.import_module(_HOMES[new], __name__), new)
         raise AttributeError(f"module 'plait' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name], __name__), name)

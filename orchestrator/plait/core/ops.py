@@ -479,8 +479,9 @@ class Join(Frozen):
     @classmethod
     def _under_old_names(cls, given: object) -> object:
         """Take the fields of plans and journals that were written before `tolerate` became `on_failure`."""
-        old = isinstance(given, dict) and "tolerate" in given
-        return current(cast("dict[str, object]", given), cls.model_fields) if old else given
+        if not isinstance(given, dict) or "tolerate" not in given:
+            return cast(object, given)
+        return current(cast("dict[str, object]", given), cls.model_fields)
 
     @model_validator(mode="after")
     def _quorum_given(self) -> Join:

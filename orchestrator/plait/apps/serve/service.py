@@ -200,8 +200,8 @@ class Service:
         most = self.settings.value_bytes_per_run
         return user.own(request.model_copy(update={"planner": planner, "budget": budget, "value_bytes": most}))
 
-    async def submit(self, request: Request, body: Body, user: User, *, watch: bool, share: str = "") -> ServedRun:
-        """Start a run; `share`: its fairness group if it has no tenant. A tenant's runs are always in the tenant's
+    async def submit(self, request: Request, body: Body, user: User, *, watch: bool, fairness_group: str = "") -> ServedRun:
+        """Start a run; `fairness_group` is for a run without a tenant. A tenant's runs are always in the tenant's
         group: in a group of its own, each request would weigh as much as the tenant. Raises `ApiError`, and the
         orchestrator's errors for an invalid request."""
         if self.closing:
@@ -211,8 +211,8 @@ class Service:
         takes = (getattr(worker, "extra_body", None) for worker in self.workers if "think" in offer(worker).serves)
         request, unheard = held(request, body.passed, user.rights(request.model), takes)
         request = await apart(body.long, self.allowed, request, body.plait.plan, user)
-        if share and not request.fairness_group:  # after the check, which refuses a share that comes from outside
-            request = request.model_copy(update={"share": share})
+        if fairness_group and not request.fairness_group:  # after the check, which refuses a group from outside
+            request = request.model_copy(update={"fairness_group": fairness_group})
         with user.admitted():
             # Clients send a temperature with every request: the response reports that it is ignored.
             live = Live(lenient=True, outside=True)
