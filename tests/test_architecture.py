@@ -354,7 +354,7 @@ def test_plugins_import_only_the_core_of_ours(path: str) -> None:
 
 @over(sources(*SHIPPED))
 def test_what_begins_with_an_underscore_is_seen_by_its_siblings_only(path: str) -> None:
-    """`plait.workers._shared` is for `plait.workers`, `plait.policies.merge._asking` for `plait.policies.merge`."""
+    """`plait.workers._shared` is for `plait.workers`, `plait.policies.merge._model_merge` for `plait.policies.merge`."""
     for module, line in imports(path):
         folders = module.split(".")[:-1] if is_name(module) else module.split(".")
         for depth, part in enumerate(folders):

@@ -142,7 +142,7 @@ LARGER: dict[str, int] = {
     "plait.policies.merge.splice.Splice.merge": 25,
     "plait.policies.schedule.gang.Gang.place": 16,
     "plait.policies.schedule.predictive.Predictive.place": 17,
-    "plait.policies.search._kept_leaves.by_program": 21,
+    "plait.policies.search._leaf_selection.by_program": 21,
     "plait.policies.search.ets.Ets.kept": 22,
     "plait.runtime.client.answer._waited_for": 18,
     "plait.runtime.client.briefing.Briefs._planned": 17,

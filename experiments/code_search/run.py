@@ -25,7 +25,7 @@ from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.planners._shared.functions import problem_of
 from plait.planners.search.code_search import CodeSearch, Searching
-from plait.planners.search.code_search.choose import Evidence, Rule, chosen
+from plait.planners.search.code_search.selection import Evidence, Rule, chosen
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import simulate
 

@@ -27,8 +27,8 @@ from plait.core.ops import Plugin
 from plait.core.record import StepRecord
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL, Config
-from plait.tasks.tables.asking import held_out
 from plait.tasks.tables.plan import PARAMETERS
+from plait.tasks.tables.questions import held_out
 
 from .._tools.command import Given, command
 from .._tools.statistics import share

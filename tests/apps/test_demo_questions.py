@@ -23,8 +23,8 @@ from plait.core.result import Failure, Result
 from plait.planners.split.decompose.rules import signals
 from plait.runtime.client.config import BUNDLED_MODEL, Config
 from plait.tasks.tables import Tables
-from plait.tasks.tables.asking import is_test
 from plait.tasks.tables.language import NAMES, read
+from plait.tasks.tables.questions import is_test
 from plait.workers.scripted import Reply, Scripted
 from training.tables.formula import formula
 

@@ -15,8 +15,8 @@ from plait import Orchestrator, tool
 from plait.core.errors import TaskError
 from plait.core.programs import harness, outputs, traced
 from plait.planners.search.code_search import CodeSearch
-from plait.planners.search.code_search.choose import Evidence, chosen, decided, mutual
 from plait.planners.search.code_search.programs import mutated, tests_in as read_tests
+from plait.planners.search.code_search.selection import Evidence, chosen, decided, mutual
 from plait.tasks.code import Code
 from plait.tasks.humaneval import HumanEval
 from plait.workers.scripted import Reply, Scripted

@@ -20,9 +20,9 @@ from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.core.tools.tool import ToolSpec
 from plait.core.tools.turns import unread, wanted
-from plait.planners._shared.told import LAST
+from plait.planners._shared.tool_instructions import LAST
 from plait.planners.tools.react import React
-from plait.planners.tools.react.fates import fates
+from plait.planners.tools.react.call_selection import fates
 from plait.runtime.simulation.latency import Host, LatencyModel
 from plait.runtime.simulation.simulator import SimReport, simulate
 from plait.workers.scripted import Reply, Scripted

@@ -13,9 +13,9 @@ from pydantic import BaseModel
 from plait import Orchestrator, tool
 from plait.core.tools.tool import ToolSpec
 from plait.planners.tools.workflow import Workflow
-from plait.planners.tools.workflow.check import check
-from plait.planners.tools.workflow.execute import holds
 from plait.planners.tools.workflow.plan import WorkflowRef, abstracted, every, filled, parse, references, repaired
+from plait.planners.tools.workflow.runner import holds
+from plait.planners.tools.workflow.validation import check
 from plait.workers.scripted import Reply
 from plait.workers.tools.plan_library import plan_library
 from tests.runtime.client.test_messages import Seen, said

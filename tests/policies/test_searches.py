@@ -14,7 +14,7 @@ from hypothesis import given, seed, strategies as st
 
 from plait.core.ops import Plugin
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
-from plait.policies.search._kept_leaves import by_program, by_tree
+from plait.policies.search._leaf_selection import by_program, by_tree
 from plait.policies.search.beam import Beam
 from plait.policies.search.best_first import BestFirst
 from plait.policies.search.dfs import Dfs

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
-from plait.tasks.tables import asking
+from plait.tasks.tables import questions as asking
 from plait.tasks.tables.language import Question, read, slots, words
 from plait.tasks.tables.plan import PARAMETERS, Argument, CallRef, Facts, TableCall, calls, carry_out
 

@@ -17,7 +17,7 @@ from ...core.plan import Plan, validate
 from ...core.request import HandOver, Request, listed
 from ...core.task import Task
 from ...core.tools.tool import Tool, ToolSpec
-from ...core.weights import cost_of
+from ...core.value_sizes import cost_of
 from ..driver.forms import check_schema
 from ..plugins.inline import address, is_local, verified
 from ..plugins.loader import Plugins

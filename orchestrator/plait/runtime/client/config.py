@@ -29,7 +29,7 @@ from ...core.messages import did_you_mean, explain, first_of_each, json_path
 from ...core.ops import Plugin, Thinking
 from ...core.prices import Price
 from ...core.renamed import WORDS, current
-from ...core.weights import MOST_BYTES
+from ...core.value_sizes import MOST_BYTES
 from ..journal.location import SCHEMES, Database, located
 from ..plugins.own_code import own_code
 from ..plugins.spec import typed

@@ -7,15 +7,15 @@ from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.awaited import StepFailed, Trajectory
 from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Part, Plugin
+from plait.core.step_handles import StepFailed, Trajectory
 from plait.core.vocabulary import MaxPromptItems, MergeOption, N, Rounds
 
-from .._shared.flips import Flips, agreed, table
+from .._shared.answer_changes import Flips, agreed, table
 from .._shared.steps import visible
 
 __all__ = ["Debate"]

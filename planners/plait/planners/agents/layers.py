@@ -7,15 +7,15 @@ from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.awaited import Trajectory
 from plait.core.call_config import CallConfig, Uses
 from plait.core.chat import Message
 from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Text
+from plait.core.step_handles import Trajectory
 from plait.core.vocabulary import Models, N, Rounds
 
-from .._shared.flips import Flips, agreed, table
+from .._shared.answer_changes import Flips, agreed, table
 from .._shared.steps import visible
 
 __all__ = ["Layers"]

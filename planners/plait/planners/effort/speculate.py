@@ -9,13 +9,13 @@ from typing import ClassVar
 
 from pydantic import Field, JsonValue
 
-from plait.core.awaited import StepFailed, Trajectory
 from plait.core.call_config import CallConfig
 from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context
+from plait.core.step_handles import StepFailed, Trajectory
 from plait.core.vocabulary import Depth, Rounds, Threshold, Width
 
-from .._shared.talk import Talk, ToolTurns, Turn
+from .._shared.conversation import Talk, ToolTurns, Turn
 
 __all__ = ["Speculate", "SpeculationRecord", "best_window"]
 

@@ -7,11 +7,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.awaited import Trajectory
 from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.planning import derive
+from plait.core.step_handles import Trajectory
 from plait.core.vocabulary import N, Rounds
 
 __all__ = ["Exchange"]

@@ -9,16 +9,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from plait.core.awaited import StepFailed, Trajectory
 from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context
 from plait.core.result import Result, Token
+from plait.core.step_handles import StepFailed, Trajectory
 from plait.core.vocabulary import Count, N, Warmup
 
+from .._shared.conversation import Talk, ToolTurns, Turn
 from .._shared.steps import visible
-from .._shared.talk import Talk, ToolTurns, Turn
 
 __all__ = ["PartialRollout"]
 

@@ -19,7 +19,7 @@ from plait.core.values import Frozen
 from plait.core.view import Branch
 
 from .._similarity import cluster, cosine
-from ._asking import Asking, fresh
+from ._model_merge import Asking, fresh
 
 _WORDS = StructuredOutput(kind="choice", spec=["yes", "no"], required=False)
 _WORD = re.compile(r"\b(yes|no)\b", re.IGNORECASE)

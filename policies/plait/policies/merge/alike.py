@@ -16,8 +16,8 @@ from plait.core.view import Branch
 from plait.core.vocabulary import FreeText
 
 from .._ballots import claim_of
-from ._asking import fresh
 from ._grouping import Grouping, Groups
+from ._model_merge import fresh
 
 __all__ = ["Alike"]
 

@@ -17,8 +17,8 @@ from plait.core.view import Branch
 from plait.core.vocabulary import Count, FreeText
 
 from .._ballots import Ballot, Class, OpenTally, Roll, classes, lead, nobody, read, verdict
-from ._asking import fresh
 from ._grouping import Grouping, Groups
+from ._model_merge import fresh
 
 __all__ = ["Equivalent"]
 

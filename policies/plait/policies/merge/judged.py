@@ -19,7 +19,7 @@ from plait.core.values import Frozen
 from plait.core.view import Branch
 
 from .._ballots import OpenTally, absent, claim_of, classes, nobody, read
-from ._asking import Asking, fresh
+from ._model_merge import Asking, fresh
 
 __all__ = ["Judged"]
 

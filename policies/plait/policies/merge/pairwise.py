@@ -20,7 +20,7 @@ from plait.core.view import Branch
 from plait.core.vocabulary import FreeText
 
 from .._ballots import OpenTally, absent, claim_of, classes, nobody, read
-from ._asking import Asking, fresh
+from ._model_merge import Asking, fresh
 
 __all__ = ["Pairwise"]
 

@@ -15,7 +15,7 @@ from plait.core.planning import ask_model
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from ._asking import Asking, fresh, silent, texts
+from ._model_merge import Asking, fresh, silent, texts
 
 __all__ = ["Synthesis"]
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from plait.core.declarations import Fidelity, Free
 from plait.core.search import Frontier, SearchNode, SearchTree
 
-from ._kept_leaves import by_program, by_tree
+from ._leaf_selection import by_program, by_tree
 from .rebase import BalancedRounds, shares
 from .stride import Stride, Strides
 

@@ -11,11 +11,11 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from plait.core.awaited import JoinHandle, Pieces, Promise, StepFailed, StepHandle, Trajectory
 from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context
 from plait.core.learning import RunOutcome
 from plait.core.ops import Part as Piece, Text
+from plait.core.step_handles import JoinHandle, Pieces, Promise, StepFailed, StepHandle, Trajectory
 
 from ..._shared.steps import shortened
 from ..._shared.sub_problems import HARDEST, GraphText, Part

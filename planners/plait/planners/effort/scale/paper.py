@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from plait.core.awaited import Pieces, StepFailed, Trajectory
 from plait.core.call_config import CallConfig
 from plait.core.flow import Answerable, Context
+from plait.core.step_handles import Pieces, StepFailed, Trajectory
 
 from .options import ScaleOptions
 

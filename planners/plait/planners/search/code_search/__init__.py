@@ -10,18 +10,17 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
-from plait.core.awaited import CallHandle
 from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow, StepFailed, Trajectory
 from plait.core.planning import TrajectoryOptions, derive
 from plait.core.programs import Cell, harness, outputs, returned, traced
+from plait.core.step_handles import CallHandle
 from plait.core.vocabulary import Count, N, Repairs
 
 from ..._shared.functions import RUN_PYTHON, problem_of, shown
-from .choose import Evidence, Rule, chosen, decided, mutual
-from .judged import INPUTS, OutputJudge, inputs_in
+from .output_judge import INPUTS, OutputJudge, inputs_in
 from .programs import (
     Candidate,
     Test,
@@ -33,6 +32,7 @@ from .programs import (
     trace_of,
     votes_of,
 )
+from .selection import Evidence, Rule, chosen, decided, mutual
 
 __all__ = ["CodeSearch", "Searching"]
 

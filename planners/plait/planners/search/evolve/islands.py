@@ -9,11 +9,11 @@ from statistics import fmean
 
 from pydantic import JsonValue
 
-from plait.core.awaited import Promise
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, StepFailed
 from plait.core.planning import derive
 from plait.core.programs import harness, outputs, returned, timed
+from plait.core.step_handles import Promise
 
 from ..._shared.functions import RUN_PYTHON, Cases, shown
 from .options import EvolveOptions

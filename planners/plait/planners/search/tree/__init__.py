@@ -6,7 +6,7 @@ from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context
 
 from .calls import about_tools
-from .grow import Growth
+from .growth import Growth
 from .options import TreeOptions
 
 __all__ = ["Tree"]

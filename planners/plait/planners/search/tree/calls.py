@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 
-from plait.core.awaited import CallHandle, StepFailed
 from plait.core.flow import Context
 from plait.core.search import SearchNode, SearchTree
+from plait.core.step_handles import CallHandle, StepFailed
 from plait.core.tools.calls import CLOSE, OPEN, calls_in, loads
 from plait.core.tools.tool import ToolSpec
 from plait.core.values import as_text
 
-from ..._shared.told import listed
+from ..._shared.tool_instructions import listed
 
 __all__ = ["Calls", "about_tools", "spoken"]
 

@@ -7,13 +7,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from plait.core.awaited import JoinHandle
 from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.errors import PluginError
 from plait.core.flow import Answerable, Flow, StepFailed, Trajectory
 from plait.core.ops import Plugin, StructuredOutput, Text
 from plait.core.plan import Step
+from plait.core.step_handles import JoinHandle
 from plait.core.vocabulary import MaxBranches, MinBranches, OnFailure, Separator
 
 from ..._shared.steps import Asker, shortened

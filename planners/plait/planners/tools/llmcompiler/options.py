@@ -13,10 +13,10 @@ from plait.core.interfaces import Planner, PlanningContext
 from plait.core.ops import Join, Part, Plugin, Ref, StructuredOutput, Text
 from plait.core.plan import Plan, Step
 from plait.core.planning import call_model
-from plait.core.tools.more import MORE_TOOLS
+from plait.core.tools.tool_search import MORE_TOOLS
 from plait.core.vocabulary import MaxBranches, MaxTools, ObservationChars, Repairs, Rounds
 
-from ..._shared.told import functions
+from ..._shared.tool_instructions import functions
 from . import prompts
 from .grammar import MOST_TOOLS, grammar
 

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from plait.core.agent import Agent
-from plait.core.awaited import StepFailed, Trajectory
 from plait.core.chat import Message, with_prompt
 from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError, PluginError
 from plait.core.flow import Answerable, Context
 from plait.core.interfaces import Merge, PlanningContext, Reader
 from plait.core.plan import Step
-from plait.core.tools.more import MORE_TOOLS, found_in
+from plait.core.step_handles import StepFailed, Trajectory
 from plait.core.tools.tool import ToolSpec
+from plait.core.tools.tool_search import MORE_TOOLS, found_in
 from plait.core.tools.turns import CallOutcome, CallRequest
 
-from ..._shared.told import LAST, REPAIR, instructions
+from ..._shared.tool_instructions import LAST, REPAIR, instructions
 from .ledger import Ledger, answered
 from .options import ReactOptions, transfer
 from .reader import TurnReader

@@ -13,13 +13,13 @@ from plait.core.chat import Message, spoken
 from plait.core.interfaces import PlanningContext
 from plait.core.ops import Function
 from plait.core.tools.calls import loads
-from plait.core.tools.more import MORE_TOOLS, found_in, more_tools
 from plait.core.tools.tool import ToolSpec
+from plait.core.tools.tool_search import MORE_TOOLS, found_in, more_tools
 from plait.core.tools.turns import CallOutcome, CallRequest
 from plait.core.values import as_text, split_reasoning
 
 from . import prompts
-from .fates import MORE, turn_calls
+from .call_selection import MORE, turn_calls
 from .options import ReactOptions, transfer
 
 __all__ = ["Ledger", "answered"]

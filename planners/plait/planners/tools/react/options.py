@@ -12,7 +12,7 @@ from plait.core.ops import Plugin
 from plait.core.tools.turns import CallRequest
 from plait.core.vocabulary import MaxTools, MergeOption, N
 
-from ..._shared.talk import ToolTurns
+from ..._shared.conversation import ToolTurns
 
 __all__ = ["ReactOptions", "transfer"]
 

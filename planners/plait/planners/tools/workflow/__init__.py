@@ -7,21 +7,21 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
-from plait.core.awaited import StepFailed, StepHandle, Trajectory
 from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
-from plait.core.tools.more import MORE_TOOLS, SHOWN, found_in
+from plait.core.step_handles import StepFailed, StepHandle, Trajectory
 from plait.core.tools.tool import ToolSpec
+from plait.core.tools.tool_search import MORE_TOOLS, SHOWN, found_in
 from plait.core.values import as_text
 from plait.core.vocabulary import MaxTools, ObservationChars, Repairs, Rounds
 
 from ..._shared.json_text import read_object
 from . import prompts
-from .check import check
-from .execute import Runner
 from .plan import WorkflowFault, WorkflowPlan as Plan, abstracted, parse, repaired, without
+from .runner import Runner
+from .validation import check
 
 __all__ = ["FIND_PLANS", "KEEP_PLAN", "Workflow"]
 

@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from plait.core.awaited import Promise, StepHandle
 from plait.core.errors import PlannerError
 from plait.core.flow import Context, ask_a_person
 from plait.core.ops import ToolCall
+from plait.core.step_handles import Promise, StepHandle
 from plait.core.tools.tool import ToolSpec
 
-from .check import effects, order
 from .plan import QUESTION, WorkflowNode, WorkflowPlan, WorkflowRef, filled, references, whole
+from .validation import effects, order
 
 __all__ = ["MOST_ITEMS", "Runner"]
 

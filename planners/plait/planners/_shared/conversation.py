@@ -11,18 +11,18 @@ from typing import ClassVar, Unpack
 
 from pydantic import Field
 
-from plait.core.awaited import CallHandle, StepFailed, Trajectory
 from plait.core.call_config import CallConfig
 from plait.core.chat import FunctionCall, Message, spoken
 from plait.core.flow import Context, Flow
 from plait.core.ops import Function
 from plait.core.planning import TrajectoryOptions
+from plait.core.step_handles import CallHandle, StepFailed, Trajectory
 from plait.core.tools.canonical import canonical_text
 from plait.core.tools.turns import CallOutcome, CallRequest, Dialect, wanted
 from plait.core.values import as_text
 from plait.core.vocabulary import MaxBranches, ObservationChars, Rounds
 
-from .told import LAST, REPAIR, functions, instructions
+from .tool_instructions import LAST, REPAIR, functions, instructions
 
 __all__ = ["Talk", "ToolTurns", "Turn"]
 

@@ -6,11 +6,11 @@ import math
 from collections import deque
 from typing import cast
 
-from plait.core.awaited import Promise, StepFailed, Trajectory
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context
 from plait.core.planning import TrajectoryOptions, derive
 from plait.core.search import Scorer, Search, SearchNode, SearchTree
+from plait.core.step_handles import Promise, StepFailed, Trajectory
 
 from .calls import Calls, spoken
 from .options import LIST, TreeOptions
