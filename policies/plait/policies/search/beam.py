@@ -56,7 +56,7 @@ class _Open(RankedFrontier):
         self._places: Counter[int] = Counter()
         super().__init__(tree, options.branch)
 
-    def most(self, node: SearchNode) -> int | None:
+    def max_children(self, node: SearchNode) -> int | None:
         return self._options.branch * (1 if node.parent is not None else self._options.keep)
 
     def rank(self, node: SearchNode, child: int) -> Key:
