@@ -16,9 +16,10 @@ from ...core.ops import ModelCall
 from ...core.plan import Plan, template
 from ...core.result import Failure, Result, Usage
 from ...runtime.client.config import Config
+from ...runtime.client.profile import profile_file
 from ...runtime.plugins.loader import Plugins
 from ...runtime.simulation.calibrate import RecordedAttempt, fit, recorded
-from ...runtime.simulation.profile import Profile, load, profile_file
+from ...runtime.simulation.engine_profile import EngineProfile, load_engine
 from ...runtime.simulation.simulator import SimReport, simulate
 from .price import UNREADABLE, Forecast, Lengths, Times, recent_runs, run_lengths
 
@@ -74,11 +75,11 @@ def forecast(plan: Plan, brief: PlanningContext, config: Config) -> Forecast:
     return Forecast(f"{drawn}, {paced}", whole, _times(firsts) if several and firsts else None)
 
 
-def _profile(config: Config, known: _Past) -> tuple[Profile | None, str]:
+def _profile(config: Config, known: _Past) -> tuple[EngineProfile | None, str]:
     """Return how fast the model is, and where that is from; without it, why it is not known."""
     path = profile_file(config.model)
     if path.exists():
-        return load(path), "calibrated"
+        return load_engine(path), "calibrated"
     remedy = "`plait simulate calibrate --probe` measures it"
     if not known.runs:
         return None, f"no run of this planner is recorded and the model is uncalibrated; {remedy}"
@@ -88,7 +89,7 @@ def _profile(config: Config, known: _Past) -> tuple[Profile | None, str]:
         return None, f"the model is uncalibrated, and {error}; {remedy}"
 
 
-def _played(plan: Plan, brief: PlanningContext, profile: Profile, runs: list[Lengths], seed: int) -> SimReport:
+def _played(plan: Plan, brief: PlanningContext, profile: EngineProfile, runs: list[Lengths], seed: int) -> SimReport:
     own: Mapping[str, list[int]] = runs[seed % len(runs)] if runs else {}
     others = profile.outcome()
 
