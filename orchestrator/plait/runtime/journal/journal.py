@@ -1,8 +1,9 @@
 """The journal: every event, in one file of SQLite, or in PostgreSQL; it only grows.
 
 Events determine the machine's state. Of the actions, the journal keeps only the parts that later events depend on
-(`recorded_actions.dump`): a replay computes the actions again and compares. If the replay covers only some of a machine's
-runs (the journal holds no others, `Header.told`, or one was selected), the machine follows the recorded attempts.
+(`recorded_actions.dump`): a replay computes the actions again and compares. If the replay covers only some of a
+machine's runs (the journal holds no others, `Header.told`, or one was selected), the machine follows the recorded
+attempts.
 Notes serve resuming alone: calls with side effects that were about to be made, questions to people, their answers.
 """
 
