@@ -354,7 +354,7 @@ def test_plugins_import_only_the_core_of_ours(path: str) -> None:
 
 @over(sources(*SHIPPED))
 def test_what_begins_with_an_underscore_is_seen_by_its_siblings_only(path: str) -> None:
-    """`plait.workers._shared` is for `plait.workers`, `plait.policies.merge._model_merge` for `plait.policies.merge`."""
+    """`plait.workers._shared` is for `plait.workers`; `plait.policies.merge._grouping` for `plait.policies.merge`."""
     for module, line in imports(path):
         folders = module.split(".")[:-1] if is_name(module) else module.split(".")
         for depth, part in enumerate(folders):
@@ -406,7 +406,7 @@ def test_the_engine_adapter_alone_imports_vllm(path: str) -> None:
         heavy = module.split(".")[0]
         inside = (
             "workers/plait/workers/engine/vllm.py",
-            "workers/plait/workers/engine/loading.py",
+            "workers/plait/workers/engine/engine_loader.py",
             "workers/plait/workers/engine/arithmetic.py",
         )  # the latter is loaded by vLLM itself
         assert heavy != "vllm" or path in inside, f"{path}:{line} imports {module}"

@@ -15,7 +15,7 @@ from plait import Orchestrator, tool
 from plait.core.errors import TaskError
 from plait.core.programs import harness, outputs, traced
 from plait.planners.search.code_search import CodeSearch
-from plait.planners.search.code_search.programs import mutate_inputs, read_tests as read_tests
+from plait.planners.search.code_search.programs import mutate_inputs, read_tests
 from plait.planners.search.code_search.selection import Evidence, choose, is_decided, score_mutually
 from plait.tasks.code import Code
 from plait.tasks.humaneval import HumanEval

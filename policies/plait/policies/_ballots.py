@@ -379,7 +379,8 @@ def weigh_votes(roll: Roll, weight: Callable[[Ballot], float], what: str, left_o
     others = [group for group in counted if group is not best]
     second = max((group.weight for group in others), default=0.0)
     total = math.fsum(group.weight for group in counted)
-    why = f"{what} {_format_figure(best.weight)} of {_format_figure(total)}, margin {_format_figure(best.weight - second)}"
+    margin = _format_figure(best.weight - second)
+    why = f"{what} {_format_figure(best.weight)} of {_format_figure(total)}, margin {margin}"
     why += f"; {best.votes} of {roll.votes} votes in {_format_count(len(counted), 'answer')}"
     tied = sum(group.weight == best.weight for group in counted)
     if tied > 1:

@@ -24,8 +24,8 @@ from ...core.plan import Plan, Step
 from ...core.planning import derive
 from ...core.result import Failure, Result, as_failure, frames_of
 from ...core.step_handles import FlowPlace, Group, Promise, StepFailed, StepHandle
-from .effects import demand_size
-from .turns import Calls, Turns
+from .plan_preparation import demand_size
+from .turn_counter import Calls, Turns
 from .watchdog import WATCHDOG, TooLong, WatchSpan
 
 log = logging.getLogger("plait.flows")

@@ -111,7 +111,8 @@ class ToolMajority(Merge):
         best, how = find_winner(counted)
         votes = sum(ballot.count for ballot in ballots)
         second = top_two(group.votes for group in counted if group is not best)[0]
-        why = f"{prefix}{_format_action(best.first.answer)}: {best.votes} of {votes} votes, margin {best.votes - second}{how}"
+        action = _format_action(best.first.answer)
+        why = f"{prefix}{action}: {best.votes} of {votes} votes, margin {best.votes - second}{how}"
         value = self._value(best.first)
         return Verdict(
             value=value,
