@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...core.errors import ConfigError
-from ...runtime.client.client import AsyncOrchestrator
-from ...runtime.client.config import Config
-from ...runtime.driver.collector import settle
-from ..common.options import (
+from plait.apps.common.options import (
     Common,
     MaxTokens,
     Planner,
@@ -25,10 +21,14 @@ from ..common.options import (
     TopP,
     common_options,
 )
-from ..models.standing import joined
+from plait.apps.models.standing import joined
+from plait.core.errors import ConfigError
+from plait.runtime.client.client import AsyncOrchestrator
+from plait.runtime.client.config import Config
+from plait.runtime.driver.collector import settle
 
 if TYPE_CHECKING:
-    from ..serve.settings import Settings
+    from plait.apps.serve.settings import Settings
 
 __all__ = ["mcp"]
 
@@ -79,7 +79,8 @@ def mcp(
 
 
 async def _serve(config: Config, access: Settings | None) -> None:
-    from ..serve.settings import LOOPBACK
+    from plait.apps.serve.settings import LOOPBACK
+
     from .jobs import Jobs
     from .server import build
 

@@ -8,7 +8,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ElicitRequest, ElicitRequestFormParams, ElicitResult
 from pydantic import JsonValue
 
-from ...core.tools.context import Question
+from plait.core.tools.context import Question
 
 __all__ = ["request_of", "value_of"]
 

@@ -16,8 +16,9 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import INVALID_PARAMS, CallToolRequestParams, RequestParams
 from pydantic import Field, ValidationError
 
-from ...core.errors import PlaitError, UsageError
-from ...runtime.client.handle import Handle
+from plait.core.errors import PlaitError, UsageError
+from plait.runtime.client.handle import Handle
+
 from .forms import request_of
 from .jobs import Jobs
 

@@ -13,11 +13,12 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ElicitRequestFormParams, InputRequiredResult, ToolAnnotations
 from pydantic import JsonValue
 
-from ... import __version__
-from ...core.errors import PlaitError
-from ...core.tools.context import Question
-from ...runtime.client.handle import Handle
-from ...runtime.control.verbs import VERBS
+from plait import __version__
+from plait.core.errors import PlaitError
+from plait.core.tools.context import Question
+from plait.runtime.client.handle import Handle
+from plait.runtime.control.verbs import VERBS
+
 from .forms import request_of, value_of
 from .jobs import MODEL, Jobs, Progress, until_asked
 from .tasks import Tasks

@@ -9,8 +9,8 @@ import re
 
 from pydantic import Field, JsonValue, PrivateAttr
 
-from ..core.errors import TaskError
-from ..core.task import Style, Task
+from plait.core.errors import TaskError
+from plait.core.task import Style, Task
 
 __all__ = ["Sums"]
 

@@ -14,9 +14,9 @@ from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Part, Plugin
 from plait.core.vocabulary import MaxPromptItems, MergeOption, N, Rounds
+from plait.planners._shared.steps import visible
 
-from .._shared.flips import Flips, agreed, table
-from .._shared.steps import visible
+from ._flips import Flips, agreed, table
 
 __all__ = ["Debate"]
 

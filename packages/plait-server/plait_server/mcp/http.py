@@ -16,14 +16,14 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ...core.errors import ConfigError
-from ...core.messages import explain, first_of_each, json_path
-from ...core.values import Frozen
-from ...runtime.client.config import table
-from ..serve.errors import ApiError
-from ..serve.http import HostGuard
-from ..serve.settings import LOOPBACK, Settings
-from ..serve.tenants import Tenants
+from plait.apps.serve.errors import ApiError
+from plait.apps.serve.http import HostGuard
+from plait.apps.serve.settings import LOOPBACK, Settings
+from plait.apps.serve.tenants import Tenants
+from plait.core.errors import ConfigError
+from plait.core.messages import explain, first_of_each, json_path
+from plait.core.values import Frozen
+from plait.runtime.client.config import table
 
 __all__ = ["TABLE", "AccessGuard", "load_access", "serve_http"]
 

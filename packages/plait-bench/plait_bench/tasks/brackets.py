@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from pydantic import JsonValue, PrivateAttr
 
-from ..core.errors import TaskError
-from ..core.task import Style, Task
+from plait.core.errors import TaskError
+from plait.core.task import Style, Task
 
 __all__ = ["LARGEST", "LETTERS", "BracketStep", "Brackets", "read", "steps", "value", "worked"]
 

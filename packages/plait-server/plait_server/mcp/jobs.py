@@ -6,19 +6,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from ...core.errors import UsageError
-from ...core.ops import Join, Plugin, ToolCall
-from ...core.plan import Plan, Step
-from ...core.request import Request
-from ...core.rights import ANY_HOST, Rights
-from ...core.states import State
-from ...core.tools.context import Answerer, Question
-from ...core.tools.tool import tool
-from ...runtime.client.answer import ApprovalRequested, StepEvent
-from ...runtime.client.client import AsyncOrchestrator
-from ...runtime.client.handle import Handle
-from ...runtime.plugins.trust import untrusted
-from ..common import outside
+from plait.apps.common import outside
+from plait.core.errors import UsageError
+from plait.core.ops import Join, Plugin, ToolCall
+from plait.core.plan import Plan, Step
+from plait.core.request import Request
+from plait.core.rights import ANY_HOST, Rights
+from plait.core.states import State
+from plait.core.tools.context import Answerer, Question
+from plait.core.tools.tool import tool
+from plait.runtime.client.answer import ApprovalRequested, StepEvent
+from plait.runtime.client.client import AsyncOrchestrator
+from plait.runtime.client.handle import Handle
+from plait.runtime.plugins.trust import untrusted
 
 __all__ = ["MODEL", "Jobs", "Progress", "until_asked"]
 

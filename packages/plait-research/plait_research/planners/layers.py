@@ -14,9 +14,9 @@ from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Text
 from plait.core.vocabulary import Models, N, Rounds
+from plait.planners._shared.steps import visible
 
-from .._shared.flips import Flips, agreed, table
-from .._shared.steps import visible
+from ._flips import Flips, agreed, table
 
 __all__ = ["Layers"]
 
