@@ -50,7 +50,7 @@ HEAVY = {"numpy", "jsonschema", "networkx", "aiohttp", "ray", "torch", "vllm", "
     [
         ("import plait", 5, {"pydantic", "asyncio", "plait.core"}),
         ("import plait; plait.AsyncOrchestrator", 128, {"rich", "typer"}),
-        ("import plait.apps.commands.listing", 55, {"plait.machine", "plait.runtime.client.client", "plait.core.flow"}),
+        ("import plait.apps.commands.listing", 56, {"plait.machine", "plait.runtime.client.client", "plait.core.flow"}),
         ("import plait.apps.commands.runs", 165, set()),
         ("import plait.apps.commands.run", 160, set()),
         ("import plait.workers.http", 70, {"plait.machine", "plait.runtime"}),
