@@ -40,7 +40,7 @@ BOUNDED = {
     "orchestrator/plait/apps/repl/completion.py:": 2_000,  # what a person has typed
     "plait.planners.split.skeleton.text:_ALONE": 2_000,
     "plait.planners.threads.threads.dialects.apr:_PUZZLE": 200,
-    "plait.tasks.countdown:_TEXT": 200,
+    "plait_bench.tasks.countdown:_TEXT": 200,
     "plait_bench.tasks.sums:_TEXT": 200,
     "plait.tasks._expression:_GROUPED": 4_000,
     "plait.planners.tools.llmcompiler.arguments:_ITEMS": 0,  # only put to what `_PLAIN` has matched

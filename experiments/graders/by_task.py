@@ -10,8 +10,8 @@ from pydantic import JsonValue
 
 from plait.core.programs import returned
 from plait.core.task import Task
-from plait.tasks.countdown import Countdown
 from plait_bench.tasks.brackets import Brackets
+from plait_bench.tasks.countdown import Countdown
 from plait_bench.tasks.sums import Sums
 
 __all__ = ["TASKS"]

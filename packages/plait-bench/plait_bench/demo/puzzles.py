@@ -12,16 +12,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ....core.ops import Plugin
-from ....runtime.client.answer import Answer, RunEnded
-from ....runtime.client.client import AsyncOrchestrator
-from ....runtime.client.config import Config
-from ...common.interrupt import CommandInterrupted, Stopper
-from ...common.output import Output
-from ...common.problems import CountdownProblem
-from ...common.session import opened_session
-from ...common.tree import following
-from ..eval import EvalCounts
+from plait.apps.commands.eval import EvalCounts
+from plait.apps.common.interrupt import CommandInterrupted, Stopper
+from plait.apps.common.output import Output
+from plait.apps.common.problems import CountdownProblem
+from plait.apps.common.session import opened_session
+from plait.apps.common.tree import following
+from plait.core.ops import Plugin
+from plait.runtime.client.answer import Answer, RunEnded
+from plait.runtime.client.client import AsyncOrchestrator
+from plait.runtime.client.config import Config
 
 __all__ = ["Way", "close_puzzles", "solve_puzzles", "ways"]
 

@@ -13,8 +13,8 @@ from plait.core.declarations import Fidelity
 from plait.core.environment import Environment
 from plait.core.errors import ToolError
 from plait.core.tools.tool import Tool, tool
+from plait.workers.tools.sandbox import Program, Sandbox, SandboxLimits, shared
 
-from ..sandbox import Program, Sandbox, SandboxLimits, shared
 from ._data_answers import alike
 from ._intercode import of_rows, of_shell
 

@@ -7,12 +7,12 @@ import re
 
 from pydantic import Field, JsonValue, PrivateAttr, ValidationError
 
-from ..core.errors import TaskError
-from ..core.extras import extra
-from ..core.messages import did_you_mean
-from ..core.task import Style, Task
-from ..core.values import Frozen
-from ..core.vocabulary import FreeText
+from plait.core.errors import TaskError
+from plait.core.extras import extra
+from plait.core.messages import did_you_mean
+from plait.core.task import Style, Task
+from plait.core.values import Frozen
+from plait.core.vocabulary import FreeText
 
 __all__ = ["ReasoningGym"]
 

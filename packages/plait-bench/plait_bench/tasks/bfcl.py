@@ -8,15 +8,15 @@ from pathlib import Path
 
 from pydantic import Field, JsonValue, PrivateAttr, ValidationError
 
-from ..core.chat import spoken
-from ..core.errors import TaskError
-from ..core.extras import extra
-from ..core.form import json_in
-from ..core.messages import did_you_mean
-from ..core.task import Style, Task
-from ..core.tools.calls import calls_in
-from ..core.values import Frozen
-from ..core.vocabulary import FreeText
+from plait.core.chat import spoken
+from plait.core.errors import TaskError
+from plait.core.extras import extra
+from plait.core.form import json_in
+from plait.core.messages import did_you_mean
+from plait.core.task import Style, Task
+from plait.core.tools.calls import calls_in
+from plait.core.values import Frozen
+from plait.core.vocabulary import FreeText
 
 __all__ = ["Bfcl"]
 

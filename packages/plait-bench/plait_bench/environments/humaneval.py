@@ -8,9 +8,8 @@ import secrets
 from pydantic import JsonValue
 
 from plait.core.errors import ToolError
-
-from ..sandbox import Program
-from .code import CodeEnvironment
+from plait.workers.tools.environments.code import CodeEnvironment
+from plait.workers.tools.sandbox import Program
 
 __all__ = ["HumanEvalEnvironment"]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ....core.ops import Plugin
-from ....core.values import as_text
-from ....runtime.client.answer import Answer
-from ....runtime.client.config import BUNDLED_MODEL, Config
-from ....runtime.client.models import CHAT, fetched
-from ...common.interrupt import Stopper
-from ...common.output import Output
-from ...common.session import opened_session
+from plait.apps.common.interrupt import Stopper
+from plait.apps.common.output import Output
+from plait.apps.common.session import opened_session
+from plait.core.ops import Plugin
+from plait.core.values import as_text
+from plait.runtime.client.answer import Answer
+from plait.runtime.client.config import BUNDLED_MODEL, Config
+from plait.runtime.client.models import CHAT, fetched
 
 __all__ = ["PLAIN", "PlainFigures", "ask_plainly", "chat_of"]
 

@@ -7,9 +7,9 @@ import re
 
 from pydantic import JsonValue
 
-from ....core.flow import Answerable, Flow, StepFailed
-from ....core.planning import TrajectoryOptions
-from ....core.tools.tool import ToolSpec
+from plait.core.flow import Answerable, Flow, StepFailed
+from plait.core.planning import TrajectoryOptions
+from plait.core.tools.tool import ToolSpec
 
 __all__ = ["OneCallATurn", "read_call"]
 

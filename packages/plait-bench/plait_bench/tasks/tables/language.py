@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from ...core.errors import TaskError
+from plait.core.errors import TaskError
 
 __all__ = [
     "ATTRIBUTES", "LEADS", "NAMES", "OPERATIONS", "RELATIONS", "CountQuestion", "Entity", "Field", "Find", "If", "Is",

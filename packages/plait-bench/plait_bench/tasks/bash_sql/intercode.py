@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from ...core.errors import TaskError
+from plait.core.errors import TaskError
 
 __all__ = ["problems_in"]
 

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from pydantic import Field, JsonValue, PrivateAttr
 
-from ..core.errors import TaskError
-from ..core.task import Style, Task
+from plait.core.errors import TaskError
+from plait.core.task import Style, Task
+
 from ._countdown_states import remaining, solvable
 
 __all__ = ["Countdown"]

@@ -11,9 +11,10 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from ...core.errors import ToolError
-from ...core.messages import did_you_mean
-from ...core.tools.tool import Tool
+from plait.core.errors import ToolError
+from plait.core.messages import did_you_mean
+from plait.core.tools.tool import Tool
+
 from .language import ATTRIBUTES, NAMES, RELATIONS, Entity, slots
 from .plan import Facts, carry_out
 

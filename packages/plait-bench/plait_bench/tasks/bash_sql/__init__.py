@@ -8,10 +8,11 @@ from random import Random
 
 from pydantic import Field, JsonValue, PrivateAttr, ValidationError
 
-from ...core.errors import TaskError
-from ...core.task import Style, Task
-from ...core.values import Frozen
-from ...core.vocabulary import FreeText
+from plait.core.errors import TaskError
+from plait.core.task import Style, Task
+from plait.core.values import Frozen
+from plait.core.vocabulary import FreeText
+
 from .intercode import problems_in
 from .problems import drawn
 

@@ -10,10 +10,11 @@ import re
 
 from pydantic import Field, JsonValue, PrivateAttr
 
-from ...core.errors import TaskError
-from ...core.messages import did_you_mean
-from ...core.task import Style, Task
-from ...core.tools.tool import Tool
+from plait.core.errors import TaskError
+from plait.core.messages import did_you_mean
+from plait.core.task import Style, Task
+from plait.core.tools.tool import Tool
+
 from . import language
 from .language import NAMES, Question
 from .plan import Facts, answer
@@ -28,7 +29,7 @@ _ANSWER = re.compile(
 
 class Tables(Task):
     """`what is the sum of Ardan's owner's age and 31?`: look-ups, arithmetic, comparisons, most and least,
-    counts and conditions (`plait.tasks.tables.language`).
+    counts and conditions (`plait_bench.tasks.tables.language`).
 
     An answer is a number, a name, or `true` or `false`. The tools that know the facts come with the task.
     """

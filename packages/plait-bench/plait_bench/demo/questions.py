@@ -13,15 +13,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ....core.interfaces import Planner
-from ....core.ops import Plugin
-from ....runtime.client.answer import Answer, RunEnded
-from ....runtime.client.client import AsyncOrchestrator
-from ....runtime.client.config import BUNDLED_MODEL, Config
-from ...common.interrupt import Stopper
-from ...common.output import Output
-from ...common.session import opened_session
-from ...common.tree import following
+from plait.apps.common.interrupt import Stopper
+from plait.apps.common.output import Output
+from plait.apps.common.session import opened_session
+from plait.apps.common.tree import following
+from plait.core.interfaces import Planner
+from plait.core.ops import Plugin
+from plait.runtime.client.answer import Answer, RunEnded
+from plait.runtime.client.client import AsyncOrchestrator
+from plait.runtime.client.config import BUNDLED_MODEL, Config
+
 from .turns import OneCallATurn
 
 __all__ = ["DemoFigures", "ask_questions", "close_questions", "family_of"]

@@ -9,12 +9,12 @@ import re
 
 from pydantic import JsonValue, PrivateAttr, ValidationError
 
-from ..core.errors import TaskError
-from ..core.extras import extra
-from ..core.task import Style, Task
-from ..core.values import Frozen, json_value
-from ._python import program_in, tree_of
-from .code import Case
+from plait.core.errors import TaskError
+from plait.core.extras import extra
+from plait.core.task import Style, Task
+from plait.core.values import Frozen, json_value
+from plait.tasks._python import program_in, tree_of
+from plait.tasks.code import Case
 
 __all__ = ["HumanEval"]
 
