@@ -25,10 +25,10 @@ from ...core.request import Request
 from ...core.result import Usage
 from ...core.weights import cost_of
 from ...runtime.client.answer import Answer
-from ...runtime.client.briefing import Live
 from ...runtime.client.client import AsyncOrchestrator, Handle
 from ...runtime.client.pricing import table
-from ...runtime.driver.forms import check_schema
+from ...runtime.client.request_preparation import Live
+from ...runtime.driver.typed_answers import check_schema
 from ...runtime.journal import store
 from ...runtime.journal.counters import Counters
 from ...runtime.journal.directory import find, place

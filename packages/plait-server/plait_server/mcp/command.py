@@ -25,7 +25,7 @@ from plait.apps.models.standing import joined
 from plait.core.errors import ConfigError
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import Config
-from plait.runtime.driver.collector import settle
+from plait.runtime.driver.garbage_collection import settle
 
 if TYPE_CHECKING:
     from plait.apps.serve.settings import Settings
