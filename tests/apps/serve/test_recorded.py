@@ -1,6 +1,6 @@
 """What every endpoint answers, whole, streamed and as an error, byte for byte: compared with `recorded.txt`.
 
-The file holds a digest of each answer. `RECORD_ANSWERS=FOLDER pytest tests/apps/serve/test_recorded.py` rewrites it, and
+The file holds a digest of each answer. With `RECORD_ANSWERS=FOLDER` the test rewrites it, and
 writes the answers themselves to FOLDER: the diff of two such folders shows what a change does to clients.
 """
 
@@ -19,13 +19,13 @@ from typing import Any
 import httpx
 import pytest
 
-from plait import ToolContext, tool
 from plait.workers.scripted import Reply, Scripted
 
 FILE = Path(__file__).with_name("recorded.txt")
 USER = {"role": "user", "content": "6 x 7?"}
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
 FUNCTION = {"name": "weather", "parameters": PARAMETERS}
+PNG = "data:image/png;base64,aaaa"
 CUSTOM = {"name": "sql", "format": {"type": "text"}}
 CALL = 'Look:<tool_call>{"name":"weather","arguments":{"city":"Rome"}}</tool_call>'
 ASKS_SQL = '<tool_call>{"name":"sql","arguments":{"input":"select(1)"}}</tool_call>'
@@ -79,8 +79,9 @@ def conversations() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
         yield f"{name} cut", "words", path, {**body, "model": "scripted", _limit(path): 1}
         yield f"{name} fails", "fails", path, {**body, "model": "scripted"}
         yield f"{name} one branch fails", "half", path, {**body, **steps}
+        tools = {message: theirs, chat: function}.get(path, flat)
         yield f"{name} must call", "text", path, {**body, "model": "scripted", "tool_choice": "required",
-                                                  "tools": {message: theirs, chat: function}.get(path, flat)}  # fmt: skip
+                                                  "tools": tools}  # fmt: skip
         yield f"{name} no model", "text", path, {**body, "model": "plait/none"}
         yield f"{name} fields", "text", path, {**body, "model": "scripted", "user": "ann", "temperature": 0.5,
                                                "seed": 3, "speed": "fast", "min_tokens": 1, "what": 1}  # fmt: skip
@@ -104,7 +105,7 @@ MESSAGES: dict[str, list[Any]] = {
     "/v1/chat/completions": [
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
         {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {}},
-                                     {"type": "image_url", "image_url": {"url": "data:image/png;base64,aaaa"}}]},
+                                     {"type": "image_url", "image_url": {"url": PNG}}]},
         {"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]},
         {"role": "user", "content": [{"type": 7}]},
         {"role": "user"},
@@ -116,7 +117,7 @@ MESSAGES: dict[str, list[Any]] = {
     ],
     "/v1/messages": [
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-        {"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "data:image/png;base64,aaaa"}}]},
+        {"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": PNG}}]},
         {"role": "user", "content": [{"type": "image", "source": {"type": "base64", "data": "aaaa",
                                                                   "media_type": "image/png"}}]},
         {"role": "user", "content": [{"type": "document", "source": {"type": "text", "data": "page"}}]},
@@ -150,7 +151,7 @@ MESSAGES: dict[str, list[Any]] = {
     ],
     "/agui": [
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-        {"role": "user", "content": [{"type": "image", "source": {"type": "url", "value": "data:image/png;base64,aaaa"}}]},
+        {"role": "user", "content": [{"type": "image", "source": {"type": "url", "value": PNG}}]},
         {"role": "user", "content": [{"type": "image", "source": {"type": "data", "value": "aaaa",
                                                                   "mimeType": "image/png"}}]},
         {"role": "user", "content": [{"type": "audio"}]},
