@@ -109,6 +109,7 @@ def unpacked(lines: Sequence[str]) -> tuple[list[Drawn], dict[Setting, Rows]]:
             drawn.append(Drawn(level=row["level"], text=row["sum"], samples=samples))
         else:
             merge, policies, *rest = row["setting"]
+            merge = merge.replace(":by=", ":criterion=")  # the option's name when the rows were made
             outcomes[Setting(merge, tuple(policies), *rest)] = np.array(row["rows"], dtype=np.float64)
     return drawn, outcomes
 

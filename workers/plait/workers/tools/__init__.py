@@ -280,7 +280,7 @@ class Tools(Worker):
 
     def _prepare(self, call: object, run: str) -> tuple[AnyTool, dict[str, object]] | Failure:
         if not isinstance(call, ToolCall):
-            return as_failure(ToolError(f"worker {self.name!r} runs tools, not a {type(call).__name__.lower()} step"))
+            return as_failure(ToolError(f"worker {self.name!r} runs tools, not a model call"))
         if self._closed.is_set():
             return as_failure(WorkerLost(f"worker {self.name!r} is closed"))
         known = self._known(run)
