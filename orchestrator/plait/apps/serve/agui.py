@@ -183,12 +183,12 @@ class AguiWriter(StreamWriter):
                 if step.kind == "call":
                     name = step.label or step.name
                     yield self._event("ToolCallStart", tool_call_id=step.step, tool_call_name=name)
-            case ev.PartDelta(ev.TextPart() | ev.ReasoningPart() | ev.StepPart() as part, text):
+            case ev.PartDelta(ev.AnswerText() | ev.ReasoningPart() | ev.StepPart() as part, text):
                 yield from self._grow(part, text)
             case ev.PartEnded(ev.StepPart(step=step)):
                 yield from self._close(step.step)
                 yield from self._end_step(step)
-            case ev.PartEnded(ev.TextPart() | ev.ReasoningPart() as part):
+            case ev.PartEnded(ev.AnswerText() | ev.ReasoningPart() as part):
                 yield from self._close(self._message_of(part))
             case ev.PartEnded(ev.CallPart(call=call)):
                 yield from self._close_all()
@@ -199,8 +199,8 @@ class AguiWriter(StreamWriter):
             case ev.QuestionAsked(question) if question.id not in self._answered:  # else the run has not read it yet
                 self.has_ended = True
                 yield from self._close_all()
-                asked = [each for each in self._run.handle.questions if each.id not in self._answered]
-                interrupts = [_interrupt(self._ag, each) for each in asked]
+                asked = [one for one in self._run.handle.questions if one.id not in self._answered]
+                interrupts = [_interrupt(self._ag, one) for one in asked]
                 yield self._finish(outcome=self._ag.RunFinishedInterruptOutcome(interrupts=interrupts))
             case ev.ChoiceEnded(answer) | ev.ChoiceFailed(answer):
                 yield from self._close_all()
@@ -208,9 +208,9 @@ class AguiWriter(StreamWriter):
             case _:
                 pass
 
-    def _grow(self, part: ev.Part, text: str) -> Iterator[Record]:
+    def _grow(self, part: ev.AnswerPart, text: str) -> Iterator[Record]:
         message = self._message_of(part)
-        is_text = isinstance(part, ev.TextPart)
+        is_text = isinstance(part, ev.AnswerText)
         kind, role = ("TextMessage", "assistant") if is_text else ("ReasoningMessage", "reasoning")
         if message not in self._messages:
             self._messages.append(message)
@@ -218,8 +218,8 @@ class AguiWriter(StreamWriter):
         if text:
             yield self._event(f"{kind}Content", message_id=message, delta=text)
 
-    def _message_of(self, part: ev.Part) -> str:
-        return part.id or (self._text if isinstance(part, ev.TextPart) else f"{self._text}:thoughts")
+    def _message_of(self, part: ev.AnswerPart) -> str:
+        return part.id or (self._text if isinstance(part, ev.AnswerText) else f"{self._text}:thoughts")
 
     def _close(self, message: str) -> Iterator[Record]:
         """End a message, if it is open."""

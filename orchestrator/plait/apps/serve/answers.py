@@ -23,7 +23,7 @@ def check_answer(answer: Answer, must_call: bool = False) -> None:
     if answer.value is None and answer.status != "partial" and not answer.at_length:
         if answer.failure is not None:
             failures = [step.failure for step in answer.trace if step.failure is not None]
-            raise of_failure(answer.failure, [each for each in failures if each.kind != DependencyFailed.__name__])
+            raise of_failure(answer.failure, [cause for cause in failures if cause.kind != DependencyFailed.__name__])
         raise ApiError(500, f"the run was {answer.status}: {answer.why or 'it has no value'}", retry=False)
 
 

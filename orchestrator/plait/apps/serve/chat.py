@@ -31,7 +31,7 @@ class ChatCompletions(ApiDialect):
         return whole_completion(choices, made, "chatcmpl", "chat.completion")
 
     def writer(self, runs: Sequence[ServedRun], body: ChatBody) -> ChatWriter:
-        """Return what makes the stream of the runs."""
+        """Return the writer of the stream."""
         return ChatWriter(runs, body)
 
 
@@ -75,7 +75,7 @@ class ChatWriter(ChunkWriter):
     def add(self, place: int, event: ev.ChoiceEvent) -> Iterator[Record]:
         """Yield the records of an event of the choice at a position."""
         match event:
-            case ev.PartDelta(ev.TextPart(), text):
+            case ev.PartDelta(ev.AnswerText(), text):
                 yield self._delta(place, {"content": text})
             case ev.PartDelta(ev.ReasoningPart(), text):
                 yield self._delta(place, {"reasoning_content": text})
@@ -101,10 +101,10 @@ def _finish_reason(answer: Answer) -> str:
     return "length" if answer.cut else "tool_calls" if answer.message.tool_calls else "stop"
 
 
-def _choice(place: int, said: Record, ended: Answer | None = None, tokens: list[Record] | None = None) -> Record:
+def _choice(place: int, content: Record, ended: Answer | None = None, tokens: list[Record] | None = None) -> Record:
     logprobs = None if tokens is None else {"content": tokens, "refusal": None}
     finish = None if ended is None else _finish_reason(ended)
-    return {"index": place, **said, "logprobs": logprobs, "finish_reason": finish}
+    return {"index": place, **content, "logprobs": logprobs, "finish_reason": finish}
 
 
 def _message(choice: ev.ServedChoice, custom: frozenset[str]) -> Record:

@@ -84,7 +84,8 @@ class Completions(ApiDialect):
 
     def requests(self, body: CompletionBody, strategy: ServedStrategy) -> list[Request]:
         """Return the requests of a body: each prompt once per choice."""
-        return [each for prompt in body.prompts for each in [body.request_for(prompt, strategy)] * (body.n or 1)]
+        made = [body.request_for(prompt, strategy) for prompt in body.prompts]
+        return [request for request in made for _ in range(body.n or 1)]
 
     def whole(self, choices: Sequence[ev.ServedChoice], body: CompletionBody) -> Record:
         """Return the answer of runs that have ended, a choice for each."""
@@ -95,7 +96,7 @@ class Completions(ApiDialect):
         return whole_completion(choices, made, "cmpl", "text_completion")
 
     def writer(self, runs: Sequence[ServedRun], body: CompletionBody) -> CompletionWriter:
-        """Return what makes the stream of the runs."""
+        """Return the writer of the stream."""
         return CompletionWriter(runs, body)
 
 
@@ -112,7 +113,7 @@ class CompletionWriter(ChunkWriter):
     def add(self, place: int, event: ev.ChoiceEvent) -> Iterator[Record]:
         """Yield the records of an event of the choice at a position. This format has no place for steps."""
         match event:
-            case ev.PartDelta(ev.TextPart(), text):
+            case ev.PartDelta(ev.AnswerText(), text):
                 yield self.chunk(_choice(place, text))
             case ev.ChoiceEnded(answer, tokens):
                 yield self.chunk(_choice(place, "", answer, tokens), answer)

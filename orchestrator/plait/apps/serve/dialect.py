@@ -64,7 +64,7 @@ class ApiDialect:
         raise NotImplementedError
 
     def writer(self, runs: Sequence[ServedRun], body: Any) -> StreamWriter:
-        """Return what makes the stream of the runs."""
+        """Return the writer of the stream."""
         raise NotImplementedError
 
     def error(self, error: ApiError) -> Record:

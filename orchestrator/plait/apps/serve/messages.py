@@ -161,7 +161,7 @@ class Messages(ApiDialect):
         return {**message, **_usage(choice.answer), "plait": describe_answer(choice.answer, choice.run.steps)}
 
     def writer(self, runs: Sequence[ServedRun], body: MessagesBody) -> MessageWriter:
-        """Return what makes the stream of the run."""
+        """Return the writer of the stream."""
         return MessageWriter(runs[0])
 
     def error(self, error: ApiError) -> Record:
@@ -208,20 +208,20 @@ class MessageWriter(StreamWriter):
 
 
 _DELTAS = {
-    ev.TextPart: ("text_delta", "text"),
+    ev.AnswerText: ("text_delta", "text"),
     ev.ReasoningPart: ("thinking_delta", "thinking"),
     ev.StepPart: ("thinking_delta", "thinking"),
     ev.CallPart: ("input_json_delta", "partial_json"),
 }
 
 
-def _block(part: ev.Part, begins: bool = False) -> Record:
+def _block(part: ev.AnswerPart, begins: bool = False) -> Record:
     """Return the block of a part; `begins`: as it is before its first delta."""
     match part:
         case ev.CallPart(call=call):
             arguments = {} if begins else _read_arguments(call)
             return {"type": "tool_use", "id": call.id, "name": call.function.name, "input": arguments}
-        case ev.TextPart():
+        case ev.AnswerText():
             return {"type": "text", "text": part.text, **({} if begins else {"citations": None})}
         case _:
             step = {"plait": describe_step(part.step)} if isinstance(part, ev.StepPart) else {}

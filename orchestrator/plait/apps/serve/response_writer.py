@@ -37,7 +37,7 @@ class ResponseWriter(StreamWriter):
                 item = self._item(part)
                 self.response["output"].append(item)
                 yield self._event("output_item.added", output_index=part.index, item=item)
-                if isinstance(part, ev.TextPart):
+                if isinstance(part, ev.AnswerText):
                     yield self._event("content_part.added", **self._at(part), part=_text(""))
             case ev.PartDelta(part, text):
                 yield from self._grow(part, text)
@@ -59,9 +59,9 @@ class ResponseWriter(StreamWriter):
             case _:
                 pass
 
-    def _grow(self, part: ev.Part, text: str) -> Iterator[Record]:
+    def _grow(self, part: ev.AnswerPart, text: str) -> Iterator[Record]:
         match part:
-            case ev.TextPart():
+            case ev.AnswerText():
                 yield self._event("output_text.delta", **self._at(part), delta=text, logprobs=[])
             case ev.CallPart(call=call):
                 if not self._is_custom(call):
@@ -73,7 +73,7 @@ class ResponseWriter(StreamWriter):
         """Fill in the item of a part, and yield the events of its content."""
         part, at, item = ended.part, self._at(ended.part), self._item_of(ended.part)
         match part:
-            case ev.TextPart(text=text):
+            case ev.AnswerText(text=text):
                 if not text:
                     yield self._event("output_text.delta", **at, delta="", logprobs=[])
                 content = _text(text, ended.tokens)
@@ -95,11 +95,11 @@ class ResponseWriter(StreamWriter):
                 item["content"] = [{"type": "reasoning_text", "text": part.text}]
                 yield self._event("reasoning_text.done", **at, text=part.text)
 
-    def _item(self, part: ev.Part) -> Record:
+    def _item(self, part: ev.AnswerPart) -> Record:
         """Return the item of a part that begins."""
         name = self.response["id"]
         match part:
-            case ev.TextPart():
+            case ev.AnswerText():
                 name = f"msg_{name.removeprefix('resp_')}"
                 return {"type": "message", "id": name, "status": "in_progress", "role": "assistant", "content": []}
             case ev.CallPart(call=call):
@@ -113,10 +113,10 @@ class ResponseWriter(StreamWriter):
                 fields = {"summary": [], "content": [], "status": "in_progress"}
                 return {"type": "reasoning", "id": f"rs_{part.id or name}", **fields, **step}
 
-    def _item_of(self, part: ev.Part) -> Record:
+    def _item_of(self, part: ev.AnswerPart) -> Record:
         return self.response["output"][part.index]
 
-    def _at(self, part: ev.Part) -> Record:
+    def _at(self, part: ev.AnswerPart) -> Record:
         at = {"item_id": self._item_of(part)["id"], "output_index": part.index}
         return at if isinstance(part, ev.CallPart) else {**at, "content_index": 0}
 

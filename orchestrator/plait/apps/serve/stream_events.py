@@ -23,8 +23,8 @@ from .errors import ApiError
 from .tenants import ServedRun
 
 __all__ = [
-    "CallPart", "ChoiceBuilder", "ChoiceEnded", "ChoiceEvent", "ChoiceFailed", "Part", "PartBegan",
-    "PartDelta", "PartEnded", "QuestionAsked", "ReasoningPart", "ServedChoice", "StepPart", "TextPart",
+    "AnswerPart", "AnswerText", "CallPart", "ChoiceBuilder", "ChoiceEnded", "ChoiceEvent", "ChoiceFailed",
+    "PartBegan", "PartDelta", "PartEnded", "QuestionAsked", "ReasoningPart", "ServedChoice", "StepPart",
     "TextSplitter", "read_choice", "stream_choices", "stream_model_calls",
 ]  # fmt: skip
 Follow = Literal["", "from_start", "from_now"]
@@ -32,7 +32,7 @@ _THINK, _THINK_END = "<think>", "</think>"
 
 
 @dataclass(slots=True)
-class Part:
+class AnswerPart:
     """A part of a choice."""
 
     index: int
@@ -42,23 +42,23 @@ class Part:
     """The text so far."""
 
 
-class TextPart(Part):
+class AnswerText(AnswerPart):
     """The text of the answer."""
 
 
-class ReasoningPart(Part):
+class ReasoningPart(AnswerPart):
     """The model's reasoning before its answer."""
 
 
 @dataclass(slots=True)
-class StepPart(Part):
+class StepPart(AnswerPart):
     """A step of the plan, and the text that it generates."""
 
     step: StepRecord = field(kw_only=True)
 
 
 @dataclass(slots=True)
-class CallPart(Part):
+class CallPart(AnswerPart):
     """A call of a function of the client; its text is the arguments."""
 
     call: MessageToolCall = field(kw_only=True)
@@ -69,20 +69,20 @@ class CallPart(Part):
 class PartBegan(NamedTuple):
     """A part begins."""
 
-    part: Part
+    part: AnswerPart
 
 
 class PartDelta(NamedTuple):
     """More text of a part."""
 
-    part: Part
+    part: AnswerPart
     text: str
 
 
 class PartEnded(NamedTuple):
     """A part is complete."""
 
-    part: Part
+    part: AnswerPart
     tokens: Sequence[dict[str, Any]] = ()
     """The tokens of the text with their log-probabilities, if the client wants them."""
     is_cut: bool = False
@@ -118,13 +118,13 @@ class ServedChoice:
 
     run: ServedRun
     answer: Answer
-    parts: Sequence[Part]
+    parts: Sequence[AnswerPart]
     tokens: list[dict[str, Any]] | None
 
     @property
     def text(self) -> str | None:
         """The text; `None` if the answer only calls functions."""
-        return next((part.text for part in self.parts if isinstance(part, TextPart)), None)
+        return next((part.text for part in self.parts if isinstance(part, AnswerText)), None)
 
     @property
     def reasoning(self) -> str:
@@ -145,7 +145,7 @@ class ChoiceBuilder:
     ) -> None:
         self._wants_reasoning, self._must_call, self._logprobs, self._raw = reasoning, must_call, logprobs, raw
         self._parts = 0
-        self._open: TextPart | ReasoningPart | None = None
+        self._open: AnswerText | ReasoningPart | None = None
         self._has_text = False
         self._received = ""
         """The text of the answer's model call so far."""
@@ -191,7 +191,7 @@ class ChoiceBuilder:
             return
         calls = () if self._raw else turn.tool_calls
         if not self._has_text and not calls:
-            yield from self._open_part(TextPart)
+            yield from self._open_part(AnswerText)
         yield from self._close_part(tokens or (), answer.cut)
         for number, call in enumerate(calls):
             part = CallPart(self._next(), call.id, call.function.arguments, call=call, number=number)
@@ -214,7 +214,7 @@ class ChoiceBuilder:
 
     def _grow(self, pieces: Sequence[tuple[str, str]]) -> Iterator[ChoiceEvent]:
         for kind, text in pieces:
-            cls = TextPart if kind == "text" else ReasoningPart
+            cls = AnswerText if kind == "text" else ReasoningPart
             if not text or (cls is ReasoningPart and not self._wants_reasoning):
                 continue
             yield from self._open_part(cls)
@@ -222,11 +222,11 @@ class ChoiceBuilder:
             self._open.text += text
             yield PartDelta(self._open, text)
 
-    def _open_part(self, cls: type[TextPart | ReasoningPart]) -> Iterator[ChoiceEvent]:
+    def _open_part(self, cls: type[AnswerText | ReasoningPart]) -> Iterator[ChoiceEvent]:
         if not isinstance(self._open, cls):
             yield from self._close_part()
             self._open = cls(self._next())
-            self._has_text = self._has_text or cls is TextPart
+            self._has_text = self._has_text or cls is AnswerText
             yield PartBegan(self._open)
 
     def _close_part(self, tokens: Sequence[dict[str, Any]] = (), is_cut: bool = False) -> Iterator[ChoiceEvent]:
@@ -281,8 +281,8 @@ async def stream_choice(run: ServedRun, raw: bool, follow: Follow) -> AsyncGener
                 made = build.end(answer)
             case _:
                 pass
-        for each in made:
-            yield each
+        for result in made:
+            yield result
 
 
 async def stream_choices(
@@ -319,7 +319,7 @@ async def stream_choices(
 
 def read_choice(run: ServedRun, answer: Answer, raw: bool = False) -> ServedChoice:
     """Return the choice of a run that has ended. Raises `ApiError` for a run without an answer to send."""
-    parts: list[Part] = []
+    parts: list[AnswerPart] = []
     for event in _builder(run, raw).replay(answer):
         match event:
             case PartEnded(part):
