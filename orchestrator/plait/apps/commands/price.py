@@ -22,7 +22,7 @@ from ...runtime.client.pricing import rates
 from ...runtime.journal.directory import entries, place
 from ...runtime.journal.journal import Journal
 from ...runtime.journal.location import Database, Location
-from ...runtime.journal.recorded import read
+from ...runtime.journal.recorded_actions import read
 
 __all__ = ["UNREADABLE", "Estimate", "Forecast", "Lengths", "Times", "estimate", "recent_runs", "run_lengths"]
 

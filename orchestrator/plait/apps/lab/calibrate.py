@@ -17,8 +17,8 @@ from ...core.result import Failure, Result, Usage
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ...runtime.client.profile import profile_file
+from ...runtime.journal.code_trust import refuse_names
 from ...runtime.journal.directory import default_folder, entries
-from ...runtime.journal.names import refuse_names
 from ...runtime.simulation.calibrate import Clock, RecordedAttempt, RecordedSession, fit, recorded
 from ...runtime.simulation.engine_profile import EngineProfile
 from ...runtime.simulation.workload import Spread, WorkloadReport, simulate_workload

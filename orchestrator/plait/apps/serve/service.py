@@ -23,10 +23,10 @@ from ...core.ops import Plugin
 from ...core.plan import Plan
 from ...core.request import Request
 from ...core.weights import cost_of
-from ...runtime.client.briefing import Live
 from ...runtime.client.client import AsyncOrchestrator, Handle
 from ...runtime.client.pricing import table
-from ...runtime.driver.forms import check_schema
+from ...runtime.client.request_preparation import Live
+from ...runtime.driver.typed_answers import check_schema
 from ...runtime.journal import store
 from ...runtime.journal.counters import Counters
 from ...runtime.journal.directory import find, place

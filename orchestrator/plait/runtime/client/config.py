@@ -30,8 +30,8 @@ from ...core.ops import Plugin, Thinking
 from ...core.prices import Price
 from ...core.weights import MOST_BYTES
 from ..journal.location import SCHEMES, Database, located
-from ..plugins.own_code import own_code
 from ..plugins.spec import typed
+from ..plugins.user_code import own_code
 from .models import BUNDLED, folder_of
 
 __all__ = ["BUNDLED_MODEL", "Config", "table"]

@@ -26,11 +26,11 @@ from plait.core.result import NOTHING, Failure, Result, as_failure, frames_of
 from plait.core.tools.context import Question, ToolContext
 from plait.core.tools.tool import Tool, ToolSpec, tool
 
-from .jsonable import NotJson, to_json
-from .loading import AnyTool, load_tools
+from .daemon_threads import ThreadPool
+from .json_values import NotJson, to_json
 from .mcp import McpServer
 from .retrieve import searcher
-from .threads import ThreadPool
+from .tool_loader import AnyTool, load_tools
 
 __all__ = ["Tools", "load_tools"]
 
