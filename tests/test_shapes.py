@@ -106,7 +106,6 @@ LARGER: dict[str, int] = {
     "plait.apps.serve.bodies.ResponseBody": 27,
     "plait.apps.serve.runs.RunsApi.list": 16,
     "plait.apps.serve.settings.Settings": 32,
-    "plait.apps.serve.telling.tell": 24,
     "plait.apps.trace.command.trace": 18,
     "plait.apps.trace.model.Trace": 27,
     "plait.apps.trace.read.read_trace": 18,
