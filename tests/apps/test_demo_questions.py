@@ -24,8 +24,8 @@ from plait_bench.demo.plain import PLAIN, ask_plainly, chat_of
 from plait_bench.demo.questions import PIECES, QUESTIONS, SPLIT, ask_questions, family_of
 from plait_bench.demo.turns import OneCallATurn, read_call
 from plait_bench.tasks.tables import Tables
-from plait_bench.tasks.tables.questions import is_test
 from plait_bench.tasks.tables.language import NAMES, read
+from plait_bench.tasks.tables.questions import is_test
 from training.tables.formula import formula
 
 SPECS = {tool.name: tool.spec for tool in Tables(text="who is Ardan?").tools()}

@@ -9,6 +9,7 @@ from plait.core.notebook_html import bar
 from plait.core.ops import Plugin
 from plait.core.rights import host_of
 from plait.core.tools.tool import ToolSpec
+from plait.core.tools.tool_search import found_in
 from plait_research.planners.debate import Debate
 
 

@@ -14,7 +14,7 @@ from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Text
 from plait.core.step_handles import Trajectory
 from plait.core.vocabulary import Models, N, Rounds
-from plait.planners._shared.steps import visible
+from plait.planners._shared.steps import strip_reasoning
 
 from ._answer_changes import AnswerChanges, format_changes, have_agreed
 
