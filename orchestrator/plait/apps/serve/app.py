@@ -19,7 +19,7 @@ from starlette.routing import Route
 from ...runtime.client.answer import Answer
 from .about import AboutApi
 from .agui import AguiApi, AguiBody
-from .bodies import Body, ResponseBody
+from .bodies import Body
 from .chat import ChatCompletions
 from .completions import Completions
 from .dialect import ApiDialect, write_stream
@@ -27,6 +27,7 @@ from .errors import ApiError, not_found, of_error
 from .http import EventStream, apart, read, same_page, unless_disconnected
 from .messages import CountBody, Messages
 from .new_runs import NewRuns
+from .response_body import ResponseBody
 from .responses import ResponsesApi
 from .runs import COOKIE, RunsApi
 from .service import Service
