@@ -35,7 +35,7 @@ from .stored import StoredCompletions
 from .stream_events import ChoiceEnded, ChoiceEvent, read_choice, stream_choices
 from .tenants import ServedRun, User
 
-__all__ = ["DIALECTS", "build"]
+__all__ = ["BODIES", "DIALECTS", "build"]
 
 log = logging.getLogger("plait.serve")
 
@@ -48,6 +48,7 @@ _BODIES: dict[str, type[Body]] = {
 }
 """The bodies of the endpoints without a dialect."""
 DIALECTS: tuple[ApiDialect, ...] = (ChatCompletions(), Completions(), Messages())
+BODIES = tuple(dict.fromkeys([*(dialect.body for dialect in DIALECTS), *_BODIES.values()]))
 
 Handler = Callable[[Request, User], Awaitable[Any]]
 _SECURE = {"x-content-type-options": "nosniff"}
