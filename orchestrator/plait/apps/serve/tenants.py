@@ -17,9 +17,9 @@ from ...core.budget import Budget
 from ...core.ops import Plugin
 from ...core.request import Request
 from ...core.rights import ANY_HOST, Rights
+from ...core.sampling import answer_fields
 from ...core.tools.context import OPERATOR, Answerer
 from ...runtime.client.answer import Answer
-from ...runtime.client.briefing import of_the_answer
 from ...runtime.client.handle import Handle
 from .allowance import Allowance, Holding
 from .bodies import resolve
@@ -370,4 +370,4 @@ class ServedRun:
     def ignored(self) -> tuple[str, ...]:
         """Fields of the body that are unused, that the planner has no option for, or that its own options
         override."""
-        return (*self.unread, *of_the_answer(self.handle.request.generation))
+        return (*self.unread, *answer_fields(self.handle.request.generation))

@@ -26,9 +26,10 @@ from pydantic_settings import (
 from ...core.budget import Budget
 from ...core.errors import ConfigError, FieldError, PluginError, UsageError
 from ...core.messages import did_you_mean, explain, first_of_each, json_path
-from ...core.ops import Plugin, Thinking
+from ...core.ops import Plugin
 from ...core.prices import Price
 from ...core.renamed import WORDS, current
+from ...core.sampling import Thinking
 from ...core.weights import MOST_BYTES
 from ..journal.location import SCHEMES, Database, located
 from ..plugins.own_code import own_code
