@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self, cast
 
 from pydantic import (
     AfterValidator,
@@ -215,14 +215,14 @@ class Sampling(Generation):
         return labels
 
     @model_serializer(mode="wrap")
-    def _without_unset(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_unset(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
         # A journal has one of these for each step: unset fields would be most of it.
         kept = {"max_tokens", *set_fields(self)}
         return {name: value for name, value in write(self).items() if name in kept}
 
 
-Source = Generation | Mapping[str, Any]
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+Source = Generation | Mapping[str, object]
+_NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
 def resolve(
@@ -232,7 +232,7 @@ def resolve(
     settings: Source = _NOTHING,
     planner: Source = _NOTHING,
     model: Source = _NOTHING,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the fields that the sources set; each has the value of the first source that sets it, in this order:
 
     1. `call`: the planner for this one call, and the user's option for this kind of call (`answer.temperature=0.7`).
@@ -248,13 +248,14 @@ def resolve(
     asked, own = set_fields(request), set_fields(call)
     for name in ("extra_body", "chat_template_kwargs"):
         if name in asked and name in own:
-            own[name] = {**asked[name], **own[name]}
+            own[name] = {**cast("dict[str, object]", asked[name]), **cast("dict[str, object]", own[name])}
     if "stop" in asked and "stop" in own:
-        own["stop"] = tuple(dict.fromkeys((*own["stop"], *asked["stop"])))
+        first, more = cast("tuple[str, ...]", own["stop"]), cast("tuple[str, ...]", asked["stop"])
+        own["stop"] = tuple(dict.fromkeys((*first, *more)))
     return {**set_fields(model), **set_fields(planner), **set_fields(settings), **asked, **own}
 
 
-def set_fields(source: Source) -> dict[str, Any]:
+def set_fields(source: Source) -> dict[str, object]:
     """Return the fields that a source sets: all of a mapping, and those of a `Generation` that are not unset."""
     if not isinstance(source, Generation):
         return dict(source)
@@ -262,7 +263,7 @@ def set_fields(source: Source) -> dict[str, Any]:
     return {name: value for name, value in source.__dict__.items() if value != fields[name].default}
 
 
-def answer_fields(source: Source) -> dict[str, Any]:
+def answer_fields(source: Source) -> dict[str, object]:
     """Return the fields that a source sets for the calls that write the answer."""
     fields = set_fields(source)
     return {name: fields[name] for name in ANSWER_FIELDS if name in fields}

@@ -21,8 +21,8 @@ TEMPLATE = "{% for each in messages %}{{ each['content'] }} {% endfor %}<think> 
 
 
 def ask(**fields: Any) -> ModelCall:
-    sampling = Sampling(max_tokens=8, logit_bias=fields.pop("bias", {}))
-    return ModelCall(prompt=(Text(text="w3 w4"),), chat=True, sampling=sampling, **fields)
+    sampling = Sampling(max_tokens=8, logit_bias=fields.pop("bias", {}), **fields)
+    return ModelCall(prompt=(Text(text="w3 w4"),), chat=True, sampling=sampling)
 
 
 @pytest.mark.parametrize(

@@ -281,11 +281,15 @@ def _resolve_answer(
     if prompts and planner.pieces:
         known -= {"max_tokens"}
     asked, usual = ({name: f[name] for name in f.keys() & known} for f in (wishes, answer_fields(settings)))
+
+    def resolved(own: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        return cast("dict[str, JsonValue]", resolve(own, request=asked, settings=usual))
+
     if not prompts:
-        options = resolve(options, request=asked, settings=usual)
+        options = resolved(options)
     elif asked or usual:
         own = {name: given if isinstance(given := options.get(name), dict) else {} for name in prompts}
-        options = {**options, **{name: resolve(own[name], request=asked, settings=usual) for name in prompts}}
+        options = {**options, **{name: resolved(own[name]) for name in prompts}}
     places = [cast("dict[str, JsonValue]", options[name]) for name in prompts] if asked and prompts else [options]
     took_effect = [name for name in asked if all(place[name] == asked[name] for place in places)]
     return options, [name for name in wishes if name not in asked], took_effect
