@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 import pytest
 from hypothesis import given, strategies as st
@@ -124,4 +124,4 @@ def test_a_call_of_an_older_journal_is_read() -> None:
     assert (sampling.thinking, sampling.thinking_tokens, sampling.reasoning_effort) == ("off", 5, "low")
     assert (sampling.chat_template_kwargs, sampling.extra_body) == ({"a": 1}, {"b": 2})
     with pytest.raises(FieldError, match="thinking_tokens"):
-        ModelCall(prompt="x", thinking_tokens=-1)
+        cast("Any", ModelCall)(prompt="x", thinking_tokens=-1)

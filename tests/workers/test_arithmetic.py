@@ -11,7 +11,7 @@ from plait.core.ops import ModelCall
 from plait.core.planning import fraction
 from plait.core.sampling import Sampling
 from plait.planners._shared.seeds import line_code
-from plait.workers._shared.codes import BITS, ArithmeticCode, is_code
+from plait.workers._shared.arithmetic_codes import BITS, ArithmeticCode, is_code
 
 torch = pytest.importorskip("torch")
 distribution = pytest.importorskip("plait.workers.engine.distribution")

@@ -13,7 +13,7 @@ from plait.core.events import Job
 from plait.core.ops import ModelCall
 from plait.core.result import Result
 from plait.core.sampling import Sampling
-from plait.workers.engine.parameters import settled
+from plait.workers.engine.sampling_parameters import settled
 from tests.one_engine import opened
 
 QWEN = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20}

@@ -13,7 +13,7 @@ from plait.core.ops import ModelCall
 from plait.core.planning import fraction
 from plait.core.sampling import Sampling
 
-from .._shared.codes import CODE
+from .._shared.arithmetic_codes import CODE
 from .._shared.function_calls import renamed, sent_names
 
 Endpoint = Literal["completions", "chat/completions"]

@@ -20,8 +20,8 @@ from plait.core.interfaces import Progress, Tell
 from plait.core.ops import ModelCall, Tokens
 from plait.core.result import Failure, Result, Usage
 
-from .._shared.codes import PROCESSOR
-from .._shared.streams import together
+from .._shared.arithmetic_codes import PROCESSOR
+from .._shared.batch_streams import together
 from .flow_control import (
     FREE_FAILURE_S,
     INVALID,

@@ -15,7 +15,7 @@ from plait.core.errors import EngineError
 from plait.core.ops import ModelCall, Text
 from plait.core.sampling import Sampling
 
-from .._shared.codes import CODE
+from .._shared.arithmetic_codes import CODE
 from .._shared.thoughts import OPEN, SWITCH
 from .connection import ServerConnection
 from .request_body import RequestSpec, ServerDialect, ServerError, build_body
