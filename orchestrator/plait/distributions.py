@@ -18,7 +18,7 @@ CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
         "planner": ("blackboard", "debate", "layers"),
     },
     "plait-server": {
-        "command": ("mcp",),
+        "command": ("mcp", "serve"),
     },
 }
 """By distribution and kind: names of plugins, and words of commands."""

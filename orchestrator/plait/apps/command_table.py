@@ -75,7 +75,6 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "simulate calibrate": (".lab.calibrate", "calibrate", "Fit the simulator to a model on this machine."),
     },
     "Serve": {
-        "serve": (".serve.command", "serve", "Serve the OpenAI API, answered by planners."),
         "job submit": (".job", "submit", "Submit a plait command to a Ray cluster."),
         "job manifest": (".job", "manifest", "Write a plait command as a RayJob of Kubernetes."),
     },
