@@ -34,23 +34,6 @@ from plait.runtime.journal.directory import find, place
 from plait.runtime.journal.documents import Documents
 from plait.runtime.journal.location import Database
 
-from ...core.budget import Budget
-from ...core.errors import ConfigError, UsageError
-from ...core.interfaces import Worker, offer
-from ...core.ops import Plugin
-from ...core.plan import Plan
-from ...core.request import Request
-from ...core.value_sizes import cost_of
-from ...runtime.client.client import AsyncOrchestrator, Handle
-from ...runtime.client.pricing import table
-from ...runtime.client.request_preparation import Live
-from ...runtime.driver.typed_answers import check_schema
-from ...runtime.journal import store
-from ...runtime.journal.counters import Counters
-from ...runtime.journal.directory import find, place
-from ...runtime.journal.documents import Documents
-from ...runtime.journal.location import Database
-from ..common import outside
 from .bodies import Body, ServedStrategy, resolve
 from .errors import ApiError, invalid
 from .fields import held
