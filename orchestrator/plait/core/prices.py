@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .result import Source, Sources, Usage, least_sure
+from .result import Source, Sources, Usage, least_certain_source
 from .values import Frozen
 
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -41,4 +41,4 @@ class Price(Frozen):
         own, the cost is an estimate: what it is at most."""
         cheaper = self.cached not in (None, self.input)
         cached = "estimate" if cheaper and sources.cached == "unknown" else None
-        return least_sure(sources.prompt, sources.completion, cached)
+        return least_certain_source(sources.prompt, sources.completion, cached)

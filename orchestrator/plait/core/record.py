@@ -129,11 +129,11 @@ class StepRecord:
 
     def row(self) -> dict[str, JsonValue]:
         """Return its row in a report, as JSON."""
-        return {name: _json(getattr(self, name)) for name in _ROW}
+        return {name: _to_json(getattr(self, name)) for name in _ROW}
 
     def written(self) -> dict[str, JsonValue]:
         """Return all of it but its plan as JSON, for `read`."""
-        return {name: _json(getattr(self, name)) for name in (*_ROW, *_MORE)}
+        return {name: _to_json(getattr(self, name)) for name in (*_ROW, *_MORE)}
 
     @classmethod
     def read(cls, given: Mapping[str, object]) -> StepRecord:
@@ -163,5 +163,5 @@ _adapter = TypeAdapter(StepRecord)
 _anything: TypeAdapter[object] = TypeAdapter(object)
 
 
-def _json(value: object) -> JsonValue:
+def _to_json(value: object) -> JsonValue:
     return _anything.dump_python(value, mode="json")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .notebook_html import bar, marked, table
+from .notebook_html import bar, escape_text, table
 from .record import StepRecord
 
 __all__ = ["steps_table"]
@@ -26,8 +26,8 @@ def steps_table(records: Sequence[StepRecord]) -> str:
         sign = f"<span style='color:{_COLOURS.get(state, '#555')}'>{_MARKS.get(state, '·')}</span>"
         text = record.reason or (record.value if isinstance(record.value, str) else "")
         rows.append((
-            f"<span style='padding-left:{1.2 * depth[record.step]:.1f}em'>{sign} {marked(record.name)}</span>",
-            state, str(record.tokens or ""), "" if ran is None else bar(ran, last, whole), marked(text),
+            f"<span style='padding-left:{1.2 * depth[record.step]:.1f}em'>{sign} {escape_text(record.name)}</span>",
+            state, str(record.tokens or ""), "" if ran is None else bar(ran, last, whole), escape_text(text),
         ))  # fmt: skip
     more = len(records) - len(rows)
     return table(("step", "state", "tokens", "when", "why, or what it said"), rows) + (f"and {more} more" * bool(more))

@@ -11,7 +11,7 @@ from ...core.errors import ConfigError
 from ...core.events import Job
 from ...core.interfaces import PlanningContext
 from ...core.lengths import quantile
-from ...core.messages import counted
+from ...core.messages import pluralise
 from ...core.ops import ModelCall
 from ...core.plan import Plan, template
 from ...core.result import Failure, Result, Usage
@@ -62,7 +62,7 @@ def forecast(plan: Plan, brief: PlanningContext, config: Config) -> Forecast:
     profile, paced = _profile(config, known)
     if profile is None:
         return Forecast(paced)
-    drawn = f"by {counted(len(known.runs), 'recorded run')}" if known.runs else "by the lengths in the profile"
+    drawn = f"by {pluralise(len(known.runs), 'recorded run')}" if known.runs else "by the lengths in the profile"
     reports = [_played(plan, brief, profile, known.runs, seed) for seed in range(_DRAWS)]
     firsts = [
         min(ends)

@@ -11,7 +11,7 @@ import typer
 from ...core import graph
 from ...core.errors import UsageError
 from ...core.interfaces import PlanningContext
-from ...core.messages import counted
+from ...core.messages import pluralise
 from ...core.ops import Plugin
 from ...core.plan import Plan
 from ...core.request import Request
@@ -80,7 +80,7 @@ def plan(
             return
         output.stream.write(graph.text(made))
         output.stream.write(
-            f"{counted(len(layers), 'wave')}, width {wide}, critical path {' > '.join(chain.names)} "
+            f"{pluralise(len(layers), 'wave')}, width {wide}, critical path {' > '.join(chain.names)} "
             f"(at most {chain.length:g} tokens)\n"
         )
         for line in taken.lines() if taken is not None else ():

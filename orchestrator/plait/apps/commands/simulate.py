@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from ...core.errors import UsageError
-from ...core.messages import counted
+from ...core.messages import pluralise
 from ...core.ops import Plugin
 from ...core.request import Request
 from ...runtime.client.profile import profile_file
@@ -270,7 +270,7 @@ def _of_workload(report: WorkloadReport, within: float | None) -> dict[str, Any]
 
 def _show(summaries: dict[str, dict[str, Any]], hosts: int, slots: int, output: Output) -> None:
     some = next(iter(summaries.values()))
-    output.people.print(f"{counted(some['steps'], 'step')} on {hosts} × {slots} slots, in virtual time")
+    output.people.print(f"{pluralise(some['steps'], 'step')} on {hosts} × {slots} slots, in virtual time")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("policy")
     cached = any(summary["prompt_unique"] for summary in summaries.values())
@@ -293,7 +293,7 @@ def _show(summaries: dict[str, dict[str, Any]], hosts: int, slots: int, output: 
 
 def _show_workload(summaries: dict[str, dict[str, Any]], engines: int, slots: int, output: Output) -> None:
     some = next(iter(summaries.values()))
-    output.people.print(f"{counted(some['runs'], 'run')} on {engines} × {slots} slots, in virtual time")
+    output.people.print(f"{pluralise(some['runs'], 'run')} on {engines} × {slots} slots, in virtual time")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("policy")
     ill = any(summary["runs"] != summary["done"] for summary in summaries.values())

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Generator, Iterable, Iterator
 from contextvars import ContextVar
 
-from ...core.addresses import allow, check, found_in
+from ...core.addresses import allow, check, find_addresses
 from ...core.ops import Join, Plugin
 from ...core.plan import Plan
 from .user_code import own_code
@@ -49,6 +49,6 @@ def _addresses(given: Iterable[Plugin | Plan | str | None]) -> Iterator[str]:
         if isinstance(spec, Plan):
             yield from _addresses(step.op.merge for step in spec.steps if isinstance(step.op, Join))
         elif isinstance(spec, Plugin):
-            yield from found_in([spec.name, spec.options])
+            yield from find_addresses([spec.name, spec.options])
         elif spec is not None:
             yield from _addresses([Plugin.of(spec)])

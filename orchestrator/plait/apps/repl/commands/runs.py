@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from ....core import graph
 from ....core.errors import UsageError
-from ....core.messages import counted, did_you_mean, explain, first_of_each, json_path
+from ....core.messages import did_you_mean, explain, first_of_each, json_path, pluralise
 from ....core.plan import Plan
 from ....runtime.control.verbs import VERBS, Verb
 from ....runtime.plugins.trust import refuse
@@ -33,7 +33,7 @@ async def _plan(repl: Repl, rest: str) -> None:
     wide = max(map(len, layers), default=0)
     repl.screen.print(Text(plan_tree(made), no_wrap=True, overflow="ellipsis"))
     repl.screen.print(
-        f"{counted(len(made.steps), 'step')}, {counted(len(layers), 'wave')}, width {wide}, critical path at most "
+        f"{pluralise(len(made.steps), 'step')}, {pluralise(len(layers), 'wave')}, width {wide}, critical path at most "
         f"{chain.length:g} tokens",
         style="dim",
     )
@@ -97,7 +97,7 @@ def _why_answer(repl: Repl, turn: ReplTurn) -> None:
     for step in turn.steps.values():
         if step.state in ("cancelled", "failed"):
             given_up[step.reason] = given_up.get(step.reason, 0) + 1
-    lines += [f"{counted(count, 'step')} given up: {reason}" for reason, count in given_up.items()]
+    lines += [f"{pluralise(count, 'step')} given up: {reason}" for reason, count in given_up.items()]
     spent = where_time_went(answer)
     if spent != "time: ":
         lines.append(spent)

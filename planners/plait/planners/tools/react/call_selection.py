@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Sequence
 
 from plait.core.interfaces import PlanningContext
 from plait.core.tools.tool import ToolSpec
-from plait.core.tools.turns import CallRequest, wanted
+from plait.core.tools.turns import CallRequest, read_calls
 
 from .options import ReactOptions, transfer_name
 
@@ -51,5 +51,5 @@ def turn_calls(
     text = f"{text}\n" if whole else text
     ours = [agent.name for agent in planner.agents] + [transfer_name(agent) for agent in planner.handoffs]
     ours += [] if any(spec.name == MORE for spec in brief.tools) else [MORE]
-    calls = wanted(text, planner.dialect, first, brief.tools)
+    calls = read_calls(text, planner.dialect, first, brief.tools)
     return classify_calls(calls, brief.tools, known, planner.max_branches, ours)
