@@ -85,6 +85,8 @@ class Slots:
             prefix_groups.begun(node.place.prefix_group, attempt, records.prefixes)
         if self.lease is not None:
             self.timers.add(records.now + self.lease, "lease", attempt)
+        if run.policies.needs_stream and isinstance(op, ModelCall) and op.stream is None:
+            op = op.model_copy(update={"stream": True})
         generated = attempt.resumed_from.ids if attempt.resumed_from is not None else ()
         job = Job(number, run.id, node.id, op, seconds, generated, priority, attempt.charge.counted)
         records.actions.append(Dispatch(worker.name, job, reason))

@@ -450,6 +450,7 @@ class Machine:
             run.policies.rankers = tuple(policy for policy in policies if type(policy).rank is not Policy.rank)
             run.policies.placers = tuple(policy for policy in policies if type(policy).place is not Policy.place)
             run.policies.reviewers = tuple(policy for policy in policies if type(policy).review is not Policy.review)
+            run.policies.needs_stream = any(policy.needs_stream for policy in run.policies.reviewers)
             run.policies.watch = bool(run.policies.placers or run.policies.reviewers)
             run.root = scope = Scope(run, None, None, f"{run.id}:")
             run.account = account = budgets.open_run(request, f"run {run.id}", self._records.now)

@@ -321,6 +321,8 @@ class RunPolicies:
     """Those that look at its events."""
     watch: bool = False
     """Some place its steps or look at its events."""
+    needs_stream: bool = False
+    """One of the reviewers reads text while it is written."""
 
 
 @dataclass(slots=True, eq=False)
