@@ -22,7 +22,7 @@ from plait.core.tools.tool import ToolSpec
 from plait.core.tools.turns import unread, wanted
 from plait.planners._shared.told import LAST
 from plait.planners.tools.react import React
-from plait.planners.tools.react.fates import fates
+from plait.planners.tools.react.options import fates
 from plait.runtime.simulation.latency import Host, LatencyModel
 from plait.runtime.simulation.simulator import SimReport, simulate
 from plait.workers.scripted import Reply, Scripted

@@ -10,11 +10,11 @@ import pytest
 from plait.core.ops import ModelCall
 from plait.core.planning import fraction
 from plait.core.sampling import Sampling
-from plait.planners._shared.seeds import line_code
+from plait.planners._shared.steps import line_code
 from plait.workers._shared.arithmetic_codes import BITS, ArithmeticCode, is_code
 
 torch = pytest.importorskip("torch")
-distribution = pytest.importorskip("plait.workers.engine.distribution")
+distribution = pytest.importorskip("plait.workers.engine.arithmetic")
 
 P = (0.5, 0.2, 0.15, 0.1, 0.05)
 CHI_SQUARE = {4: 18.47, 24: 51.18}

@@ -13,7 +13,7 @@ from plait.apps.serve.command import JsonLines
 from plait.apps.serve.settings import Settings, Tenant
 from plait.apps.serve.tenants import Tenants, hashed, new_key
 from plait.core.errors import FieldError
-from plait.core.prices import Price
+from plait.core.result import Price
 from plait.workers.scripted import Reply, Scripted
 
 openai = pytest.importorskip("openai")

@@ -28,10 +28,10 @@ from ...runtime.client.pricing import table
 from ...runtime.client.request_preparation import Live
 from ...runtime.driver.typed_answers import check_schema
 from ...runtime.journal import store
-from ...runtime.journal.counters import Counters
 from ...runtime.journal.directory import find, place
 from ...runtime.journal.documents import Documents
 from ...runtime.journal.location import Database
+from ...runtime.journal.store_membership import Counters
 from ..common import outside
 from .bodies import Body, ServedStrategy, resolve
 from .errors import ApiError, invalid

@@ -19,12 +19,12 @@ from ....runtime.client.config import Config
 from ....runtime.client.learned_state import learn
 from ....runtime.journal.directory import entries
 from ....runtime.plugins.loader import Plugins
-from ...common.concurrently import for_each
 from ...common.dataset import DatasetQuestion, read_questions
 from ...common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ...common.journals import Place, place_of
 from ...common.options import Common, Json, common_options
 from ...common.output import Output, opened
+from ...common.progress import for_each
 from ...common.session import opened_session
 from ..rollouts.export import ExclusionCounts, export
 

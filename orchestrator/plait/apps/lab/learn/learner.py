@@ -8,17 +8,17 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from ....core.chat import Message
-from ....core.environment import Environment
 from ....core.errors import UsageError
 from ....core.ops import Plugin
 from ....core.plan import Plan
 from ....core.request import Request
+from ....core.task import Environment
 from ....runtime.client.config import Config
 from ....runtime.runlog import RunLog
-from ...common.concurrently import for_each
 from ...common.dataset import DatasetQuestion
 from ...common.interrupt import CommandInterrupted, Stopper
 from ...common.output import Output
+from ...common.progress import for_each
 from ...common.session import Session, opened_session
 from .improve import ProblemTrial, Round, improve
 from .learnable import Values, Versions, applied

@@ -12,9 +12,9 @@ from ....core.request import Request
 from ....runtime.client.answer import Answer
 from ....runtime.client.client import AsyncOrchestrator
 from ....runtime.runlog import RunLog
-from ...common.concurrently import for_each
 from ...common.dataset import DatasetQuestion
 from ...common.interrupt import Stopper
+from ...common.progress import for_each
 from .record import Record
 from .rewards import OwnReward, Reward
 from .sampler import Sampler

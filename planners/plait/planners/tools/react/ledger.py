@@ -19,7 +19,7 @@ from plait.core.tools.turns import CallOutcome, CallRequest
 from plait.core.values import as_text, split_reasoning
 
 from . import prompts
-from .fates import MORE, turn_calls
+from .options import MORE, turn_calls
 from .options import ReactOptions, transfer
 
 __all__ = ["Ledger", "answered"]

@@ -10,7 +10,7 @@ from plait.core.plan import Plan, Step
 from plait.core.result import Result
 from plait.core.tools.turns import CallRequest, ends_a_call
 
-from .fates import turn_calls
+from .options import turn_calls
 from .options import ReactOptions
 
 __all__ = ["TurnReader"]

@@ -16,7 +16,7 @@ from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import Plugin
 from plait.core.vocabulary import MergeOption, N, Records, Warmup
 
-from ..._shared.seeds import derive
+from ..._shared.steps import derive
 from .rule import LineLooks, Look, SteadyVote, Switching, calibrated, leader, looks_of, safe
 
 __all__ = ["Mars"]

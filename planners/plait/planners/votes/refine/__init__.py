@@ -20,8 +20,7 @@ from plait.core.sampling_theory import semantic_entropy
 from plait.core.vocabulary import Count, Deadline, MaxInputTokens, MergeOption, StopOnVerified
 
 from ..._shared.drafts import Draft, block, drafts_of, histogram, ranked, verified
-from ..._shared.seeds import derive
-from ..._shared.steps import Asker, OnResult, through
+from ..._shared.steps import Asker, OnResult, derive, through
 from . import prompts as words
 
 __all__ = ["Refine"]
