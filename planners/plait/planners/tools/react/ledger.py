@@ -19,8 +19,7 @@ from plait.core.tools.turns import CallOutcome, CallRequest
 from plait.core.values import as_text, split_reasoning
 
 from . import prompts
-from .options import MORE, turn_calls
-from .options import ReactOptions, transfer
+from .options import MORE, ReactOptions, transfer, turn_calls
 
 __all__ = ["Ledger", "answered"]
 

@@ -1,18 +1,21 @@
 """Options of the planner `react`."""
 
 from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
 from typing import ClassVar
+
 from pydantic import Field, model_validator
+
 from plait.core.agent import Agent
 from plait.core.call_config import CallConfig
-from plait.core.ops import Plugin
-from plait.core.tools.turns import CallRequest
-from plait.core.vocabulary import MaxTools, MergeOption, N
-from ..._shared.talk import ToolTurns
-from collections.abc import Container, Iterable, Sequence
 from plait.core.interfaces import PlanningContext
+from plait.core.ops import Plugin
 from plait.core.tools.tool import ToolSpec
 from plait.core.tools.turns import CallRequest, wanted
+from plait.core.vocabulary import MaxTools, MergeOption, N
+
+from ..._shared.talk import ToolTurns
 
 __all__ = ["MORE", "ReactOptions", "fates", "transfer", "turn_calls"]
 
