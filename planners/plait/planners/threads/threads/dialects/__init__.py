@@ -6,10 +6,8 @@ game, for example) are methods of a subclass in that file.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import itertools
-import pkgutil
 import re
 from dataclasses import dataclass
 from typing import Annotated
