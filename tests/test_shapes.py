@@ -102,8 +102,6 @@ LARGER: dict[str, int] = {
     "plait.apps.lab.tune.tune": 17,
     "plait.apps.repl.completion.ReplCompleter._plugins": 18,
     "plait.apps.repl.view.story": 21,
-    "plait.apps.serve.bodies.ChatBody": 26,
-    "plait.apps.serve.bodies.ResponseBody": 27,
     "plait.apps.serve.runs.RunsApi.list": 16,
     "plait.apps.serve.settings.Settings": 32,
     "plait.apps.trace.command.trace": 18,
