@@ -8,15 +8,15 @@ from plait.core.interfaces import PlanningContext
 from plait.core.tools.tool import ToolSpec
 from plait.core.tools.turns import CallRequest, wanted
 
-from .options import ReactOptions, transfer
+from .options import ReactOptions, transfer_name
 
-__all__ = ["MORE", "fates", "turn_calls"]
+__all__ = ["MORE", "classify_calls", "turn_calls"]
 
 MORE = "more"
 """The call by which a model reads on in a result that was cut."""
 
 
-def fates(
+def classify_calls(
     calls: Iterable[CallRequest],
     tools: Sequence[ToolSpec],
     known: Container[str],
@@ -49,7 +49,7 @@ def turn_calls(
 ) -> list[tuple[CallRequest, str]]:
     """Return the calls in a turn's text, with what becomes of each; `whole`: nothing more comes."""
     text = f"{text}\n" if whole else text
-    ours = [agent.name for agent in planner.agents] + [transfer(agent) for agent in planner.handoffs]
+    ours = [agent.name for agent in planner.agents] + [transfer_name(agent) for agent in planner.handoffs]
     ours += [] if any(spec.name == MORE for spec in brief.tools) else [MORE]
     calls = wanted(text, planner.dialect, first, brief.tools)
-    return fates(calls, brief.tools, known, planner.max_branches, ours)
+    return classify_calls(calls, brief.tools, known, planner.max_branches, ours)
