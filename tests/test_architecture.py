@@ -360,8 +360,8 @@ def test_plugins_import_only_the_core_of_ours(path: str) -> None:
 
 @over(sources(*SHIPPED))
 def test_what_begins_with_an_underscore_is_seen_by_its_siblings_only(path: str) -> None:
-    """`plait.workers._shared` is for `plait.workers`, `plait.policies.merge._asking` for `plait.policies.merge`. A side
-    distribution, which requires exactly this version, may use `plait.workers._shared` for its workers, and so on."""
+    """`plait.workers._shared` is for `plait.workers`, `plait.policies.merge._grouping` for `plait.policies.merge`. A
+    side distribution requires exactly this version, so it may use `plait.workers._shared` in its workers, and so on."""
     siblings = module_name(path)
     if path.startswith(SIDE):
         siblings = f"plait.{'.'.join(siblings.split('.')[1:])}"

@@ -35,7 +35,7 @@ from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL, Config
 from plait.workers.engine import Engine
 from plait.workers.http import Http
-from plait_bench.tasks.tables.asking import held_out
+from plait_bench.tasks.tables.questions import held_out
 from training.tables import check, vocab
 from training.tables.generate import Case
 

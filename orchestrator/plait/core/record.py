@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pydantic import JsonValue, TypeAdapter
 
 from .causes import Cause
+from .notebook_html import bar, marked, table
 from .ops import Kind
 from .plan import Step
 from .result import NO_USAGE, Failure, Signals, Usage
-from .shown import bar, marked, table
 
 __all__ = ["steps_table"]
 

@@ -17,8 +17,8 @@ from ..core.lengths import ENOUGH, LATEST
 from ..core.ops import ModelCall, Op
 from ..core.plan import Step, template
 from ..core.result import NO_SOURCES, Failure, Price, Result, Sources, Usage
+from ..core.value_sizes import Weight
 from ..core.view import AttemptEnd
-from ..core.weights import Weight
 
 
 @dataclass(slots=True, eq=False)

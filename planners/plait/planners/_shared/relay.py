@@ -7,12 +7,12 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from plait.core.awaited import StepFailed, Trajectory
 from plait.core.call_config import CallConfig
 from plait.core.flow import Context
 from plait.core.ops import Plugin
 from plait.core.planning import TrajectoryOptions
 from plait.core.search import Scorer, SearchNode
+from plait.core.step_handles import StepFailed, Trajectory
 
 __all__ = ["Piece", "Relay"]
 

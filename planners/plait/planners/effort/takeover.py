@@ -8,13 +8,13 @@ from typing import Annotated, ClassVar, Literal, Self, cast
 
 from pydantic import Field, JsonValue, model_validator
 
-from plait.core.awaited import StepHandle
 from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import Plugin
+from plait.core.step_handles import StepHandle
 from plait.core.vocabulary import MergeOption, N, Records, Rounds, Scorer, Threshold
 
 from .._shared.relay import Piece, Relay

@@ -80,7 +80,7 @@ class DeepPrune(Planner):
         probed = self.groups.name == "distinct"
         for i in range(1, self.n + 1):
             begin, probe = f"sample-{i}", f"probe-{i}"
-            steps.append(self._part(brief, begin, pieces, draft, ("begin", i), self._begun, f"beginning {i}"))
+            steps.append(self._part(brief, begin, pieces, draft, ("begin", i), self._prefix_tokens, f"beginning {i}"))
             if not probed:
                 continue
             ask = self.probe.parts("\n\nSo the answer is")
@@ -104,7 +104,7 @@ class DeepPrune(Planner):
             return super().reader(step, brief)
         return _Clusters(self, brief)
 
-    def rest(self, heads: JsonValue, brief: PlanningContext) -> Plan:
+    def plan_rest(self, heads: JsonValue, brief: PlanningContext) -> Plan:
         """Return how the representatives go on, and the vote over them. Raises `PlannerError` if there are none."""
         steps: list[Step] = []
         names: list[str] = []
@@ -116,7 +116,7 @@ class DeepPrune(Planner):
                     if not done:
                         name = trace.replace("sample-", "rest-")
                         place = "rest", int(trace.rpartition("-")[2])
-                        left = self._whole - self._begun
+                        left = self._whole - self._prefix_tokens
                         rest = self._part(brief, name, (), self.answer, place, left, f"for {count}", after=trace)
                         steps.append(rest)
                     names.append(name)
@@ -128,12 +128,12 @@ class DeepPrune(Planner):
         merge = Plugin(name="majority", options={"weights": weights})
         vote = Join(merge=merge, on_failure="best-effort", early=self.early)
         steps.append(Step(name="vote", op=vote, needs=tuple(names), label=f"majority of {len(names)} clusters"))
-        if self._by_a_mark:
+        if self._judges_by_score:
             steps.append(through("told", "vote", _NOT_CALIBRATED))
         return Plan(steps=tuple(steps), output=steps[-1].name)
 
     @property
-    def _by_a_mark(self) -> bool:
+    def _judges_by_score(self) -> bool:
         """Whether the judge gives numbers, and those from a mark on count as alike."""
         judge = self.groups.options.get("judge")
         return self.groups.options.get("ask") == "embedding" or (
@@ -145,7 +145,7 @@ class DeepPrune(Planner):
         return max(2, self.answer.max_tokens or 0)
 
     @property
-    def _begun(self) -> int:
+    def _prefix_tokens(self) -> int:
         return min(self.draft.max_tokens or 1, self._whole - 1)
 
     def _part(
@@ -178,4 +178,4 @@ class _Clusters:
         heads = result.value
         if self.planner.groups.name != "distinct" and isinstance(heads, list) and heads:
             heads = heads[0]  # of the one branch that `onward` collects
-        return self.planner.rest(heads, self.brief)
+        return self.planner.plan_rest(heads, self.brief)

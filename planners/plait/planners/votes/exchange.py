@@ -7,11 +7,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.awaited import Trajectory
 from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.planning import derive
+from plait.core.step_handles import Trajectory
 from plait.core.vocabulary import N, Rounds
 
 __all__ = ["Exchange"]
@@ -57,7 +57,7 @@ class Exchange(Flow):
         texts, ended = [""] * self.n, [False] * self.n
         for number in range(1, self.rounds + 1):
             drafts, places = list(texts), [place for place in range(self.n) if not ended[place]]
-            lines = [self._asked(ctx, question, drafts, place, number) for place in places]
+            lines = [self._ask_to_continue(ctx, question, drafts, place, number) for place in places]
             await ctx.gather(*lines, return_exceptions=True)
             for place, line in zip(places, lines, strict=True):
                 if line.done:
@@ -67,9 +67,9 @@ class Exchange(Flow):
                 break
         if not any(texts):
             await lines[0]  # which says why
-        return self._counted(ctx, texts)
+        return self._count_answers(ctx, texts)
 
-    def _asked(self, ctx: Context, question: str, drafts: list[str], place: int, number: int) -> Trajectory:
+    def _ask_to_continue(self, ctx: Context, question: str, drafts: list[str], place: int, number: int) -> Trajectory:
         """Ask one sample to go on with its text, others' drafts in view."""
         name = f"sample-{place + 1}.{number}"
         others = [f"--- {other + 1}\n{text}\n\n" for other, text in enumerate(drafts) if text and other != place]
@@ -82,7 +82,7 @@ class Exchange(Flow):
         seed = derive(ctx.brief.request.seed, "exchange", name)
         return ctx.think(pieces, prompt, name=name, label=f"sample {place + 1}, round {number}", seed=seed)
 
-    def _counted(self, ctx: Context, texts: list[str]) -> Answerable:
+    def _count_answers(self, ctx: Context, texts: list[str]) -> Answerable:
         """Return the answer that most samples give, of equals the first."""
         task = ctx.brief.task
         answers = [answer for text in texts if (answer := task.extract(text)) is not None]

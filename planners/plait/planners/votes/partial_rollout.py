@@ -9,16 +9,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from plait.core.awaited import StepFailed, Trajectory
 from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context
 from plait.core.result import Result, Token
+from plait.core.step_handles import StepFailed, Trajectory
 from plait.core.vocabulary import Count, N, Warmup
 
-from .._shared.steps import visible
-from .._shared.talk import Talk, ToolTurns, Turn
+from .._shared.conversation import ToolConversation, ToolTurns, Turn
+from .._shared.steps import strip_reasoning
 
 __all__ = ["PartialRollout"]
 
@@ -99,34 +99,34 @@ class PartialRollout(ToolTurns):
         if len(hidden) == len(ctx.brief.tools):
             why = "all its tools change the world" if hidden else "there is none"
             raise PlannerError(f"partial-rollout explores with tools, and {why}: take `react` or `sample`")
-        talk = Talk(ctx, question, self, hidden=hidden)
+        talk = ToolConversation(ctx, question, self, hidden=hidden)
         branching = [self._family(ctx, talk) for _ in range(self.warmup)]
         ended = await ctx.gather(*branching, self._lines(ctx, talk, [()] * self.fresh))
         reports = [report for group in ended for report in group]
         good = [report for report in reports if isinstance(report, Trajectory)]
         if not good:
             raise next(report for report in reports if not isinstance(report, Trajectory))
-        told = "\n\n".join(f"Report {n}:\n{visible(report.text).strip()}" for n, report in enumerate(good, 1))
+        told = "\n\n".join(f"Report {n}:\n{strip_reasoning(report.text).strip()}" for n, report in enumerate(good, 1))
         pieces = self.answer.parts(_INTEGRATE, question=question, count=str(len(good)), reports=told)
         answer = ctx.think(pieces, self.answer, name="integrate", label="answer of the reports")
         await answer
         return ctx.answer(answer, f"{len(good)} reports of {len(reports)} lines", name="answer")
 
-    async def _family(self, ctx: Context, talk: Talk) -> list[Trajectory | StepFailed]:
+    async def _family(self, ctx: Context, talk: ToolConversation) -> list[Trajectory | StepFailed]:
         """Return the reports of a line and of those that branch off it."""
         try:
             path = await self._path(ctx, talk, ())
         except StepFailed as error:
             # Without a first line there is nothing to branch off, and its share of lines begins anew.
             return [error, *await self._lines(ctx, talk, [()] * (self.positions * self.n))]
-        spots = self._spots(ctx, path)
+        spots = self._branch_turns(ctx, path)
         starts = [path.turns[:spot] for spot in spots for _ in range(self.n)]
         starts += [()] * (self.positions * self.n - len(starts))
         (own,), branches = await ctx.gather(self._reports(ctx, talk, path), self._lines(ctx, talk, starts))
         return [own, *branches]
 
     async def _lines(
-        self, ctx: Context, talk: Talk, starts: Sequence[tuple[Turn, ...]]
+        self, ctx: Context, talk: ToolConversation, starts: Sequence[tuple[Turn, ...]]
     ) -> list[Trajectory | StepFailed]:
         """Return the reports of lines that go on after some turns."""
 
@@ -139,20 +139,20 @@ class PartialRollout(ToolTurns):
 
         return await ctx.gather(*map(one, starts))
 
-    async def _path(self, ctx: Context, talk: Talk, start: tuple[Turn, ...]) -> Path:
+    async def _path(self, ctx: Context, talk: ToolConversation, start: tuple[Turn, ...]) -> Path:
         """Go on after some turns until there is an answer."""
         turns, unsure = list(start), [_NOTHING] * len(start)
         uncertain = self.criterion not in ("random", "uniform")
         by_token = uncertain and self.criterion != "turn"
         prompt = self.turn.model_copy(update={"top_logprobs": 16}) if by_token else self.turn
-        while not turns or not turns[-1].final:
+        while not turns or not turns[-1].is_final:
             line = await talk.ask(
                 turns,
                 prompt,
                 label=f"turn {len(turns) + 1}" + (f", from {len(start) + 1}" if start else ""),
                 logprobs=16 if uncertain and not by_token else 0,
             )
-            sure = self._unsure(line.result)
+            sure = self._measure_entropy(line.result)
             if sure is None and uncertain:
                 raise PlannerError(
                     f"the worker does not say how sure the model was of {line.name}, so nothing tells where to branch: "
@@ -160,10 +160,10 @@ class PartialRollout(ToolTurns):
                 )
             unsure.append(sure or _NOTHING)
             turn = talk.read(line, turns)
-            turns.append(await talk.observed(turn) if turn.calls else turn)
+            turns.append(await talk.observe(turn) if turn.calls else turn)
         return Path(tuple(turns), tuple(unsure))
 
-    def _unsure(self, result: Result) -> Mapping[str, float] | None:
+    def _measure_entropy(self, result: Result) -> Mapping[str, float] | None:
         """Return how unsure the model was of the parts of a turn; `None` where the worker does not say."""
         if self.criterion == "turn":
             return None if result.signals is None else {"turn": math.exp(result.signals.entropy)}
@@ -171,7 +171,7 @@ class PartialRollout(ToolTurns):
             return None
         return {part: region_entropy(result.tokens, *tags) for part, tags in _TAGS.items()}
 
-    def _spots(self, ctx: Context, path: Path) -> list[int]:
+    def _branch_turns(self, ctx: Context, path: Path) -> list[int]:
         """Return the turns before which to branch, from 1: before the first one a line begins anew."""
         places = range(1, len(path.turns))
         most = min(self.positions, len(places))
@@ -189,7 +189,7 @@ class PartialRollout(ToolTurns):
                     spots += left[: -(-most * number // len(parts)) - len(spots)]
                 return sorted(spots)
 
-    async def _report(self, ctx: Context, talk: Talk, path: Path) -> Trajectory | StepFailed:
+    async def _report(self, ctx: Context, talk: ToolConversation, path: Path) -> Trajectory | StepFailed:
         messages = talk.messages(path.turns)
         line = ctx.think(self.summary.parts(_REPORT), self.summary, chat=True, messages=messages, label="report")
         try:
@@ -197,7 +197,7 @@ class PartialRollout(ToolTurns):
         except StepFailed as error:
             return error
 
-    async def _reports(self, ctx: Context, talk: Talk, path: Path) -> list[Trajectory | StepFailed]:
+    async def _reports(self, ctx: Context, talk: ToolConversation, path: Path) -> list[Trajectory | StepFailed]:
         return [await self._report(ctx, talk, path)]
 
 

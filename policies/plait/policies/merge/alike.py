@@ -15,9 +15,9 @@ from plait.core.task import Task
 from plait.core.view import Branch
 from plait.core.vocabulary import FreeText
 
-from .._ballots import claim_of
-from ._asking import fresh
+from .._ballots import read_claim
 from ._grouping import Grouping, Groups
+from ._model_merge import unique_name
 
 __all__ = ["Alike"]
 
@@ -67,20 +67,20 @@ class Alike(Grouping):
         calls = {self.called, *(self.grouped.calls if self.grouped is not None else ())}
         traces = [branch for branch in branches if branch.name not in calls and branch.done and branch.result]
         ended = {trace.name for trace in traces if trace.result and trace.result.finish != "length"}
-        counts, mute = _by_answer(traces, ended, task)
+        counts, mute = _cluster_by_answer(traces, ended, task)
         # ended beginnings come first: a beginning like one of them need not continue
         names = sorted(counts, key=lambda name: name not in ended)
         alone = Groups(whole=tuple((name,) for name in names))
         note = ""
         if self.called is None and self.grouped is None:
-            begun = Groups(open=tuple(names), apart=tuple(name for name in names if name in ended)).settled()
+            begun = Groups(open=tuple(names), apart=tuple(name for name in names if name in ended)).settle_open()
             if begun.open:
                 why = f"{len(names)} of {len(traces)} beginnings to compare"
                 ask = self._round(begun, by_name, task) if self.ask == "model" else self._vectors(names, by_name)
                 return Verdict(value=None, why=why, patch=ask)
             groups = begun
         elif self.grouped is not None:
-            groups = self.heard(self.grouped, by_name)
+            groups = self.read_round(self.grouped, by_name)
             if groups.open:
                 why = f"{len(groups.whole)} clusters, {len(groups.open)} beginnings to compare"
                 return Verdict(value=None, why=why, patch=self._round(groups, by_name, task))
@@ -98,35 +98,35 @@ class Alike(Grouping):
         return Verdict(value=heads, why=f"{len(heads)} clusters of {len(traces)} beginnings{note}")
 
     def _vectors(self, names: Sequence[str], by_name: dict[str, Branch]) -> Plan:
-        name = fresh("vectors", by_name)
+        name = unique_name("vectors", by_name)
         texts: list[JsonValue] = [self.excerpt(by_name[name].line) for name in names]
         call = Step(name=name, op=ToolCall(tool=self.tool, args={"texts": texts}), label=self.tool)
-        return self._then((call,), list(by_name), {"called": name})
+        return self._plan_round((call,), list(by_name), {"called": name})
 
     def _round(self, groups: Groups, by_name: dict[str, Branch], task: Task) -> Plan:
         texts = {name: branch.line for name, branch in by_name.items()}
         steps = self.comparisons(groups, texts, _COMPARE, task)
         asking = groups.model_copy(update={"calls": tuple(step.name for step in steps)})
         traces = [name for name in by_name if self.grouped is None or name not in self.grouped.calls]
-        return self._then(steps, traces, {"grouped": asking})
+        return self._plan_round(steps, traces, {"grouped": asking})
 
-    def _then(self, steps: Sequence[Step], traces: Sequence[str], update: dict[str, object]) -> Plan:
+    def _plan_round(self, steps: Sequence[Step], traces: Sequence[str], update: dict[str, object]) -> Plan:
         """Return the calls and the join that reads them."""
         options: dict[str, JsonValue] = self.model_copy(update=update).model_dump(mode="json")
         op = Join(merge=Plugin(name="alike", options=options), on_failure="any-end")
         needs = (*(step.name for step in steps), *traces)
-        end = Step(name=fresh("alike", needs), op=op, needs=needs, label="who is alike")
+        end = Step(name=unique_name("alike", needs), op=op, needs=needs, label="who is alike")
         return Plan(steps=(*steps, end), output=end.name)
 
 
-def _by_answer(traces: Sequence[Branch], ended: set[str], task: Task) -> tuple[dict[str, int], list[str]]:
+def _cluster_by_answer(traces: Sequence[Branch], ended: set[str], task: Task) -> tuple[dict[str, int], list[str]]:
     """Return the beginnings with the size of their cluster (ended beginnings with equal answers are one), and the names
     of ended beginnings without an answer."""
     counts: dict[str, int] = {}
     firsts: dict[str, str] = {}
     mute: list[str] = []
     for trace in traces:
-        claim = claim_of(trace, task) if trace.name in ended else None
+        claim = read_claim(trace, task) if trace.name in ended else None
         if claim is None and trace.name in ended:
             mute.append(trace.name)
             continue

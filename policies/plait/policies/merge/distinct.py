@@ -14,7 +14,7 @@ from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch
 
-from .._ballots import claim_of
+from .._ballots import read_claim
 
 __all__ = ["Distinct"]
 
@@ -64,9 +64,9 @@ class Distinct(Merge):
             ended = trace.result.finish != "length"
             # No answer has this key: what has none stays alone.
             key = f"!{pair.trace}"
-            if ended and (claim := claim_of(trace, task)) is not None:
+            if ended and (claim := read_claim(trace, task)) is not None:
                 key = f"={claim[1]}"
-            elif not ended and (answer := _said(probe, task)) is not None:
+            elif not ended and (answer := _answer_key(probe, task)) is not None:
                 key = f"={answer}"
             clusters.setdefault(key, []).append((pair.trace, ended))
         heads: list[JsonValue] = []
@@ -77,7 +77,7 @@ class Distinct(Merge):
         return Verdict(value=heads, why=f"{len(heads)} clusters of {total} beginnings")
 
 
-def _said(probe: Branch | None, task: Task) -> str | None:
+def _answer_key(probe: Branch | None, task: Task) -> str | None:
     """Return the key of a probe's answer. Only the probe's own words count: the beginning before them may name other
     answers."""
     if probe is None or not probe.done or probe.result is None:

@@ -11,7 +11,16 @@ from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from .._ballots import Class, OpenTally, classes, names, nobody, read, verdict, without
+from .._ballots import (
+    Class,
+    OpenTally,
+    build_verdict,
+    drop_ballots,
+    format_names,
+    group_by_answer,
+    no_vote_verdict,
+    read_roll,
+)
 
 __all__ = ["ShortestMajority"]
 
@@ -36,18 +45,18 @@ class ShortestMajority(Merge):
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` has votes, mean lengths, margin and who was left out."""
-        roll, cut = without(read(branches, task), lambda ballot: ballot.result.finish != "length")
-        left_out = [f"cut off: {names(cut)}"] if cut else []
-        counted = classes(roll.ballots)
+        roll, cut = drop_ballots(read_roll(branches, task), lambda ballot: ballot.result.finish != "length")
+        left_out = [f"cut off: {format_names(cut)}"] if cut else []
+        counted = group_by_answer(roll.ballots)
         if not counted:
-            return nobody(roll, left_out)
+            return no_vote_verdict(roll, left_out)
         for group in counted:
             group.weight = group.votes / math.log(max(_length(group), math.e))
         best = min(counted, key=lambda group: (-group.weight, -group.votes, group.first.place))
         second = max((group.weight for group in counted if group is not best), default=0.0)
         why = f"{best.votes} of {roll.votes} votes, mean length {_length(best):.4g} tokens"
         why += f", score {best.weight:.4g}, margin {best.weight - second:.4g}"
-        return verdict(best, why, roll, left_out)
+        return build_verdict(best, why, roll, left_out)
 
 
 def _length(group: Class) -> float:

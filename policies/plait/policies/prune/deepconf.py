@@ -16,7 +16,7 @@ from plait.core.task import Task
 from plait.core.view import StepView, View
 
 from .._ballots import percentile
-from .._stopping import votes_of
+from .._stopping import tolerant_votes
 
 __all__ = ["DeepConf"]
 
@@ -77,8 +77,8 @@ class DeepConf(Policy):
         """Hold a branch that is not of the warm-up until the warm-up is over."""
         if not self.hold:
             return None
-        for join in votes_of(step):
-            known = self._known(join, view)
+        for join in tolerant_votes(step):
+            known = self._facts(join, view)
             if step.id not in known.warm and known.waits_for is not None:
                 return Defer(f"the warm-up of {join.plan.name} is not over", behind=join.id)
         return None
@@ -92,17 +92,17 @@ class DeepConf(Policy):
         if isinstance(event, Progressed):
             if event.lowest is None:
                 return ()
-            return [stop for join in votes_of(subject) for stop in self._below(join, [subject], view)]
+            return [stop for join in tolerant_votes(subject) for stop in self._stop_below(join, [subject], view)]
         if not isinstance(event, Succeeded | Failed):
             return ()
         stops: list[Stop] = []
-        for join in votes_of(subject):
-            if subject.id in self._known(join, view).warm:
-                stops += self._below(join, join.needs, view)
+        for join in tolerant_votes(subject):
+            if subject.id in self._facts(join, view).warm:
+                stops += self._stop_below(join, join.needs, view)
         return stops
 
-    def _below(self, join: StepView, steps: Sequence[StepView], view: View) -> Iterator[Stop]:
-        known = self._known(join, view)
+    def _stop_below(self, join: StepView, steps: Sequence[StepView], view: View) -> Iterator[Stop]:
+        known = self._facts(join, view)
         if known.waits_for is not None or known.floor is None:
             return
         for step in steps:
@@ -114,7 +114,7 @@ class DeepConf(Policy):
                 why = f"{join.plan.name}: confidence {lowest:.4g} is below {known.floor:.4g}"
                 yield Stop(step.id, f"{why}, the {100 - self.eta:g}th percentile of {len(known.warm)} branches")
 
-    def _known(self, join: StepView, view: View) -> _VoteFacts:
+    def _facts(self, join: StepView, view: View) -> _VoteFacts:
         """Return the facts about a vote; they are renewed only when the branch that it waited for has ended."""
         task, known = view.task(join.run), self._votes.get(join.id)
         # A run of the same id may be another one: a replay goes through it again.

@@ -11,16 +11,16 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from plait.core.awaited import JoinHandle, Pieces, Promise, StepFailed, StepHandle, Trajectory
 from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context
 from plait.core.learning import RunOutcome
 from plait.core.ops import Part as Piece, Text
+from plait.core.step_handles import JoinHandle, Pieces, Promise, StepFailed, StepHandle, Trajectory
 
-from ..._shared.steps import shortened
+from ..._shared.steps import shorten
 from ..._shared.sub_problems import HARDEST, GraphText, Part
 from .options import ScaleOptions
-from .paper import in_order
+from .paper import run_in_order
 
 __all__ = ["Scale", "isotonic"]
 
@@ -79,7 +79,7 @@ class Scale(ScaleOptions):
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Pick an outline, do its steps as their needs allow, and answer."""
         if self.criterion == "score":
-            return await in_order(self, ctx, question)
+            return await run_in_order(self, ctx, question)
         parts = await self._outline(ctx, question)
         if not parts:
             return ctx.answer(await self._hard(ctx, question, "answer"), "no outline could be read: one hard step")
@@ -91,7 +91,7 @@ class Scale(ScaleOptions):
         for part in parts.values():
             done[part.number] = ctx.gather(self._step(ctx, question, part, parts, dict(done), tally))
         results = [(await done[number])[0] for number in parts]
-        prompt = _known(question, [parts[number].text for number in parts], results)
+        prompt = _prompt_start(question, [parts[number].text for number in parts], results)
         final = await self._hard(ctx, [*prompt, _FINAL], "answer")
         return ctx.answer(final, f"{len(parts)} steps: {tally}", data={"easy": [*tally.tried]}, name="answered")
 
@@ -145,7 +145,7 @@ class Scale(ScaleOptions):
         """Do one step when those that it needs are done."""
         needs = [number for number in part.needs if number in before]
         results = [(await before[number])[0] for number in needs]
-        known = _known(question, [parts[number].text for number in needs], results)
+        known = _prompt_start(question, [parts[number].text for number in needs], results)
         prompt = [*known, *self.part.parts(_OWN, text=part.text)]
         # With a threshold of 0 all are easy: so records are made.
         wanted = tally.fit or self.threshold == 0.0
@@ -154,7 +154,7 @@ class Scale(ScaleOptions):
         tally.hard += not easy
         if easy:
             tally.tried.append(round(difficulty, 4))
-        label = f"{shortened(part.text)} ({'easy' if easy else 'hard'}, {difficulty:.2f})"
+        label = f"{shorten(part.text)} ({'easy' if easy else 'hard'}, {difficulty:.2f})"
         if not easy:
             return await self._hard(ctx, [*known, *self.hard.parts(_OWN, text=part.text)], label)
         return await ctx.think(prompt, self.easy(ctx), label=label)
@@ -178,7 +178,7 @@ class Scale(ScaleOptions):
         return await ctx.join(lines, "majority", on_failure="best-effort", label=f"{label}: vote")
 
 
-def _known(
+def _prompt_start(
     question: str, texts: Sequence[str], results: Sequence[StepHandle[object]]
 ) -> list[str | Piece | StepHandle[object]]:
     """Return the beginning of a step's prompt: the question, and the results that it builds on."""

@@ -8,13 +8,13 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from plait.core.awaited import Pieces, StepFailed, Trajectory
 from plait.core.call_config import CallConfig
 from plait.core.flow import Answerable, Context
+from plait.core.step_handles import Pieces, StepFailed, Trajectory
 
 from .options import ScaleOptions
 
-__all__ = ["in_order"]
+__all__ = ["run_in_order"]
 
 TRIES = 3
 """How often a reply is asked for that cannot be read."""
@@ -33,29 +33,29 @@ _LONE = re.compile(r"(?<!\\)\\(?!\\)")
 T = TypeVar("T")
 
 
-async def in_order(options: ScaleOptions, ctx: Context, question: str) -> Answerable:
+async def run_in_order(options: ScaleOptions, ctx: Context, question: str) -> Answerable:
     """Pick an outline, score its steps, do them one after the other."""
     count = options.n if "n" in options.model_fields_set else 8
     pieces = options.outline.parts(_PLAN, question=question, most=str(options.max_branches))
-    tried = [_read(ctx, pieces, options.outline, steps_in, f"outline {i + 1}") for i in range(count)]
+    tried = [_ask_until_readable(ctx, pieces, options.outline, read_steps, f"outline {i + 1}") for i in range(count)]
     outlines = [outline for outline in await ctx.gather(*tried) if outline]
-    steps = await _picked(options, ctx, question, outlines)
+    steps = await _pick_outline(options, ctx, question, outlines)
     if not steps:
         return ctx.answer(await ctx.think([question], options.hard, label="answer"), "no outline: one hard step")
     steps[-1] = question
     above = options.threshold if "threshold" in options.model_fields_set else 0.5
-    scores = [await _score(options, ctx, question, steps, place) for place in range(len(steps) - 1)]
+    scores = [await _score_step(options, ctx, question, steps, place) for place in range(len(steps) - 1)]
     done: list[Trajectory] = []
     for text, score in zip(steps, [*scores, LAST], strict=True):
         prompt = options.hard if score > above else options.easy(ctx)
-        before = [piece for pair in zip(steps, done, strict=False) for piece in _told(*pair)]
+        before = [piece for pair in zip(steps, done, strict=False) for piece in _step_and_answer(*pair)]
         pieces = [question, *before, *prompt.parts(_STEP, text=text)]
         done.append(await ctx.think(pieces, prompt, label=f"step {len(done) + 1} ({score:.2f})"))
     hard = sum(score > above for score in [*scores, LAST])
     return ctx.answer(done[-1], f"{len(steps)} steps in order: {len(steps) - hard} easy, {hard} hard", name="answered")
 
 
-def steps_in(text: str) -> list[str] | None:
+def read_steps(text: str) -> list[str] | None:
     """Return the steps of an outline in JSON, or `None` where its keys are not step1, step2 and so on.
 
     >>> steps_in('```json\\n{"step1": "add", "step2": "halve"}\\n```')
@@ -69,27 +69,27 @@ def steps_in(text: str) -> list[str] | None:
         return None
 
 
-async def _picked(options: ScaleOptions, ctx: Context, question: str, outlines: Sequence[list[str]]) -> list[str]:
+async def _pick_outline(options: ScaleOptions, ctx: Context, question: str, outlines: Sequence[list[str]]) -> list[str]:
     """Return the outline that the model names; none where it names none in a few tries."""
     told = [json.dumps({f"step{i}": step for i, step in enumerate(steps, 1)}) for steps in outlines]
     names = [f"version{number}" for number in range(1, len(outlines) + 1)]
     plans = "\n".join(f"{name}: {outline}" for name, outline in zip(names, told, strict=True))
     pieces = options.probe.parts(_PICK, question=question, plans=plans)
-    picked = await _read(
+    picked = await _ask_until_readable(
         ctx, pieces, options.probe, lambda text: text.strip() if text.strip() in names else None, "which outline?"
     )
     return list(outlines[names.index(picked)]) if picked else []
 
 
-async def _score(options: ScaleOptions, ctx: Context, question: str, steps: Sequence[str], place: int) -> float:
+async def _score_step(options: ScaleOptions, ctx: Context, question: str, steps: Sequence[str], place: int) -> float:
     """Return how difficult the model says a step is; 1 where it says no number in a few tries."""
     outlined = f"{question}\n\nSteps before: {' '.join(steps[:place])}\nNext step: {steps[place]}"
     pieces = [outlined, *options.judge.parts(_SCORE)]
-    score = await _read(ctx, pieces, options.judge, _share, f"how difficult is step {place + 1}?")
+    score = await _ask_until_readable(ctx, pieces, options.judge, _read_share, f"how difficult is step {place + 1}?")
     return 1.0 if score is None else score
 
 
-def _share(text: str) -> float | None:
+def _read_share(text: str) -> float | None:
     try:
         value = float(text.strip())
     except ValueError:
@@ -97,12 +97,12 @@ def _share(text: str) -> float | None:
     return value if 0 <= value <= 1 and math.isfinite(value) else None
 
 
-def _told(step: str, line: Trajectory) -> tuple[str, Trajectory]:
+def _step_and_answer(step: str, line: Trajectory) -> tuple[str, Trajectory]:
     """Return a step that is done, with its answer."""
     return f"\n\n{step}\nstep answer: ", line
 
 
-async def _read(
+async def _ask_until_readable(
     ctx: Context, pieces: Pieces, prompt: CallConfig, read: Callable[[str], T | None], label: str
 ) -> T | None:
     """Ask until the reply can be read, a few times."""

@@ -11,13 +11,13 @@ from typing import Annotated, ClassVar, cast
 
 from pydantic import Field, JsonValue
 
-from plait.core.awaited import JoinHandle, Promise, StepFailed
 from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity, Free
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import Plugin
+from plait.core.step_handles import JoinHandle, Promise, StepFailed
 from plait.core.vocabulary import Depth, MergeOption, N, Quorum, Rounds, Scorer, Threshold
 
 from ..._shared.relay import Piece, Relay
@@ -94,12 +94,13 @@ class SSR(LearningPlanner, Flow):
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Choose strategies, write the paths side by side, and vote."""
-        chosen = await self._chosen(ctx, question)
+        chosen = await self._choose_strategies(ctx, question)
         counts = DraftRecord()
         paths = [
-            ctx.gather(self._path(ctx, question, number, strategy, counts)) for number, strategy in enumerate(chosen, 1)
+            ctx.gather(self._write_path(ctx, question, number, strategy, counts))
+            for number, strategy in enumerate(chosen, 1)
         ]
-        ended = await self._enough(ctx, paths)
+        ended = await self._wait_for_quorum(ctx, paths)
         if not ended:
             raise next((path.error for path in paths if path.error is not None), PlannerError("no path ended"))
         ways = ", ".join(strategy.id for strategy in chosen if strategy is not None)
@@ -141,7 +142,7 @@ class SSR(LearningPlanner, Flow):
         ]
         return {"strategies": [strategy.model_dump(mode="json") for strategy in counted]}
 
-    async def _chosen(self, ctx: Context, question: str) -> Sequence[Strategy | None]:
+    async def _choose_strategies(self, ctx: Context, question: str) -> Sequence[Strategy | None]:
         """Return the strategies of the paths; `None` where a path has none."""
         if not self.strategies or not ctx.brief.task.chat():
             return [None] * self.n
@@ -153,15 +154,15 @@ class SSR(LearningPlanner, Flow):
             for strategy in self.strategies
         ]
         await ctx.gather(*asked, return_exceptions=True)
-        marks = [_expected(line.labels) if line.done else None for line in asked]
+        marks = [_expected_mark(line.labels) if line.done else None for line in asked]
         return choose(self.strategies, marks, self.n, ctx.random.randrange(1 << 52))
 
-    async def _enough(self, ctx: Context, paths: Sequence[Promise[list[JoinHandle]]]) -> list[JoinHandle]:
+    async def _wait_for_quorum(self, ctx: Context, paths: Sequence[Promise[list[JoinHandle]]]) -> list[JoinHandle]:
         """Return the paths that ended, once as many as `quorum` have the same answer; the others are given up."""
         task, left = ctx.brief.task, list(paths)
         ended: list[JoinHandle] = []
         while left:
-            await ctx.first(_ended(path) for path in left)
+            await ctx.first(_wait_for_end(path) for path in left)
             left = [path for path in left if not path.ended]
             # In the order of the paths, not of their ends: a tie of the vote goes to the first.
             ended = [step for path in paths if path.ended and path.error is None for step in path.outcome()]
@@ -173,17 +174,17 @@ class SSR(LearningPlanner, Flow):
                 break
         return ended
 
-    async def _path(
+    async def _write_path(
         self, ctx: Context, question: str, number: int, strategy: Strategy | None, counts: DraftRecord
     ) -> JoinHandle:
         """Write one path, and return a step whose value is its text."""
-        draft, target = (_told(prompt, strategy) for prompt in (self.draft, self._target))
+        draft, target = (_with_strategy(prompt, strategy) for prompt in (self.draft, self._target))
         placed = "{strategy}" in (self.draft.template or "")
         along = "" if strategy is None or placed else _ALONG.format(strategy=strategy.text)
         relay = Relay(ctx, question + along, self.scorer, self.target.model)
         last: Piece | None = None
         while last is None or not (last.ended or last.number >= self.rounds):
-            ahead = await self._ahead(relay, draft, last, number) if self.threshold <= _HIGHEST else []
+            ahead = await self._draft_ahead(relay, draft, last, number) if self.threshold <= _HIGHEST else []
             stand = next((i for i, (_, mark) in enumerate(ahead) if mark < self.threshold), len(ahead))
             last = ahead[stand - 1][0] if stand else last
             counts.drafted += len(ahead)
@@ -194,7 +195,7 @@ class SSR(LearningPlanner, Flow):
         text = "" if last is None else last.whole
         return await ctx.answer(text, name=f"path-{number}", label=strategy.id if strategy else f"path {number}")
 
-    async def _ahead(
+    async def _draft_ahead(
         self, relay: Relay, draft: CallConfig, last: Piece | None, number: int
     ) -> list[tuple[Piece, float]]:
         """Draft steps behind another, each scored while the next is written; return them with their marks."""
@@ -218,7 +219,7 @@ class SSR(LearningPlanner, Flow):
         return self.target.over(self.draft).model_copy(update={"model": self.target.model})
 
 
-def _told(prompt: CallConfig, strategy: Strategy | None) -> CallConfig:
+def _with_strategy(prompt: CallConfig, strategy: Strategy | None) -> CallConfig:
     """Return a prompt with the strategy in its template, where that has a place for it."""
     if prompt.template is None:
         return prompt
@@ -250,14 +251,14 @@ class DraftRecord:
         return f"{self.kept} of {self.drafted} drafted steps stood{share}, the target wrote {self.rewritten}"
 
 
-def _expected(labels: dict[str, float]) -> float | None:
+def _expected_mark(labels: dict[str, float]) -> float | None:
     """Return the expected mark in [0, 1]."""
     shares = {int(label): math.exp(logprob) for label, logprob in labels.items()}
     total = sum(shares.values())
     return sum(mark * share for mark, share in shares.items()) / total / _HIGHEST if total else None
 
 
-async def _ended(path: Promise[list[JoinHandle]]) -> None:
+async def _wait_for_end(path: Promise[list[JoinHandle]]) -> None:
     """Wait for the end of a path, however it ends."""
     with contextlib.suppress(StepFailed, PlannerError):
         await path

@@ -15,9 +15,9 @@ from plait.core.tools.tool import ToolSpec
 from plait.core.tools.turns import CallRequest, wanted
 from plait.core.vocabulary import MaxTools, MergeOption, N
 
-from ..._shared.talk import ToolTurns
+from ..._shared.conversation import ToolTurns
 
-__all__ = ["MORE", "ReactOptions", "fates", "transfer", "turn_calls"]
+__all__ = ["MORE", "ReactOptions", "classify_calls", "transfer_name", "turn_calls"]
 
 
 class ReactOptions(ToolTurns):
@@ -50,14 +50,14 @@ class ReactOptions(ToolTurns):
             raise ValueError(f"{self.n} samples that vote need a temperature: give turn.temperature, such as 0.7")
         return self
 
-    def asks(self, call: CallRequest) -> tuple[Agent, str] | None:
+    def asked_agent(self, call: CallRequest) -> tuple[Agent, str] | None:
         """Return the agent that a call asks, and what; `None` for a call that asks none."""
         agent = next((agent for agent in self.agents if agent.name == call.name), None)
         question = call.arguments.get("question")
         return (agent, question) if agent is not None and isinstance(question, str) and question.strip() else None
 
 
-def transfer(agent: Agent) -> str:
+def transfer_name(agent: Agent) -> str:
     """Return the name of the call that hands a conversation over."""
     return f"transfer_to_{agent.name}"
 
@@ -66,7 +66,7 @@ MORE = "more"
 """The call by which a model reads on in a result that was cut."""
 
 
-def fates(
+def classify_calls(
     calls: Iterable[CallRequest],
     tools: Sequence[ToolSpec],
     known: Container[str],
@@ -99,7 +99,7 @@ def turn_calls(
 ) -> list[tuple[CallRequest, str]]:
     """Return the calls in a turn's text, with what becomes of each; `whole`: nothing more comes."""
     text = f"{text}\n" if whole else text
-    ours = [agent.name for agent in planner.agents] + [transfer(agent) for agent in planner.handoffs]
+    ours = [agent.name for agent in planner.agents] + [transfer_name(agent) for agent in planner.handoffs]
     ours += [] if any(spec.name == MORE for spec in brief.tools) else [MORE]
     calls = wanted(text, planner.dialect, first, brief.tools)
-    return fates(calls, brief.tools, known, planner.max_branches, ours)
+    return classify_calls(calls, brief.tools, known, planner.max_branches, ours)

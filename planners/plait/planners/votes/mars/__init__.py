@@ -17,7 +17,7 @@ from plait.core.ops import Plugin
 from plait.core.vocabulary import MergeOption, N, Records, Warmup
 
 from ..._shared.steps import derive
-from .rule import LineLooks, Look, SteadyVote, Switching, calibrated, leader, looks_of, safe
+from .rule import LineLooks, Look, SteadyVote, Switching, calibrate, find_leader, is_safe, to_features
 
 __all__ = ["Mars"]
 
@@ -112,18 +112,18 @@ class Mars(LearningPlanner, Flow):
         if self.criterion == "steady":
             return await self._steady(ctx, samples)
         warm, rest = samples[: self.warmup], samples[self.warmup :]
-        while await self._on(ctx, warm):
+        while await self._advance(ctx, warm):
             pass
         taught = [sample.seen for sample in warm if sample.line is not None]
         switching = Switching(taught, self.records)
-        gamma = calibrated(taught)
-        reference = leader(Counter(seen.final for seen in taught if seen.final is not None))
+        gamma = calibrate(taught)
+        reference = find_leader(Counter(seen.final for seen in taught if seen.final is not None))
         why, first = "all samples have ended", True
-        while await self._on(ctx, rest):
+        while await self._advance(ctx, rest):
             active = [(sample.looks[-1].key, switching.of(sample.seen)) for sample in rest if not sample.done]
             answers = [sample.final for sample in samples if sample.done] + [key for key, _ in active]
             votes = Counter(key for key in answers if key is not None)
-            if safe(votes, active, gamma) and (not first or leader(votes) == reference):
+            if is_safe(votes, active, gamma) and (not first or find_leader(votes) == reference):
                 why = f"{votes.most_common(1)[0][1]} of {sum(votes.values())} votes, safe from {len(active)} unfinished"
                 break
             first = False
@@ -133,7 +133,7 @@ class Mars(LearningPlanner, Flow):
         """Run all samples until their first answer stays first, without those that leave it; return the vote."""
         rule, why = SteadyVote(len(samples)), "all samples have ended"
         going = list(samples)
-        while await self._on(ctx, going):
+        while await self._advance(ctx, going):
             answers = [sample.final if sample.done else sample.looks[-1].key for sample in samples]
             over = rule.ends(answers)
             going = [sample for sample, left in zip(samples, rule.left, strict=True) if not left]
@@ -150,7 +150,7 @@ class Mars(LearningPlanner, Flow):
             return vote
         # What was stopped did not end in an answer, and teaches nothing.
         ended = [sample.seen for sample in samples if sample.done and sample.final is not None]
-        return ctx.answer(vote, data={"looks": cast("JsonValue", looks_of(ended))}, name="answered")
+        return ctx.answer(vote, data={"looks": cast("JsonValue", to_features(ended))}, name="answered")
 
     def learned(self, outcome: RunOutcome) -> dict[str, JsonValue]:
         """Return the records with the looks of a run; whether its answer was right does not matter."""
@@ -161,7 +161,7 @@ class Mars(LearningPlanner, Flow):
             case _:
                 return {}
 
-    async def _on(self, ctx: Context, samples: Sequence[_Sample]) -> bool:
+    async def _advance(self, ctx: Context, samples: Sequence[_Sample]) -> bool:
         """Write the next part of each unfinished sample, and look at those that go on; return whether any does."""
         task = ctx.brief.task
         asked = [sample for sample in samples if not sample.done]

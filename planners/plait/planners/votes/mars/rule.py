@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LineLooks", "Look", "SteadyVote", "Switching", "calibrated", "leader", "looks_of", "safe"]
+__all__ = ["LineLooks", "Look", "SteadyVote", "Switching", "calibrate", "find_leader", "is_safe", "to_features"]
 
 Floats = NDArray[np.float64]
 LEAST = 0.5
@@ -47,7 +47,7 @@ class Switching:
         """Fit finished lines, with a penalty of 0.01 on the squared weights of the scaled features. Lines that all
         switched, or none did, teach a rate alone: (s + 1) / (m + 2) for s of m looks. `records` are looks of earlier
         runs, as `looks_of` makes them."""
-        rows = [([*row[:-1]], row[-1]) for row in (*records, *looks_of(lines))]
+        rows = [([*row[:-1]], row[-1]) for row in (*records, *to_features(lines))]
         right: Floats = np.array([label for _, label in rows], dtype=np.float64)
         self.rate = (float(right.sum()) + 1) / (len(rows) + 2)
         self._weights: Floats | None = None
@@ -76,25 +76,25 @@ class Switching:
         return 1 / (1 + math.exp(-max(-30.0, min(30.0, float(self._weights[0] + x @ self._weights[1:])))))
 
 
-def looks_of(lines: Sequence[LineLooks]) -> list[list[float]]:
+def to_features(lines: Sequence[LineLooks]) -> list[list[float]]:
     """Return the looks of finished lines as numbers: the five features, and 1 where the line ended in another answer,
     else 0."""
     return [[*seen.features(at), float(look.key != seen.final)] for seen in lines for at, look in enumerate(seen.looks)]
 
 
-def leader(votes: Counter[str]) -> str | None:
+def find_leader(votes: Counter[str]) -> str | None:
     """Return the answer with the most votes, the first to be counted of equals."""
     return max(votes, key=lambda key: votes[key]) if votes else None
 
 
-def safe(votes: Counter[str], active: Sequence[tuple[str | None, float]], gamma: float = 1.0) -> bool:
+def is_safe(votes: Counter[str], active: Sequence[tuple[str | None, float]], gamma: float = 1.0) -> bool:
     """Whether the first answer L stays first: for each other answer k, and for one that nobody has given yet,
     V_L - V_k > sum of q c over the `active` lines that have an answer, each with its chance q of switching.
 
     The cost c of a line that switches is 2 gamma for one that says L (L loses a vote, and at worst k gains it), -1 for
     one that says k, gamma for any other.
     """
-    first = leader(votes)
+    first = find_leader(votes)
     if first is None:
         return False
     likely = [(key, q) for key, q in active if key is not None]
@@ -105,7 +105,7 @@ def safe(votes: Counter[str], active: Sequence[tuple[str | None, float]], gamma:
     )
 
 
-def calibrated(lines: Sequence[LineLooks]) -> float:
+def calibrate(lines: Sequence[LineLooks]) -> float:
     """Return gamma for finished lines: the least of 1, 0.9, … 0 down to which a stop by `safe` among these lines alone
     gives the answer that it gives at 1, plus 1 / sqrt of the lines with an answer at the look where it stopped at 1; at
     least 0.5, at most 1. The chance of switching is the truth here: whether the line did. Fewer than four lines that
@@ -116,7 +116,7 @@ def calibrated(lines: Sequence[LineLooks]) -> float:
         return 1.0
     reference, band, open_then = "", 1.0, 1
     for tenth in range(10, -1, -1):
-        stopped_at, answered = _stopped(ended, looks, tenth / 10)
+        stopped_at, answered = _replay_stop(ended, looks, tenth / 10)
         if tenth == 10:
             reference, open_then = stopped_at, answered
         if stopped_at != reference:
@@ -125,7 +125,7 @@ def calibrated(lines: Sequence[LineLooks]) -> float:
     return round(max(LEAST, min(1.0, band + 1 / math.sqrt(max(1, open_then)))), 2)
 
 
-def _stopped(lines: Sequence[LineLooks], looks: int, gamma: float) -> tuple[str, int]:
+def _replay_stop(lines: Sequence[LineLooks], looks: int, gamma: float) -> tuple[str, int]:
     """Return the first answer at the first look at which `safe` holds, or else of the whole vote, and how many lines
     had an answer at that look, or the last. Of equals the answer is first that ended a line first."""
     finals = [seen.final for seen in lines]
@@ -137,11 +137,11 @@ def _stopped(lines: Sequence[LineLooks], looks: int, gamma: float) -> tuple[str,
         votes = Counter(order)
         votes.update(key for key, _ in now if key is not None)
         answered = votes.total()
-        if answered and safe(votes, [(key, float(key != final)) for key, final in now], gamma):
-            return leader(votes) or "", answered
+        if answered and is_safe(votes, [(key, float(key != final)) for key, final in now], gamma):
+            return find_leader(votes) or "", answered
     votes = Counter(order)
     votes.update(key for key in finals if key is not None)
-    return leader(votes) or "", answered
+    return find_leader(votes) or "", answered
 
 
 class SteadyVote:
@@ -163,7 +163,7 @@ class SteadyVote:
     def ends(self, keys: Sequence[str | None]) -> bool:
         """Take what each line answers at a look (`None`: nothing); return whether the vote may end."""
         counted = [key if not left else None for key, left in zip(keys, self.left, strict=True)]
-        first = leader(Counter(key for key in counted if key is not None))
+        first = find_leader(Counter(key for key in counted if key is not None))
         self._same = self._same + 1 if first is not None and first == self._first else 1
         self._first, at = first, self._looks
         self._looks += 1

@@ -11,7 +11,7 @@ from plait.core.task import Task
 
 
 @dataclass(frozen=True, slots=True)
-class Flips:
+class AnswerChanges:
     """What one round changed, agent by agent. Right and wrong are counted where the task can tell."""
 
     round: int
@@ -20,14 +20,14 @@ class Flips:
     to_wrong: int
 
     @classmethod
-    def of(cls, round_: int, before: Sequence[JsonValue], after: Sequence[JsonValue], task: Task) -> Flips:
+    def of(cls, round_: int, before: Sequence[JsonValue], after: Sequence[JsonValue], task: Task) -> AnswerChanges:
         """Compare the answers of two rounds."""
         changed = to_right = to_wrong = 0
         for old, new in zip(before, after, strict=True):
-            if key(old, task) == key(new, task):
+            if answer_key(old, task) == answer_key(new, task):
                 continue
             changed += 1
-            was, is_ = right(old, task), right(new, task)
+            was, is_ = is_right(old, task), is_right(new, task)
             to_right += is_ is True and was is not True
             to_wrong += was is True and is_ is not True
         return cls(round_, changed, to_right, to_wrong)
@@ -36,22 +36,22 @@ class Flips:
         return f"round {self.round}: {self.changed} changed, {self.to_right} to right, {self.to_wrong} to wrong"
 
 
-def key(answer: JsonValue, task: Task) -> str | None:
+def answer_key(answer: JsonValue, task: Task) -> str | None:
     """Return the form in which equal answers are equal; `None` for no answer."""
     return None if answer is None else task.key(answer)
 
 
-def right(answer: JsonValue, task: Task) -> bool | None:
+def is_right(answer: JsonValue, task: Task) -> bool | None:
     """Whether an answer is right, where the task can tell."""
     return None if answer is None else task.verify(answer)
 
 
-def agreed(answers: Sequence[JsonValue], task: Task) -> bool:
+def have_agreed(answers: Sequence[JsonValue], task: Task) -> bool:
     """Whether all agents have the same answer."""
-    keys = [key(answer, task) for answer in answers]
+    keys = [answer_key(answer, task) for answer in answers]
     return keys[0] is not None and all(other == keys[0] for other in keys)
 
 
-def table(flips: Sequence[Flips]) -> str:
+def format_changes(flips: Sequence[AnswerChanges]) -> str:
     """Return the flips of all rounds in one line."""
     return "; ".join(map(str, flips)) or "one round"

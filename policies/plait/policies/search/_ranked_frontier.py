@@ -35,11 +35,11 @@ class RankedFrontier(Frontier):
         """Put a node's next child into the queue. Equal ranks: by state key, so that completion order is no matter."""
         self._push(node, len(node.children))
 
-    def most(self, node: SearchNode) -> int | None:
+    def max_children(self, node: SearchNode) -> int | None:
         """Return the most children that a node gets."""
         return self.branch
 
-    def waits(self, node: SearchNode) -> bool:
+    def is_waiting(self, node: SearchNode) -> bool:
         """Return whether an open node shall not get its next child yet."""
         return False
 
@@ -51,19 +51,19 @@ class RankedFrontier(Frontier):
             entry = heapq.heappop(self._queue)
             if entry[-1].outcome != "open":
                 continue
-            if self.waits(entry[-1]):
+            if self.is_waiting(entry[-1]):
                 waiting.append(entry)
             else:
                 best = entry[-1]
         for entry in waiting:
             heapq.heappush(self._queue, entry)
         if best is not None:
-            self.taken(best)
+            self.on_taken(best)
         return best
 
-    def taken(self, node: SearchNode) -> None:
+    def on_taken(self, node: SearchNode) -> None:
         """Take note that a node gets its next child now; it is not among its children yet."""
-        following, most = len(node.children) + 1, self.most(node)
+        following, most = len(node.children) + 1, self.max_children(node)
         if most is not None and following >= most:
             node.outcome = "expanded"
         else:

@@ -11,20 +11,20 @@ from typing import ClassVar, Unpack
 
 from pydantic import Field
 
-from plait.core.awaited import CallHandle, StepFailed, Trajectory
 from plait.core.call_config import CallConfig
 from plait.core.chat import FunctionCall, Message, spoken
 from plait.core.flow import Context, Flow
 from plait.core.ops import Function
 from plait.core.planning import TrajectoryOptions
+from plait.core.step_handles import CallHandle, StepFailed, Trajectory
 from plait.core.tools.canonical import canonical_text
 from plait.core.tools.turns import CallOutcome, CallRequest, Dialect, wanted
 from plait.core.values import as_text
 from plait.core.vocabulary import MaxBranches, ObservationChars, Rounds
 
-from .told import LAST, REPAIR, functions, instructions
+from .tool_instructions import LAST, REPAIR, build_instructions, to_functions
 
-__all__ = ["Talk", "ToolTurns", "Turn"]
+__all__ = ["ToolConversation", "ToolTurns", "Turn"]
 
 
 class ToolTurns(Flow):
@@ -64,13 +64,13 @@ class Turn:
     """Without calls: the model has said all. Only lines of a text that goes on are not ended."""
 
     @property
-    def final(self) -> bool:
+    def is_final(self) -> bool:
         """Whether it is the answer."""
         return self.ended and not self.calls
 
 
 @dataclass(slots=True)
-class Talk:
+class ToolConversation:
     """What a planner's conversation consists of, and how its turns are asked for and read."""
 
     ctx: Context
@@ -92,7 +92,7 @@ class Talk:
     def functions(self) -> tuple[Function, ...]:
         """What the model may call."""
         if self._functions is None:
-            self._functions = functions(tool for tool in self.ctx.brief.tools if tool.name not in self.hidden)
+            self._functions = to_functions(tool for tool in self.ctx.brief.tools if tool.name not in self.hidden)
         return self._functions
 
     def ask(
@@ -101,7 +101,7 @@ class Talk:
         """Ask for the turn after `done`."""
         ctx = ctx or self.ctx
         if not self.functions:
-            return self._goes_on("".join(turn.text for turn in done), prompt, ctx, asked)
+            return self._continue_text("".join(turn.text for turn in done), prompt, ctx, asked)
         last = len(done) + 1 >= self.options.rounds
         messages, pieces = self.messages(done), LAST if last and done else ""
         if not done and messages[-1].role == "user":
@@ -113,7 +113,7 @@ class Talk:
         asked["stop"] = ("\nObservation",) if self.options.dialect == "action" else ()
         return ctx.think(pieces or (), prompt, **asked)
 
-    def _goes_on(self, text: str, prompt: CallConfig, ctx: Context, asked: TrajectoryOptions) -> Trajectory:
+    def _continue_text(self, text: str, prompt: CallConfig, ctx: Context, asked: TrajectoryOptions) -> Trajectory:
         """Ask for the next piece of a text."""
         asked["stop"], asked["chat"] = prompt.stop or ("\n",), (chat := ctx.brief.task.chat())
         if chat:
@@ -128,7 +128,7 @@ class Talk:
             return Turn(line.text, ended=ended)
         if len(done) + 1 >= self.options.rounds:
             return Turn(line.text)
-        first = self._first + sum(len(turn.calls) for turn in done)
+        first = self._first_call_number + sum(len(turn.calls) for turn in done)
         written = wanted(f"{line.text}\n", self.options.dialect, first, self.functions)
         misread = 0
         calls: list[CallRequest] = []
@@ -137,7 +137,7 @@ class Talk:
             calls.append(call if call.id else replace(call, name=f"unread-{misread}"))
         return Turn(line.text, tuple(calls))
 
-    def same(self, one: Turn, other: Turn) -> bool:
+    def are_same(self, one: Turn, other: Turn) -> bool:
         """Whether two turns do the same: equal calls in order, or the same text where neither calls anything."""
         if not one.calls and not other.calls and self.functions:
             return True  # both answer, and whose answer counts is known
@@ -145,18 +145,18 @@ class Talk:
             return one.text == other.text and one.ended == other.ended
         return list(map(self._key, one.calls)) == list(map(self._key, other.calls))
 
-    def free(self, turn: Turn) -> bool:
+    def is_free_of_effects(self, turn: Turn) -> bool:
         """Whether the calls of a turn may be made and then thrown away: their tools change nothing and ask nobody."""
         known = {tool.name: tool for tool in self.ctx.brief.tools}
         specs = [known.get(call.name) for call in turn.calls]
         return all(spec is not None and not spec.side_effects and not spec.approve for spec in specs)
 
-    async def observed(self, turn: Turn, ctx: Context | None = None) -> Turn:
+    async def observe(self, turn: Turn, ctx: Context | None = None) -> Turn:
         """Make the calls of a turn, and return it with their results. A call that changes nothing is made once, until
         one is made that may change something."""
         ctx = ctx or self.ctx
         run = [call for call in turn.calls if call.id and call.name not in self.hidden][: self.options.max_branches]
-        free = self.free(turn)
+        free = self.is_free_of_effects(turn)
         if not free:
             self._made.clear()
         made = self._made if free else {}
@@ -164,7 +164,7 @@ class Talk:
         used = await self._call(ctx, made, asked)
         if not free:
             self._made.clear()
-        known = {key: _said(result) for key, result in used.items()}
+        known = {key: render_call(result) for key, result in used.items()}
         results = [self._result(call, known.get(self._key(call) if free else call.id), run) for call in turn.calls]
         return replace(turn, results=tuple(results))
 
@@ -209,25 +209,25 @@ class Talk:
         system = [self.options.opening] if self.options.opening else []
         if history and history[0].role in ("system", "developer"):
             system.append(history.pop(0).text)
-        system.append(instructions(self.functions, self.options.dialect))
+        system.append(build_instructions(self.functions, self.options.dialect))
         messages = [Message(role="system", content="\n\n".join(system)), *history]
         if not history or history[-1].role != "tool":
             messages.append(Message(role="user", content=self.question))
-        first = self._first
+        first = self._first_call_number
         for turn in done:
             known = self._written.get(id(turn))
             if known is None or known[1] != first:
-                known = self._written[id(turn)] = turn, first, self._told(turn, first)
+                known = self._written[id(turn)] = turn, first, self._render_turn(turn, first)
             messages += known[2]
             first += len(turn.calls)
         return messages
 
     @property
-    def _first(self) -> int:
+    def _first_call_number(self) -> int:
         """Number of the first call."""
         return 1 + sum(len(message.tool_calls) for message in self.ctx.brief.request.messages)
 
-    def _told(self, turn: Turn, first: int) -> list[Message]:
+    def _render_turn(self, turn: Turn, first: int) -> list[Message]:
         pairs = list(zip(turn.calls, turn.results, strict=True))
         misread = [result for call, result in pairs if call.wrong]
         if self.options.dialect == "action":
@@ -255,7 +255,7 @@ class Talk:
         return [*messages, Message(role="user", content="\n".join(misread))] if misread else messages
 
 
-def _said(call: CallHandle) -> str:
+def render_call(call: CallHandle) -> str:
     """Return what the model is told of a call that has ended."""
     if call.done:
         return as_text(call.value)

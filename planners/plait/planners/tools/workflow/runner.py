@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from plait.core.awaited import Promise, StepHandle
 from plait.core.errors import PlannerError
 from plait.core.flow import Context, ask_a_person
 from plait.core.ops import ToolCall
+from plait.core.step_handles import Promise, StepHandle
 from plait.core.tools.tool import ToolSpec
 
-from .check import effects, order
-from .plan import QUESTION, WorkflowNode, WorkflowPlan, WorkflowRef, filled, references, whole
+from .plan import QUESTION, WorkflowNode, WorkflowPlan, WorkflowRef, as_reference, fill, references
+from .validation import has_effects, order_nodes
 
 __all__ = ["MOST_ITEMS", "Runner"]
 
@@ -51,19 +51,19 @@ class Runner:
 
     async def answer(self, value: JsonValue) -> Step:
         """Return the step whose value is the answer that a plan words. Raises what a node that it needs failed with."""
-        ref = whole(value)
-        look, steps = await self._look([value], self._scope)
+        ref = as_reference(value)
+        look, steps = await self._resolve([value], self._scope)
         # The answer is a node's value as it is: that step is the answer, and keeps its type.
         if ref is not None and not ref.path and len(steps) == 1:
             return steps[0]
-        return self._ctx.answer(filled(value, look), "as the plan words it", name="answer-1")
+        return self._ctx.answer(fill(value, look), "as the plan words it", name="answer-1")
 
     def _start(
         self, nodes: Sequence[WorkflowNode], outer: Scope, prefix: str, control: Sequence[Step] = ()
     ) -> tuple[Scope, Promise[list[Step]]]:
         """Begin the nodes of a block, side by side; return what they see, and what waits for all of them. `control`:
         steps that decided that the block runs."""
-        before = order(nodes, self._tools)
+        before = order_nodes(nodes, self._tools)
         scope = dict(outer)
         started = self._ctx.gather(
             *(self._node(node, scope, before[node.id], prefix, control) for node in nodes), return_exceptions=True
@@ -92,31 +92,31 @@ class Runner:
             case "call":
                 made = await self._call(node, scope, name, after)
             case "review":
-                look, steps = await self._look([node.over], scope)
-                args = {"question": filled(node.over, look), "choices": list(node.choices)}
-                made = self._made(ask_a_person.name, args, [*after, *steps], name, "review")
+                look, steps = await self._resolve([node.over], scope)
+                args = {"question": fill(node.over, look), "choices": list(node.choices)}
+                made = self._make_call(ask_a_person.name, args, [*after, *steps], name, "review")
             case "if":
-                made = await self._either(node, scope, name, after)
+                made = await self._run_branch(node, scope, name, after)
             case "foreach":
-                made = await self._each(node, scope, name, after)
+                made = await self._run_for_each(node, scope, name, after)
             case "while":
-                made = await self._again(node, scope, name, after)
+                made = await self._run_loop(node, scope, name, after)
         await made
         return made
 
     async def _call(self, node: WorkflowNode, scope: Scope, name: str, after: Sequence[Step]) -> Step:
         args = dict(node.args or {})
-        look, steps = await self._look(list(args.values()), scope)
-        return self._made(node.tool, filled(args, look), [*after, *steps], name, node.tool)
+        look, steps = await self._resolve(list(args.values()), scope)
+        return self._make_call(node.tool, fill(args, look), [*after, *steps], name, node.tool)
 
-    def _made(self, tool: str, args: JsonValue, after: Sequence[Step], name: str, label: str) -> Step:
+    def _make_call(self, tool: str, args: JsonValue, after: Sequence[Step], name: str, label: str) -> Step:
         values = args if isinstance(args, dict) else {}
         call = ToolCall(tool=tool, args={key: {"$literal": value} for key, value in values.items()})
         return self._ctx.called(call, dict.fromkeys(after), name=name, label=label)
 
-    async def _either(self, node: WorkflowNode, scope: Scope, name: str, control: Sequence[Step]) -> Step:
-        look, steps = await self._look([node.over], scope)
-        held = holds(node.over, look)
+    async def _run_branch(self, node: WorkflowNode, scope: Scope, name: str, control: Sequence[Step]) -> Step:
+        look, steps = await self._resolve([node.over], scope)
+        held = condition_holds(node.over, look)
         block = node.blocks[0 if held else 1]
         why = "the condition holds" if held else "the condition does not hold"
         if not block:
@@ -124,9 +124,9 @@ class Runner:
         last, _ = await self._body(block, scope, f"{name}.", [*control, *steps])
         return self._ctx.answer(last, why, name=name, label="if")
 
-    async def _each(self, node: WorkflowNode, scope: Scope, name: str, control: Sequence[Step]) -> Step:
-        look, steps = await self._look([node.over], scope)
-        items = filled(node.over, look)
+    async def _run_for_each(self, node: WorkflowNode, scope: Scope, name: str, control: Sequence[Step]) -> Step:
+        look, steps = await self._resolve([node.over], scope)
+        items = fill(node.over, look)
         if not isinstance(items, list) or len(items) > MOST_ITEMS:
             what = f"{len(items):,} items" if isinstance(items, list) else f"{items!r:.80}, which is no list"
             raise PlannerError(f"{node.id}: `foreach` takes a list of {MOST_ITEMS:,} items at most, not {what}")
@@ -135,22 +135,24 @@ class Runner:
             self._body(node.blocks[0], scope, f"{name}.{at}.", [*control, *steps]) for at, scope in enumerate(scopes, 1)
         )
         # Rounds that change something come in the order of the items; the others need not wait for one another.
-        ended = [await body for body in work] if effects(node, self._tools) else await self._ctx.gather(*work)
+        ended = [await body for body in work] if has_effects(node, self._tools) else await self._ctx.gather(*work)
         if not ended:
             return self._ctx.answer([], "there are no items", name=name, label="foreach")
         return self._ctx.join([last for last, _ in ended], name=name, label=f"foreach {node.name}")
 
-    async def _again(self, node: WorkflowNode, scope: Scope, name: str, control: Sequence[Step]) -> Step:
+    async def _run_loop(self, node: WorkflowNode, scope: Scope, name: str, control: Sequence[Step]) -> Step:
         before, decided = GivenValue(None), list(control)
         for number in range(1, node.most + 1):
             last, inside = await self._body(node.blocks[0], {**scope, node.id: before}, f"{name}.{number}.", decided)
-            look, decided = await self._look([node.over], inside)
-            if not holds(node.over, look):
+            look, decided = await self._resolve([node.over], inside)
+            if not condition_holds(node.over, look):
                 return self._ctx.answer(last, f"{number} of at most {node.most} rounds", name=name, label="while")
             before = GivenValue(last.value, (last,))  # pyright: ignore[reportUnknownMemberType]
         return self._ctx.answer(last, f"the limit of {node.most} rounds was reached", name=name, label="while")
 
-    async def _look(self, values: Sequence[JsonValue], scope: Scope) -> tuple[dict[WorkflowRef, JsonValue], list[Step]]:
+    async def _resolve(
+        self, values: Sequence[JsonValue], scope: Scope
+    ) -> tuple[dict[WorkflowRef, JsonValue], list[Step]]:
         """Return what the references in some values stand for, and the steps that made it."""
         stand: dict[WorkflowRef, JsonValue] = {}
         steps: dict[Step, None] = {}
@@ -177,22 +179,22 @@ def _part(value: JsonValue, ref: WorkflowRef) -> JsonValue:
     return value
 
 
-def holds(condition: JsonValue, look: Mapping[WorkflowRef, JsonValue]) -> bool:
+def condition_holds(condition: JsonValue, look: Mapping[WorkflowRef, JsonValue]) -> bool:
     """Whether a condition holds. Raises `PlannerError` for values that cannot be compared."""
     match condition:
         case {"all": list() as several}:
-            return all(holds(condition, look) for condition in several)
+            return all(condition_holds(condition, look) for condition in several)
         case {"any": list() as several}:
-            return any(holds(condition, look) for condition in several)
+            return any(condition_holds(condition, look) for condition in several)
         case {"not": inner}:
-            return not holds(inner, look)
+            return not condition_holds(inner, look)
         case {"left": left, "op": str() as op, "right": right}:
-            return _compared(filled(left, look), op, filled(right, look))
+            return _compare(fill(left, look), op, fill(right, look))
         case _:
-            return bool(filled(condition, look))
+            return bool(fill(condition, look))
 
 
-def _compared(left: JsonValue, op: str, right: JsonValue) -> bool:
+def _compare(left: JsonValue, op: str, right: JsonValue) -> bool:
     match op:
         case "==" | "!=":
             return (left == right) == (op == "==")

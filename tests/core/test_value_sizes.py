@@ -12,8 +12,8 @@ from hypothesis import given, strategies as st
 from plait.core.interfaces import Merge
 from plait.core.plan import Plan
 from plait.core.request import Retries
+from plait.core.value_sizes import Weight, cost_of, weigh
 from plait.core.values import DEEPEST, Same, json_value
-from plait.core.weights import Weight, cost_of, weigh
 from plait.runtime.plugins.loader import Plugins
 
 MOST = 1 << 30

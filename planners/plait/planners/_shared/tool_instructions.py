@@ -9,7 +9,7 @@ from plait.core.ops import Function
 from plait.core.tools.tool import ToolSpec
 from plait.core.tools.turns import Dialect
 
-__all__ = ["LAST", "REPAIR", "functions", "instructions", "listed"]
+__all__ = ["LAST", "REPAIR", "build_instructions", "list_functions", "to_functions"]
 
 _NATIVE = """\
 Answer the user's question. You may call these functions, a line each:
@@ -30,17 +30,17 @@ REPAIR = {
 }
 
 
-def functions(tools: Iterable[ToolSpec]) -> tuple[Function, ...]:
+def to_functions(tools: Iterable[ToolSpec]) -> tuple[Function, ...]:
     """Return tools as a model is offered them that may call functions by itself."""
     return tuple(Function(name=tool.name, description=tool.description, parameters=tool.parameters) for tool in tools)
 
 
-def instructions(functions: Sequence[Function], dialect: Dialect) -> str:
+def build_instructions(functions: Sequence[Function], dialect: Dialect) -> str:
     """Return what a model is told of its functions and how to call them."""
-    return (_NATIVE if dialect == "native" else _ACTION).format(functions=listed(functions))
+    return (_NATIVE if dialect == "native" else _ACTION).format(functions=list_functions(functions))
 
 
-def listed(functions: Sequence[Function | ToolSpec]) -> str:
+def list_functions(functions: Sequence[Function | ToolSpec]) -> str:
     """Return functions as JSON, a line each."""
     return "\n".join(
         json.dumps(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["by_program", "by_tree"]
+__all__ = ["select_by_program", "select_by_tree"]
 
 Paths = Sequence[Sequence[int]]
 """For each leaf the nodes of its path, root first, the leaf last. Nodes are numbers."""
 
 
-def by_tree(weights: Sequence[float], paths: Paths, cost: Mapping[int, float]) -> list[int]:
+def select_by_tree(weights: Sequence[float], paths: Paths, cost: Mapping[int, float]) -> list[int]:
     """Return the leaves that maximise the sum of their weights less the cost of the nodes that their paths touch, each
     node counted once. At least one leaf is kept.
 
@@ -48,7 +48,7 @@ def by_tree(weights: Sequence[float], paths: Paths, cost: Mapping[int, float]) -
     return sorted(kept)
 
 
-def by_program(
+def select_by_program(
     weights: Sequence[float], paths: Paths, cost: Mapping[int, float], clusters: Sequence[int], diversity: float
 ) -> list[int] | None:
     """Return the same with `diversity / K` added for each of the K clusters with a kept leaf: the integer

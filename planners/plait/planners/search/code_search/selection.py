@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Evidence", "Rule", "chosen", "decided", "mutual"]
+__all__ = ["Evidence", "Rule", "choose", "is_decided", "score_mutually"]
 
 Rule = Literal["votes", "agreement", "majority", "judged"]
 
@@ -25,7 +25,7 @@ class Evidence:
     """Characters of its text."""
 
 
-def chosen(evidence: Sequence[Evidence], rule: Rule = "votes") -> int:
+def choose(evidence: Sequence[Evidence], rule: Rule = "votes") -> int:
     """Return the place of the program that wins.
 
     `votes`: most tests passed, ties by cluster, then the shorter. `agreement`: cluster times tests (CodeT, arXiv
@@ -48,7 +48,7 @@ def chosen(evidence: Sequence[Evidence], rule: Rule = "votes") -> int:
     return min(range(len(evidence)), key=key)
 
 
-def decided(votes: Sequence[float], behaviours: Sequence[object], outstanding: float) -> bool:
+def is_decided(votes: Sequence[float], behaviours: Sequence[object], outstanding: float) -> bool:
     """Return whether the leader's votes are ahead of all programs that behave otherwise by more than `outstanding`, the
     votes still to come: then these cannot change which behaviour wins."""
     leader = max(range(len(votes)), key=votes.__getitem__)
@@ -62,7 +62,7 @@ _LUCK = (0.1, 0.5)
 """How often a wrong program passes a wrong test and a right one."""
 
 
-def mutual(passes: Sequence[Sequence[bool]], rounds: int = 50) -> tuple[list[float], list[float]]:
+def score_mutually(passes: Sequence[Sequence[bool]], rounds: int = 50) -> tuple[list[float], list[float]]:
     """Judge programs by tests and tests by programs at once: how likely each program is right, and each test.
 
     `passes[i][j]` tells whether program i passes test j. Variational expectation maximisation over both unknowns, from

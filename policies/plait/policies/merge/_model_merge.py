@@ -15,10 +15,10 @@ from plait.core.declarations import TokenCount
 from plait.core.interfaces import Merge
 from plait.core.view import Branch
 
-from .._ballots import names as named
+from .._ballots import format_names as named
 
 
-class Asking(WithCallConfigs, Merge):
+class ModelMerge(WithCallConfigs, Merge):
     """Base of the merges that ask a model."""
 
     observation_chars: Annotated[int, TokenCount()] = Field(
@@ -34,20 +34,20 @@ class Asking(WithCallConfigs, Merge):
         return text if len(text) <= most else f"[…] {text[-most:]}"
 
 
-def texts(branches: Sequence[Branch]) -> list[Branch]:
+def list_texts(branches: Sequence[Branch]) -> list[Branch]:
     """Return the branches that are done and have any text."""
     done = [branch for branch in branches if branch.done and branch.text]
     return [branch for branch in done if branch.result and branch.result.value is not None]
 
 
-def silent(branches: Sequence[Branch]) -> str:
+def silent_note(branches: Sequence[Branch]) -> str:
     """Say which branches have no text to read: the end of a `why`, empty if all have one."""
-    there = {branch.name for branch in texts(branches)}
+    there = {branch.name for branch in list_texts(branches)}
     out = [branch.name for branch in branches if branch.name not in there]
     return f"; left out: {named(out)}" if out else ""
 
 
-def fresh(name: str, taken: Collection[str]) -> str:
+def unique_name(name: str, taken: Collection[str]) -> str:
     """Return a name that none of the branches has: they are referred to in the same plan."""
     while name in taken:
         name += "-x"

@@ -6,13 +6,13 @@ import math
 from collections import deque
 from typing import cast
 
-from plait.core.awaited import Promise, StepFailed, Trajectory
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context
 from plait.core.planning import TrajectoryOptions, derive
 from plait.core.search import Scorer, Search, SearchNode, SearchTree
+from plait.core.step_handles import Promise, StepFailed, Trajectory
 
-from .calls import Calls, spoken
+from .calls import Calls, strip_call
 from .options import LIST, TreeOptions
 from .vote import choose
 
@@ -29,7 +29,7 @@ class Growth:
         self._scorer = cast("Scorer", ctx.brief.plugin("scorer", options.scorer))
         self.tree = SearchTree(ctx.random, options.n)
         self._frontier = self._search.frontier(self.tree)
-        self._calls = Calls(ctx, self.tree, self._drop) if options.step.form == "calls" else None
+        self._calls = Calls(ctx, self.tree, self._cancel_dropped) if options.step.form == "calls" else None
         self._lists = self._search.lists or options.width is not None
         self._width = options.width or 5
         self._enough = self._search.answers if options.quorum is None else options.quorum
@@ -51,10 +51,12 @@ class Growth:
         await self._ctx.race(self._work() for _ in range(self._options.n))
         choice = choose(self.answers, self._task, self._options.criterion)
         if choice is None:
-            raise PlannerError(f"the search found no answer in {self._told()}: give it more nodes, depth or budget")
-        return self._ctx.answer(choice.value, f"{choice.why}; {self._told()}")
+            raise PlannerError(
+                f"the search found no answer in {self._format_counts()}: give it more nodes, depth or budget"
+            )
+        return self._ctx.answer(choice.value, f"{choice.why}; {self._format_counts()}")
 
-    def _told(self) -> str:
+    def _format_counts(self) -> str:
         nodes = len(self.tree.nodes) - 1
         kinds = [f"{count} {kind}" for kind, count in self.counts.items() if count]
         deepest = max(node.depth for node in self.tree.nodes)
@@ -69,7 +71,7 @@ class Growth:
             if node is not None:
                 self._wake()  # there may be another
                 await self._grow(node)
-                self._drop()
+                self._cancel_dropped()
                 self._wake()
             elif self.tree.pending and not self._over:
                 changed: Promise[None] = Promise(self._ctx.host)
@@ -97,17 +99,17 @@ class Growth:
     async def _grow(self, parent: SearchNode) -> None:
         """Give a node its next child, or its children, where a call writes several."""
         if not self._lists:
-            await self._one(parent)
+            await self._grow_one(parent)
             return
         parent.outcome = "expanded"
         self.tree.pending[parent] = None
         try:
-            children = await self._listed(parent)
+            children = await self._write_list(parent)
         finally:
             del self.tree.pending[parent]
-        await self._ctx.gather(*(self._came(child, finished=False) for child in children))
+        await self._ctx.gather(*(self._settle_and_score(child, finished=False) for child in children))
 
-    async def _one(self, parent: SearchNode) -> None:
+    async def _grow_one(self, parent: SearchNode) -> None:
         child = self._child(parent)
         told = self._frontier.say(parent)
         try:
@@ -121,17 +123,17 @@ class Growth:
             child.line = None  # what was said to it is not shown to its children
         if self._frontier.reads_steps:
             self._wake()
-        await self._came(child, line.finished)
+        await self._settle_and_score(child, line.finished)
 
-    async def _listed(self, parent: SearchNode) -> list[SearchNode]:
+    async def _write_list(self, parent: SearchNode) -> list[SearchNode]:
         """Have the model write a node's next steps, and return them as children."""
         proposal = self._options.plan
         ask = self._frontier.say(parent) + proposal.text(LIST, width=str(self._width))
         pieces = [f"{self._question}\n{parent.text}{ask}"]
         try:
-            line = await self._ctx.think(pieces, proposal, **self._named(f"{parent.name}-steps", "next steps"))
+            line = await self._ctx.think(pieces, proposal, **self._call_options(f"{parent.name}-steps", "next steps"))
         except StepFailed as failed:
-            self._spent(failed)
+            self._check_budget(failed)
             return []
         lines = dict.fromkeys(text.strip() for text in line.text.splitlines() if text.strip())
         children: list[SearchNode] = []
@@ -152,14 +154,14 @@ class Growth:
 
     def _write(self, parent: SearchNode, name: str, told: str) -> Trajectory:
         """Ask for one step behind a node: token for token where the node's own call can be continued."""
-        prompt, options = self._options.step, self._named(name, "step")
+        prompt, options = self._options.step, self._call_options(name, "step")
         if self._calls is not None:
             options["stop"], options["form"] = (*prompt.stop, "</tool_call>"), None
         if parent.line is not None:
             return parent.line.think([parent.seen + told] if parent.seen or told else (), prompt, **options)
         return self._ctx.think([self._question, parent.text + told], prompt, **options)
 
-    def _named(self, name: str, label: str) -> TrajectoryOptions:
+    def _call_options(self, name: str, label: str) -> TrajectoryOptions:
         """Return the options of a step's call. Its seed is made of its name, which is its place in the tree."""
         seed = derive(self._ctx.brief.request.seed, "tree", name)
         options: TrajectoryOptions = {"name": name, "label": label, "seed": seed}
@@ -169,7 +171,7 @@ class Growth:
 
     # -- what became of a node ----------------------------------------------------------------------------------------
 
-    async def _came(self, node: SearchNode, finished: bool) -> None:
+    async def _settle_and_score(self, node: SearchNode, finished: bool) -> None:
         """Settle what a node is, score it, and tell the search. One that was given up meanwhile makes no call."""
         if node.outcome == "pruned":
             self.done(node)
@@ -194,7 +196,7 @@ class Growth:
         self._states[node.key] = node
         if self._calls is not None and not finished:
             await self._calls.make(node)
-        message = spoken(node.step) if self._calls is not None else node.step
+        message = strip_call(node.step) if self._calls is not None else node.step
         if _has(message, self._options.give_up):
             node.outcome, node.gave_up = "dead", True
             return
@@ -215,7 +217,7 @@ class Growth:
             if isinstance(mark, int | float) and not isinstance(mark, bool) and math.isfinite(mark):
                 score = min(max(float(mark), 0.0), 1.0)
         except StepFailed as failed:
-            self._spent(failed)
+            self._check_budget(failed)
             self._trouble = self._trouble or failed.failure.message
         except Exception:  # whatever a third party's scorer does: the node's score is unknown
             score = None
@@ -223,13 +225,13 @@ class Growth:
         return score
 
     async def _failed(self, node: SearchNode, failed: StepFailed) -> None:
-        self._spent(failed)
+        self._check_budget(failed)
         if node.outcome == "open":
             node.outcome = "dead"
             self.counts["failed"] += 1
         self.done(node)
 
-    def _spent(self, failed: StepFailed) -> None:
+    def _check_budget(self, failed: StepFailed) -> None:
         if failed.failure.kind == "BudgetExceeded":
             self._over = "the budget is used up"
 
@@ -245,7 +247,7 @@ class Growth:
         if self._enough and self._good >= self._enough:
             self._over = f"{self._enough} answer{'s are' if self._enough > 1 else ' is'} enough"
 
-    def _drop(self) -> None:
+    def _cancel_dropped(self) -> None:
         """Cancel the calls of nodes that the search has given up."""
         for node in self.tree.pending:
             if node.outcome == "pruned" and node.line is not None and not node.line.ended:

@@ -13,10 +13,10 @@ from plait.core.call_config import CallConfig
 from plait.core.flow import Context, StepFailed
 from plait.core.programs import Cell
 
-from ..._shared.functions import shown
-from .programs import Candidate, samples_in
+from ..._shared.functions import render_cell
+from .programs import Candidate, count_samples
 
-__all__ = ["INPUTS", "OutputJudge", "inputs_in"]
+__all__ = ["INPUTS", "OutputJudge", "read_inputs"]
 
 INPUTS = """{question}
 
@@ -62,7 +62,7 @@ _LETTER = re.compile(r"\b([AB])\b")
 Groups = Sequence[Sequence[Candidate]]
 
 
-def inputs_in(text: str, most: int) -> list[list[JsonValue]]:
+def read_inputs(text: str, most: int) -> list[list[JsonValue]]:
     """Read the inputs that a model wrote, lines `{"args": […]}`; equal ones once."""
     inputs: dict[str, list[JsonValue]] = {}
     for line in text.splitlines():
@@ -93,14 +93,14 @@ class OutputJudge:
         self._ctx, self._question, self._asks, self._verdict, self._cells = ctx, question, asks, verdict, cells
         self.compared = 0
 
-    async def best(self, groups: Groups, most: int) -> tuple[Candidate, int]:
+    async def choose_best(self, groups: Groups, most: int) -> tuple[Candidate, int]:
         """Return a program of the group that wins most comparisons, and how many it won: of equals that of the larger
         group, then the shorter one. `max_branches`: pairs that are compared, of the largest groups."""
-        ordered = sorted(groups, key=lambda group: -samples_in(group))
+        ordered = sorted(groups, key=lambda group: -count_samples(group))
         pairs = list(islice(combinations(range(len(ordered)), 2), most))
         won = await self._ctx.gather(*(self._winner(number, ordered, *pair) for number, pair in enumerate(pairs, 1)))
         wins = [won.count(place) for place in range(len(ordered))]
-        place = max(range(len(ordered)), key=lambda at: (wins[at], samples_in(ordered[at]), -at))
+        place = max(range(len(ordered)), key=lambda at: (wins[at], count_samples(ordered[at]), -at))
         return min(ordered[place], key=lambda candidate: len(candidate.program)), wins[place]
 
     async def _winner(self, number: int, groups: Groups, one: int, other: int) -> int | None:
@@ -111,20 +111,22 @@ class OutputJudge:
             line = await self._ctx.think(pieces, self._asks, name=f"input-{number}")
         except StepFailed:
             return None
-        inputs = inputs_in(line.text, 1)
+        inputs = read_inputs(line.text, 1)
         if not inputs:
             return None
         (left,), (right,) = await self._cells(a, inputs), await self._cells(b, inputs)
         if left == right:
             return None
-        first = await self._says(f"verdict-{number}.1", inputs[0], a, left, b, right)
-        second = await self._says(f"verdict-{number}.2", inputs[0], b, right, a, left)
+        first = await self._ask_for_verdict(f"verdict-{number}.1", inputs[0], a, left, b, right)
+        second = await self._ask_for_verdict(f"verdict-{number}.2", inputs[0], b, right, a, left)
         self.compared += 1
         return {("A", "B"): one, ("B", "A"): other}.get((first, second))
 
-    async def _says(self, name: str, args: list[JsonValue], a: Candidate, left: Cell, b: Candidate, right: Cell) -> str:
+    async def _ask_for_verdict(
+        self, name: str, args: list[JsonValue], a: Candidate, left: Cell, b: Candidate, right: Cell
+    ) -> str:
         """Return the letter of a verdict, or an empty text."""
-        fields = {"a": a.program, "b": b.program, "output_a": shown(left), "output_b": shown(right)}
+        fields = {"a": a.program, "b": b.program, "output_a": render_cell(left), "output_b": render_cell(right)}
         pieces = self._verdict.parts(VERDICT, question=self._question, input=json.dumps(args), **fields)
         try:
             letters = _LETTER.findall((await self._ctx.think(pieces, self._verdict, name=name)).text)

@@ -13,16 +13,16 @@ from plait.core.tools import schemas
 from plait.core.tools.schemas import Schema
 from plait.core.tools.tool import ToolSpec
 
-from .plan import QUESTION, WorkflowFault, WorkflowNode, WorkflowPlan, WorkflowRef, every, references, whole
+from .plan import QUESTION, WorkflowFault, WorkflowNode, WorkflowPlan, WorkflowRef, as_reference, references, walk_nodes
 
-__all__ = ["check", "order", "parts_of"]
+__all__ = ["find_faults", "list_parts", "order_nodes"]
 
 _TEXT: Schema = {"type": "string"}
 _NEAR = 3
 """Most candidates of one fault."""
 
 
-def check(plan: WorkflowPlan, tools: Mapping[str, ToolSpec]) -> list[WorkflowFault]:
+def find_faults(plan: WorkflowPlan, tools: Mapping[str, ToolSpec]) -> list[WorkflowFault]:
     """Return all faults of a plan: what could not be read, tools, arguments and references that are not there, types
     that do not fit, nodes that wait for one another, and values that nobody uses."""
     return list(dict.fromkeys([*plan.broken, *_Checker(plan, tools).faults()]))
@@ -37,9 +37,9 @@ class _Checker:
     """Schemas of values, by the id of their node."""
 
     def faults(self) -> list[WorkflowFault]:
-        ids = [node.id for node in every(self.plan.nodes)]
+        ids = [node.id for node in walk_nodes(self.plan.nodes)]
         for name in dict.fromkeys(name for name in ids if ids.count(name) > 1):
-            self._say(name, "form", f"{ids.count(name)} steps have this id: give each its own")
+            self._add_fault(name, "form", f"{ids.count(name)} steps have this id: give each its own")
         self._block(self.plan.nodes, {QUESTION: _TEXT})
         if self.plan.answer is not None:
             scope = {QUESTION: _TEXT, **{node.id: self._schema(node, {}) for node in self.plan.nodes}}
@@ -47,7 +47,7 @@ class _Checker:
             self._unused()
         return self.noted
 
-    def _say(self, node: str, kind: str, message: str, near: Sequence[str] = ()) -> None:
+    def _add_fault(self, node: str, kind: str, message: str, near: Sequence[str] = ()) -> None:
         self.noted.append(WorkflowFault(node, kind, message, tuple(near[:_NEAR])))
 
     # -- what a node sees --
@@ -58,10 +58,10 @@ class _Checker:
             here = {name: schema for name, schema in scope.items() if name != node.id}
             self._node(node, here, scope)
             for at, block in enumerate(node.blocks):
-                self._block(block, self._inside(node, here, at))
+                self._block(block, self._body_scope(node, here, at))
         self._cycles(nodes)
 
-    def _inside(self, node: WorkflowNode, scope: Mapping[str, Schema], at: int = 0) -> dict[str, Schema]:
+    def _body_scope(self, node: WorkflowNode, scope: Mapping[str, Schema], at: int = 0) -> dict[str, Schema]:
         """Return what a node's body sees."""
         inner = dict(scope)
         if node.kind == "foreach":
@@ -71,7 +71,7 @@ class _Checker:
         return inner
 
     def _item(self, node: WorkflowNode, scope: Mapping[str, Schema]) -> Schema:
-        ref = whole(node.over)
+        ref = as_reference(node.over)
         value = schemas.part(scope[ref.name], ref.path) if ref is not None and ref.name in scope else {}
         return schemas.part(value or {}, ["0"]) or {} if (value or {}).get("type") == "array" else {}
 
@@ -103,25 +103,30 @@ class _Checker:
     def _node(self, node: WorkflowNode, scope: Mapping[str, Schema], siblings: Mapping[str, Schema]) -> None:
         for name in node.after:
             if name not in siblings or name == node.id:
-                self._say(node.id, "reference", f"`after` names {name!r}, no step beside it", _near(name, siblings))
+                self._add_fault(
+                    node.id, "reference", f"`after` names {name!r}, no step beside it", _similar_names(name, siblings)
+                )
         if node.kind == "call":
             self._call(node, scope)
             return
         if node.kind == "while":
-            scope = {**self._inside(node, scope), **{inner.id: self._schema(inner, scope) for inner in node.blocks[0]}}
+            scope = {
+                **self._body_scope(node, scope),
+                **{inner.id: self._schema(inner, scope) for inner in node.blocks[0]},
+            }
         self._references(node.id, node.over, scope)
-        ref = whole(node.over)
+        ref = as_reference(node.over)
         if node.kind == "foreach" and ref is not None and ref.name in scope:
             part = schemas.part(scope[ref.name], ref.path)
             if part is not None and not schemas.fits(part, {"type": "array"}):
-                lists = [str(place) for place, one in parts_of(scope) if one.get("type") == "array"]
-                self._say(node.id, "type", f"{ref} is no list, but {_kind(part)}", lists)
+                lists = [str(place) for place, one in list_parts(scope) if one.get("type") == "array"]
+                self._add_fault(node.id, "type", f"{ref} is no list, but {_kind(part)}", lists)
 
     def _call(self, node: WorkflowNode, scope: Mapping[str, Schema]) -> None:
         spec = self.tools.get(node.tool)
         args = node.args or {}
         if spec is None:
-            self._say(node.id, "tool", f"there is no tool {node.tool!r}", _near(node.tool, self.tools))
+            self._add_fault(node.id, "tool", f"there is no tool {node.tool!r}", _similar_names(node.tool, self.tools))
             for value in args.values():
                 self._references(node.id, value, scope)
             return
@@ -130,25 +135,25 @@ class _Checker:
         for name, value in args.items():
             if name not in known and closed:
                 free = [name for name in known if name not in args]
-                near = _near(name, free) or free
-                self._say(node.id, "argument", f"{node.tool} has no argument {name!r}", near)
+                near = _similar_names(name, free) or free
+                self._add_fault(node.id, "argument", f"{node.tool} has no argument {name!r}", near)
             self._argument(node, name, value, known.get(name, {}), scope)
         for name in schemas.required(spec.parameters):
             if name not in args:
-                near = self._givers(name, known.get(name, {}), scope)
-                self._say(node.id, "missing", f"{node.tool} needs the argument {name!r}", near)
+                near = self._list_sources(name, known.get(name, {}), scope)
+                self._add_fault(node.id, "missing", f"{node.tool} needs the argument {name!r}", near)
 
     def _argument(
         self, node: WorkflowNode, name: str, value: JsonValue, want: Schema, scope: Mapping[str, Schema]
     ) -> None:
         if not self._references(node.id, value, scope):
             return
-        ref = whole(value)
-        given = self._part(ref, scope) if ref is not None else _given(value)
+        ref = as_reference(value)
+        given = self._part(ref, scope) if ref is not None else _argument_schema(value)
         if given is None or schemas.fits(given, want):
             return
         problem = f"{name!r} of {node.tool} takes {_kind(want)}, but {ref or 'it'} is {_kind(given)}"
-        self._say(node.id, "type", problem, self._givers(name, want, scope))
+        self._add_fault(node.id, "type", problem, self._list_sources(name, want, scope))
 
     def _part(self, ref: WorkflowRef, scope: Mapping[str, Schema]) -> Schema | None:
         return schemas.part(scope[ref.name], ref.path)
@@ -159,20 +164,25 @@ class _Checker:
         for ref in references(value):
             if ref.name not in scope:
                 good = False
-                self._say(node, "reference", f"{ref} refers to nothing that is seen here", _near(ref.name, scope, "$"))
+                self._add_fault(
+                    node,
+                    "reference",
+                    f"{ref} refers to nothing that is seen here",
+                    _similar_names(ref.name, scope, "$"),
+                )
             elif self._part(ref, scope) is None:
                 good = False
-                near = [str(place) for place, _ in parts_of({ref.name: scope[ref.name]})]
+                near = [str(place) for place, _ in list_parts({ref.name: scope[ref.name]})]
                 best = difflib.get_close_matches(str(ref), near, n=_NEAR, cutoff=0.4)
-                self._say(node, "part", f"{ref} is no part of that value", best or near)
+                self._add_fault(node, "part", f"{ref} is no part of that value", best or near)
         return good
 
-    def _givers(self, name: str, want: Schema, scope: Mapping[str, Schema]) -> list[str]:
+    def _list_sources(self, name: str, want: Schema, scope: Mapping[str, Schema]) -> list[str]:
         """Return what could be an argument: parts of values that are there, then tools that make it."""
         kind = schemas.kind(name, want)
         parts = [
             str(ref)
-            for ref, schema in parts_of(scope)
+            for ref, schema in list_parts(scope)
             if schemas.fits(schema, want)
             and (schemas.kind(ref.path[-1] if ref.path else ref.name, schema) == kind != "" or name in ref.path[-1:])
         ]
@@ -183,22 +193,22 @@ class _Checker:
 
     def _cycles(self, nodes: Sequence[WorkflowNode]) -> None:
         try:
-            order(nodes, self.tools)
+            order_nodes(nodes, self.tools)
         except CycleError as error:
             ring = [str(name) for name in error.args[1]]
-            self._say(ring[0], "cycle", f"steps wait for one another: {' → '.join(ring)}")
+            self._add_fault(ring[0], "cycle", f"steps wait for one another: {' → '.join(ring)}")
 
     def _unused(self) -> None:
         used = {ref.name for ref in references(self.plan.answer)}
-        for node in every(self.plan.nodes):
+        for node in walk_nodes(self.plan.nodes):
             used |= {ref.name for value in node.own for ref in references(value)} | set(node.after)
-        lasts = {block[-1].id for node in every(self.plan.nodes) for block in node.blocks if block}
-        for node in every(self.plan.nodes):
-            if node.id not in used | lasts and not effects(node, self.tools):
-                self._say(node.id, "unused", "nobody uses its value: use it, or leave the step out")
+        lasts = {block[-1].id for node in walk_nodes(self.plan.nodes) for block in node.blocks if block}
+        for node in walk_nodes(self.plan.nodes):
+            if node.id not in used | lasts and not has_effects(node, self.tools):
+                self._add_fault(node.id, "unused", "nobody uses its value: use it, or leave the step out")
 
 
-def order(nodes: Sequence[WorkflowNode], tools: Mapping[str, ToolSpec]) -> dict[str, list[str]]:
+def order_nodes(nodes: Sequence[WorkflowNode], tools: Mapping[str, ToolSpec]) -> dict[str, list[str]]:
     """Return for each node of a block the nodes beside it that must have ended before, in the order in which they
     stand. Those that change the world keep the order in which they are written. Raises `CycleError`."""
     beside = {node.id for node in nodes}
@@ -209,7 +219,7 @@ def order(nodes: Sequence[WorkflowNode], tools: Mapping[str, ToolSpec]) -> dict[
         refs += [name for part in (node, *node.inner()) for name in part.after]
         own = {inner.id for inner in node.inner()} | ({node.id} if node.kind == "while" else set())
         needs = [name for name in dict.fromkeys(refs) if name in beside and name not in own]
-        if effects(node, tools):
+        if has_effects(node, tools):
             needs += [changing] if changing and changing not in needs else []
             changing = node.id
         before[node.id] = needs
@@ -217,7 +227,7 @@ def order(nodes: Sequence[WorkflowNode], tools: Mapping[str, ToolSpec]) -> dict[
     return before
 
 
-def effects(node: WorkflowNode, tools: Mapping[str, ToolSpec]) -> bool:
+def has_effects(node: WorkflowNode, tools: Mapping[str, ToolSpec]) -> bool:
     """Whether a node changes the world, or asks a person."""
     return any(
         part.kind == "review" or (part.kind == "call" and (part.tool not in tools or tools[part.tool].side_effects))
@@ -225,7 +235,7 @@ def effects(node: WorkflowNode, tools: Mapping[str, ToolSpec]) -> bool:
     )
 
 
-def parts_of(scope: Mapping[str, Schema], most: int = 200) -> Iterator[tuple[WorkflowRef, Schema]]:
+def list_parts(scope: Mapping[str, Schema], most: int = 200) -> Iterator[tuple[WorkflowRef, Schema]]:
     """Yield the values that are there and their parts, three levels deep, lists by their first item."""
     todo: list[tuple[WorkflowRef, Schema]] = [
         (WorkflowRef(name, ()), schema) for name, schema in scope.items() if name != QUESTION
@@ -246,7 +256,7 @@ def parts_of(scope: Mapping[str, Schema], most: int = 200) -> Iterator[tuple[Wor
                 todo.append((WorkflowRef(ref.name, (*ref.path, key)), inner))
 
 
-def _given(value: JsonValue) -> Schema:
+def _argument_schema(value: JsonValue) -> Schema:
     """Return the schema of an argument that is no single reference."""
     return _TEXT if isinstance(value, str) else schemas.of_value(value)
 
@@ -256,5 +266,5 @@ def _kind(schema: Schema) -> str:
     return kind if isinstance(kind, str) else "several kinds"
 
 
-def _near(name: str, known: Mapping[str, object] | Sequence[str], sign: str = "") -> list[str]:
+def _similar_names(name: str, known: Mapping[str, object] | Sequence[str], sign: str = "") -> list[str]:
     return [f"{sign}{near}" for near in difflib.get_close_matches(name, list(known), n=_NEAR, cutoff=0.55)]
