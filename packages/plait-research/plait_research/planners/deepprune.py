@@ -19,9 +19,8 @@ from plait.core.plan import Plan, Step
 from plait.core.planning import call_model
 from plait.core.result import Result
 from plait.core.vocabulary import Early, N, OnePlugin
-
-from .._shared.seeds import derive
-from .._shared.steps import through
+from plait.planners._shared.seeds import derive
+from plait.planners._shared.steps import through
 
 __all__ = ["DeepPrune"]
 
