@@ -1,4 +1,4 @@
-"""A model call streams if somebody reads its text: a follower, a policy, a reader of the plan. Else it costs no token."""
+"""A model call streams if a follower, a policy or a reader of the plan reads its text. Otherwise no text is sent."""
 
 from __future__ import annotations
 
@@ -73,6 +73,7 @@ async def test_a_policy_reads_text_unless_the_call_forbids_it() -> None:
     Reading.read.clear()
     async with AsyncOrchestrator(workers=[worker], journal="off") as plait:
         await plait.run("go", policies=[Reading])
-        assert worker.streams == [True] and "".join(Reading.read) == WORDS
-        with pytest.raises(UsageError, match="answer.stream=false"):
+        assert worker.streams == [True]
+        assert "".join(Reading.read) == WORDS
+        with pytest.raises(UsageError, match=r"answer\.stream=false"):
             await plait.run("go", planner="single:answer.stream=false", policies=[Reading])
