@@ -39,14 +39,8 @@ The rules, and where they are:
 7. A run finishes once: when its output step has ended and none of its attempts is left. (`action_builder.py`)
 8. Events of an attempt that has ended are counted in `late` and otherwise ignored, so duplicates do no harm.
 
-The layers; each calls only those below it:
-
-    machine.py                    handles each event
-    plans.py dispatch.py          enter plans, review policies, fill slots
-    steps.py                      moves steps
-    attempt_lifecycle.py          starts, stops and ends attempts
-    ready_queue.py budgets.py wait_queues.py views.py …     small parts
-    records.py                    the data
+The layers; each calls only those below it: `machine.py`; `plans.py`, `dispatch.py`, `limits.py`; `steps.py`;
+`attempt_lifecycle.py`; `ready_queue.py`, `budgets.py`, `wait_queues.py`, `views.py`; `records.py`.
 """
 
 from __future__ import annotations
@@ -118,8 +112,7 @@ class Machine:
         self._finished: dict[str, None] = {}
         """Ids of the runs that finished last, in that order: a second copy of a submission counts as late."""
         self._records = records = Records()
-        queue = ReadyQueue(records.workers)
-        self.queue: ReadyQueue = queue
+        self.queue = queue = ReadyQueue(records.workers)
         self._slots = slots = Slots(records, queue, cancel_timeout=cancel_timeout, lease=lease)
         self._steps = steps = Steps(records, queue, slots)
         self._dispatcher = Dispatcher(records, queue, slots, steps)
@@ -238,7 +231,6 @@ class Machine:
         if live is None:
             return 0
         most = len(readers := live.node.dependants)
-        # With many dependants their number decides; to look at the deps of each would be the cost that callers avoid.
         if most < 16:
             for reader in readers:
                 if reader.pending == 1 and len(reader.deps) > most:
@@ -265,11 +257,9 @@ class Machine:
             self._dispatcher.orders = None
 
     def adopt(self, other: Machine, run: str, at: float) -> list[Action]:
-        """Take over a run of another machine that has no attempt left; return the actions that follow.
-
-        Its attempts are numbered from above the last of both machines. Times of its records move by the difference
-        between `at` and the other machine's time, so that the time in between does not count for the run.
-        """
+        """Take over a run of another machine that has no attempt left; return the actions that follow. Its attempts are
+        numbered above the last of both machines. The times of its records move by the difference between `at` and the
+        other machine's time, so that the time in between does not count for the run."""
         self._open_answer(at)
         taken = other._records.runs.pop(run)
         taken.share = self.queue.enter(run, taken.request)
@@ -291,7 +281,6 @@ class Machine:
             self.retired = []
         if self._dispatcher.refused:
             self._dispatcher.refused = []
-        # Time never runs backwards: timers and durations rely on it.
         if at > records.now:
             records.now = at
 
@@ -454,7 +443,6 @@ class Machine:
             return
         request = event.request
         try:
-            # Nothing is recorded before the plan is known to be sound: a refused request leaves only its `Finish`.
             run = Run(event.run, request, self._plugins.task(request.task, request.text), submitted=event.at)
             policies = [self._plugins.policy(spec) for spec in request.policies]
             run.policies.rankers = tuple(policy for policy in policies if type(policy).rank is not Policy.rank)

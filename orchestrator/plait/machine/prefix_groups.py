@@ -54,7 +54,7 @@ def gone(group: PrefixGroup, attempt: Attempt, usage: Usage, index: PrefixIndex)
         index.ended(host.name, len(content), attempt.expected, usage.prompt, usage.cached, usage.completion)
     host.context -= attempt.context
     group.live[host.name] -= 1
-    if not group.live[host.name]:
+    if not group.live[host.name]:  # the last user of the shared context there
         del group.live[host.name]
         host.context -= group.shared.pop(host.name, 0)
 

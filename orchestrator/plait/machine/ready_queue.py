@@ -122,7 +122,7 @@ class ReadyQueue:
         """By what their workers serve."""
         self._pool_of: dict[str, _Pool] = {}
         """By worker."""
-        self._tickets = 0
+        self._tickets = 0  # ticket 0 means that a step was not ready before
 
     # -- workers -------------------------------------------------------------------------------------------------------
 

@@ -138,9 +138,10 @@ class Steps:
         """Continue after an attempt without a value: with the other attempt if there is one; else retry the step if the
         failure and the kind of the step allow it, from a checkpoint if the worker was lost; else fail it."""
         node = attempt.node
+        # Only a lost worker leaves text that is worth continuing: any other failure may lie in that text.
         checkpoint = attempt.checkpoint() if failure.lost else None
         if not failure.lost:
-            node.attempts.checkpoint = None  # the failure may lie in the text generated so far
+            node.attempts.checkpoint = None
         # A hedge or a repeated loss may leave less than is known already: the longer checkpoint saves more tokens.
         elif checkpoint is not None and (
             node.attempts.checkpoint is None or len(checkpoint.ids) > len(node.attempts.checkpoint.ids)

@@ -239,6 +239,7 @@ def tally_of(join: Node) -> Tally | None:
         join.join.tally = join.merge.tally(join.run.task)
         if join.join.tally is not None:
             join.join.untallied = [dep for dep in join.deps if dep.ended]
+    # Only the branches that ended since the last read are added, so that n branches cost n additions and not n².
     if join.join.tally is not None and join.join.untallied:
         ended, join.join.untallied = join.join.untallied, []
         for dep in ended:
