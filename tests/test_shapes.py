@@ -135,7 +135,7 @@ LARGER: dict[str, int] = {
     "plait.planners.tools.react.ledger.Ledger.observe": 27,
     "plait.planners.tools.workflow.plan._node": 37,
     "plait.planners.tools.workflow.plan.apply_repair": 18,
-    "plait.policies.merge.alike.Alike.merge": 22,
+    "plait_research.policies.merge.alike.Alike.merge": 22,
     "plait.policies.merge.splice.Splice.merge": 25,
     "plait.policies.schedule.gang.Gang.place": 16,
     "plait.policies.schedule.predictive.Predictive.place": 17,

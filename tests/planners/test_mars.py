@@ -11,8 +11,8 @@ import pytest
 from plait.core.events import Job
 from plait.core.request import Request
 from plait.core.result import Failure
-from plait.planners.votes.mars import Mars
-from plait.planners.votes.mars.rule import LineLooks, Look, Switching, calibrate, is_safe
+from plait_research.planners.mars import Mars
+from plait_research.planners.mars.rule import LineLooks, Look, Switching, calibrate, is_safe
 from tests.planners.driving import Outcome, drive
 
 

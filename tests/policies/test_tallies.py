@@ -25,13 +25,13 @@ from plait.policies.merge.majority import Majority
 from plait.policies.merge.synthesis_drafts import SynthesisDrafts
 from plait.policies.stop.cges import CGES
 from plait.policies.stop.confident import Confident
-from plait.policies.stop.deepconf_consensus import DeepConfConsensus
 from plait.policies.stop.esc import ESC
 from plait.policies.stop.futility import Futility
 from plait.policies.stop.saturation import Saturation
 from plait.policies.stop.semantic_entropy import SemanticEntropy
 from plait.runtime.plugins.loader import Plugins
 from plait.runtime.simulation.simulator import Host, LatencyModel, simulate
+from plait_research.policies.stop.deepconf_consensus import DeepConfConsensus
 from tests.policies.branches import LETTERS, branch, branches, confident, ended
 
 ANSWERS = st.sampled_from(["A", "B", "c", "?", None])

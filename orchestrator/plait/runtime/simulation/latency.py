@@ -14,8 +14,7 @@ from random import Random
 
 from ...core.events import Job
 from ...core.ops import Kind, ModelCall, Text
-from ...core.prices import Price
-from ...core.result import Failure, Result, Usage
+from ...core.result import Failure, Price, Result, Usage
 from .confidence import SimTrace
 
 Rate = Callable[[int], float]
@@ -205,7 +204,7 @@ class RunningJob:
     @property
     def streams(self) -> bool:
         """Whether its text is sent while it is written."""
-        return isinstance(self.job.op, ModelCall) and self.job.op.stream
+        return isinstance(self.job.op, ModelCall) and bool(self.job.op.stream)
 
     @property
     def tokens(self) -> int:

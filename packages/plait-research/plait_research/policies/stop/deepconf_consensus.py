@@ -10,8 +10,7 @@ from pydantic import Field
 
 from plait.core.declarations import Fidelity
 from plait.core.view import Branch
-
-from .._stopping import Poll, StopRule
+from plait.policies._stopping import Poll, StopRule
 
 __all__ = ["DeepConfConsensus"]
 

@@ -14,9 +14,8 @@ from plait.core.events import Event, Failed, Progressed, Succeeded
 from plait.core.interfaces import Defer, Policy, Stop
 from plait.core.task import Task
 from plait.core.view import StepView, View
-
-from .._ballots import percentile
-from .._stopping import tolerant_votes
+from plait.policies._ballots import percentile
+from plait.policies._stopping import tolerant_votes
 
 __all__ = ["DeepConf"]
 

@@ -13,8 +13,7 @@ from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch
-
-from .._ballots import read_claim
+from plait.policies._ballots import read_claim
 
 __all__ = ["Distinct"]
 

@@ -17,7 +17,7 @@ from plait.core.ops import Plugin
 from plait.core.step_handles import StepHandle
 from plait.core.vocabulary import MergeOption, N, Records, Rounds, Scorer, Threshold
 
-from .._shared.relay import Piece, Relay
+from ._relay import Piece, Relay
 
 __all__ = ["Takeover", "p_value"]
 

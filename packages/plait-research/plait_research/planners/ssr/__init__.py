@@ -20,7 +20,7 @@ from plait.core.ops import Plugin
 from plait.core.step_handles import JoinHandle, Promise, StepFailed
 from plait.core.vocabulary import Depth, MergeOption, N, Quorum, Rounds, Scorer, Threshold
 
-from ..._shared.relay import Piece, Relay
+from .._relay import Piece, Relay
 from .strategies import POOL, Strategy, choose
 
 __all__ = ["SSR"]

@@ -16,9 +16,8 @@ from plait.core.flow import Answerable, Context
 from plait.core.result import Result, Token
 from plait.core.step_handles import StepFailed, Trajectory
 from plait.core.vocabulary import Count, N, Warmup
-
-from .._shared.conversation import ToolConversation, ToolTurns, Turn
-from .._shared.steps import strip_reasoning
+from plait.planners._shared.conversation import ToolConversation, ToolTurns, Turn
+from plait.planners._shared.steps import strip_reasoning
 
 __all__ = ["PartialRollout"]
 

@@ -14,10 +14,9 @@ from plait.core.plan import Plan, Step
 from plait.core.task import Task
 from plait.core.view import Branch
 from plait.core.vocabulary import FreeText
-
-from .._ballots import read_claim
-from ._grouping import Grouping, Groups
-from ._model_merge import unique_name
+from plait.policies._ballots import read_claim
+from plait.policies.merge._grouping import Grouping, Groups
+from plait.policies.merge._model_merge import unique_name
 
 __all__ = ["Alike"]
 

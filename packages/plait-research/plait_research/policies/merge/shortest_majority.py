@@ -10,8 +10,7 @@ from plait.core.declarations import Fidelity
 from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
-
-from .._ballots import (
+from plait.policies._ballots import (
     Class,
     OpenTally,
     build_verdict,
