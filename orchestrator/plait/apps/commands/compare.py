@@ -7,16 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.table import Table
 
 from ...core.errors import ConfigError, UsageError
 from ...core.provenance import Provenance
 from ...core.shown import bar, marked, table
 from ..common.intervals import paired, wilson
-from ..common.options import Json
 from ..common.output import Output, opened
 
 __all__ = ["Comparison", "PlannerComparison", "compare", "compared", "plot", "show"]
@@ -197,16 +195,8 @@ def plot(rows: Sequence[PlannerComparison], path: Path) -> None:
         raise ConfigError(f"--plot {path} cannot be written: {error}") from None
 
 
-def compare(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="ANSWERS.jsonl…", help="Files that `plait eval --answers` wrote.")
-    ],
-    plot_to: Annotated[
-        Path | None, typer.Option("--plot", metavar="OUT.png", help="Draw share solved against tokens.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Compare saved results of several planners on the same problems."""
+def compare(files: Sequence[Path], plot_to: Path | None, as_json: bool) -> None:
+    """Compare saved results of several planners on the same problems. Raises `ConfigError`, `UsageError`."""
     runs: dict[str, list[dict[str, Any]]] = {}
     for path in files:
         own: dict[str, list[dict[str, Any]]] = {}
@@ -239,7 +229,7 @@ def _records(path: Path) -> list[dict[str, Any]]:
         except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict) or not isinstance(record.get("solved"), bool):
-            raise ConfigError(f"{path}, line {number}, is no result: give files that `plait eval --answers` wrote")
+            raise ConfigError(f"{path}, line {number}, is no result: give files that `plait eval --out` wrote")
         records.append(record)
     if not records:
         raise ConfigError(f"{path} holds no results")

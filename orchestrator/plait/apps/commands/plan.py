@@ -17,7 +17,7 @@ from ...core.plan import Plan
 from ...core.request import Request
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
-from ..common.options import Common, Dialect, Json, common_options
+from ..common.options import Common, Json, common_options
 from ..common.output import opened
 
 __all__ = ["briefed", "first_plan", "plan", "planned", "runs_without_model"]
@@ -26,7 +26,6 @@ __all__ = ["briefed", "first_plan", "plan", "planned", "runs_without_model"]
 @common_options
 def plan(
     text: Annotated[str, typer.Argument(help="What is asked.")] = "",
-    dialect: Dialect = None,
     file: Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="Check and show this plan.")] = None,
     plan_text: Annotated[
         Path | None,
@@ -52,7 +51,7 @@ def plan(
         _show_written(common.load(), named, plan_text, mermaid, dot, as_json)
         return
     config = common.load()
-    request = planned(request, file, dialect).updated({"text": text})
+    request = planned(request, file).updated({"text": text})
     made = first_plan(config, request)
     taken = None
     if price:
@@ -118,20 +117,13 @@ def _read_written(config: Config, planner: Plugin, path: Path) -> dict[str, Any]
     return parse(text, client.brief(planned=True).tools)
 
 
-def planned(request: Request, plan: Path | None, dialect: str | None = None) -> Request:
-    """Return a request with the planner that a command was given by `--planner` (and `--dialect`, which is an option of
-    it and means the planner `threads` by itself) or `--plan`. Raises `UsageError` for both at once."""
-    named = "planner" in request.model_fields_set
-    if plan is not None:
-        if dialect is not None:
-            raise UsageError("--dialect and --plan exclude each other: a plan from a file spawns no threads")
-        if named:
-            raise UsageError("--planner and --plan exclude each other: a plan from a file needs no planner")
-        return request.updated({"planner": Plugin(name="fixed", options={"path": str(plan)})})
-    if dialect is None:
+def planned(request: Request, plan: Path | None) -> Request:
+    """Return a request with the planner `fixed` for a plan from a file. Raises `UsageError` if it names a planner too."""
+    if plan is None:
         return request
-    chosen = request.planner if named else Plugin(name="threads")
-    return request.updated({"planner": Plugin(name=chosen.name, options={**chosen.options, "dialect": dialect})})
+    if "planner" in request.model_fields_set:
+        raise UsageError("--planner and --plan exclude each other: a plan from a file needs no planner")
+    return request.updated({"planner": Plugin(name="fixed", options={"path": str(plan)})})
 
 
 def first_plan(config: Config, request: Request) -> Plan:

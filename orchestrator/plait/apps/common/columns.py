@@ -43,8 +43,11 @@ def guess_columns(rows: Sequence[Mapping[str, Any]], text: str = "", want: str =
     for name, option in ((text, "--text"), (want, "--want")):
         if name and name not in names:
             raise UsageError(f"there is no column {name!r} for {option}{did_you_mean(name, names)}: {there}")
+    pair = ("text",) * ({"text", "want"} <= set(names))  # the names that plait itself uses
     texts = [name for name in names if name != want and all(isinstance(value, str) for value in filled[name])]
-    asked, why_text = _taken(text, _TEXTS, texts, lambda name: mean(len(value) for value in filled[name] or [""]))
+    asked, why_text = _taken(
+        text, (*pair, *_TEXTS), texts, lambda name: mean(len(value) for value in filled[name] or [""])
+    )
     if not asked:
         raise UsageError(f"no column holds texts that could be asked ({there}): name one with --text")
     # An answer is there in every row and is short: shorter than the question, and no number of the row.
