@@ -49,7 +49,7 @@ CHECKS: dict[str, tuple[str, str]] = {
 
 def checked(extra: str, wheel: Path, folder: Path) -> str:
     """Return what is wrong with an extra; empty if nothing is."""
-    modules, command = CHECKS.get(extra, ("plait", "plait doctor versions"))
+    modules, command = CHECKS.get(extra, ("plait", "plait doctor --versions"))
     programs = folder / "bin"
     named = f"plait[{extra}] @ {wheel.as_uri()}" if extra else f"plait @ {wheel.as_uri()}"
     pip = [programs / "python", "-m", "pip", "--disable-pip-version-check"]

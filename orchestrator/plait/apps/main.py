@@ -160,7 +160,7 @@ class _Command(TyperCommand):
 
 
 def _is_rare(param: Any) -> bool:
-    """Whether an option is rarely needed; one of a command's own, such as `plait simulate --engines`, is not."""
+    """Whether an option is rarely needed; one of a command's own is not."""
     return param.name in RARE and getattr(param, "rich_help_panel", None) in ("Model and workers", "How it is solved")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -22,19 +22,26 @@ from ..common.output import opened
 
 __all__ = ["briefed", "first_plan", "plan", "planned", "runs_without_model"]
 
+_FORMS = {"text": graph.text, "mermaid": graph.mermaid, "dot": graph.dot}
+
 
 @common_options
 def plan(
     text: Annotated[str, typer.Argument(help="What is asked.")] = "",
-    file: Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="Check and show this plan.")] = None,
-    plan_text: Annotated[
+    file: Annotated[
         Path | None,
-        typer.Option("--plan-text", metavar="FILE", help="Read this plan as a model wrote it (- for standard input)."),
+        typer.Option(
+            "--plan",
+            metavar="FILE",
+            help="Plan to check and show: JSON, or text as a model wrote it; - reads the text from standard input.",
+        ),
     ] = None,
-    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,
-    dot: Annotated[bool, typer.Option("--dot", help="Print it in Graphviz's language.")] = False,
+    form: Annotated[
+        Literal["text", "mermaid", "dot"],
+        typer.Option("--format", help="A table of steps, a Mermaid flowchart or Graphviz's language."),
+    ] = "text",
     price: Annotated[
-        bool, typer.Option("--price", help="Say the tokens and cost, at most and likely, before anything runs.")
+        bool, typer.Option("--price", help="Tokens and cost, at most and likely, before anything runs.")
     ] = False,
     as_json: Json = False,
     *,
@@ -42,13 +49,11 @@ def plan(
     common: Common,
 ) -> None:
     """Show the first plan for a request: its steps by wave, its width (steps of the widest wave), its critical path."""
-    if mermaid + dot + as_json > 1:
-        raise UsageError("--mermaid, --dot and --json exclude each other: choose one")
-    if plan_text is not None:
-        if file is not None:
-            raise UsageError("--plan and --plan-text exclude each other: one is JSON, the other a model's text")
+    if form != "text" and as_json:
+        raise UsageError(f"--format {form} and --json exclude each other: choose one")
+    if file is not None and _is_written(file):
         named = request.planner if "planner" in request.model_fields_set else Plugin(name="llmcompiler")
-        _show_written(common.load(), named, plan_text, mermaid, dot, as_json)
+        _show_written(common.load(), named, file, form, as_json)
         return
     config = common.load()
     request = planned(request, file).updated({"text": text})
@@ -73,8 +78,8 @@ def plan(
                 }
             )
             return
-        if mermaid or dot:
-            output.stream.write(graph.mermaid(made) if mermaid else graph.dot(made))
+        if form != "text":
+            output.stream.write(_FORMS[form](made))
             return
         output.stream.write(graph.text(made))
         output.stream.write(
@@ -85,7 +90,18 @@ def plan(
             output.stream.write(f"{line}\n")
 
 
-def _show_written(config: Config, planner: Plugin, path: Path, mermaid: bool, dot: bool, as_json: bool) -> None:
+def _is_written(path: Path) -> bool:
+    """Return whether a plan is a text that a model wrote, and not JSON."""
+    if str(path) == "-":
+        return True
+    try:
+        with path.expanduser().open(encoding="utf-8", errors="replace") as file:
+            return not file.read(4_096).lstrip().startswith("{")
+    except OSError:
+        return False
+
+
+def _show_written(config: Config, planner: Plugin, path: Path, form: str, as_json: bool) -> None:
     """Show a plan that a model has written, as its planner reads it. Without `--tools`, it may call unknown tools."""
     made = _read_written(config, planner, path)
     with opened(as_json) as output:
@@ -97,8 +113,7 @@ def _show_written(config: Config, planner: Plugin, path: Path, mermaid: bool, do
         if made["plan"] is None:
             output.stream.write("no task\n")
             return
-        plan = Plan.model_validate(made["plan"])
-        output.stream.write(graph.mermaid(plan) if mermaid else graph.dot(plan) if dot else graph.text(plan))
+        output.stream.write(_FORMS[form](Plan.model_validate(made["plan"])))
 
 
 def _read_written(config: Config, planner: Plugin, path: Path) -> dict[str, Any]:
@@ -108,7 +123,7 @@ def _read_written(config: Config, planner: Plugin, path: Path) -> dict[str, Any]
         text = sys.stdin.read() if str(path) == "-" else path.expanduser().read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         what = error.strerror or type(error).__name__
-        raise UsageError(f"--plan-text {path} cannot be read ({what}): give a file with a written plan") from None
+        raise UsageError(f"--plan {path} cannot be read ({what}): give a file with a written plan") from None
     client = AsyncOrchestrator(config=config, workers=[])
     made = client.plugins.planner(planner)
     parse = getattr(made, "parse", None)
@@ -118,7 +133,7 @@ def _read_written(config: Config, planner: Plugin, path: Path) -> dict[str, Any]
 
 
 def planned(request: Request, plan: Path | None) -> Request:
-    """Return a request with the planner `fixed` for a plan from a file. Raises `UsageError` if it names a planner too."""
+    """Return a request with the planner `fixed` for a plan from a file. Raises `UsageError` for one with a planner."""
     if plan is None:
         return request
     if "planner" in request.model_fields_set:

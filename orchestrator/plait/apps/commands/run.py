@@ -80,7 +80,7 @@ def _detach(as_json: bool) -> None:
             output.result(launch)
             return
         run = launch["run"]
-        words = f"run {run} continues: plait runs watch {run[:8]}" if run else "the run has ended already"
+        words = f"run {run} continues: plait runs show {run[:8]} --follow" if run else "the run has ended already"
         output.people.print(f"{words}\noutput: {launch['output']}", soft_wrap=True, markup=False, highlight=False)
 
 

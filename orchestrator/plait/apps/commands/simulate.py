@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich import box
 from rich.table import Table
 
 from ...core.errors import UsageError
-from ...core.messages import counted
+from ...core.messages import counted, did_you_mean
 from ...core.ops import Plugin
 from ...core.request import Request
 from ...runtime.simulation.latency import Host, LatencyModel, Throttle, WorkerFault
@@ -25,17 +26,58 @@ from .plan import briefed, planned
 
 __all__ = ["simulate"]
 
-_CLUSTER = "The cluster"
-_WORKLOAD = "Many runs"
 _DEFAULT = ("fifo", "critical-path")
+Fields = TypeVar("Fields", bound=BaseModel)
+
+
+class SimulatedCluster(BaseModel):
+    """The engines of a simulation: the fields of `--cluster`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    engines: int = Field(1, ge=1)
+    slots: int = Field(64, ge=1, description="Requests that an engine decodes together.")
+    profile: Path | None = Field(None, description="Profile that `plait simulate calibrate` wrote.")
+    decode_rate: float | None = Field(None, gt=0, description="Tokens per second of each request, at any batch size.")
+    call_seconds: float = Field(0.05, ge=0, description="Seconds of a tool call.")
+    vary: float | None = Field(None, ge=0.01, le=1, description="Mean share of a step's token limit that is generated.")
+    cache: int = Field(0, ge=0, description="Tokens in each engine's prefix cache.")
+    block: int = Field(16, ge=1, description="Tokens in a block of it.")
+    slow: float | None = Field(None, gt=0, le=1, description="Share of its speed that the last engine has.")
+    die: float | None = Field(None, ge=0, description="Seconds after which the first engine dies.")
+
+
+class SimulatedLoad(BaseModel):
+    """The runs of a simulation: the fields of `--load`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    runs: int | None = Field(None, ge=1, description="Number of runs that share the engines.")
+    rate: float | None = Field(None, gt=0, description="Runs per second; all arrive at once by default.")
+    burstiness: float = Field(1.0, gt=0, description="1 for a Poisson process, below 1 for bursts, above for even.")
+    arrivals: Path | None = Field(None, description="File with arrival times in seconds.")
+    within: float | None = Field(None, gt=0, description="Seconds for the count of runs that end in time.")
+
+
+def _read_fields(flag: str, text: str, kind: type[Fields]) -> Fields:
+    """Return the fields of `NAME=VALUE,…`. Raises `UsageError`."""
+    try:
+        return kind.model_validate(Plugin.of(f"fields:{text}").options if text else {})
+    except ValidationError as error:
+        detail = error.errors()[0]
+        name = str(detail["loc"][0])
+        near = did_you_mean(name, kind.model_fields) if name not in kind.model_fields else f": {detail['msg']}"
+        raise UsageError(f"{flag} {name}={detail['input']!r} is invalid{near}; there are {_list_names(kind)}") from None
+
+
+def _list_names(kind: type[BaseModel]) -> str:
+    return ", ".join(kind.model_fields)
 
 
 @common_options
 def simulate(
-    text: Annotated[str, typer.Argument(help="What is asked.")] = "",
+    text: Annotated[str, typer.Argument(help="Text of the request.")] = "",
     task: Task = "plain",
     planner: Planner = None,
-    plan: Annotated[Path | None, typer.Option(metavar="FILE", help="Simulate this plan (planner `fixed`).")] = None,
+    plan: Annotated[Path | None, typer.Option(metavar="FILE", help="Plan to simulate (planner `fixed`).")] = None,
     merge: Merge = None,
     n: Count = None,
     tokens: Tokens = None,
@@ -43,91 +85,29 @@ def simulate(
         list[str] | None,
         typer.Option("--policy", metavar="NAME[+NAME…]", help="Repeat to compare; `+` puts several into one run."),
     ] = None,
-    runs: Annotated[
-        int | None, typer.Option(min=1, help="Number of runs that share the engines.", rich_help_panel=_WORKLOAD)
-    ] = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            min=0.000001, metavar="R", help="Runs that arrive a second; left out, all arrive at once.",
-            rich_help_panel=_WORKLOAD,
-        ),
-    ] = None,
-    burstiness: Annotated[
-        float,
-        typer.Option(
-            min=0.001, metavar="K", rich_help_panel=_WORKLOAD,
-            help="1: a Poisson process; less comes in bursts, more is more even (gamma intervals of this shape).",
-        ),
-    ] = 1.0,
-    arrivals: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", rich_help_panel=_WORKLOAD,
-            help="Runs arrive as here: a number of seconds a line, JSON lines with `at` (or `timestamp`, in ms), or "
-            "CSV with a column `at` or `TIMESTAMP`.",
-        ),
-    ] = None,
-    within: Annotated[
-        float | None,
-        typer.Option(min=0.001, metavar="SECONDS", help="Time for the count of ended runs.", rich_help_panel=_WORKLOAD),
-    ] = None,
-    engines: Annotated[int, typer.Option("--engines", "--hosts", min=1, help="Engines.", rich_help_panel=_CLUSTER)] = 1,
-    slots: Annotated[
-        int, typer.Option(min=1, help="Requests an engine decodes together.", rich_help_panel=_CLUSTER)
-    ] = 64,
-    profile: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Of `plait simulate calibrate`.", rich_help_panel=_CLUSTER)
-    ] = None,
-    decode_rate: Annotated[
-        float | None,
-        typer.Option(min=0.001, help="Tokens a second of each, whatever the batch.", rich_help_panel=_CLUSTER),
-    ] = None,
-    call_seconds: Annotated[float, typer.Option(min=0.0, help="What a tool takes.", rich_help_panel=_CLUSTER)] = 0.05,
-    vary: Annotated[
-        float | None,
-        typer.Option(
-            min=0.01, max=1.0, metavar="SHARE", rich_help_panel=_CLUSTER,
-            help="Draw lengths around this share of what a step may generate; left out, all of it.",
-        ),
-    ] = None,
-    cache: Annotated[
-        int, typer.Option(min=0, help="Tokens in each engine's prefix cache; 0: none.", rich_help_panel=_CLUSTER)
-    ] = 0,
-    block: Annotated[int, typer.Option(min=1, help="Tokens in a block of it.", rich_help_panel=_CLUSTER)] = 16,
-    slow: Annotated[
-        float | None,
-        typer.Option(
-            min=0.001, max=1.0, metavar="SHARE", help="The last engine has this share of its speed.",
-            rich_help_panel=_CLUSTER,
-        ),
-    ] = None,
-    die: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0, metavar="SECONDS", help="When the first engine dies; others continue its steps from their tokens.",
-            rich_help_panel=_CLUSTER,
-        ),
-    ] = None,
+    cluster: Annotated[
+        str, typer.Option(metavar="NAME=VALUE,…", help=f"Simulated engines: {_list_names(SimulatedCluster)}.")
+    ] = "",
+    load: Annotated[
+        str, typer.Option(metavar="NAME=VALUE,…", help=f"Workload of many runs: {_list_names(SimulatedLoad)}.")
+    ] = "",
     as_json: Json = False,
     *,
     common: Common,
-) -> None:  # fmt: skip
+) -> None:
     """Run a plan, or a workload of many runs, in virtual time, and compare policies: seconds, waiting, how busy the
-    engines are. Example: `plait simulate "Why?" --planner sample:n=8 --runs 1000 --rate 20 --engines 16`."""
+    engines are. Example: `plait simulate "Why?" --planner sample:n=8 --load runs=1000,rate=20 --cluster engines=16`."""
     config = common.load()
+    engines, shape = _read_fields("--cluster", cluster, SimulatedCluster), _read_fields("--load", load, SimulatedLoad)
     given = Request.of({"text": text, "task": task, "planner": planner, "merge": merge, "n": n, "tokens": tokens})
     brief = briefed(config, planned(given, plan))
-    times = _times(runs, rate, burstiness, arrivals, brief.request.seed)
-    if die is not None and engines == 1:
-        raise UsageError("the only engine would die and nothing would be left: give `--engines 2` or more with `--die`")
+    times = _times(shape, brief.request.seed)
+    if engines.die is not None and engines.engines == 1:
+        raise UsageError("the only engine would die and nothing would be left: give engines=2 or more with die")
     _refuse_doubles(variants := list(policies or _DEFAULT))
-    known = _profile(profile, config.model) if decode_rate is None else None
-    rates: dict[str, Any] = {} if decode_rate is None else {"decode_rate": decode_rate}
-    # events of tokens are only needed to continue after a loss; with many runs they would cost the most time
-    rates |= {"cache_tokens": cache, "block": block, "tells_ids": times is None or die is not None}
-    options = _cluster(known, engines, slots, call_seconds, vary, rates)
-    options |= {"confidence": synthetic(), "faults": _strikes(options["hosts"], slow, die)}
+    known = _profile(engines.profile, config.model) if engines.decode_rate is None else None
+    options = _cluster(known, engines, tells_ids=times is None or engines.die is not None)
+    options |= {"confidence": synthetic(), "faults": _strikes(options["hosts"], engines)}
     options |= {"tools": brief.tools, "seed": brief.request.seed}
     with opened(as_json) as output:
         summaries: dict[str, dict[str, Any]] = {}
@@ -136,13 +116,17 @@ def simulate(
             if times is None:
                 summaries[variant] = _summary(simulated(request, **options))
             else:
-                summaries[variant] = _many(request, times, within, max_waiting=config.max_waiting, **options)
+                summaries[variant] = _many(request, times, shape.within, max_waiting=config.max_waiting, **options)
         if as_json:
-            head = {"engines": engines, "slots": slots, "calibrated": known and f"{known.model} on {known.machine}"}
+            head = {
+                "engines": engines.engines,
+                "slots": engines.slots,
+                "calibrated": known and f"{known.model} on {known.machine}",
+            }
             output.result({**head, "policies": summaries})
         else:
-            output.people.print(_trust(known, slots), markup=False)
-            (_show if times is None else _show_workload)(summaries, engines, slots, output)
+            output.people.print(_trust(known, engines.slots), markup=False)
+            (_show if times is None else _show_workload)(summaries, engines.engines, engines.slots, output)
     failed = next((summary["error"] for summary in summaries.values() if summary["error"] is not None), None)
     if failed is not None:
         output.progress.print(f"error: {failed}", markup=False, soft_wrap=True)
@@ -158,16 +142,17 @@ def _many(request: Request, times: list[float], within: float | None, **options:
     return _of_workload(simulate_workload(request, times, within=within or math.inf, **options), within)
 
 
-def _cluster(
-    known: Profile | None, engines: int, slots: int, call: float, vary: float | None, rates: dict[str, Any]
-) -> dict[str, Any]:
-    """Return engines, times and lengths, those of a profile if there is one."""
+def _cluster(known: Profile | None, given: SimulatedCluster, tells_ids: bool) -> dict[str, Any]:
+    """Return engines, times and lengths, those of a profile if there is one. `tells_ids`: whether engines report token
+    ids, which are only needed to continue after a loss; with many runs they would cost the most time."""
     made = Host if known is None else known.host
     lengths = whole if known is None or not known.lengths else known.outcome()
+    rates: dict[str, Any] = {} if given.decode_rate is None else {"decode_rate": given.decode_rate}
+    rates |= {"cache_tokens": given.cache, "block": given.block, "tells_ids": tells_ids}
     return {
-        "hosts": [made(f"host-{i}", slots=slots, **rates) for i in range(1, engines + 1)],
-        "latency": (LatencyModel if known is None else known.latency)(call=call),
-        "outcome": lengths if vary is None else varied(vary),
+        "hosts": [made(f"host-{i}", slots=given.slots, **rates) for i in range(1, given.engines + 1)],
+        "latency": (LatencyModel if known is None else known.latency)(call=given.call_seconds),
+        "outcome": lengths if given.vary is None else varied(given.vary),
     }
 
 
@@ -189,27 +174,29 @@ def _trust(profile: Profile | None, slots: int) -> str:
     return note + wide
 
 
-def _times(
-    runs: int | None, rate: float | None, burstiness: float, trace: Path | None, seed: int
-) -> list[float] | None:
+def _times(load: SimulatedLoad, seed: int) -> list[float] | None:
     """Return when runs arrive; `None` if only one is simulated."""
-    if trace is not None:
-        if rate is not None or burstiness != 1.0:
-            raise UsageError("the file of `--arrivals` has the arrival times: leave `--rate` and `--burstiness` out")
-        return read_arrivals(trace, runs)
-    if runs is None:
-        if rate is not None:
+    if load.arrivals is not None:
+        if load.rate is not None or load.burstiness != 1.0:
+            raise UsageError("the file of arrivals has the arrival times: leave rate and burstiness out of --load")
+        return read_arrivals(load.arrivals, load.runs)
+    if load.runs is None:
+        if load.rate is not None:
             raise UsageError(
-                "`--rate` is the number of runs per second, so give `--runs` too; "
-                "tokens a second of an engine are `--decode-rate`"
+                "rate is the number of runs per second, so give runs too, such as --load runs=100,rate=2; "
+                "tokens per second of an engine are --cluster decode_rate=N"
             )
         return None
-    return at_rate(runs, rate, burstiness=burstiness, seed=seed)
+    return at_rate(load.runs, load.rate, burstiness=load.burstiness, seed=seed)
 
 
-def _strikes(cluster: Sequence[Host], slow: float | None, die: float | None) -> list[WorkerFault | Throttle]:
-    strikes: list[WorkerFault | Throttle] = [] if slow is None else [Throttle(0.0, cluster[-1].name, slow)]
-    return strikes if die is None else [*strikes, WorkerFault(die, cluster[0].name)]
+def _strikes(cluster: Sequence[Host], given: SimulatedCluster) -> list[WorkerFault | Throttle]:
+    strikes: list[WorkerFault | Throttle] = []
+    if given.slow is not None:
+        strikes.append(Throttle(0.0, cluster[-1].name, given.slow))
+    if given.die is not None:
+        strikes.append(WorkerFault(given.die, cluster[0].name))
+    return strikes
 
 
 def _together(variant: str) -> tuple[Any, ...]:

@@ -45,9 +45,8 @@ def guess_columns(rows: Sequence[Mapping[str, Any]], text: str = "", want: str =
             raise UsageError(f"there is no column {name!r} for {option}{did_you_mean(name, names)}: {there}")
     pair = ("text",) * ({"text", "want"} <= set(names))  # the names that plait itself uses
     texts = [name for name in names if name != want and all(isinstance(value, str) for value in filled[name])]
-    asked, why_text = _taken(
-        text, (*pair, *_TEXTS), texts, lambda name: mean(len(value) for value in filled[name] or [""])
-    )
+    length = {name: mean(len(value) for value in filled[name] or [""]) for name in texts}
+    asked, why_text = _taken(text, (*pair, *_TEXTS), texts, length.__getitem__)
     if not asked:
         raise UsageError(f"no column holds texts that could be asked ({there}): name one with --text")
     # An answer is there in every row and is short: shorter than the question, and no number of the row.

@@ -68,8 +68,8 @@ def drawn_questions(spec: Plugin, count: int, seed: int, place: Plugin | None = 
     draws: Any = getattr(plugins.class_of("task", spec.name), "drawn", None)
     if draws is None:
         raise UsageError(
-            f"the task {spec.name!r} draws no problems: give a file of them, `plait eval FILE --task {spec.name}`; only "
-            "countdown and tasks with `drawn` draw their own"
+            f"the task {spec.name!r} draws no problems: give a file of them, `plait eval FILE --task {spec.name}`; "
+            "only countdown and tasks with `drawn` draw their own"
         )
     given = draws(count, seed, **spec.options)
     return [DatasetQuestion(plugins.task(spec, text), want, place) for text, want in given]

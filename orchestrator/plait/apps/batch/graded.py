@@ -1,0 +1,202 @@
+"""Graded rows: problems of a task, a file with answers, or saved results; each planner on all, and a comparison."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from errno import ENOENT
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast
+
+import typer
+
+from ...core.errors import UsageError
+from ...core.ops import Plugin
+from ...core.request import Request
+from ...core.values import as_text
+from ...runtime.client.config import Config
+from ...runtime.plugins.trust import trust
+from ..commands.compare import compare
+from ..commands.eval import EvalCounts, evaluated, report, writable
+from ..commands.run import model_warnings
+from ..common.columns import GuessedColumns, guess_columns
+from ..common.dataset import DatasetQuestion, drawn_questions, environment_of, of_a_set, read_questions
+from ..common.output import Output, opened
+from ..common.problems import CountdownProblem, draw, read_puzzles
+from ..common.rows import raw_rows
+
+__all__ = ["Grading", "grade", "is_file"]
+
+_DRAWN_PROBLEMS = 100
+_QUICK_ROWS = 20
+_QUICK_PLANNERS = ("single", "sample:n=5", "route")
+_QUICK_PLANNER_FOR_TOOLS = "llmcompiler"
+_SAMPLED_ROWS = 20
+"""Rows from which the columns are guessed."""
+_ANSWER_FORM = """single:answer.template="{question} End with a line: Answer: X\""""
+
+
+@dataclass(frozen=True, slots=True)
+class Grading:
+    """How rows are graded: the options of `plait eval`."""
+
+    task: str | None
+    planners: tuple[str, ...]
+    text: str
+    want: str
+    limit: int | None
+    quick: bool
+    environment: str | None
+    out: Path | None
+    plot: Path | None
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class GradedSet:
+    """The problems to run, and how they were found."""
+
+    problems: Sequence[CountdownProblem | DatasetQuestion]
+    task: str
+    columns: GuessedColumns | None = None
+
+
+def is_file(source: str) -> bool:
+    """Return whether a source is a file of rows rather than a task."""
+    return Path(source).suffix.lower() in (".csv", ".jsonl", ".parquet") or Path(source).is_file()
+
+
+def grade(sources: Sequence[str], grading: Grading, config: Config, request: Request, as_json: bool) -> None:
+    """Run each planner on all problems and print what each solved and spent, or compare saved results."""
+    if len(sources) > 1 or _holds_results(sources[0]):
+        compare([Path(source) for source in sources], grading.plot, as_json)
+        return
+    if config.stream_above_tokens is None:
+        # Every token counts here, those of cancelled answers too.
+        config = config.model_copy(update={"stream_above_tokens": 0})
+    found = _find_problems(sources[0], grading, config)
+    request = request.updated({"task": found.task})
+    usual = [*_QUICK_PLANNERS, *([_QUICK_PLANNER_FOR_TOOLS] if config.tools or config.mcp else ())]
+    planners = list(dict.fromkeys(grading.planners or (usual if grading.quick else [""])))
+    asked = {name or config.planner.name: request.updated({"planner": name} if name else {}) for name in planners}
+    warnings = dict.fromkeys(
+        warning
+        for own in asked.values()
+        for warning in model_warnings(config, own.updated({"text": found.problems[0].text})) or ()
+    )
+    with opened(as_json) as output, writable(grading.out) as file:
+        for line in (*(f"warning: {warning}" for warning in warnings), *_describe(sources[0], found)):
+            output.progress.print(line, style="yellow" if line.startswith("warning") else "dim", markup=False,
+                                  highlight=False, soft_wrap=True)  # fmt: skip
+        tallies = {name: EvalCounts() for name in asked}
+        cancelled, start = evaluated(config, found.problems, asked, grading.concurrency, tallies, output)
+        if file is not None:
+            file.writelines(tally.lines(name if len(tallies) > 1 else None) for name, tally in tallies.items())
+        about: dict[str, Any] = {
+            "status": "cancelled" if cancelled else "done",
+            "task": found.task,
+            "problems": len(found.problems),
+            **({} if found.columns is None else {"text": found.columns.text, "want": found.columns.want}),
+            "start_seconds": round(start, 3),
+            "warnings": list(warnings),
+        }
+        summaries = [{**tally.summary(), **about, "planner": name} for name, tally in tallies.items()]
+        report(summaries, tallies, output, as_json, grading.plot)
+        if found.columns is not None and not as_json and not cancelled:
+            if not any(tally.solved for tally in tallies.values()):
+                _explain_nothing_right(next(iter(tallies.values())), request.task, output)
+            if grading.quick:
+                _print_next(sources[0], found.columns, _best(tallies), output)
+    if cancelled:
+        raise typer.Exit(130)
+    if all(tally.failed == tally.n for tally in tallies.values()):
+        raise typer.Exit(1)
+
+
+def _find_problems(source: str, grading: Grading, config: Config) -> GradedSet:
+    """Return the problems of a file, or those that a task draws. Raises `UsageError`, `ConfigError`."""
+    limit = grading.limit or (_QUICK_ROWS if grading.quick else None)
+    place = Plugin.of(grading.environment) if grading.environment else None
+    if not is_file(source):
+        if grading.task is not None:
+            raise UsageError(f"--task goes with a file, and {source!r} is none: write `plait eval {grading.task}`")
+        task = of_a_set(source)
+        if task == "countdown":
+            return GradedSet(draw(limit or _DRAWN_PROBLEMS, config.seed), task)
+        count = limit or _DRAWN_PROBLEMS
+        return GradedSet(drawn_questions(Plugin.of(task), count, config.seed or 0, environment_of(task, place)), task)
+    path = Path(source)
+    if not path.is_file():
+        raise UsageError(f"there is no file {source}") from FileNotFoundError(ENOENT, "", source)
+    task = of_a_set(grading.task or "plain")
+    if task == "countdown":
+        return GradedSet(read_puzzles(path)[:limit], task)
+    trust(task)
+    columns, text, want = None, grading.text or "text", grading.want or "want"
+    if Plugin.of(task).name == "plain" and (columns := _guess(path, grading)) is not None:
+        text, want = columns.text, columns.want
+        if grading.task is None and columns.numbers:
+            task = "plain:equal=number"
+    graded = environment_of(task, place)
+    return GradedSet(read_questions(path, Plugin.of(task), text, want, graded, limit), task, columns)
+
+
+def _first_rows(path: Path, count: int) -> list[Mapping[str, Any]]:
+    """Return the first rows of a file that have named fields."""
+    rows = islice(raw_rows(path), count)
+    return [cast("dict[str, Any]", row.fields) for row in rows if isinstance(row.fields, dict)]
+
+
+def _guess(path: Path, grading: Grading) -> GuessedColumns | None:
+    """Return the columns of question and answer; `None` for a file without readable rows, which is refused later."""
+    rows = _first_rows(path, _SAMPLED_ROWS)
+    return guess_columns(rows, grading.text, grading.want) if rows else None
+
+
+def _holds_results(source: str) -> bool:
+    """Return whether a file holds results that `--out` wrote."""
+    if not Path(source).is_file() or Path(source).suffix.lower() != ".jsonl":
+        return False
+    return any(isinstance(row.get("solved"), bool) and "total_tokens" in row for row in _first_rows(Path(source), 1))
+
+
+def _describe(source: str, found: GradedSet) -> list[str]:
+    if found.columns is None:
+        return []
+    (why_text, why_want), kind = found.columns.why, "numbers" if found.task.endswith("equal=number") else "texts"
+    return [
+        f"{len(found.problems)} rows of {source}: question {found.columns.text!r} ({why_text}), answer "
+        f"{found.columns.want!r} ({why_want}), compared as {kind}"
+    ]
+
+
+def _best(tallies: Mapping[str, EvalCounts]) -> str:
+    """Return the planner with most right answers; of several the cheapest."""
+    return max(tallies, key=lambda name: (tallies[name].solved, -tallies[name].total))
+
+
+def _explain_nothing_right(tally: EvalCounts, task: Plugin, output: Output) -> None:
+    """Show what was read as an answer: mostly the model puts it into a sentence, so that no planner is right."""
+    row = next((tally.records[place] for place in sorted(tally.records) if tally.records[place]["answer"]), None)
+    if row is None:
+        return
+    read = " ".join(as_text(row["answer"]).split())
+    shown = f"{read[:77]}…" if len(read) > 78 else read
+    lines = [f"No answer is right. Row {row['row'] + 1} wants {row['want']!r}; the answer read is {shown!r}."]
+    if task.name == "plain":
+        lines.append("The answer is the text after `Answer:`, else the whole text. To ask the model for that line:")
+        lines.append(f"  --planner {shlex.quote(_ANSWER_FORM)}")
+    for line in lines:
+        output.people.print(line, markup=False, soft_wrap=True)
+
+
+def _print_next(source: str, columns: GuessedColumns, best: str, output: Output) -> None:
+    where = [source, "--text", columns.text, "--want", columns.want]
+    second = ["--planner", best] if best != "single" else []
+    graded = ["plait", "eval", *where, "--planner", "single", *second]
+    run = ["plait", "batch", *where, "--planner", best, "--out", f"{Path(source).stem}.out.jsonl"]
+    output.people.print("Next commands, with the same options for model and workers:", markup=False)
+    for words in (graded, run):
+        output.people.print(f"  {shlex.join(words)}", markup=False, soft_wrap=True)
