@@ -10,9 +10,8 @@ import shlex
 import sys
 from collections.abc import Callable, Collection, Sequence
 
-__all__ = ["COMMANDS", "FLAGS", "MOVED", "REMOVED_IN", "SETTINGS", "current_flags", "current_words", "find_moved"]
+__all__ = ["COMMANDS", "FLAGS", "MOVED", "SETTINGS", "current_flags", "current_words", "find_moved"]
 
-REMOVED_IN = "0.3"
 COMMANDS = {
     "compare": "eval",
     "doctor versions": "doctor --versions",
@@ -218,6 +217,8 @@ def _take_flag(words: list[str], flag: str) -> tuple[str, list[str]]:
 
 
 def _warn(new: str) -> None:
+    from ..core.renamed import REMOVED_IN  # `plait --help` does without plait.core
+
     sys.stderr.write(f"warning: this form is deprecated and will be removed in plait {REMOVED_IN}: write `{new}`\n")
 
 

@@ -137,3 +137,27 @@ def test_the_limit_of_open_files_is_raised_and_some_are_kept() -> None:
         assert count_connections(Settings(connections=10, connections_per_address=10)) == (10, 10)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_an_idle_kept_connection_outlives_the_limit_of_heads(serve: Any) -> None:
+    """`header_seconds` is for a head that has begun, or never begins: clients keep connections for longer."""
+    async with serve(header_seconds=0.2) as served:
+        kept, begun = await connect(served), await connect(served)
+        for connection in (kept, begun):
+            assert (await answer(connection)).startswith(b"HTTP/1.1 200")
+        begun[1].write(HEALTHZ[:5])  # the next head, which never ends
+        await asyncio.sleep(1.0)
+        kept[1].write(HEALTHZ)
+        assert (await asyncio.wait_for(kept[0].readuntil(b"HTTP/1.1 200"), 30)).endswith(b"HTTP/1.1 200")
+        assert (await asyncio.wait_for(begun[0].read(), 30)).endswith(b"ok")  # cut off, and no second answer
+        for _, writer in (kept, begun):
+            writer.close()
+
+
+async def test_http_0_9_is_refused(serve: Any) -> None:
+    async with serve() as served:
+        reader, writer = await connect(served)
+        writer.write(b"GET /healthz\r\n\r\n")
+        said = await asyncio.wait_for(reader.read(), 30)
+        writer.close()
+    assert said.startswith(b"HTTP/1.1 400") and not said.endswith(b"ok")

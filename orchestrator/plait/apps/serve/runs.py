@@ -193,7 +193,7 @@ class RunsApi:
             raise not_found(f"there is no verb {name!r}: {', '.join(_STEERING)}")
         body = await read(request, Order, self._service.settings)
         answers = name == "answer" and user.tenant.approves
-        there = await self._elsewhere(run, user, approves=answers)
+        there = await self._elsewhere(run, user, approves=answers, changes=True)
         given: dict[str, Any] = body.arguments(verb)
         if name == "answer":
             given["by"] = user.answerer
@@ -250,11 +250,11 @@ class RunsApi:
             return [], False
         return [entry for entry in entries if self._service.owns(user, entry.run, entry.share)], more
 
-    def _entry(self, run: str, user: User, *, approves: bool = False) -> RunEntry:
+    def _entry(self, run: str, user: User, *, approves: bool = False, changes: bool = False) -> RunEntry:
         if self._service.store is None and not self._service.owns(user, run):
             raise not_found(f"there is no run {run!r}")
         try:
-            entry = find(self._place(), run)
+            entry = find(self._place(), run, changes=changes)
         except (UsageError, ConfigError) as error:
             if not user.tenant.admin:  # other tenants must not see which runs exist
                 raise not_found(f"there is no run {run!r}") from None
@@ -263,12 +263,15 @@ class RunsApi:
             raise not_found(f"there is no run {run!r}")
         return entry
 
-    async def _elsewhere(self, run: str, user: User, *, approves: bool = False) -> Distant | None:
-        """Return a run of another process, or `None` if it is running in this process or no store exists."""
+    async def _elsewhere(
+        self, run: str, user: User, *, approves: bool = False, changes: bool = False
+    ) -> Distant | None:
+        """Return a run of another process, or `None` if it is running in this process or no store exists. `changes`:
+        whether the run is then changed, for which a prefix of its id has to be longer."""
         store = self._service.store
         if store is None or run in self._service.live:
             return None
-        entry = await asyncio.to_thread(self._entry, run, user, approves=approves)
+        entry = await asyncio.to_thread(self._entry, run, user, approves=approves, changes=changes)
         return Distant(store, entry)
 
     def _data(self, run: str, user: User) -> bytes:

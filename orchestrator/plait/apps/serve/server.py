@@ -15,7 +15,7 @@ import uvicorn
 from ...core.errors import ConfigError
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
-from ...runtime.driver.collector import settle
+from ...runtime.driver.garbage_collection import settle
 from ..models.standing import joined
 from .app import build
 from .connections import LISTEN_BACKLOG, Connections, raise_descriptor_limit
@@ -139,8 +139,8 @@ class Server:
         waiting = transport.get_write_buffer_size() if transport is not None else 0
         if waiting:
             return ("written", waiting), self.settings.stalled_seconds
-        if cycle is None or cycle.response_complete:
-            return ("head", id(cycle)), self.settings.header_seconds
+        if cycle is None or (cycle.response_complete and connection.timeout_keep_alive_task is None):
+            return ("head", id(cycle)), self.settings.header_seconds  # an idle kept connection is uvicorn's to close
         return None, 0.0
 
 
@@ -225,7 +225,10 @@ def _protocol() -> Any:
             super().on_message_begin()
 
         def on_headers_complete(self) -> None:
-            """Begin the body."""
+            """Begin the body. Raises `ValueError` for HTTP/0.9, whose answers have no head: a proxy before the server
+            would take the body for anything."""
+            if self.parser.get_http_version() not in ("1.0", "1.1"):
+                raise ValueError("the request is not HTTP/1")
             self._in_head = False
             super().on_headers_complete()
 

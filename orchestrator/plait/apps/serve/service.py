@@ -25,10 +25,10 @@ from ...core.request import Request
 from ...core.result import Usage
 from ...core.weights import cost_of
 from ...runtime.client.answer import Answer
-from ...runtime.client.briefing import Live
 from ...runtime.client.client import AsyncOrchestrator, Handle
 from ...runtime.client.pricing import table
-from ...runtime.driver.forms import check_schema
+from ...runtime.client.request_preparation import Live
+from ...runtime.driver.typed_answers import check_schema
 from ...runtime.journal import store
 from ...runtime.journal.counters import Counters
 from ...runtime.journal.directory import find, place
@@ -200,7 +200,9 @@ class Service:
         most = self.settings.value_bytes_per_run
         return user.own(request.model_copy(update={"planner": planner, "budget": budget, "value_bytes": most}))
 
-    async def submit(self, request: Request, body: Body, user: User, *, watch: bool, fairness_group: str = "") -> ServedRun:
+    async def submit(
+        self, request: Request, body: Body, user: User, *, watch: bool, fairness_group: str = ""
+    ) -> ServedRun:
         """Start a run; `fairness_group` is for a run without a tenant. A tenant's runs are always in the tenant's
         group: in a group of its own, each request would weigh as much as the tenant. Raises `ApiError`, and the
         orchestrator's errors for an invalid request."""
