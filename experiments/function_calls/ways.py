@@ -10,7 +10,7 @@ from plait.core.flow import Context
 from plait.core.ops import Plugin, StructuredOutput
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
-from plait.workers.tools.environments.bfcl import BfclEnvironment, schema
+from plait_bench.environments.bfcl import BfclEnvironment, schema
 
 from .._tools.plan_prompt import PLAN
 

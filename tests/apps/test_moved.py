@@ -42,7 +42,7 @@ LINES = {
     "runs limit abcd tokens 500 --json": "runs set tokens 500 abcd --json",
     "runs view j.sqlite --run abcd": "runs view abcd --from j.sqlite",
     "runs resume abcd --anyway": "runs resume abcd --force",
-    "simulate q --engines 4 --slots 8 --runs 100 --rate=2": "simulate q --cluster engines=4,slots=8 --load runs=100,rate=2",
+    "simulate q --engines 4 --slots 8 --runs 9": "simulate q --cluster engines=4,slots=8 --load runs=9",
 }
 """Old command lines, and what they are now."""
 

@@ -33,9 +33,9 @@ FLAGS: dict[str, dict[str, str]] = {
     "job submit": {"--id": "--name"},
     "new": {"--in": "--out"},
     "plan": {"--dot": "--format=dot", "--mermaid": "--format=mermaid", "--plan-text": "--plan"},
-    "runs list": {"--every": "", "--once": "-"},
+    "runs list": {"--every": ""},
 }
-"""By command (`""`: all): old flags and their new names. Empty: the flag goes with its value; `-`: it goes alone."""
+"""By command (`""`: all): old flags and their new names. Empty: the flag and its value are dropped."""
 SETTINGS = {
     "--budget": "budget",
     "--cache": "cache",
@@ -152,7 +152,7 @@ def _rename_flags(words: list[str], table: dict[str, str]) -> list[str]:
             result.append(word)
         elif new == "":
             _ = equals or next(rest, "")
-        elif new != "-":
+        else:
             result.append(f"{new}={value}" if equals else new)
     return result
 
@@ -174,6 +174,11 @@ def _count_actors(words: list[str]) -> list[str]:
 def _set_limit(words: list[str]) -> list[str]:
     """Return `runs limit RUN NAME VALUE` as `runs set NAME VALUE RUN`."""
     return ["runs", "set", *words[3:5], words[2], *words[5:]] if len(words) > 4 else words
+
+
+def _look_once(words: list[str]) -> list[str]:
+    """Return `runs top --once`, which is `runs list --live --follow --once` by now, as `runs list --live`."""
+    return [word for word in words if word not in ("--once", "--follow")] if "--once" in words else words
 
 
 def _select_run(words: list[str]) -> list[str]:
@@ -226,6 +231,7 @@ _REWRITTEN: dict[str, Callable[[list[str]], list[str]]] = {
     "batch": _count_actors,
     "eval": _name_source,
     "runs limit": _set_limit,
+    "runs list": _look_once,
     "runs trace": _select_run,
     "runs view": _select_run,
     "simulate": _describe_simulation,

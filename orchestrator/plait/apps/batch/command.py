@@ -169,10 +169,7 @@ def _run_file(job: BatchJob, digest: str, out: Path | None, fresh: bool, as_json
     if out is None:
         raise UsageError("--out is missing: name the output file, OUT.jsonl or OUT.parquet")
     job = _checked(job, out)
-    header = {"batch": digest, "rows": job.rows, "seed": job.config.seed}
-    if job.named != InputFields():
-        header["columns"] = asdict(job.named)
-    header["request"] = job.request.model_dump(mode="json", exclude_unset=True)
+    header = _header(job, digest)
     began = time.monotonic()
     others = other_columns(job.path, job.named)
     with opened(as_json) as output:
@@ -197,22 +194,35 @@ def _run_file(job: BatchJob, digest: str, out: Path | None, fresh: bool, as_json
             log.remove()
         summary = {
             "status": "done" if finished else "cancelled" if stopped else "unfinished",
-            "rows": job.rows,
-            "done": log.done,
             "resumed": already,
-            "failed": log.failed,
-            **({"right": log.right} if job.named.want else {}),
             "out": str(out) if finished else None,
             "seconds": round(time.monotonic() - began, 3),
+            **_counts(job, log),
         }
-        for error, (row, run) in log.errors.items():
-            more = f" (more: plait why {run})" if run and job.config.journal != "off" else ""
-            output.progress.print(f"row {row}: {error}{more}", style="yellow", markup=False, soft_wrap=True)
+        _print_errors(job, log, output)
         output.result(summary) if as_json else _show(summary, output)
     if not finished:
         raise typer.Exit(130)
     if log.failed == job.rows:
         raise typer.Exit(1)
+
+
+def _print_errors(job: BatchJob, log: Log, output: Output) -> None:
+    for error, (row, run) in log.errors.items():
+        more = f" (more: plait why {run})" if run and job.config.journal != "off" else ""
+        output.progress.print(f"row {row}: {error}{more}", style="yellow", markup=False, soft_wrap=True)
+
+
+def _header(job: BatchJob, digest: str) -> dict[str, Any]:
+    """Return what identifies a batch: a log with another header belongs to another one."""
+    columns = {} if job.named == InputFields() else {"columns": asdict(job.named)}
+    request = job.request.model_dump(mode="json", exclude_unset=True)
+    return {"batch": digest, "rows": job.rows, "seed": job.config.seed, **columns, "request": request}
+
+
+def _counts(job: BatchJob, log: Log) -> dict[str, int]:
+    right = {"right": log.right} if job.named.want else {}
+    return {"rows": job.rows, "done": log.done, "failed": log.failed, **right}
 
 
 def _checked(job: BatchJob, out: Path) -> BatchJob:

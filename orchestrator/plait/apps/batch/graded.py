@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from errno import ENOENT
 from itertools import islice
@@ -73,63 +73,75 @@ def grade(sources: Sequence[str], grading: Grading, config: Config, request: Req
     if len(sources) > 1 or _holds_results(sources[0]):
         compare([Path(source) for source in sources], grading.plot, as_json)
         return
-    if config.stream_above_tokens is None:
-        # Every token counts here, those of cancelled answers too.
-        config = config.model_copy(update={"stream_above_tokens": 0})
-    found = _find_problems(sources[0], grading, config)
+    # Every token counts here, those of cancelled answers too.
+    config = config.model_copy(update={"stream_above_tokens": config.stream_above_tokens or 0})
+    found = _read_file(Path(sources[0]), grading) if is_file(sources[0]) else _draw(sources[0], grading, config)
     request = request.updated({"task": found.task})
-    usual = [*_QUICK_PLANNERS, *([_QUICK_PLANNER_FOR_TOOLS] if config.tools or config.mcp else ())]
-    planners = list(dict.fromkeys(grading.planners or (usual if grading.quick else [""])))
-    asked = {name or config.planner.name: request.updated({"planner": name} if name else {}) for name in planners}
-    warnings = dict.fromkeys(
-        warning
-        for own in asked.values()
-        for warning in model_warnings(config, own.updated({"text": found.problems[0].text})) or ()
-    )
+    asked = _requests(grading, config, request)
+    warnings = _warnings(config, asked.values(), found.problems[0].text)
     with opened(as_json) as output, writable(grading.out) as file:
-        for line in (*(f"warning: {warning}" for warning in warnings), *_describe(sources[0], found)):
-            output.progress.print(line, style="yellow" if line.startswith("warning") else "dim", markup=False,
-                                  highlight=False, soft_wrap=True)  # fmt: skip
+        for warning in warnings:
+            output.progress.print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
+        if found.columns is not None:
+            output.progress.print(
+                _describe(sources[0], found, found.columns), style="dim", markup=False, soft_wrap=True
+            )
         tallies = {name: EvalCounts() for name in asked}
         cancelled, start = evaluated(config, found.problems, asked, grading.concurrency, tallies, output)
         if file is not None:
             file.writelines(tally.lines(name if len(tallies) > 1 else None) for name, tally in tallies.items())
-        about: dict[str, Any] = {
-            "status": "cancelled" if cancelled else "done",
-            "task": found.task,
-            "problems": len(found.problems),
-            **({} if found.columns is None else {"text": found.columns.text, "want": found.columns.want}),
-            "start_seconds": round(start, 3),
-            "warnings": list(warnings),
-        }
+        about = _about(found, cancelled, start, warnings)
         summaries = [{**tally.summary(), **about, "planner": name} for name, tally in tallies.items()]
         report(summaries, tallies, output, as_json, grading.plot)
         if found.columns is not None and not as_json and not cancelled:
-            if not any(tally.solved for tally in tallies.values()):
-                _explain_nothing_right(next(iter(tallies.values())), request.task, output)
-            if grading.quick:
-                _print_next(sources[0], found.columns, _best(tallies), output)
-    if cancelled:
-        raise typer.Exit(130)
-    if all(tally.failed == tally.n for tally in tallies.values()):
-        raise typer.Exit(1)
+            _print_advice(sources[0], found.columns, tallies, request.task, grading.quick, output)
+    code = 130 if cancelled else int(all(tally.failed == tally.n for tally in tallies.values()))
+    if code:
+        raise typer.Exit(code)
 
 
-def _find_problems(source: str, grading: Grading, config: Config) -> GradedSet:
-    """Return the problems of a file, or those that a task draws. Raises `UsageError`, `ConfigError`."""
-    limit = grading.limit or (_QUICK_ROWS if grading.quick else None)
-    place = Plugin.of(grading.environment) if grading.environment else None
-    if not is_file(source):
-        if grading.task is not None:
-            raise UsageError(f"--task goes with a file, and {source!r} is none: write `plait eval {grading.task}`")
-        task = of_a_set(source)
-        if task == "countdown":
-            return GradedSet(draw(limit or _DRAWN_PROBLEMS, config.seed), task)
-        count = limit or _DRAWN_PROBLEMS
-        return GradedSet(drawn_questions(Plugin.of(task), count, config.seed or 0, environment_of(task, place)), task)
-    path = Path(source)
+def _about(found: GradedSet, cancelled: bool, start_seconds: float, warnings: list[str]) -> dict[str, Any]:
+    """Return what the summaries of all planners have in common."""
+    return {
+        "status": "cancelled" if cancelled else "done",
+        "task": found.task,
+        "problems": len(found.problems),
+        **({} if found.columns is None else {"text": found.columns.text, "want": found.columns.want}),
+        "start_seconds": round(start_seconds, 3),
+        "warnings": warnings,
+    }
+
+
+def _requests(grading: Grading, config: Config, request: Request) -> dict[str, Request]:
+    """Return the request of each planner, by the planner's name."""
+    usual = [*_QUICK_PLANNERS, *([_QUICK_PLANNER_FOR_TOOLS] if config.tools or config.mcp else ())]
+    planners = list(dict.fromkeys(grading.planners or (usual if grading.quick else [""])))
+    return {name or config.planner.name: request.updated({"planner": name} if name else {}) for name in planners}
+
+
+def _warnings(config: Config, requests: Iterable[Request], text: str) -> list[str]:
+    """Return the planners' different warnings about the model."""
+    found = (model_warnings(config, request.updated({"text": text})) or () for request in requests)
+    return list(dict.fromkeys(warning for warnings in found for warning in warnings))
+
+
+def _draw(source: str, grading: Grading, config: Config) -> GradedSet:
+    """Return problems that a task draws. Raises `UsageError`."""
+    if grading.task is not None:
+        raise UsageError(f"--task goes with a file, and {source!r} is none: write `plait eval {grading.task}`")
+    task = of_a_set(source)
+    count = grading.limit or (_QUICK_ROWS if grading.quick else _DRAWN_PROBLEMS)
+    if task == "countdown":
+        return GradedSet(draw(count, config.seed), task)
+    place = environment_of(task, Plugin.of(grading.environment) if grading.environment else None)
+    return GradedSet(drawn_questions(Plugin.of(task), count, config.seed or 0, place), task)
+
+
+def _read_file(path: Path, grading: Grading) -> GradedSet:
+    """Return the problems of a file. Raises `UsageError`, `ConfigError`."""
     if not path.is_file():
-        raise UsageError(f"there is no file {source}") from FileNotFoundError(ENOENT, "", source)
+        raise UsageError(f"there is no file {path}") from FileNotFoundError(ENOENT, "", str(path))
+    limit = grading.limit or (_QUICK_ROWS if grading.quick else None)
     task = of_a_set(grading.task or "plain")
     if task == "countdown":
         return GradedSet(read_puzzles(path)[:limit], task)
@@ -139,8 +151,8 @@ def _find_problems(source: str, grading: Grading, config: Config) -> GradedSet:
         text, want = columns.text, columns.want
         if grading.task is None and columns.numbers:
             task = "plain:equal=number"
-    graded = environment_of(task, place)
-    return GradedSet(read_questions(path, Plugin.of(task), text, want, graded, limit), task, columns)
+    place = environment_of(task, Plugin.of(grading.environment) if grading.environment else None)
+    return GradedSet(read_questions(path, Plugin.of(task), text, want, place, limit), task, columns)
 
 
 def _first_rows(path: Path, count: int) -> list[Mapping[str, Any]]:
@@ -162,14 +174,22 @@ def _holds_results(source: str) -> bool:
     return any(isinstance(row.get("solved"), bool) and "total_tokens" in row for row in _first_rows(Path(source), 1))
 
 
-def _describe(source: str, found: GradedSet) -> list[str]:
-    if found.columns is None:
-        return []
-    (why_text, why_want), kind = found.columns.why, "numbers" if found.task.endswith("equal=number") else "texts"
-    return [
-        f"{len(found.problems)} rows of {source}: question {found.columns.text!r} ({why_text}), answer "
-        f"{found.columns.want!r} ({why_want}), compared as {kind}"
-    ]
+def _describe(source: str, found: GradedSet, columns: GuessedColumns) -> str:
+    (why_text, why_want), kind = columns.why, "numbers" if found.task.endswith("equal=number") else "texts"
+    return (
+        f"{len(found.problems)} rows of {source}: question {columns.text!r} ({why_text}), answer {columns.want!r} "
+        f"({why_want}), compared as {kind}"
+    )
+
+
+def _print_advice(
+    source: str, columns: GuessedColumns, tallies: Mapping[str, EvalCounts], task: Plugin, quick: bool, output: Output
+) -> None:
+    """Print what to try next: where nothing is right, and after a quick look."""
+    if not any(tally.solved for tally in tallies.values()):
+        _explain_nothing_right(next(iter(tallies.values())), task, output)
+    if quick:
+        _print_next(source, columns, _best(tallies), output)
 
 
 def _best(tallies: Mapping[str, EvalCounts]) -> str:

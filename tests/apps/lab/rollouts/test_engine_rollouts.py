@@ -21,8 +21,8 @@ from plait.core.plan import Plan, Step
 from plait.core.request import Request
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.runlog import RunLog
-from plait.tasks.countdown import Countdown
 from plait.workers.engine import Engine
+from plait_bench.tasks.countdown import Countdown
 from training import export
 from training.model import Llama
 from training.trades import TRADES
