@@ -31,7 +31,7 @@ CHECKS: dict[str, tuple[str, str]] = {
     "kv-events": ("msgspec, zmq, plait.workers.http.kv_events", "plait plugins worker"),
     "math": ("math_verify", "plait plugins merge"),
     "mcp": ("mcp", "plait mcp --help"),
-    "otel": ("opentelemetry.sdk", f"{RUN} --otel"),
+    "otel": ("opentelemetry.sdk", f"{RUN} --set telemetry=true"),
     "plot": ("matplotlib", "plait eval --help"),
     "postgres": ("psycopg", "plait runs list --help"),
     "prices": ("genai_prices", RUN),

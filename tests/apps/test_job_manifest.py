@@ -19,7 +19,7 @@ def pods(job: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_a_command_becomes_a_ray_job(plait: Plait) -> None:
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
-    words = ("batch", "in.jsonl", "--out", "out put.jsonl", "--engine", "ray-data")
+    words = ("batch", "in.jsonl", "--out", "out put.jsonl", "--actors", "1")
     done = plait("job", "manifest", "--image", "plait:1", "--workers", "2", "--gpus", "1", "--claim", "data",
                  "--secret", "keys", "--retries", "3", "--seconds", "600", "--", *words)  # fmt: skip
     assert done.code == 0, done.err

@@ -24,10 +24,7 @@ from .moved import current_flags, current_words, find_moved
 
 __all__ = ["build", "check_words", "main", "run"]
 
-RARE = (
-    "allow", "budget", "cache", "config", "dialect", "engines", "gpus", "journal", "mcp", "seed", "telemetry",
-    "tensor_parallel", "thinking", "tool_actors", "top_p",
-)  # fmt: skip
+RARE = ("adapters", "allow", "config", "journal", "mcp", "seed")
 """Options that `--help` leaves out and `--help-all` has: settings that most people never change."""
 _ALL = "plait.help-all"
 _FREE = ("job submit", "job manifest")

@@ -130,6 +130,8 @@ def batch(
         return
     if environment is not None or plot_to is not None:
         raise UsageError("--environment and --plot need grades: add --grade")
+    if out is None:
+        raise UsageError("--out is missing: name the output file, OUT.jsonl or OUT.parquet")
     request = request.updated({"task": task or "plain", **({"planner": planners[0]} if planners else {})})
     trust(request.task)
     path = Path(sources[0])
@@ -164,10 +166,8 @@ def evaluate(
     run_graded(sources, grading, common.load(), request, as_json)
 
 
-def _run_file(job: BatchJob, digest: str, out: Path | None, fresh: bool, as_json: bool) -> None:
+def _run_file(job: BatchJob, digest: str, out: Path, fresh: bool, as_json: bool) -> None:
     """Run the rows of a file that have no outcome yet, and write the output when all have one."""
-    if out is None:
-        raise UsageError("--out is missing: name the output file, OUT.jsonl or OUT.parquet")
     job = _checked(job, out)
     header = _header(job, digest)
     began = time.monotonic()

@@ -80,16 +80,11 @@ def grade(sources: Sequence[str], grading: Grading, config: Config, request: Req
     asked = _requests(grading, config, request)
     warnings = _warnings(config, asked.values(), found.problems[0].text)
     with opened(as_json) as output, writable(grading.out) as file:
-        for warning in warnings:
-            output.progress.print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
-        if found.columns is not None:
-            output.progress.print(
-                _describe(sources[0], found, found.columns), style="dim", markup=False, soft_wrap=True
-            )
+        _print_notes(sources[0], found, warnings, output)
         tallies = {name: EvalCounts() for name in asked}
         cancelled, start = evaluated(config, found.problems, asked, grading.concurrency, tallies, output)
-        if file is not None:
-            file.writelines(tally.lines(name if len(tallies) > 1 else None) for name, tally in tallies.items())
+        for name, tally in tallies.items() if file is not None else ():
+            file.write(tally.lines(name if len(tallies) > 1 else None))
         about = _about(found, cancelled, start, warnings)
         summaries = [{**tally.summary(), **about, "planner": name} for name, tally in tallies.items()]
         report(summaries, tallies, output, as_json, grading.plot)
@@ -172,6 +167,13 @@ def _holds_results(source: str) -> bool:
     if not Path(source).is_file() or Path(source).suffix.lower() != ".jsonl":
         return False
     return any(isinstance(row.get("solved"), bool) and "total_tokens" in row for row in _first_rows(Path(source), 1))
+
+
+def _print_notes(source: str, found: GradedSet, warnings: list[str], output: Output) -> None:
+    for warning in warnings:
+        output.progress.print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
+    if found.columns is not None:
+        output.progress.print(_describe(source, found, found.columns), style="dim", markup=False, soft_wrap=True)
 
 
 def _describe(source: str, found: GradedSet, columns: GuessedColumns) -> str:

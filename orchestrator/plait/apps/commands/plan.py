@@ -98,8 +98,8 @@ def _is_written(path: Path) -> bool:
     try:
         with path.expanduser().open(encoding="utf-8", errors="replace") as file:
             return not file.read(4_096).lstrip().startswith("{")
-    except OSError:
-        return False
+    except OSError:  # refused by what reads it then
+        return path.suffix != ".json"
 
 
 def _show_written(config: Config, planner: Plugin, path: Path, form: str, as_json: bool) -> None:
