@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from errno import ENOENT
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 import typer
 
@@ -83,8 +83,7 @@ def grade(sources: Sequence[str], grading: Grading, config: Config, request: Req
         _print_notes(sources[0], found, warnings, output)
         tallies = {name: EvalCounts() for name in asked}
         cancelled, start = evaluated(config, found.problems, asked, grading.concurrency, tallies, output)
-        for name, tally in tallies.items() if file is not None else ():
-            file.write(tally.lines(name if len(tallies) > 1 else None))
+        _write_records(file, tallies)
         about = _about(found, cancelled, start, warnings)
         summaries = [{**tally.summary(), **about, "planner": name} for name, tally in tallies.items()]
         report(summaries, tallies, output, as_json, grading.plot)
@@ -167,6 +166,11 @@ def _holds_results(source: str) -> bool:
     if not Path(source).is_file() or Path(source).suffix.lower() != ".jsonl":
         return False
     return any(isinstance(row.get("solved"), bool) and "total_tokens" in row for row in _first_rows(Path(source), 1))
+
+
+def _write_records(file: TextIO | None, tallies: Mapping[str, EvalCounts]) -> None:
+    if file is not None:
+        file.writelines(tally.lines(name if len(tallies) > 1 else None) for name, tally in tallies.items())
 
 
 def _print_notes(source: str, found: GradedSet, warnings: list[str], output: Output) -> None:
