@@ -221,7 +221,7 @@ EVENTS = frozenset(
     [
         "orchestrator/plait/core/events.py",
         "orchestrator/plait/runtime/client/answer.py",
-        "orchestrator/plait/apps/serve/telling.py",
+        "orchestrator/plait/apps/serve/stream_events.py",
         "workers/plait/workers/_shared/cached_blocks.py",
     ]
 )

@@ -45,7 +45,7 @@ class _FieldErrors(type(BaseModel)):
 
         def __call__(cls, *args: object, **fields: object) -> object:
             if not fields.keys() <= cls.model_fields.keys():
-                from .renamed import current  # a field that is not there may be one under its old name
+                from .renamed import current  # an unknown field may have its old name
 
                 fields = current(fields, cls.model_fields, cls.__name__)
             try:
