@@ -68,7 +68,7 @@ def test_words_are_quoted_for_the_shell_of_the_cluster(plait: Plait, one_job: ty
         (["nonsense"], "No such command 'nonsense'"),
         (["rnu", "q"], "Did you mean 'run'?"),
         (["run", "q", "--plannr", "x"], "No such option: --plannr"),
-        (["eval", "countdown", "--count", "many"], "--count"),
+        (["eval", "countdown", "--limit", "many"], "--limit"),
     ],
 )
 def test_a_command_that_is_none_is_not_submitted(

@@ -134,7 +134,7 @@ def test_grades_are_those_of_batch(plait: Plait, script: Any) -> None:
         (["mine.jsonl"], "--out is missing"),
         (["mine.jsonl", "--grade", "--order", "prefix"], "are for rows without grades"),
         (["mine.jsonl", "--out", "o.jsonl", "--plot", "p.png"], "need grades: add --grade"),
-        (["countdown", "--task", "plain"], "--task goes with a file, and 'countdown' is none"),
+        (["countdown", "--task", "plain"], "--task goes with a file, not with the task 'countdown'"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(words: list[str], says: str, plait: Plait, script: Any) -> None:

@@ -214,7 +214,7 @@ def _print_errors(job: BatchJob, log: Log, output: Output) -> None:
 
 
 def _header(job: BatchJob, digest: str) -> dict[str, Any]:
-    """Return what identifies a batch: a log with another header belongs to another one."""
+    """Return the header of a batch's log, which identifies the batch."""
     columns = {} if job.named == InputFields() else {"columns": asdict(job.named)}
     request = job.request.model_dump(mode="json", exclude_unset=True)
     return {"batch": digest, "rows": job.rows, "seed": job.config.seed, **columns, "request": request}

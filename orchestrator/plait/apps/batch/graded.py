@@ -95,7 +95,7 @@ def grade(sources: Sequence[str], grading: Grading, config: Config, request: Req
 
 
 def _about(found: GradedSet, cancelled: bool, start_seconds: float, warnings: list[str]) -> dict[str, Any]:
-    """Return what the summaries of all planners have in common."""
+    """Return the part that the summaries of all planners share."""
     return {
         "status": "cancelled" if cancelled else "done",
         "task": found.task,
@@ -122,7 +122,7 @@ def _warnings(config: Config, requests: Iterable[Request], text: str) -> list[st
 def _draw(source: str, grading: Grading, config: Config) -> GradedSet:
     """Return problems that a task draws. Raises `UsageError`."""
     if grading.task is not None:
-        raise UsageError(f"--task goes with a file, and {source!r} is none: write `plait eval {grading.task}`")
+        raise UsageError(f"--task goes with a file, not with the task {source!r}: write `plait eval {grading.task}`")
     task = of_a_set(source)
     count = grading.limit or (_QUICK_ROWS if grading.quick else _DRAWN_PROBLEMS)
     if task == "countdown":

@@ -11,7 +11,6 @@ import typer
 from ...core import graph
 from ...core.errors import UsageError
 from ...core.interfaces import PlanningContext
-from ...core.messages import counted
 from ...core.ops import Plugin
 from ...core.plan import Plan
 from ...core.request import Request
@@ -83,23 +82,20 @@ def plan(
             output.stream.write(_FORMS[form](made))
             return
         output.stream.write(graph.text(made))
-        output.stream.write(
-            f"{counted(len(layers), 'wave')}, width {wide}, critical path {' > '.join(chain.names)} "
-            f"(at most {chain.length:g} tokens)\n"
-        )
+        output.stream.write(f"{graph.summary(made)}\n")
         for line in taken.lines() if taken is not None else ():
             output.stream.write(f"{line}\n")
 
 
 def _is_written(path: Path) -> bool:
     """Return whether a plan is a text that a model wrote, and not JSON."""
-    if str(path) == "-":
-        return True
+    if str(path) == "-" or path.suffix == ".json":
+        return str(path) == "-"
     try:
         with path.expanduser().open(encoding="utf-8", errors="replace") as file:
             return not file.read(4_096).lstrip().startswith("{")
     except OSError:  # refused by what reads it then
-        return path.suffix != ".json"
+        return True
 
 
 def _show_written(config: Config, planner: Plugin, path: Path, form: str, as_json: bool) -> None:
