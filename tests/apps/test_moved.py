@@ -33,6 +33,7 @@ LINES = {
     "doctor versions --json": "doctor --versions --json",
     "model convert m.gguf --name mine": "model get m.gguf --name mine",
     "job submit --id a -- run x": "job submit --name a -- run x",
+    "job manifest --workers 2 --gpus 1 -- run x --gpus 4": "job manifest --cluster workers=2,gpus=1 -- run x --gpus 4",
     "runs top --once --json": "runs list --live --json",
     "runs top": "runs list --live --follow",
     "runs top --every 3": "runs list --live --follow",

@@ -21,8 +21,10 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
+from pydantic import BaseModel, ConfigDict, Field
 
 from ..core.errors import ConfigError, UsageError, WorkerError
+from .common.fields import list_names, read_fields
 from .common.options import Json
 from .common.output import Output, opened
 from .main import check_words
@@ -36,6 +38,22 @@ _DATA = "/data"
 _NAME = r"[a-z]([a-z0-9-]{0,45}[a-z0-9])?"
 """KubeRay makes names of services out of it, which have at most 63 characters."""
 _QUANTITY = r"[0-9]+(\.[0-9]+)?(m|[EPTGMk]i?)?"
+
+
+class JobCluster(BaseModel):
+    """The cluster of a job on Kubernetes: the fields of `--cluster`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
+    workers: int = Field(1, ge=0, description="Nodes beside the head.")
+    cpus: str = Field("4", pattern=f"^{_QUANTITY}$", description="CPUs of a node, such as 8 or 500m.")
+    memory: str = Field("16Gi", pattern=f"^{_QUANTITY}$", description="Memory of a node.")
+    gpus: int = Field(0, ge=0, description="GPUs of a node beside the head.")
+    claim: str | None = Field(
+        None, pattern=f"^{_NAME}$", description="PersistentVolumeClaim (ReadWriteMany) of the working folder."
+    )
+    secret: str | None = Field(None, pattern=f"^{_NAME}$", description="Secret whose keys become variables.")
+    namespace: str | None = Field(None, pattern=f"^{_NAME}$", description="Namespace; kubectl's by default.")
+    retries: int = Field(0, ge=0, description="Number of retries of a failed job.")
 
 
 def submit(
@@ -140,20 +158,10 @@ def _follow(client: Any, job: str, output: Output) -> int:
 def manifest(
     context: typer.Context,
     image: Annotated[str, typer.Option(metavar="IMAGE", help="Has plait and Ray.")],
-    name: Annotated[str, typer.Option(help="Of the job; small letters, digits and dashes.")] = "plait",
-    namespace: Annotated[str | None, typer.Option(help="Of Kubernetes; kubectl's by default.")] = None,
-    workers: Annotated[int, typer.Option(min=0, help="Nodes beside the head.")] = 1,
-    cpus: Annotated[str, typer.Option(metavar="N", help="CPUs of a node, such as 8 or 500m.")] = "4",
-    memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory of a node.")] = "16Gi",
-    gpus: Annotated[int, typer.Option(min=0, help="GPUs of a node beside the head.")] = 0,
-    claim: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="PersistentVolumeClaim (ReadWriteMany) of the folder that it runs in."),
-    ] = None,
-    secret: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A Secret whose keys become variables: keys of servers.")
-    ] = None,
-    retries: Annotated[int, typer.Option(min=0, help="How often a job that failed is begun again.")] = 0,
+    name: Annotated[str, typer.Option(help="Name of the job: small letters, digits and dashes.")] = "plait",
+    cluster: Annotated[
+        str, typer.Option(metavar="NAME=VALUE,…", help=f"Cluster of the job: {list_names(JobCluster)}.")
+    ] = "",
     seconds: Annotated[int | None, typer.Option(min=1, help="Time limit of the job in seconds.")] = None,
 ) -> None:
     """Write a command as a RayJob of KubeRay, which starts a Ray cluster for it and removes that afterwards.
@@ -165,49 +173,50 @@ def manifest(
         raise ConfigError("manifests need PyYAML, which comes with Ray: pip install 'plait[job]'")
     import yaml
 
-    for option, value in (("name", name), ("namespace", namespace), ("claim", claim), ("secret", secret)):
-        if value is not None and not re.fullmatch(_NAME, value):
-            raise UsageError(f"--{option} {value!r} is no name: small letters, digits and dashes, at most 47")
-    for option, value in (("cpus", cpus), ("memory", memory)):
-        if not re.fullmatch(_QUANTITY, value):
-            raise UsageError(f"--{option} {value!r} is not a Kubernetes quantity: write 4, 500m or 16Gi")
-
-    def pod(container: str, extra: dict[str, Any]) -> dict[str, Any]:
-        room = {"cpu": cpus, "memory": memory}
-        made: dict[str, Any] = {"name": container, "image": image,
-                                "resources": {"requests": room, "limits": {**room, **extra}}}  # fmt: skip
-        spec: dict[str, Any] = {"containers": [made]}
-        if secret is not None:
-            made["envFrom"] = [{"secretRef": {"name": secret}}]
-        if claim is not None:
-            made["volumeMounts"] = [{"name": "data", "mountPath": _DATA}]
-            spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]
-        return {"spec": spec}
-
-    cluster: dict[str, Any] = {
-        **_ray_version(),
-        "headGroupSpec": {"rayStartParams": {"dashboard-host": "0.0.0.0"}, "template": pod("ray-head", {})},
-    }
-    if workers:
-        counts = dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), workers)
-        template = pod("ray-worker", {"nvidia.com/gpu": gpus} if gpus else {})
-        cluster["workerGroupSpecs"] = [{"groupName": "workers", **counts, "rayStartParams": {}, "template": template}]
+    if not re.fullmatch(_NAME, name):
+        raise UsageError(f"--name {name!r} is not a name: write small letters, digits and dashes, at most 47")
+    given = read_fields("--cluster", cluster, JobCluster)
     command = shlex.join(["plait", *words])
     made = {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
-        "metadata": {"name": name, **({"namespace": namespace} if namespace else {})},
+        "metadata": {"name": name, **({"namespace": given.namespace} if given.namespace else {})},
         "spec": {
-            "entrypoint": f"sh -c {shlex.quote(f'cd {_DATA} && {command}')}" if claim is not None else command,
+            "entrypoint": f"sh -c {shlex.quote(f'cd {_DATA} && {command}')}" if given.claim is not None else command,
             "submissionMode": "K8sJobMode",
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": 600,
-            "backoffLimit": retries,
+            "backoffLimit": given.retries,
             **({"activeDeadlineSeconds": seconds} if seconds else {}),
-            "rayClusterSpec": cluster,
+            "rayClusterSpec": _cluster_spec(given, image),
         },
     }
     sys.stdout.write(yaml.safe_dump(made, sort_keys=False, width=1000))
+
+
+def _cluster_spec(given: JobCluster, image: str) -> dict[str, Any]:
+    """Return the Ray cluster of a job."""
+    head = {"rayStartParams": {"dashboard-host": "0.0.0.0"}, "template": _pod(given, image, "ray-head", {})}
+    spec = {**_ray_version(), "headGroupSpec": head}
+    if given.workers:
+        counts = dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), given.workers)
+        template = _pod(given, image, "ray-worker", {"nvidia.com/gpu": given.gpus} if given.gpus else {})
+        spec["workerGroupSpecs"] = [{"groupName": "workers", **counts, "rayStartParams": {}, "template": template}]
+    return spec
+
+
+def _pod(given: JobCluster, image: str, container: str, extra: dict[str, Any]) -> dict[str, Any]:
+    """Return the template of a pod with one container."""
+    room = {"cpu": given.cpus, "memory": given.memory}
+    made: dict[str, Any] = {"name": container, "image": image,
+                            "resources": {"requests": room, "limits": {**room, **extra}}}  # fmt: skip
+    spec: dict[str, Any] = {"containers": [made]}
+    if given.secret is not None:
+        made["envFrom"] = [{"secretRef": {"name": given.secret}}]
+    if given.claim is not None:
+        made["volumeMounts"] = [{"name": "data", "mountPath": _DATA}]
+        spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": given.claim}}]
+    return {"spec": spec}
 
 
 def _ray_version() -> dict[str, str]:

@@ -192,14 +192,24 @@ def _describe_simulation(words: list[str]) -> list[str]:
     if words[1:2] in (["tune"], ["calibrate"]):
         return words
     for option, flags in _SIMULATED.items():
-        fields: list[str] = []
-        for flag in flags:
-            value, words = _take_flag(words, flag)
-            if value:
-                fields.append(f"{'engines' if flag == '--hosts' else flag[2:].replace('-', '_')}={value}")
-        if fields:
-            words = [*words, option, ",".join(fields)]
+        words = _join_flags(words, option, flags)
     return words
+
+
+def _describe_job(words: list[str]) -> list[str]:
+    """Return `job manifest` with its flags of the cluster as fields of `--cluster`."""
+    end = words.index("--") if "--" in words else len(words)
+    return [*_join_flags(words[:end], "--cluster", _JOB_CLUSTER), *words[end:]]
+
+
+def _join_flags(words: list[str], option: str, flags: Sequence[str]) -> list[str]:
+    """Return arguments with some flags as fields of one option."""
+    fields: list[str] = []
+    for flag in flags:
+        value, words = _take_flag(words, flag)
+        if value:
+            fields.append(f"{'engines' if flag == '--hosts' else flag[2:].replace('-', '_')}={value}")
+    return [*words, option, ",".join(fields)] if fields else words
 
 
 _SIMULATED = {
@@ -209,6 +219,7 @@ _SIMULATED = {
     ),
     "--load": ("--runs", "--rate", "--burstiness", "--arrivals", "--within"),
 }  # fmt: skip
+_JOB_CLUSTER = ("--workers", "--cpus", "--memory", "--gpus", "--claim", "--secret", "--namespace", "--retries")
 
 
 def _take_flag(words: list[str], flag: str) -> tuple[str, list[str]]:
@@ -230,6 +241,7 @@ def _warn(new: str) -> None:
 _REWRITTEN: dict[str, Callable[[list[str]], list[str]]] = {
     "batch": _count_actors,
     "eval": _name_source,
+    "job manifest": _describe_job,
     "runs limit": _set_limit,
     "runs list": _look_once,
     "runs trace": _select_run,

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from rich import box
 from rich.table import Table
 
 from ...core.errors import UsageError
-from ...core.messages import counted, did_you_mean
+from ...core.messages import counted
 from ...core.ops import Plugin
 from ...core.request import Request
 from ...runtime.client.profile import profile_file
@@ -21,6 +21,7 @@ from ...runtime.simulation.engine_profile import EngineProfile, load_engine
 from ...runtime.simulation.latency import Host, LatencyModel, Throttle, WorkerFault
 from ...runtime.simulation.simulator import SimReport, simulate as simulated, synthetic, varied, whole
 from ...runtime.simulation.workload import WorkloadReport, at_rate, read_arrivals, simulate_workload
+from ..common.fields import list_names, read_fields
 from ..common.options import Common, Count, Json, Merge, Planner, Task, Tokens, common_options
 from ..common.output import Output, opened
 from .plan import briefed, planned
@@ -28,7 +29,6 @@ from .plan import briefed, planned
 __all__ = ["simulate"]
 
 _DEFAULT = ("fifo", "critical-path")
-Fields = TypeVar("Fields", bound=BaseModel)
 
 
 class SimulatedCluster(BaseModel):
@@ -58,21 +58,6 @@ class SimulatedLoad(BaseModel):
     within: float | None = Field(None, gt=0, description="Seconds for the count of runs that end in time.")
 
 
-def _read_fields(flag: str, text: str, kind: type[Fields]) -> Fields:
-    """Return the fields of `NAME=VALUE,…`. Raises `UsageError`."""
-    try:
-        return kind.model_validate(Plugin.of(f"fields:{text}").options if text else {})
-    except ValidationError as error:
-        detail = error.errors()[0]
-        name = str(detail["loc"][0])
-        near = did_you_mean(name, kind.model_fields) if name not in kind.model_fields else f": {detail['msg']}"
-        raise UsageError(f"{flag} {name}={detail['input']!r} is invalid{near}; there are {_list_names(kind)}") from None
-
-
-def _list_names(kind: type[BaseModel]) -> str:
-    return ", ".join(kind.model_fields)
-
-
 @common_options
 def simulate(
     text: Annotated[str, typer.Argument(help="Text of the request.")] = "",
@@ -87,10 +72,10 @@ def simulate(
         typer.Option("--policy", metavar="NAME[+NAME…]", help="Repeat to compare; `+` puts several into one run."),
     ] = None,
     cluster: Annotated[
-        str, typer.Option(metavar="NAME=VALUE,…", help=f"Simulated engines: {_list_names(SimulatedCluster)}.")
+        str, typer.Option(metavar="NAME=VALUE,…", help=f"Simulated engines: {list_names(SimulatedCluster)}.")
     ] = "",
     load: Annotated[
-        str, typer.Option(metavar="NAME=VALUE,…", help=f"Workload of many runs: {_list_names(SimulatedLoad)}.")
+        str, typer.Option(metavar="NAME=VALUE,…", help=f"Workload of many runs: {list_names(SimulatedLoad)}.")
     ] = "",
     as_json: Json = False,
     *,
@@ -99,7 +84,7 @@ def simulate(
     """Run a plan, or a workload of many runs, in virtual time, and compare policies: seconds, waiting, how busy the
     engines are. Example: `plait simulate "Why?" --planner sample:n=8 --load runs=1000,rate=20 --cluster engines=16`."""
     config = common.load()
-    engines, shape = _read_fields("--cluster", cluster, SimulatedCluster), _read_fields("--load", load, SimulatedLoad)
+    engines, shape = read_fields("--cluster", cluster, SimulatedCluster), read_fields("--load", load, SimulatedLoad)
     given = Request.of({"text": text, "task": task, "planner": planner, "merge": merge, "n": n, "tokens": tokens})
     brief = briefed(config, planned(given, plan))
     times = _times(shape, brief.request.seed)
