@@ -13,7 +13,7 @@ import pytest
 from plait.core import errors
 from plait.core.causes import Cause
 from plait.core.errors import PlaitError
-from tests.test_architecture import ROOT, SHIPPED, module_name, over, sources, tree
+from tests.test_architecture import PLANNERS, ROOT, SHIPPED, module_name, over, sources, tree
 
 PROSE = ("reason", "why", "message")
 """Fields that hold sentences for people."""
@@ -109,7 +109,7 @@ def test_the_page_of_errors_and_the_classes_agree() -> None:
 
 def test_the_page_of_errors_has_the_status_that_the_server_gives_and_every_cause() -> None:
     pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'plait[serve]'")
-    from plait.apps.serve.errors import of_error
+    from plait_server.errors import of_error
 
     page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
     for error in errors.error_classes():
@@ -139,7 +139,7 @@ def test_docstrings_are_shown_and_decide_nothing(path: str) -> None:
     assert reads == (path in READS_DOCSTRINGS), f"{path}: declare it as a field, a type or a class variable"
 
 
-@over(sources("planners"))
+@over(sources(*PLANNERS))
 def test_a_planner_does_not_parse_names_and_labels_of_steps(path: str) -> None:
     for node in ast.walk(tree(path)):
         match node:

@@ -89,7 +89,7 @@ def test_branches_show_tokens_hits_confidence_and_reasons(talk):
     done = talk("q w", "/branches", options=("--planner", "sample:n=3"), replies=replies)
     rows = {line.split()[2]: line for line in done.out.splitlines() if line.startswith(("├─ ", "└─ "))}
     assert re.search(r"✓ sample-2 +2 tok .*2/2 cached  [\d.]+ s .* answer: 1$", rows["sample-2"])
-    assert "✗" in rows["sample-3"] and "the script answers with an error" in rows["sample-3"]
+    assert "✗" in rows["sample-3"] and "EngineError: the script answers" in rows["sample-3"]
     assert "2 of 2 votes" in rows["vote"]
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from plait.apps.serve.settings import Tenant
-from plait.apps.serve.tenants import hashed
 from plait.workers.scripted import Reply
+from plait_server.settings import Tenant
+from plait_server.tenants import hashed
 
 openai: Any = pytest.importorskip("openai")
 ASK: Any = [{"role": "user", "content": "?"}]

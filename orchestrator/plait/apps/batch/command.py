@@ -21,11 +21,10 @@ from ...core.request import Request
 from ...runtime.client.config import Config
 from ...runtime.plugins.spec import typed
 from ...runtime.plugins.trust import trust
-from ..common.concurrently import for_each
 from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ..common.options import Common, Json, all_typed, common_options
 from ..common.output import Output, opened
-from ..common.progress import counting
+from ..common.progress import counting, for_each
 from ..common.session import opened_session
 from .graded import Grading, grade as run_graded, is_file
 from .order import Order, in_order

@@ -55,8 +55,8 @@ class Grading:
 
 
 @dataclass(frozen=True, slots=True)
-class GradedSet:
-    """The problems to run, and how they were found."""
+class GradedProblems:
+    """The problems to run, and how they were graded."""
 
     problems: Sequence[CountdownProblem | DatasetQuestion]
     task: str
@@ -75,32 +75,32 @@ def grade(sources: Sequence[str], grading: Grading, config: Config, request: Req
         return
     # Every token counts here, those of cancelled answers too.
     config = config.model_copy(update={"stream_above_tokens": config.stream_above_tokens or 0})
-    found = _read_file(Path(sources[0]), grading) if is_file(sources[0]) else _draw(sources[0], grading, config)
-    request = request.updated({"task": found.task})
+    graded = _read_file(Path(sources[0]), grading) if is_file(sources[0]) else _draw(sources[0], grading, config)
+    request = request.updated({"task": graded.task})
     asked = _requests(grading, config, request)
-    warnings = _warnings(config, asked.values(), found.problems[0].text)
+    warnings = _warnings(config, asked.values(), graded.problems[0].text)
     with opened(as_json) as output, writable(grading.out) as file:
-        _print_notes(sources[0], found, warnings, output)
+        _print_notes(sources[0], graded, warnings, output)
         tallies = {name: EvalCounts() for name in asked}
-        cancelled, start = evaluated(config, found.problems, asked, grading.concurrency, tallies, output)
+        cancelled, start = evaluated(config, graded.problems, asked, grading.concurrency, tallies, output)
         _write_records(file, tallies)
-        about = _about(found, cancelled, start, warnings)
+        about = _about(graded, cancelled, start, warnings)
         summaries = [{**tally.summary(), **about, "planner": name} for name, tally in tallies.items()]
         report(summaries, tallies, output, as_json, grading.plot)
-        if found.columns is not None and not as_json and not cancelled:
-            _print_advice(sources[0], found.columns, tallies, request.task, grading.quick, output)
+        if graded.columns is not None and not as_json and not cancelled:
+            _print_advice(sources[0], graded.columns, tallies, request.task, grading.quick, output)
     code = 130 if cancelled else int(all(tally.failed == tally.n for tally in tallies.values()))
     if code:
         raise typer.Exit(code)
 
 
-def _about(found: GradedSet, cancelled: bool, start_seconds: float, warnings: list[str]) -> dict[str, Any]:
+def _about(graded: GradedProblems, cancelled: bool, start_seconds: float, warnings: list[str]) -> dict[str, Any]:
     """Return the part that the summaries of all planners share."""
     return {
         "status": "cancelled" if cancelled else "done",
-        "task": found.task,
-        "problems": len(found.problems),
-        **({} if found.columns is None else {"text": found.columns.text, "want": found.columns.want}),
+        "task": graded.task,
+        "problems": len(graded.problems),
+        **({} if graded.columns is None else {"text": graded.columns.text, "want": graded.columns.want}),
         "start_seconds": round(start_seconds, 3),
         "warnings": warnings,
     }
@@ -115,30 +115,30 @@ def _requests(grading: Grading, config: Config, request: Request) -> dict[str, R
 
 def _warnings(config: Config, requests: Iterable[Request], text: str) -> list[str]:
     """Return the planners' different warnings about the model."""
-    found = (model_warnings(config, request.updated({"text": text})) or () for request in requests)
-    return list(dict.fromkeys(warning for warnings in found for warning in warnings))
+    graded = (model_warnings(config, request.updated({"text": text})) or () for request in requests)
+    return list(dict.fromkeys(warning for warnings in graded for warning in warnings))
 
 
-def _draw(source: str, grading: Grading, config: Config) -> GradedSet:
+def _draw(source: str, grading: Grading, config: Config) -> GradedProblems:
     """Return problems that a task draws. Raises `UsageError`."""
     if grading.task is not None:
         raise UsageError(f"--task goes with a file, not with the task {source!r}: write `plait eval {grading.task}`")
     task = of_a_set(source)
     count = grading.limit or (_QUICK_ROWS if grading.quick else _DRAWN_PROBLEMS)
     if task == "countdown":
-        return GradedSet(draw(count, config.seed), task)
+        return GradedProblems(draw(count, config.seed), task)
     place = environment_of(task, Plugin.of(grading.environment) if grading.environment else None)
-    return GradedSet(drawn_questions(Plugin.of(task), count, config.seed or 0, place), task)
+    return GradedProblems(drawn_questions(Plugin.of(task), count, config.seed or 0, place), task)
 
 
-def _read_file(path: Path, grading: Grading) -> GradedSet:
+def _read_file(path: Path, grading: Grading) -> GradedProblems:
     """Return the problems of a file. Raises `UsageError`, `ConfigError`."""
     if not path.is_file():
         raise UsageError(f"there is no file {path}") from FileNotFoundError(ENOENT, "", str(path))
     limit = grading.limit or (_QUICK_ROWS if grading.quick else None)
     task = of_a_set(grading.task or "plain")
     if task == "countdown":
-        return GradedSet(read_puzzles(path)[:limit], task)
+        return GradedProblems(read_puzzles(path)[:limit], task)
     trust(task)
     columns, text, want = None, grading.text or "text", grading.want or "want"
     if Plugin.of(task).name == "plain" and (columns := _guess(path, grading)) is not None:
@@ -146,7 +146,7 @@ def _read_file(path: Path, grading: Grading) -> GradedSet:
         if grading.task is None and columns.numbers:
             task = "plain:equal=number"
     place = environment_of(task, Plugin.of(grading.environment) if grading.environment else None)
-    return GradedSet(read_questions(path, Plugin.of(task), text, want, place, limit), task, columns)
+    return GradedProblems(read_questions(path, Plugin.of(task), text, want, place, limit), task, columns)
 
 
 def _first_rows(path: Path, count: int) -> list[Mapping[str, Any]]:
@@ -173,17 +173,17 @@ def _write_records(file: TextIO | None, tallies: Mapping[str, EvalCounts]) -> No
         file.writelines(tally.lines(name if len(tallies) > 1 else None) for name, tally in tallies.items())
 
 
-def _print_notes(source: str, found: GradedSet, warnings: list[str], output: Output) -> None:
+def _print_notes(source: str, graded: GradedProblems, warnings: list[str], output: Output) -> None:
     for warning in warnings:
         output.progress.print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
-    if found.columns is not None:
-        output.progress.print(_describe(source, found, found.columns), style="dim", markup=False, soft_wrap=True)
+    if graded.columns is not None:
+        output.progress.print(_describe(source, graded, graded.columns), style="dim", markup=False, soft_wrap=True)
 
 
-def _describe(source: str, found: GradedSet, columns: GuessedColumns) -> str:
-    (why_text, why_want), kind = columns.why, "numbers" if found.task.endswith("equal=number") else "texts"
+def _describe(source: str, graded: GradedProblems, columns: GuessedColumns) -> str:
+    (why_text, why_want), kind = columns.why, "numbers" if graded.task.endswith("equal=number") else "texts"
     return (
-        f"{len(found.problems)} rows of {source}: question {columns.text!r} ({why_text}), answer {columns.want!r} "
+        f"{len(graded.problems)} rows of {source}: question {columns.text!r} ({why_text}), answer {columns.want!r} "
         f"({why_want}), compared as {kind}"
     )
 

@@ -11,20 +11,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from ...core.environment import Environment
 from ...core.errors import ConfigError
 from ...core.request import Request
+from ...core.task import Environment
 from ...runtime.client.answer import Answer
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ...runtime.client.parallelism import parallelism
-from ..common.concurrently import for_each
 from ..common.dataset import DatasetQuestion
 from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ..common.intervals import wilson
 from ..common.output import Output
 from ..common.problems import CountdownProblem
-from ..common.progress import counting
+from ..common.progress import counting, for_each
 from ..common.session import opened_session
 from .compare import compared, plot, show
 
