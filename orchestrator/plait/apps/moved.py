@@ -13,18 +13,11 @@ from collections.abc import Callable, Collection, Sequence
 __all__ = ["COMMANDS", "FLAGS", "MOVED", "SETTINGS", "current_flags", "current_words", "find_moved"]
 
 COMMANDS = {
-    "compare": "eval",
-    "doctor versions": "doctor --versions",
-    "eval compare": "eval",
-    "model convert": "model get",
-    "names": "plugins",
-    "runs prune": "runs cancel",
-    "runs questions": "runs answer",
-    "runs top": "runs list --live --follow",
-    "runs watch": "runs show --follow",
-    "try": "eval --quick",
+    "compare": "eval", "doctor versions": "doctor --versions", "eval compare": "eval", "model convert": "model get",
+    "names": "plugins", "runs prune": "runs cancel", "runs questions": "runs answer",
+    "runs top": "runs list --live --follow", "runs watch": "runs show --follow", "try": "eval --quick",
     "version": "doctor --versions",
-}
+}  # fmt: skip
 """Old commands whose arguments and flags a present command takes."""
 FLAGS: dict[str, dict[str, str]] = {
     "": {"--anyway": "--force"},
@@ -37,45 +30,20 @@ FLAGS: dict[str, dict[str, str]] = {
 }
 """By command (`""`: all): old flags and their new names. Empty: the flag and its value are dropped."""
 SETTINGS = {
-    "--budget": "budget",
-    "--cache": "cache",
-    "--engines": "engines",
-    "--gpus": "gpus",
-    "--kv-cache-mib": "kv_cache_mib",
-    "--max-model-len": "max_model_len",
-    "--no-otel": "telemetry=false",
-    "--on-uncertain-side-effect": "on_uncertain_side_effect",
-    "--on-unknown": "on_uncertain_side_effect",
-    "--otel": "telemetry=true",
-    "--slots": "slots",
-    "--tensor-parallel": "tensor_parallel",
-    "--thinking": "thinking",
-    "--threads": "threads",
-    "--tool-actors": "tool_actors",
-    "--top-p": "top_p",
-    "--wait": "start_timeout",
-}
+    "--budget": "budget", "--cache": "cache", "--engines": "engines", "--gpus": "gpus",
+    "--kv-cache-mib": "kv_cache_mib", "--max-model-len": "max_model_len", "--no-otel": "telemetry=false",
+    "--on-uncertain-side-effect": "on_uncertain_side_effect", "--on-unknown": "on_uncertain_side_effect",
+    "--otel": "telemetry=true", "--slots": "slots", "--tensor-parallel": "tensor_parallel", "--thinking": "thinking",
+    "--threads": "threads", "--tool-actors": "tool_actors", "--top-p": "top_p", "--wait": "start_timeout",
+}  # fmt: skip
 """Old flags of every command with settings: `--set NAME=VALUE` replaces them, unless a command has such a flag."""
 MOVED = {
-    "calibrate": "simulate calibrate",
-    "ctl": "runs",
-    "ctl events": "runs show --follow --json",
-    "ctl list": "runs list --live",
-    "ctl set": "runs set",
-    "engine down": "model down",
-    "engine list": "model list",
-    "engine up": "model up",
-    "questions": "runs answer",
-    "replay": "runs replay",
-    "rollouts": "learn rollouts",
-    "route": "learn route",
-    "route fit": "learn route",
-    "runs why": "why",
-    "top": "runs list --live --follow",
-    "trace": "runs trace",
-    "tune": "simulate tune",
-    "view": "runs view",
-}
+    "calibrate": "simulate calibrate", "ctl": "runs", "ctl events": "runs show --follow --json",
+    "ctl list": "runs list --live", "ctl set": "runs set", "engine down": "model down", "engine list": "model list",
+    "engine up": "model up", "questions": "runs answer", "replay": "runs replay", "rollouts": "learn rollouts",
+    "route": "learn route", "route fit": "learn route", "runs why": "why", "top": "runs list --live --follow",
+    "trace": "runs trace", "tune": "simulate tune", "view": "runs view",
+}  # fmt: skip
 """Old commands that are refused, and what to write now."""
 
 

@@ -19,7 +19,6 @@ import typer
 from ...core.errors import ConfigError, TaskError, UsageError
 from ...core.request import Request
 from ...runtime.client.config import Config
-from ...runtime.plugins.spec import typed
 from ...runtime.plugins.trust import trust
 from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ..common.options import Common, Json, all_typed, common_options
@@ -37,36 +36,12 @@ __all__ = ["batch", "evaluate"]
 Sources = Annotated[
     list[str],
     typer.Argument(
-        metavar="SOURCE…",
+        metavar="SOURCE",
         callback=all_typed,
         help="File of rows (JSON lines, CSV, Parquet); with grades also a task that draws problems (countdown, "
         "bash-sql, humaneval, bfcl:CATEGORY, reasoning-gym:FAMILY, FILE.py:Class) or saved results to compare.",
     ),
 ]
-Out = Annotated[Path | None, typer.Option(metavar="OUT.jsonl|parquet", help="Output file, in the input's order.")]
-TextColumn = Annotated[str, typer.Option("--text", metavar="FIELD", help="Column with the question.")]
-WantColumn = Annotated[str, typer.Option("--want", metavar="FIELD", help="Column with the right answer.")]
-Limit = Annotated[int | None, typer.Option(min=1, help="Number of rows; all of a file or 100 drawn by default.")]
-Concurrency = Annotated[int, typer.Option(min=1, help="Rows at the same time (with --actors: in each).")]
-Planners = Annotated[
-    list[str] | None,
-    typer.Option("--planner", metavar="NAME[:k=v,…]", callback=all_typed,
-                 help="How requests are split; several are graded and compared with the first."),
-]  # fmt: skip
-Quick = Annotated[
-    bool, typer.Option("--quick", help="20 rows by `single`, `sample:n=5` and `route`, unless others are named.")
-]
-EnvironmentName = Annotated[
-    str | None,
-    typer.Option("--environment", metavar="NAME[:k=v,…]", callback=typed,
-                 help="Environment that runs and grades answers (`code:sandbox=process`); the task's by default."),
-]  # fmt: skip
-Plot = Annotated[Path | None, typer.Option("--plot", metavar="OUT.png", help="Plot of solved against tokens.")]
-TaskOfFile = Annotated[
-    str | None,
-    typer.Option("--task", metavar="NAME[:k=v,…]", callback=typed,
-                 help="What a row's text means; `plain` by default, with numbers compared as numbers."),
-]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +66,10 @@ class BatchJob:
 @common_options
 def batch(
     sources: Sources,
-    out: Out = None,
-    text: TextColumn = "",
-    want: WantColumn = "",
     id_: Annotated[str, typer.Option("--id", metavar="FIELD", help="Column with a row's id.")] = "id",
     grade: Annotated[
         bool, typer.Option("--grade", help="Count right answers and costs; implied by several planners or a task.")
     ] = False,
-    quick: Quick = False,
-    limit: Limit = None,
-    concurrency: Concurrency = 64,
     actors: Annotated[
         int | None, typer.Option(min=1, help="Maximum number of actors of a Ray cluster (Ray Data), one CPU each.")
     ] = None,
@@ -108,60 +77,35 @@ def batch(
         Order, typer.Option(help="`prefix` runs rows with the same beginning one after another.")
     ] = "file",
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the results of an earlier try.")] = False,
-    task: TaskOfFile = None,
-    planner: Planners = None,
-    environment: EnvironmentName = None,
-    plot_to: Plot = None,
     as_json: Json = False,
     *,
+    grading: Grading,
     request: Request,
     common: Common,
 ) -> None:
     """Run every row of a file; resumes after a crash. With --grade, count right answers and compare planners."""
-    planners = tuple(planner or ())
-    trust(*planners)
-    config = common.load()
-    if grade or quick or len(planners) > 1 or len(sources) > 1 or not is_file(sources[0]):
+    planners = grading.planner or []
+    if grade or grading.quick or len(planners) > 1 or len(sources) > 1 or not is_file(sources[0]):
         if actors is not None or fresh or order != "file" or id_ != "id":
             raise UsageError("--actors, --fresh, --order and --id are for rows without grades: leave them out")
-        grading = Grading(task, planners, text, want, limit, quick, environment, out, plot_to, concurrency)
-        run_graded(sources, grading, config, request, as_json)
+        run_graded(sources, grading, common.load(), request, as_json)
         return
-    if environment is not None or plot_to is not None:
+    if grading.environment is not None or grading.plot is not None:
         raise UsageError("--environment and --plot need grades: add --grade")
-    if out is None:
+    if grading.out is None:
         raise UsageError("--out is missing: name the output file, OUT.jsonl or OUT.parquet")
-    request = request.updated({"task": task or "plain", **({"planner": planners[0]} if planners else {})})
-    trust(request.task)
-    path = Path(sources[0])
-    named = InputFields(text or "text", id_, want)
+    request = request.updated({"task": grading.task or "plain", **({"planner": planners[0]} if planners else {})})
+    trust(request.task, request.planner)
+    path, named = Path(sources[0]), InputFields(grading.text or "text", id_, grading.want)
     count, digest = count_rows(path, named)
-    count = min(count, limit or count)
-    _run_file(BatchJob(config, path, count, request, named, order, concurrency, actors), digest, out, fresh, as_json)
+    count = min(count, grading.limit or count)
+    job = BatchJob(common.load(), path, count, request, named, order, grading.concurrency, actors)
+    _run_file(job, digest, grading.out, fresh, as_json)
 
 
 @common_options
-def evaluate(
-    sources: Sources,
-    out: Out = None,
-    text: TextColumn = "",
-    want: WantColumn = "",
-    quick: Quick = False,
-    limit: Limit = None,
-    concurrency: Concurrency = 64,
-    task: TaskOfFile = None,
-    planner: Planners = None,
-    environment: EnvironmentName = None,
-    plot_to: Plot = None,
-    as_json: Json = False,
-    *,
-    request: Request,
-    common: Common,
-) -> None:
+def evaluate(sources: Sources, as_json: Json = False, *, grading: Grading, request: Request, common: Common) -> None:
     """Count right answers and costs of planners: the short form of `plait batch --grade`."""
-    planners = tuple(planner or ())
-    trust(*planners)
-    grading = Grading(task, planners, text, want, limit, quick, environment, out, plot_to, concurrency)
     run_graded(sources, grading, common.load(), request, as_json)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from errno import ENOENT
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 
@@ -17,12 +17,14 @@ from ...core.ops import Plugin
 from ...core.request import Request
 from ...core.values import as_text
 from ...runtime.client.config import Config
+from ...runtime.plugins.spec import typed
 from ...runtime.plugins.trust import trust
 from ..commands.compare import compare
 from ..commands.eval import EvalCounts, evaluated, report, writable
 from ..commands.run import model_warnings
 from ..common.columns import GuessedColumns, guess_columns
 from ..common.dataset import DatasetQuestion, drawn_questions, environment_of, of_a_set, read_questions
+from ..common.options import all_typed
 from ..common.output import Output, opened
 from ..common.problems import CountdownProblem, draw, read_puzzles
 from ..common.rows import raw_rows
@@ -40,18 +42,36 @@ _ANSWER_FORM = """single:answer.template="{question} End with a line: Answer: X\
 
 @dataclass(frozen=True, slots=True)
 class Grading:
-    """How rows are graded: the options of `plait eval`."""
+    """The options of `plait eval`, which `plait batch` has too."""
 
-    task: str | None
-    planners: tuple[str, ...]
-    text: str
-    want: str
-    limit: int | None
-    quick: bool
-    environment: str | None
-    out: Path | None
-    plot: Path | None
-    concurrency: int
+    out: Annotated[
+        Path | None, typer.Option(metavar="OUT.jsonl|parquet", help="Output file, in the input's order.")
+    ] = None
+    text: Annotated[str, typer.Option(metavar="FIELD", help="Column with the question.")] = ""
+    want: Annotated[str, typer.Option(metavar="FIELD", help="Column with the right answer.")] = ""
+    quick: Annotated[
+        bool, typer.Option("--quick", help="20 rows by `single`, `sample:n=5` and `route`, unless others are named.")
+    ] = False
+    limit: Annotated[int | None, typer.Option(min=1, help="Number of rows; all of a file or 100 drawn by default.")] = (
+        None
+    )
+    concurrency: Annotated[int, typer.Option(min=1, help="Rows at the same time (with --actors: in each).")] = 64
+    task: Annotated[
+        str | None,
+        typer.Option(metavar="NAME[:k=v,…]", callback=typed,
+                     help="What a row's text means; `plain` by default, with numbers compared as numbers."),
+    ] = None  # fmt: skip
+    planner: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[:k=v,…]", callback=all_typed,
+                     help="How requests are split; several are graded and compared with the first."),
+    ] = None  # fmt: skip
+    environment: Annotated[
+        str | None,
+        typer.Option(metavar="NAME[:k=v,…]", callback=typed,
+                     help="Environment that runs and grades answers (`code:sandbox=process`); the task's by default."),
+    ] = None  # fmt: skip
+    plot: Annotated[Path | None, typer.Option(metavar="OUT.png", help="Plot of solved against tokens.")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +129,8 @@ def _about(graded: GradedProblems, cancelled: bool, start_seconds: float, warnin
 def _requests(grading: Grading, config: Config, request: Request) -> dict[str, Request]:
     """Return the request of each planner, by the planner's name."""
     usual = [*_QUICK_PLANNERS, *([_QUICK_PLANNER_FOR_TOOLS] if config.tools or config.mcp else ())]
-    planners = list(dict.fromkeys(grading.planners or (usual if grading.quick else [""])))
+    trust(*(grading.planner or ()))
+    planners = list(dict.fromkeys(grading.planner or (usual if grading.quick else [""])))
     return {name or config.planner.name: request.updated({"planner": name} if name else {}) for name in planners}
 
 

@@ -245,30 +245,28 @@ class Common:
 
 
 def common_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of its parameters `common` (`Common`) and `request` (`Request`).
+    """Give a command the options of its parameters that are groups: `Request` and dataclasses such as `Common`.
 
-    Each arrives as one keyword argument. An option of the command's own takes the place of one with the same name; one
-    that is not given is not in the request, so that it is the settings'.
+    Each group arrives as one keyword argument. An option of the command's own, or of a dataclass, takes the place of a
+    request's with the same name; one that is not given is not in the request, so that it is the settings'.
     """
     hints = typing.get_type_hints(command, include_extras=True)
     parameters = inspect.signature(command).parameters.values()
-    own = [
-        parameter.replace(annotation=hints[parameter.name])
-        for parameter in parameters
-        if hints[parameter.name] not in _GROUPS
+    named = [
+        each.name for each in parameters if hints[each.name] is Request or dataclasses.is_dataclass(hints[each.name])
     ]
-    groups = {
-        parameter.name: _spread(hints[parameter.name], hints)
-        for parameter in parameters
-        if hints[parameter.name] in _GROUPS
-    }
-    every = [*own, *(option for options in groups.values() for option in options)]
+    every = [each.replace(annotation=hints[each.name]) for each in parameters if each.name not in named]
+    groups: dict[str, list[str]] = {}
+    for name in sorted(named, key=lambda name: hints[name] is Request):  # a request leaves out what the others have
+        options = _spread(hints[name], [option.name for option in every])
+        groups[name] = [option.name for option in options]
+        every += options
 
     @functools.wraps(command)
     def with_common(**given: Any) -> None:
         for name, options in groups.items():
-            values = {option.name: given.pop(option.name) for option in options}
-            given[name] = Common(**values) if hints[name] is Common else _request(values)
+            values = {option: given.pop(option) for option in options}
+            given[name] = _request(values) if hints[name] is Request else hints[name](**values)
         command(**given)
 
     del with_common.__wrapped__
@@ -285,9 +283,6 @@ def _request(values: dict[str, Any]) -> Request:
     request = Request.of(given)
     trust(request.task, request.planner, request.merge, *request.policies)
     return request
-
-
-_GROUPS = (Common, Request)
 
 
 def _spread(group: type, but: Container[str]) -> list[inspect.Parameter]:
