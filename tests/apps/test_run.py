@@ -204,7 +204,7 @@ def test_how_the_answer_is_generated_is_said_on_the_command(plait, script, tmp_p
     assert done.json["usage"]["completion"] == 10
     plan = plait("plan", "q", "--planner", "sample:n=2", "--script", script("x"), *said, "--json").json
     ops = [step["op"] for step in plan["plan"]["steps"] if step["op"]["kind"] == "think"]
-    assert {op["thinking"] for op in ops} == {"off"}
+    assert {op["sampling"]["thinking"] for op in ops} == {"off"}
     assert {(op["sampling"]["temperature"], op["sampling"]["top_p"]) for op in ops} == {(0.3, 0.9)}
 
 

@@ -20,10 +20,6 @@ from ..common.output import Output, opened
 __all__ = ["Comparison", "PlannerComparison", "compare", "compared", "plot", "show"]
 
 
-_UNPRICED = 8
-"""Columns of the table without that of cost."""
-
-
 @dataclass(frozen=True, slots=True)
 class PlannerComparison:
     """One planner's figures over the problems that all of them were run on. Intervals are of 95 %."""
@@ -141,22 +137,14 @@ def differences(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
 def show(rows: Sequence[PlannerComparison], output: Output) -> None:
     """Print the table."""
     table = Table(box=None, pad_edge=False)
-    for column in (
-        "planner",
-        "solved",
-        "95 % interval",
-        "against the first",
-        "tokens",
-        "× tokens",
-        "critical",
-        "seconds",
-        *(["cost"] if any(row.cost for row in rows) else []),
-    ):
+    priced = any(row.cost for row in rows)
+    columns = ("planner", "solved", "95 % interval", "against the first", "tokens", "× tokens", "critical", "seconds")
+    for column in (*columns, *(["cost"] if priced else [])):
         table.add_column(column, justify="left" if column == "planner" else "right", no_wrap=column != "planner")
     for row in rows:
         difference = "" if row.difference is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*_points(row.difference))
         ratio = "" if row.tokens_ratio is None else f"{row.tokens_ratio:.2f}"
-        cost = [f"{row.cost:.2g}"] if len(table.columns) > _UNPRICED else []
+        cost = [f"{row.cost:.2g}"] if priced else []
         table.add_row(
             row.name, f"{row.solved:.1%}", f"{row.low:.1%}–{row.high:.1%}", difference, f"{row.tokens:,.0f}", ratio,
             f"{row.critical:,.0f}", f"{row.seconds:.2f}", *cost,
@@ -210,11 +198,7 @@ def compare(files: Sequence[Path], plot_to: Path | None, as_json: bool) -> None:
             output.progress.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
         if plot_to is not None:
             plot(rows, plot_to)
-        output.result({"compared": [_plain(row) for row in rows]}) if as_json else show(rows, output)
-
-
-def _plain(row: PlannerComparison) -> dict[str, Any]:
-    return asdict(row)
+        output.result({"compared": [asdict(row) for row in rows]}) if as_json else show(rows, output)
 
 
 def _records(path: Path) -> list[dict[str, Any]]:

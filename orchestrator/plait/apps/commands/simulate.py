@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -90,7 +90,9 @@ def simulate(
     times = _times(shape, brief.request.seed)
     if engines.die is not None and engines.engines == 1:
         raise UsageError("the only engine would die and nothing would be left: give engines=2 or more with die")
-    _refuse_doubles(variants := list(policies or _DEFAULT))
+    variants = list(policies or _DEFAULT)
+    if len(set(variants)) != len(variants):
+        raise UsageError("the same policy is given twice: `--policy` is repeated to compare different ones")
     known = _profile(engines.profile, config.model) if engines.decode_rate is None else None
     options = _cluster(known, engines, tells_ids=times is None or engines.die is not None)
     options |= {"confidence": synthetic(), "faults": _strikes(options["hosts"], engines)}
@@ -102,7 +104,9 @@ def simulate(
             if times is None:
                 summaries[variant] = _summary(simulated(request, **options))
             else:
-                summaries[variant] = _many(request, times, shape.within, max_waiting=config.max_waiting, **options)
+                limits = {"within": shape.within or math.inf, "max_waiting": config.max_waiting}
+                workload = simulate_workload(request, times, **limits, **options)
+                summaries[variant] = _of_workload(workload, shape.within)
         if as_json:
             head = {
                 "engines": engines.engines,
@@ -117,15 +121,6 @@ def simulate(
     if failed is not None:
         output.progress.print(f"error: {failed}", markup=False, soft_wrap=True)
         raise typer.Exit(1)
-
-
-def _refuse_doubles(variants: list[str]) -> None:
-    if len(set(variants)) != len(variants):
-        raise UsageError("the same policy is given twice: `--policy` is repeated to compare different ones")
-
-
-def _many(request: Request, times: list[float], within: float | None, **options: Any) -> dict[str, Any]:
-    return _of_workload(simulate_workload(request, times, within=within or math.inf, **options), within)
 
 
 def _cluster(known: EngineProfile | None, given: SimulatedCluster, tells_ids: bool) -> dict[str, Any]:
@@ -240,49 +235,49 @@ def _of_workload(report: WorkloadReport, within: float | None) -> dict[str, Any]
     }
 
 
-def _show(summaries: dict[str, dict[str, Any]], hosts: int, slots: int, output: Output) -> None:
+def _show(summaries: dict[str, dict[str, Any]], engines: int, slots: int, output: Output) -> None:
     some = next(iter(summaries.values()))
-    output.people.print(f"{counted(some['steps'], 'step')} on {hosts} × {slots} slots, in virtual time")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("policy")
-    cached = any(summary["prompt_unique"] for summary in summaries.values())
-    columns = ("seconds", "mean wait", "longest wait", "busy", "tokens", "cancelled")
-    for name in (*columns, "prompts read ÷ unique") if cached else columns:
-        table.add_column(name, justify="right")
-    for name, summary in summaries.items():
-        table.add_row(
-            name,
-            f"{summary['makespan_seconds']:.3f}",
-            f"{summary['wait_mean_seconds']:.3f}",
-            f"{summary['wait_max_seconds']:.3f}",
-            f"{summary['busy_mean'] * 100:.0f} %",
-            str(summary["total_tokens"]),
-            str(summary["cancelled_tokens"]),
-            *([f"{summary['prompt_computed'] / max(1, summary['prompt_unique']):.2f}"] if cached else []),
-        )
-    output.people.print(table)
+    output.people.print(f"{counted(some['steps'], 'step')} on {engines} × {slots} slots, in virtual time")
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "seconds": lambda row: f"{row['makespan_seconds']:.3f}",
+        "mean wait": lambda row: f"{row['wait_mean_seconds']:.3f}",
+        "longest wait": lambda row: f"{row['wait_max_seconds']:.3f}",
+        "busy": lambda row: f"{row['busy_mean'] * 100:.0f} %",
+        "tokens": lambda row: str(row["total_tokens"]),
+        "cancelled": lambda row: str(row["cancelled_tokens"]),
+    }
+    if any(summary["prompt_unique"] for summary in summaries.values()):
+        columns["prompts read ÷ unique"] = lambda row: f"{row['prompt_computed'] / max(1, row['prompt_unique']):.2f}"
+    _print_table(summaries, columns, output)
 
 
 def _show_workload(summaries: dict[str, dict[str, Any]], engines: int, slots: int, output: Output) -> None:
     some = next(iter(summaries.values()))
     output.people.print(f"{counted(some['runs'], 'run')} on {engines} × {slots} slots, in virtual time")
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "seconds": lambda row: f"{row['makespan_seconds']:.3f}",
+        "p50": lambda row: f"{row['latency_p50_seconds']:.3f}",
+        "p90": lambda row: f"{row['latency_p90_seconds']:.3f}",
+        "p99": lambda row: f"{row['latency_p99_seconds']:.3f}",
+        "runs/s": lambda row: f"{row['runs_per_second']:.2f}",
+        "busy": lambda row: f"{row['utilisation'] * 100:.0f} %",
+        "cancelled": lambda row: str(row["cancelled_tokens"]),
+    }
+    if "in_time" in some:
+        columns["in time"] = lambda row: str(row["in_time"])
+    if any(summary["runs"] != summary["done"] for summary in summaries.values()):
+        columns["not done"] = lambda row: str(row["runs"] - row["done"])
+    _print_table(summaries, columns, output)
+    output.people.print("p50, p90, p99: seconds from arrival to end; busy: share of all slots; cancelled: tokens")
+
+
+def _print_table(
+    summaries: dict[str, dict[str, Any]], columns: dict[str, Callable[[dict[str, Any]], str]], output: Output
+) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("policy")
-    ill = any(summary["runs"] != summary["done"] for summary in summaries.values())
-    columns = ("seconds", "p50", "p90", "p99", "runs/s", "busy", "cancelled")
-    timed = "in_time" in some
-    for name in (*columns, *(["in time"] if timed else []), *(["not done"] if ill else [])):
+    for name in columns:
         table.add_column(name, justify="right")
     for name, summary in summaries.items():
-        table.add_row(
-            name,
-            f"{summary['makespan_seconds']:.3f}",
-            *(f"{summary[f'latency_{share}_seconds']:.3f}" for share in ("p50", "p90", "p99")),
-            f"{summary['runs_per_second']:.2f}",
-            f"{summary['utilisation'] * 100:.0f} %",
-            str(summary["cancelled_tokens"]),
-            *([str(summary["in_time"])] if timed else []),
-            *([str(summary["runs"] - summary["done"])] if ill else []),
-        )
+        table.add_row(name, *(cell(summary) for cell in columns.values()))
     output.people.print(table)
-    output.people.print("p50, p90, p99: seconds from arrival to end; busy: share of all slots; cancelled: tokens")

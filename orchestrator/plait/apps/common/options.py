@@ -252,10 +252,8 @@ def common_options(command: Callable[..., None]) -> Callable[..., None]:
     """
     hints = typing.get_type_hints(command, include_extras=True)
     parameters = inspect.signature(command).parameters.values()
-    named = [
-        each.name for each in parameters if hints[each.name] is Request or dataclasses.is_dataclass(hints[each.name])
-    ]
-    every = [each.replace(annotation=hints[each.name]) for each in parameters if each.name not in named]
+    named = [name for name in inspect.signature(command).parameters if _is_group(hints[name])]
+    every = [part.replace(annotation=hints[part.name]) for part in parameters if part.name not in named]
     groups: dict[str, list[str]] = {}
     for name in sorted(named, key=lambda name: hints[name] is Request):  # a request leaves out what the others have
         options = _spread(hints[name], [option.name for option in every])
@@ -273,6 +271,10 @@ def common_options(command: Callable[..., None]) -> Callable[..., None]:
     with_common.__signature__ = inspect.Signature(every)  # pyright: ignore[reportAttributeAccessIssue]
     with_common.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
     return with_common
+
+
+def _is_group(hint: object) -> bool:
+    return hint is Request or dataclasses.is_dataclass(hint)
 
 
 def _request(values: dict[str, Any]) -> Request:

@@ -76,13 +76,8 @@ class Screen:
         out.flush()
 
     def _console(self, stream: TextIO | None) -> Console:
-        if self.styled:
-            console = Console(file=stream, force_terminal=True, width=self.width, highlight=False, emoji=False)
-        else:
-            console = Console(
-                file=stream, force_terminal=False, no_color=True, color_system=None, width=self.width, highlight=False,
-                emoji=False,
-            )  # fmt: skip
+        console = Console(file=stream, force_terminal=self.styled, no_color=not self.styled, width=self.width,
+                          color_system="auto" if self.styled else None, highlight=False, emoji=False)  # fmt: skip
         console.push_render_hook(CleanOutput())
         return console
 
