@@ -143,7 +143,7 @@ class Body(FormFields):
     @property
     def client_tools(self) -> ClientTools:
         """The tools that it offers. Raises `ApiError`."""
-        return ClientTools.of(getattr(self, "tools", None))
+        return ClientTools.of(getattr(self, "tools", None) if "tools" in type(self).model_fields else None)
 
     @property
     def custom_tools(self) -> frozenset[str]:

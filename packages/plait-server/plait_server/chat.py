@@ -7,12 +7,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from plait.core.request import Request
 from plait.core.result import Usage
 from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
 from .answers import describe_answer, describe_step, sum_usage
-from .bodies import MESSAGES, TOOLS, StreamOptions, body_with, read_schema
+from .bodies import MESSAGES, TOOLS, ServedStrategy, StreamOptions, body_with, read_schema
 from .client_tools import ToolBody, to_chat_call
 from .conversations import read_chat_messages
 from .dialect import ApiDialect, Record, StreamWriter
@@ -114,6 +115,10 @@ class ChatCompletions(ApiDialect):
     """Chat completions."""
 
     path, name, body = "/v1/chat/completions", "chat", ChatBody
+
+    def requests(self, body: ChatBody, strategy: ServedStrategy) -> list[Request]:
+        """Return the requests of a body, one per choice."""
+        return [body.request(strategy)] * (body.n or 1)
 
     def whole(self, choices: Sequence[ev.ServedChoice], body: ChatBody) -> Record:
         """Return the answer of runs that have ended, a choice for each."""

@@ -58,7 +58,7 @@ class ApiDialect:
 
     def requests(self, body: Any, strategy: ServedStrategy) -> list[Request]:
         """Return the requests of a body, one per choice. Raises `ApiError`, and the errors of `Request.of`."""
-        return [body.request(strategy)] * (getattr(body, "n", None) or 1)
+        return [body.request(strategy)]
 
     def whole(self, choices: Sequence[ServedChoice], body: Any) -> Record:
         """Return the answer to send of runs that have ended."""
