@@ -15,7 +15,12 @@ CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
         "task": ("bash-sql", "bfcl", "brackets", "countdown", "humaneval", "reasoning-gym", "sums", "tables"),
     },
     "plait-research": {
-        "planner": ("blackboard", "debate", "layers"),
+        "planner": (
+            "blackboard", "debate", "deepprune", "exchange", "layers", "mars", "partial-rollout", "scale", "ssr",
+            "takeover",
+        ),
+        "policy": ("deepconf", "deepconf-consensus"),
+        "merge": ("alike", "distinct", "shortest-majority"),
         "command": (
             "learn diff", "learn effort", "learn import", "learn numbers", "learn prompts", "learn rollouts",
             "learn route", "learn show", "learn strategies", "learn takeover", "learn undo", "runs export",

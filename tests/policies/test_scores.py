@@ -18,7 +18,7 @@ from plait.core.result import Failure, Result, Usage
 from plait.core.search import SearchTree
 from plait.core.tools.tool import ToolSpec
 from plait.planners.search.tree import Tree
-from plait.planners.search.tree.grow import Growth
+from plait.planners.search.tree.growth import Growth
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import simulate
 

@@ -12,7 +12,7 @@ from plait.core.ops import Plugin
 from plait.core.request import Request
 from plait.core.search import SearchNode
 from plait.planners.search.tree import Tree
-from plait.planners.search.tree.grow import Growth
+from plait.planners.search.tree.growth import Growth
 from plait.runtime.simulation.latency import Host, Outcome as Sayer
 from plait.runtime.simulation.simulator import simulate
 from plait_bench.tasks._countdown_states import solvable

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .notebook_html import bar, marked, table
 from .record import StepRecord
-from .shown import bar, marked, table
 
 __all__ = ["steps_table"]
 

@@ -18,8 +18,8 @@ from ..core.ops import ModelCall, Op
 from ..core.plan import Step, template
 from ..core.prices import Price
 from ..core.result import NO_SOURCES, Failure, Result, Sources, Usage
+from ..core.value_sizes import Weight
 from ..core.view import AttemptEnd
-from ..core.weights import Weight
 
 
 @dataclass(slots=True, eq=False)

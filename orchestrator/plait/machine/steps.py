@@ -30,9 +30,9 @@ from ..core.events import Cancel, Expand
 from ..core.interfaces import Merge, Policy, Verdict
 from ..core.result import Failure, Result, as_failure, frames_of
 from ..core.states import CANCELLED, DONE, EXPANDED, EXPANDING, FAILED, READY, RUNNING, WAITING, State
+from ..core.value_sizes import weigh
 from ..core.values import json_value, writable
 from ..core.view import Branch
-from ..core.weights import weigh
 from .attempt_lifecycle import Slots
 from .ready_queue import ReadyQueue
 from .records import Attempt, Node, Records, Run, Scope

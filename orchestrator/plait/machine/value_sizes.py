@@ -10,8 +10,8 @@ from __future__ import annotations
 from ..core.errors import BudgetExceeded
 from ..core.result import Failure, as_failure
 from ..core.states import DONE
+from ..core.value_sizes import MOST_BYTES, Weight, mentions, weigh
 from ..core.values import Same
-from ..core.weights import MOST_BYTES, Weight, mentions, weigh
 from .records import Node, Run
 
 BRANCH = 100

@@ -23,7 +23,7 @@ from plait.core.interfaces import Worker, offer
 from plait.core.ops import Plugin
 from plait.core.plan import Plan
 from plait.core.request import Request
-from plait.core.weights import cost_of
+from plait.core.value_sizes import cost_of
 from plait.runtime.client.client import AsyncOrchestrator, Handle
 from plait.runtime.client.pricing import table
 from plait.runtime.client.request_preparation import Live

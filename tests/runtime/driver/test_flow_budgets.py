@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from plait import AsyncOrchestrator, Budget
-from plait.core.awaited import StepFailed
 from plait.core.events import Expanded, event_adapter
 from plait.core.flow import Context, Flow
+from plait.core.step_handles import StepFailed
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.replay import replay
 from plait.runtime.plugins.loader import Plugins

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from plait import AsyncOrchestrator, Budget, tool
-from plait.core.awaited import StepFailed
 from plait.core.errors import ConfigError, FlowError
 from plait.core.flow import Context, Flow
 from plait.core.graph import text
@@ -23,6 +22,7 @@ from plait.core.ops import ModelCall
 from plait.core.plan import Plan, Step
 from plait.core.planning import OnResult, call_model, pass_through
 from plait.core.request import Request
+from plait.core.step_handles import StepFailed
 from plait.policies.merge.majority import Majority
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.replay import replay

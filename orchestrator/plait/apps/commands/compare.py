@@ -13,8 +13,8 @@ import typer
 from rich.table import Table
 
 from ...core.errors import ConfigError, UsageError
+from ...core.notebook_html import bar, marked, table
 from ...core.provenance import Provenance
-from ...core.shown import bar, marked, table
 from ..common.intervals import paired, wilson
 from ..common.options import Json
 from ..common.output import Output, opened

@@ -29,7 +29,7 @@ from ...core.messages import did_you_mean, explain, first_of_each, json_path
 from ...core.ops import Plugin
 from ...core.prices import Price
 from ...core.sampling import Thinking
-from ...core.weights import MOST_BYTES
+from ...core.value_sizes import MOST_BYTES
 from ..journal.location import SCHEMES, Database, located
 from ..plugins.spec import typed
 from ..plugins.user_code import own_code

@@ -17,7 +17,7 @@ from ...core.request import HandOver, Request, listed
 from ...core.sampling import ANSWER_FIELDS, Generation, answer_fields, resolve
 from ...core.task import Task
 from ...core.tools.tool import Tool, ToolSpec
-from ...core.weights import cost_of
+from ...core.value_sizes import cost_of
 from ..driver.typed_answers import check_schema
 from ..plugins.inline import address, is_local, verified
 from ..plugins.loader import Plugins

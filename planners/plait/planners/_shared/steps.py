@@ -21,11 +21,11 @@ __all__ = [
     "NO_THINKING",
     "Asker",
     "OnResult",
-    "instead",
-    "or_direct",
-    "shortened",
+    "direct_fallback_join",
+    "fallback_reader",
+    "shorten",
+    "strip_reasoning",
     "through",
-    "visible",
 ]
 
 ANSWER, DIRECT, ALONE = "answer", "direct", "alone"
@@ -56,13 +56,13 @@ class Asker:
         return Plan(steps=(call, through(ALONE, DIRECT, note)), output=ALONE)
 
 
-def or_direct(branch: str) -> Step:
+def direct_fallback_join(branch: str) -> Step:
     """Return the join `answer`, which passes a step's value on and expands even if that step failed: its reader
     (`instead`) then plans the one call."""
     return through(ANSWER, branch, expands=True, allow_failure=True, role=ANSWER)
 
 
-def instead(asker: Asker, prompt: CallConfig) -> OnResult:
+def fallback_reader(asker: Asker, prompt: CallConfig) -> OnResult:
     """Return the reader of `answer`."""
 
     def read(result: Result) -> Plan | None:
@@ -73,13 +73,13 @@ def instead(asker: Asker, prompt: CallConfig) -> OnResult:
     return OnResult(read)
 
 
-def visible(text: str) -> str:
+def strip_reasoning(text: str) -> str:
     """Return a model's text without the reasoning block before it, also where the template had opened the block. A
     block that was cut off hides everything."""
     return split_reasoning(text)[1]
 
 
-def shortened(text: str, most: int = 60) -> str:
+def shorten(text: str, most: int = 60) -> str:
     """Return a text on one line, cut to `max_branches` characters: for labels."""
     text = " ".join(text[: 4 * most].split())
     return text if len(text) <= most else text[: most - 1] + "…"

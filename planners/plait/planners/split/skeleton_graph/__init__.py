@@ -16,7 +16,7 @@ from plait.core.plan import Plan, Step
 from plait.core.result import Result
 from plait.core.vocabulary import MaxBranches, MinBranches, OnFailure, Threshold
 
-from ..._shared.steps import Asker, instead, or_direct, shortened
+from ..._shared.steps import Asker, direct_fallback_join, fallback_reader, shorten
 from ..._shared.sub_problems import HARDEST, GraphText, Part
 from . import text as words
 
@@ -96,7 +96,7 @@ class SkeletonGraph(Planner):
             role="graph",
             label="sub-problems",
         )
-        return Plan(steps=(step, or_direct("graph")), output="answer")
+        return Plan(steps=(step, direct_fallback_join("graph")), output="answer")
 
     def reader(self, step: Step, brief: PlanningContext) -> Reader:
         """Return a reader of the list while it is written, or of how it all ended."""
@@ -105,7 +105,7 @@ class SkeletonGraph(Planner):
             case "graph":
                 return _GraphReader(self, asker)
             case "answer":
-                return instead(asker, self.answer)
+                return fallback_reader(asker, self.answer)
             case _:
                 return super().reader(step, brief)
 
@@ -120,7 +120,7 @@ class SkeletonGraph(Planner):
         hard = (part.difficulty - 1) / (HARDEST - 1) > self.threshold
         prompt, default = (self.hard, words.HARD) if hard else (self.part, words.PART)
         grade = f"difficulty {part.difficulty}" + (f", {prompt.model}" if prompt.model else "")
-        label = shortened(f"{part.text} ({grade})", 90)
+        label = shorten(f"{part.text} ({grade})", 90)
         return asker.step(f"part-{part.number}", (*pieces, *prompt.parts(default, text=part.text)), prompt, label=label)
 
     def ending(self, asker: Asker, text: GraphText) -> Plan:
@@ -136,7 +136,7 @@ class SkeletonGraph(Planner):
             entries.append({"branch": name, "head": head, "echo": [part.text]})
         note = f"{len(parts)} sub-problems in {_depth(text.parts)} waves"
         merge = Plugin(name="stitch", options={"parts": entries, "note": note})
-        label = note + (f"; {shortened('; '.join(text.repairs), 160)}" if text.repairs else "")
+        label = note + (f"; {shorten('; '.join(text.repairs), 160)}" if text.repairs else "")
         join = Step(name="text", op=Join(merge=merge, on_failure=self.on_failure), needs=names, label=label)
         if self.answer_from == "stitch":
             return Plan(steps=(join,), output="text")

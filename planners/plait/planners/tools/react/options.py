@@ -12,9 +12,9 @@ from plait.core.ops import Plugin
 from plait.core.tools.turns import CallRequest
 from plait.core.vocabulary import MaxTools, MergeOption, N
 
-from ..._shared.talk import ToolTurns
+from ..._shared.conversation import ToolTurns
 
-__all__ = ["ReactOptions", "transfer"]
+__all__ = ["ReactOptions", "transfer_name"]
 
 
 class ReactOptions(ToolTurns):
@@ -47,13 +47,13 @@ class ReactOptions(ToolTurns):
             raise ValueError(f"{self.n} samples that vote need a temperature: give turn.temperature, such as 0.7")
         return self
 
-    def asks(self, call: CallRequest) -> tuple[Agent, str] | None:
+    def asked_agent(self, call: CallRequest) -> tuple[Agent, str] | None:
         """Return the agent that a call asks, and what; `None` for a call that asks none."""
         agent = next((agent for agent in self.agents if agent.name == call.name), None)
         question = call.arguments.get("question")
         return (agent, question) if agent is not None and isinstance(question, str) and question.strip() else None
 
 
-def transfer(agent: Agent) -> str:
+def transfer_name(agent: Agent) -> str:
     """Return the name of the call that hands a conversation over."""
     return f"transfer_to_{agent.name}"
