@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 
 from plait.core.ops import Plugin
-from plait.planners._shared.seeds import derive, trajectory_code
+from plait.planners._shared.steps import derive, trajectory_code
 from plait.runtime.client.config import BUNDLED_MODEL
 from plait.runtime.plugins.loader import Plugins
 from plait.workers._shared.arithmetic_codes import ArithmeticCode
@@ -84,7 +84,7 @@ def collect(count: int, seed: int, kept: Path) -> None:
 def _drawn(level: int, text: str, votes: Sequence[Vote], seed: int) -> list[Drawn]:
     import torch
 
-    from plait.workers.engine.distribution import chosen
+    from plait.workers.engine.arithmetic import chosen
     from training.arithmetic.vocab import END, ID, WORDS
 
     task = Plugins().task(Plugin(name="sums", options={"skill": level}), text)

@@ -9,9 +9,8 @@ from plait.core.errors import FieldError
 from plait.core.events import Count, Counted, Stopped, Submitted, WorkerUp
 from plait.core.ops import Function, ModelCall, Plugin, Ref
 from plait.core.plan import Step
-from plait.core.prices import Price
 from plait.core.request import Request
-from plait.core.result import Result, Usage
+from plait.core.result import Price, Result, Usage
 from tests.machine.kit import World, call, join, plan, think
 
 

@@ -12,7 +12,7 @@ from plait.core.interfaces import Worker
 from plait.core.ops import ModelCall, Text
 from plait.core.result import Result
 from plait.core.sampling import Sampling
-from plait.planners._shared.seeds import trajectory_code
+from plait.planners._shared.steps import trajectory_code
 
 LINES = 200
 

@@ -10,7 +10,7 @@ import pytest
 from plait.core.ops import ModelCall
 from plait.core.planning import fraction
 from plait.core.sampling import Sampling
-from plait.planners._shared.seeds import trajectory_code
+from plait.planners._shared.steps import trajectory_code
 from plait.workers._shared.arithmetic_codes import BITS, ArithmeticCode, is_code
 
 torch = pytest.importorskip("torch")

@@ -19,9 +19,8 @@ from .errors import PlannerError, PluginError
 from .events import CacheUpdate, Event, Job
 from .ops import Kind, ModelCall, Plugin
 from .plan import Plan, Step
-from .prices import Price
 from .request import Request
-from .result import Failure, Result
+from .result import Failure, Price, Result
 from .task import Task
 from .tools.tool import ToolSpec
 from .values import Frozen

@@ -23,9 +23,8 @@ from typing import NamedTuple
 
 from ..core.budget import Budget
 from ..core.flow import is_root
-from ..core.prices import MILLION, Price
 from ..core.request import Request
-from ..core.result import NO_USAGE, Usage
+from ..core.result import MILLION, NO_USAGE, Price, Usage
 from .records import Account, Attempt, Node
 
 

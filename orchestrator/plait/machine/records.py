@@ -20,10 +20,9 @@ from ..core.interfaces import Merge, Policy, Tally
 from ..core.ops import Kind, Text, Tokens
 from ..core.plan import Step
 from ..core.prefix_index import PrefixIndex
-from ..core.prices import Price
 from ..core.record import Change
 from ..core.request import Request
-from ..core.result import Failure, Usage
+from ..core.result import Failure, Price, Usage
 from ..core.states import MOVES, NAMES, READY, UNDER_WAY, WAITING, Move, State, tell
 from ..core.task import Task
 from ..core.view import AttemptEnd, Branch, StepView

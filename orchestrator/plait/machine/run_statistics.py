@@ -16,8 +16,7 @@ from ..core.causes import Cause
 from ..core.lengths import ENOUGH, LATEST
 from ..core.ops import ModelCall, Op
 from ..core.plan import Step, template
-from ..core.prices import Price
-from ..core.result import NO_SOURCES, Failure, Result, Sources, Usage
+from ..core.result import NO_SOURCES, Failure, Price, Result, Sources, Usage
 from ..core.value_sizes import Weight
 from ..core.view import AttemptEnd
 

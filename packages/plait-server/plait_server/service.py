@@ -29,10 +29,10 @@ from plait.runtime.client.pricing import table
 from plait.runtime.client.request_preparation import Live
 from plait.runtime.driver.typed_answers import check_schema
 from plait.runtime.journal import store
-from plait.runtime.journal.counters import Counters
 from plait.runtime.journal.directory import find, place
 from plait.runtime.journal.documents import Documents
 from plait.runtime.journal.location import Database
+from plait.runtime.journal.store_membership import Counters
 
 from .bodies import Body, ServedStrategy, resolve
 from .errors import ApiError, invalid

@@ -14,7 +14,7 @@ from plait import Budget, Join, ModelCall, Orchestrator, Plan, Sampling, Step
 from plait.apps import main
 from plait.core.errors import ConfigError, RunFailed, UsageError
 from plait.core.events import Submitted, WorkerUp
-from plait.core.prices import Price
+from plait.core.result import Price
 from plait.runtime.client import pricing
 from plait.runtime.client.config import Config
 from plait.runtime.journal.journal import Journal

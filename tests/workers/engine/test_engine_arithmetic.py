@@ -13,7 +13,7 @@ from plait.core.events import Job
 from plait.core.ops import ModelCall, Text
 from plait.core.result import Result
 from plait.core.sampling import Sampling
-from plait.planners._shared.seeds import trajectory_code
+from plait.planners._shared.steps import trajectory_code
 from plait.workers.engine import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]

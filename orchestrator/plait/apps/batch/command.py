@@ -16,11 +16,10 @@ import typer
 from ...core.errors import ConfigError, TaskError
 from ...core.request import Request
 from ...runtime.client.config import Config
-from ..common.concurrently import for_each
 from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ..common.options import Common, Json, common_options
 from ..common.output import Output, opened
-from ..common.progress import counting
+from ..common.progress import counting, for_each
 from ..common.session import opened_session
 from .order import Order, in_order
 from .outcome import allowed, outcome

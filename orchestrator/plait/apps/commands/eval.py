@@ -14,24 +14,23 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from ...core.environment import Environment
 from ...core.errors import ConfigError, UsageError
 from ...core.ops import Plugin
 from ...core.request import Request
+from ...core.task import Environment
 from ...runtime.client.answer import Answer
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ...runtime.client.parallelism import parallelism
 from ...runtime.plugins.spec import typed
 from ...runtime.plugins.trust import trust
-from ..common.concurrently import for_each
 from ..common.dataset import DatasetQuestion, drawn_questions, environment_of, of_a_set, read_questions
 from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ..common.intervals import wilson
 from ..common.options import Common, Json, all_typed, common_options
 from ..common.output import Output, opened
 from ..common.problems import CountdownProblem, draw, read_puzzles
-from ..common.progress import counting
+from ..common.progress import counting, for_each
 from ..common.session import opened_session
 from .compare import compared, plot, show
 from .run import model_warnings

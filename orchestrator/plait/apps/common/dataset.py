@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...core.environment import Environment
 from ...core.errors import PluginError, UsageError
 from ...core.messages import did_you_mean
 from ...core.ops import Plugin
-from ...core.task import Task
+from ...core.task import Environment, Task
 from ...runtime.plugins.loader import Plugins
 from .rows import read_problems
 

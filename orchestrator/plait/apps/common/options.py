@@ -20,8 +20,7 @@ from ...runtime.client.config import Config
 from ...runtime.client.models import named
 from ...runtime.plugins.loader import PluginKind, Plugins
 from ...runtime.plugins.spec import typed
-from ...runtime.plugins.trust import trust
-from ...runtime.plugins.user_code import own_code
+from ...runtime.plugins.trust import own_code, trust
 from .output import Json
 
 __all__ = [

@@ -26,7 +26,7 @@ from ...core.events import Submitted
 from ...core.flow import Flow
 from ...core.interfaces import PlanningContext, Worker
 from ...core.plan import Plan
-from ...core.provenance import Provenance
+from ...core.provenance import Provenance, facts, models_of
 from ...core.renamed import accept
 from ...core.request import Request, listed
 from ...core.task import Task
@@ -35,8 +35,7 @@ from ...machine import Machine
 from .. import telemetry
 from ..control.socket import ControlSocket
 from ..driver.driver import CALL_SILENCE_LIMIT_S, MODEL_SILENCE_LIMIT_S, Driver, watch_silence
-from ..driver.event_pump import LOOP_SLICE_S, OFFLOAD_PLAN_STEPS
-from ..driver.event_subscribers import Watcher
+from ..driver.event_pump import LOOP_SLICE_S, OFFLOAD_PLAN_STEPS, Watcher
 from ..driver.expander import Expander
 from ..driver.flows import first_patch
 from ..driver.plan_preparation import revised
@@ -55,7 +54,6 @@ from .handle import Handle, Questions, read_answer
 from .learned_state import Lessons
 from .pool import Pool
 from .pricing import priced
-from .provenance import facts, models_of
 from .questions import OnAsk, QuestionQueue
 from .request_preparation import Briefs, Live, ToolLike, of_kind, taken
 from .worker_factory import bound_load, handed_over, started, tools as build_tools, workers as build_workers

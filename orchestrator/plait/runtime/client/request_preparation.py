@@ -22,10 +22,10 @@ from ..driver.typed_answers import check_schema
 from ..plugins.inline import address, is_local, verified
 from ..plugins.loader import Plugins
 from ..plugins.trust import named, trust
-from .auto_branches import AUTO, settled
 from .config import Config
 from .learned_state import with_learned
 from .pricing import demand
+from .profile import AUTO, settled
 
 __all__ = ["Briefs", "Live", "Own", "ToolLike", "of_kind", "taken"]
 

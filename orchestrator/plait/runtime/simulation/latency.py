@@ -14,8 +14,7 @@ from random import Random
 
 from ...core.events import Job
 from ...core.ops import Kind, ModelCall, Text
-from ...core.prices import Price
-from ...core.result import Failure, Result, Usage
+from ...core.result import Failure, Price, Result, Usage
 from .confidence import SimTrace
 
 Rate = Callable[[int], float]

@@ -19,8 +19,7 @@ from plait.core.plan import Plan, Step
 from plait.core.planning import call_model
 from plait.core.result import Result
 from plait.core.vocabulary import Early, N, OnePlugin
-from plait.planners._shared.seeds import derive
-from plait.planners._shared.steps import through
+from plait.planners._shared.steps import derive, through
 
 __all__ = ["DeepPrune"]
 

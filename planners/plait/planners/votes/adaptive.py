@@ -15,7 +15,7 @@ from plait.core.ops import Plugin, Text
 from plait.core.planning import derive
 from plait.core.vocabulary import Allocate, Arithmetic, Early, MaxBranches, MergeOption, N, Rounds, Style, Width
 
-from .._shared.seeds import trajectory_code
+from .._shared.steps import trajectory_code
 
 __all__ = ["Adaptive"]
 

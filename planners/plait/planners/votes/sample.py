@@ -14,7 +14,7 @@ from plait.core.plan import Plan, Step
 from plait.core.planning import call_model
 from plait.core.vocabulary import Arithmetic, Early, MergeOption, N, Style, Width
 
-from .._shared.seeds import derive, trajectory_code
+from .._shared.steps import derive, trajectory_code
 
 __all__ = ["Sample"]
 

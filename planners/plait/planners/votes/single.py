@@ -12,7 +12,7 @@ from plait.core.plan import Plan
 from plait.core.planning import call_model
 from plait.core.vocabulary import Style, Width
 
-from .._shared.seeds import derive
+from .._shared.steps import derive
 
 __all__ = ["Single"]
 

@@ -15,7 +15,7 @@ from plait.core.flow import Answerable, Context, Flow, Trajectory
 from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import Plugin
 from plait.core.vocabulary import MergeOption, N, Records, Warmup
-from plait.planners._shared.seeds import derive
+from plait.planners._shared.steps import derive
 
 from .rule import LineLooks, Look, SteadyVote, Switching, calibrate, find_leader, is_safe, to_features
 

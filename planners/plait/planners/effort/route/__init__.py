@@ -17,7 +17,7 @@ from plait.core.routing import Tier
 from plait.core.task import Task
 from plait.core.values import as_text
 
-from ..._shared.seeds import derive
+from ..._shared.steps import derive
 from .bandit import contenders
 from .options import RouteOptions
 from .probes import Probes, check_options

@@ -23,7 +23,7 @@ from plait.core.planning import call_model
 from plait.core.result import Result
 from plait.core.vocabulary import Count, Deadline, Early, FreeText, MaxBranches, MaxInputTokens, StopOnVerified
 
-from ..._shared.seeds import derive
+from ..._shared.steps import derive
 from .dialects import Dialect, Item, load, names as dialect_names
 from .names import LegPlace, Memo, Piece, join_texts, read_block, to_prompt
 from .preflight import preflight

@@ -19,8 +19,7 @@ from plait.core.tools.turns import CallOutcome, CallRequest
 from plait.core.values import as_text, split_reasoning
 
 from . import prompts
-from .call_selection import MORE, turn_calls
-from .options import ReactOptions, transfer_name
+from .options import MORE, ReactOptions, transfer_name, turn_calls
 
 __all__ = ["Ledger", "read_answer"]
 

@@ -10,8 +10,7 @@ from plait.core.plan import Plan, Step
 from plait.core.result import Result
 from plait.core.tools.turns import CallRequest, ends_a_call
 
-from .call_selection import turn_calls
-from .options import ReactOptions
+from .options import ReactOptions, turn_calls
 
 __all__ = ["TurnReader"]
 

@@ -20,8 +20,7 @@ from plait.core.sampling_theory import semantic_entropy
 from plait.core.vocabulary import Count, Deadline, MaxInputTokens, MergeOption, StopOnVerified
 
 from ..._shared.drafts import Draft, find_verified, format_histogram, rank_drafts, read_drafts, render_block
-from ..._shared.seeds import derive
-from ..._shared.steps import Asker, OnResult, through
+from ..._shared.steps import Asker, OnResult, derive, through
 from . import prompts as words
 
 __all__ = ["Refine"]
