@@ -37,7 +37,7 @@ LIMITS = {
     "docs/howto": 17,
     "docs": 10,
     "orchestrator/plait/core": 42,
-    "orchestrator/plait/machine": 146,
+    "orchestrator/plait/machine": 0,
     "orchestrator/plait/runtime": 402,
     "orchestrator/plait/apps": 5,
     "orchestrator/plait/tasks": 1,

@@ -181,7 +181,16 @@ def test_a_journal_is_read_as_attempts_and_as_a_session(tmp_path: Path, monkeypa
     assert [(each.template, each.tokens, each.done) for each in found] == [("sample-", found[0].tokens, True)] * 3
     assert not any(each.streams for each in found)
     for n, text in enumerate(("why?", "why? " * 200)):  # the second is abridged where it is dispatched
-        alone = ["run", text, "--script", "script.json", "--planner", "single", "--journal", f"single-{n}.jsonl"]
+        alone = [
+            "run",
+            text,
+            "--script",
+            "script.json",
+            "--planner",
+            "single:answer.stream=true",
+            "--journal",
+            f"single-{n}.jsonl",
+        ]
         assert main.run(alone) == 0
         assert [each.streams for each in recorded(tmp_path / f"single-{n}.jsonl")[0]] == [True]
     assert aborts == []

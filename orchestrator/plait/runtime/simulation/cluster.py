@@ -224,7 +224,7 @@ class Cluster:
         ready = self._ready.get(job.step, self.now)
         running = RunningJob(job, batch.host, ready, self.now, outcome, 0, reason=reason)
         if isinstance(op, ModelCall):
-            streams = op.stream or batch.host.tells_ids
+            streams = bool(op.stream) or batch.host.tells_ids
             asked = [chunk for chunk, due in ((self._latency.chunk, streams), (batch.host.reports, job.report)) if due]
             running.chunk = min(asked, default=0)
             self.tokens.begin(running, number)

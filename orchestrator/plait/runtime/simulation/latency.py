@@ -204,7 +204,7 @@ class RunningJob:
     @property
     def streams(self) -> bool:
         """Whether its text is sent while it is written."""
-        return isinstance(self.job.op, ModelCall) and self.job.op.stream
+        return isinstance(self.job.op, ModelCall) and bool(self.job.op.stream)
 
     @property
     def tokens(self) -> int:
