@@ -75,9 +75,9 @@ class ResponseBody(
     def read_sampling(self) -> dict[str, object]:
         """Return the sampling fields of a request."""
         effort = (self.reasoning or {}).get("effort")
-        likeliest = (
-            self.top_logprobs or 0 if self.top_logprobs is not None or LOGPROBS in (self.include or ()) else None
-        )
+        likeliest = self.top_logprobs
+        if likeliest is None and LOGPROBS in (self.include or ()):
+            likeliest = 0
         return {
             **super().read_sampling(),
             "reasoning_effort": effort if isinstance(effort, str) else None,
