@@ -52,7 +52,6 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
     },
     "Measure": {
         "eval": (".batch.command", "evaluate", "Count right answers and costs of planners, and compare them."),
-        "simulate": (".commands.simulate", "simulate", "Run a plan in virtual time and compare policies."),
     },
     "Serve": {
         "job submit": (".job", "submit", "Submit a plait command to a Ray cluster."),
