@@ -18,9 +18,9 @@ from plait.runtime.client.worker_factory import workers as build
 from plait.runtime.driver import autoscaler
 from plait.runtime.driver.autoscaler import Bounds, Scaler
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.simulation.latency import Host, varied
-from plait.runtime.simulation.workload import WorkloadReport, simulate_workload
 from plait.workers.scripted import Reply, Scripted
+from plait_research.simulation.latency import Host, varied
+from plait_research.simulation.workload import WorkloadReport, simulate_workload
 
 BOUNDS = Bounds(least=1, most=4, target=1.0, patience=2.0, cool_down=10.0, drain=1.0)
 
