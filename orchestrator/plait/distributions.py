@@ -24,7 +24,7 @@ CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
         "command": (
             "learn diff", "learn effort", "learn import", "learn numbers", "learn prompts", "learn rollouts",
             "learn route", "learn show", "learn strategies", "learn takeover", "learn undo", "runs export",
-            "simulate calibrate", "simulate tune",
+            "simulate", "simulate calibrate", "simulate tune",
         ),
     },
     "plait-server": {
