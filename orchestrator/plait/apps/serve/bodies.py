@@ -19,6 +19,7 @@ from ...core.ops import Plugin
 from ...core.plan import Plan
 from ...core.request import Request
 from ...core.values import Frozen
+from .admission import BodyBytes
 from .errors import ApiError, invalid, not_found, unsupported
 from .fields import row_of, shown, tells
 from .forms import FormFields
@@ -106,15 +107,21 @@ class Body(FormFields):
     session_id: str | None = Field(default=None, max_length=200)
 
     _size: int = PrivateAttr(0)
+    _bytes: BodyBytes | None = PrivateAttr(None)
 
     @property
     def long(self) -> bool:
         """Whether making a request from it may take long."""
         return self._size >= LARGE or not self.model_fields_set <= _SHORT
 
-    def tell_size(self, size: int) -> None:
+    @property
+    def bytes_held(self) -> BodyBytes | None:
+        """Its bytes as they are counted for the tenant."""
+        return self._bytes
+
+    def tell_size(self, size: int, held: BodyBytes | None = None) -> None:
         """Say how many bytes the body had as it came."""
-        self._size = size
+        self._size, self._bytes = size, held
 
     def settle(self, strict: bool) -> None:
         """Raise `ApiError` for a field that is refused; with `strict` also for one that would be ignored and that

@@ -227,6 +227,7 @@ def _protocol() -> Any:
         def on_headers_complete(self) -> None:
             """Begin the body. Raises `ValueError` for HTTP/0.9, whose answers have no head: a proxy before the server
             would take the body for anything."""
+            assert self.parser is not None
             if self.parser.get_http_version() not in ("1.0", "1.1"):
                 raise ValueError("the request is not HTTP/1")
             self._in_head = False

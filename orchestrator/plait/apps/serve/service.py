@@ -35,6 +35,7 @@ from ...runtime.journal.directory import find, place
 from ...runtime.journal.documents import Documents
 from ...runtime.journal.location import Database
 from ..common import outside
+from .admission import RequestAdmission
 from .bodies import Body, ServedStrategy, resolve
 from .errors import ApiError, invalid
 from .fields import held
@@ -99,6 +100,8 @@ class Service:
         self.responses = Responses(settings, kept and Documents(kept, "response"))
         self.completions = Responses(settings, kept and Documents(kept, "completion"), "chat completion")
         self.metrics = Metrics(settings.planners, list(self.tenants.users), self.workers)
+        requests = settings.requests_per_tenant or max(1, settings.connections // 2)
+        self.admission = RequestAdmission(requests, settings.body_bytes_per_tenant)
         self.audit = Audit(settings.audit)
         orchestrator.watch(self.metrics)
         orchestrator.on_taken = self._taken
@@ -200,14 +203,29 @@ class Service:
         most = self.settings.value_bytes_per_run
         return user.own(request.model_copy(update={"planner": planner, "budget": budget, "value_bytes": most}))
 
-    async def submit(self, request: Request, body: Body, user: User, *, watch: bool, fairness_group: str = "") -> ServedRun:
+    async def submit(
+        self, request: Request, body: Body, user: User, *, watch: bool, fairness_group: str = ""
+    ) -> ServedRun:
         """Start a run; `fairness_group` is for a run without a tenant. A tenant's runs are always in the tenant's
         group: in a group of its own, each request would weigh as much as the tenant. Raises `ApiError`, and the
         orchestrator's errors for an invalid request."""
         if self.closing:
             raise ApiError(503, "the server is being stopped: send the request again, to another", retry=True)
-        if len(self.live) >= self.settings.runs:
-            raise ApiError(429, "the server is full: send the request again later", code="server_busy", retry=True)
+        self.check_places(user)
+        async with self.admission.turn(user.load):
+            return await self._submit(request, body, user, watch, fairness_group)
+
+    def check_places(self, user: User) -> None:
+        """Raise `ApiError` (429) if a tenant, or the whole server, has as many runs as it may have."""
+        free = self.settings.runs - len(self.live)
+        if free > 0:
+            user.check_runs(self.tenants.run_limit(user, free))
+        else:
+            raise ApiError(429, "the server is full: send the request again later", code="server_busy", retry=True,
+                           headers={"retry-after": "1"})  # fmt: skip
+
+    async def _submit(self, request: Request, body: Body, user: User, watch: bool, fairness_group: str) -> ServedRun:
+        self.check_places(user)  # others may have taken them meanwhile
         takes = (getattr(worker, "extra_body", None) for worker in self.workers if "think" in offer(worker).serves)
         request, unheard = held(request, body.passed, user.rights(request.model), takes)
         request = await apart(body.long, self.allowed, request, body.plait.plan, user)
@@ -222,6 +240,9 @@ class Service:
                 reserved.handle = handle
         run = ServedRun(handle, user, body.model, body.plait.steps)
         run.unread, run.thoughts = (*body.unread, *unheard), body.include_reasoning
+        if body.bytes_held is not None:
+            body.bytes_held.hold()
+            run.body = body.bytes_held
         self._began(run)
         return run
 
@@ -276,6 +297,8 @@ class Service:
         answer = None if failed else done.result()
         self.ended.add(live, answer)
         live.user.ended(live.handle.run, answer)
+        if live.body is not None:
+            live.body.release()
         if answer is not None:
             usage = answer.usage
             if self._counters is not None and live.user.limited:
