@@ -218,7 +218,7 @@ EVENTS = frozenset(
     [
         "orchestrator/plait/core/events.py",
         "orchestrator/plait/runtime/client/answer.py",
-        "orchestrator/plait/apps/serve/telling.py",
+        "orchestrator/plait/apps/serve/stream_events.py",
         "workers/plait/workers/_shared/cached_blocks.py",
     ]
 )
@@ -406,7 +406,7 @@ def test_the_engine_adapter_alone_imports_vllm(path: str) -> None:
         heavy = module.split(".")[0]
         inside = (
             "workers/plait/workers/engine/vllm.py",
-            "workers/plait/workers/engine/loading.py",
+            "workers/plait/workers/engine/engine_loader.py",
             "workers/plait/workers/engine/arithmetic.py",
         )  # the latter is loaded by vLLM itself
         assert heavy != "vllm" or path in inside, f"{path}:{line} imports {module}"

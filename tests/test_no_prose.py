@@ -23,12 +23,12 @@ EXEMPT = {
     "orchestrator/plait/runtime/client/answer.py": "our own: `explain` shows no sentence twice",
     "orchestrator/plait/core/tools/tool.py": "pydantic names the type that it cannot read in the message alone",
     "orchestrator/plait/runtime/driver/flows.py": "Python raises RuntimeError for an await outside its own loop",
-    "workers/plait/workers/engine/process.py": "vLLM raises whatever its parts raise",
+    "workers/plait/workers/engine/vllm_process.py": "vLLM raises whatever its parts raise",
     "workers/plait/workers/http/server_probe.py": "servers name a field that they refuse in the message alone",
     "workers/plait/workers/http/request_sender.py": "servers name a missing chat template in the message alone",
     "workers/plait/workers/http/server_support.py": "servers name a refused field about functions in the message alone",
     "workers/plait/workers/ray/cluster.py": "Ray's errors about tokens have no class of their own",
-    "workers/plait/workers/tools/jsonable.py": "json raises ValueError for everything",
+    "workers/plait/workers/tools/json_values.py": "json raises ValueError for everything",
 }
 """Files that look into messages, nearly all of other people's code, and why there is nothing else to look at."""
 

@@ -247,9 +247,7 @@ def main() -> None:
     parser.add_argument("--each", type=float, default=0.0002, help="seconds more for each answer under way")
     parser.add_argument("--most", type=int, default=256, help="answers at a time")
     options = parser.parse_args()
-    uvicorn.run(
-        app(options.base, options.each, options.max_branches), host="127.0.0.1", port=options.port, log_level="warning"
-    )
+    uvicorn.run(app(options.base, options.each, options.most), host="127.0.0.1", port=options.port, log_level="warning")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from plait.core.ops import Plugin
 from plait.planners._shared.seeds import derive, line_code
 from plait.runtime.client.config import BUNDLED_MODEL
 from plait.runtime.plugins.loader import Plugins
-from plait.workers._shared.codes import ArithmeticCode
+from plait.workers._shared.arithmetic_codes import ArithmeticCode
 
 from .._tools.command import Given, command
 from .._tools.statistics import Estimate, difference, mean, saving

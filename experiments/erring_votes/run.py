@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,8 @@ __all__ = ["LIMIT", "choose", "packed", "page_of", "run", "unpacked", "wanted"]
 
 LIMIT = -0.01
 """Accuracy that a rule may cost, against the full vote."""
+_RENAMED = {"by": "criterion", "settle": "stop_on_verified", "shown": "max_prompt_items"}
+"""Options of the recorded settings that have other names now."""
 LOSSES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1)
 """Of the curve."""
 Places = NDArray[np.intp]
@@ -96,6 +99,11 @@ def _short(logprob: float | None) -> float | None:
     return None if logprob is None else round(logprob, 5)
 
 
+def _under_new_names(spec: str) -> str:
+    """Return a recorded plugin with the names that its options have now."""
+    return re.sub(r"(?<=[:,])\w+(?==)", lambda name: _RENAMED.get(name[0], name[0]), spec)
+
+
 def unpacked(lines: Sequence[str]) -> tuple[list[Drawn], dict[Setting, Rows]]:
     """Return what `packed` was given, without the texts and signals of samples."""
     drawn: list[Drawn] = []
@@ -109,7 +117,8 @@ def unpacked(lines: Sequence[str]) -> tuple[list[Drawn], dict[Setting, Rows]]:
             drawn.append(Drawn(level=row["level"], text=row["sum"], samples=samples))
         else:
             merge, policies, *rest = row["setting"]
-            outcomes[Setting(merge, tuple(policies), *rest)] = np.array(row["rows"], dtype=np.float64)
+            merge, *rest = (_under_new_names(spec) if isinstance(spec, str) else spec for spec in (merge, *rest))
+            outcomes[Setting(merge, tuple(map(_under_new_names, policies)), *rest)] = np.array(row["rows"], dtype=np.float64)
     return drawn, outcomes
 
 

@@ -35,7 +35,7 @@ def _collector(name: str, size: int) -> Generator[None]:
     if name != "plait":
         yield
         return
-    collector = importlib.import_module("plait.runtime.driver.collector")
+    collector = importlib.import_module("plait.runtime.driver.garbage_collection")
     gc.set_threshold(*collector.THRESHOLDS)
     with collector.uncollected():
         yield

@@ -39,10 +39,10 @@ from plait.core.ops import Plugin
 from plait.core.runtime_distribution import Branches, Prediction, Problems, Step
 from plait.planners.votes.sample import Sample
 from plait.runtime.client.config import Config
+from plait.runtime.client.profile import Profile
 from plait.runtime.journal.journal import Journal
 from plait.runtime.plugins.loader import Plugins
 from plait.runtime.simulation.calibrate import RecordedAttempt, fit, recorded
-from plait.runtime.simulation.profile import Profile
 
 from .._tools.command import given_of, page_options
 from .._tools.core_time import EVERY, CoreTime, Yardstick

@@ -28,7 +28,7 @@ from plait.apps.common.problems import draw
 from plait.core import Text, Worker
 from plait.runtime.client.config import Config
 from plait.runtime.plugins.loader import Plugins
-from plait.workers.engine.loading import prepare
+from plait.workers.engine.engine_loader import prepare
 from plait.workers.engine.options import EngineOptions
 
 from .._tools.measure import Row, interleave

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from plait.apps import main
-from plait.apps.commands.forecast import past
+from plait.core.request import Request
+from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import Config
+from plait.runtime.client.dry_run import dry_run
 
 WORDS = ["plan", "What is 2 + 2?", "--planner", "sample:n=4,answer.max_tokens=64", "--price"]
 
@@ -55,11 +57,36 @@ def test_steps_that_may_expand_are_said_and_a_flow_is_played_to_its_end(capsys: 
     assert "1 of the steps may expand into more, which is not counted" in capsys.readouterr().out
 
 
-def test_journals_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
+def test_journals_that_cannot_be_read_are_passed_over(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     folder = tmp_path / "journals"
     folder.mkdir()
     (folder / "bad.plait").write_bytes(b"SQLite format 3\0" + bytes(200))
-    assert past(Config(journal=folder), "sample").runs == []
+    assert told(capsys, "--journal", str(folder))["recorded_steps"] == 0
+
+
+@pytest.mark.parametrize(
+    ("planner", "budget", "tokens"),
+    [
+        ("sample:n=4,answer.max_tokens=64", None, 4 * 64),
+        ("sample:n=4,answer.max_tokens=64", "tokens=100,strict=true", 100),
+        ("sample:n=4,answer.max_tokens=64", "tokens=100", 160),  # each of four calls exceeds it by a report at most
+        ("think-summarize:n=2,draft.max_tokens=32,summary.max_tokens=16", None, 2 * 32 + 16),  # it streams
+    ],
+)
+def test_a_dry_run_has_the_usage_of_calls_that_are_as_long_as_they_may_be(
+    planner: str, budget: str | None, tokens: int
+) -> None:
+    client = AsyncOrchestrator(config=Config(journal="off"), workers=[])
+    fields = {"text": "Why?", "planner": planner} | ({} if budget is None else {"budget": budget})
+    brief = client.brief(Request.of(fields))
+    usage = dry_run(brief.request, None, lambda job, op: op.sampling.max_tokens)
+    assert usage.completion == tokens
+
+
+def test_a_dry_run_wakes_a_policy_that_waits_for_a_time() -> None:
+    client = AsyncOrchestrator(config=Config(journal="off"), workers=[])
+    request = client.brief(Request.of({"text": "Why?", "planner": "sample:n=2", "seconds": 1})).request
+    assert dry_run(request, None, lambda job, op: 8).completion == 16
 
 
 def test_it_says_how_long_it_takes_by_recorded_runs_or_that_it_is_not_known(

@@ -24,7 +24,7 @@ from tests.complexity.counted import EXPONENT, Says, counting, exponent
 PLUGINS = Plugins()
 FIVE = Usage(completion=5)
 OPTIONS: dict[str, dict[str, Any]] = {
-    "by-saturation": {"most": 1000},
+    "by-saturation": {"max_branches": 1000},
     "constant": {"value": 1},
     "splice": {"head": "", "tail": ""},
 }

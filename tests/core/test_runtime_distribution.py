@@ -10,7 +10,7 @@ import pytest
 
 from plait.core import Join, ModelCall, Plan, Sampling, Step, Text
 from plait.core.runtime_distribution import Branches, Problems, n_for
-from plait.runtime.simulation.profile import Profile
+from plait.runtime.simulation.engine_profile import EngineProfile
 from plait.runtime.simulation.simulator import simulate
 
 LENGTHS = [max(1, int(Random(i).lognormvariate(4.5, 0.6))) for i in range(200)]
@@ -60,7 +60,9 @@ def test_one_problem_is_the_branches_of_it() -> None:
     assert (alone.mean, alone.p50, alone.p90) == pytest.approx((again.mean, again.p50, again.p90))
 
 
-ENGINE = Profile(model="m", machine="x", fixed=0.004, each=0.0008, read=0.0, lengths={"s": tuple(sorted(LENGTHS))})
+ENGINE = EngineProfile(
+    model="m", machine="x", fixed=0.004, each=0.0008, read=0.0, lengths={"s": tuple(sorted(LENGTHS))}
+)
 
 
 def played(n: int, k: int, rng: Random) -> float:
@@ -92,7 +94,7 @@ def test_seconds_are_those_of_the_simulator() -> None:
 
 
 def test_as_many_branches_as_fit_into_a_latency() -> None:
-    step = Profile(model="m", machine="x", fixed=0.004, each=0.0008, read=0).step
+    step = EngineProfile(model="m", machine="x", fixed=0.004, each=0.0008, read=0).step
     lengths = Branches(LENGTHS)
     counts = [n_for(latency, lengths, step) for latency in (0.01, 1.0, 3.0, 10.0, 1000.0)]
     assert counts == sorted(counts)

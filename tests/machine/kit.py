@@ -44,7 +44,7 @@ from plait.core.result import Failure, Finish as FinishReason, Result, Usage
 from plait.core.states import State
 from plait.core.task import Task
 from plait.core.view import Branch
-from plait.machine.follow import Order, orders_of
+from plait.machine.decision_replay import Order, orders_of
 from plait.machine.invariants import check
 from plait.machine.machine import Machine
 from plait.machine.records import Node

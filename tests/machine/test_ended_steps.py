@@ -7,7 +7,7 @@ import pytest
 from plait.core.budget import Budget
 from plait.core.lengths import ENOUGH, expected_tokens
 from plait.core.view import AttemptEnd
-from plait.machine.figures import REMEMBERED
+from plait.machine.run_statistics import REMEMBERED
 from plait.machine.views import NodeView
 from tests.machine.kit import World, call, join, think
 

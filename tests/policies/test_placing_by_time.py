@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from plait.core import ModelCall, Plan, Plugin, Request, Sampling, Step, Text
 from plait.core.budget import Budget
-from plait.machine.figures import DecodeSpeed
+from plait.machine.run_statistics import DecodeSpeed
 from plait.runtime.simulation.latency import Host, varied
 from plait.runtime.simulation.workload import at_rate, simulate_workload
 

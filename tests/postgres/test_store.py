@@ -12,7 +12,7 @@ from plait.apps.control.distant import Distant
 from plait.core.errors import ConfigError, UsageError
 from plait.core.events import Progressed, Tick
 from plait.core.tools.context import ToolContext
-from plait.runtime.journal import connection as connection_of, members, store as kept
+from plait.runtime.journal import connection as connection_of, store as kept, store_membership
 from plait.runtime.journal.directory import entries, find, sweep
 from plait.runtime.journal.inbox import leave, pending
 from plait.runtime.journal.journal import Journal
@@ -188,7 +188,7 @@ async def test_a_dead_processs_run_is_taken_over_once_and_nothing_twice(store: s
     ((_, question),) = await until(lambda: pending(where))
     taken: list[Any] = []
     # The second orchestrator is another process, as far as the store can tell.
-    monkeypatch.setattr(members, "_members", {})
+    monkeypatch.setattr(store_membership, "_members", {})
     async with orchestrator(store, tools=pay.tools, pool="p") as second:
         second.on_taken = taken.append
         with connection(store) as db:

@@ -21,7 +21,7 @@ from plait.core.errors import PluginError
 from plait.core.ops import Join, ModelCall, Plugin
 from plait.core.plan import Plan, Step
 from plait.core.request import Request
-from plait.runtime.client.briefing import Live
+from plait.runtime.client.request_preparation import Live
 from plait.workers.scripted import Reply, Scripted
 from scripts.checkout import python_path
 

@@ -10,7 +10,7 @@ import pytest
 from plait.core.ops import ModelCall, Sampling
 from plait.core.planning import fraction
 from plait.planners._shared.seeds import line_code
-from plait.workers._shared.codes import BITS, ArithmeticCode, is_code
+from plait.workers._shared.arithmetic_codes import BITS, ArithmeticCode, is_code
 
 torch = pytest.importorskip("torch")
 distribution = pytest.importorskip("plait.workers.engine.distribution")

@@ -16,7 +16,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .. import __version__
-from ..core.renamed import COMMANDS as COMMANDS_RENAMED, FLAGS, REMOVED_IN
 from .common.guard import guarded
 from .common.output import SECOND_WORD, cancellable
 
@@ -113,6 +112,10 @@ FAMILIES = {
     "job": "Run plait commands as jobs on a Ray cluster; `ray job logs|status|stop` do the rest.",
 }
 """First words that are not a command themselves, and their descriptions in `plait --help`."""
+RENAMED_COMMANDS = {"names": "plugins"}
+"""Old names of commands that work with a warning (`plait.core.renamed` has those of the library)."""
+RENAMED_FLAGS = {"--anyway": "--force", "--on-unknown": "--on-uncertain-side-effect"}
+"""Old names of flags that work with a warning."""
 MOVED = {
     "ctl list": "runs top --once", "ctl events": "runs watch --json", "ctl set": "runs limit` or `plait runs set",
     "ctl": "runs", "top": "runs top", "questions": "runs questions` and `plait runs answer", "view": "runs view",
@@ -207,6 +210,8 @@ def _renamed(table: Mapping[str, str], word: str, before: str = "") -> str:
     """Return the new name of a command or flag, with a line on standard error for an old one."""
     if word not in table:
         return word
+    from ..core.renamed import REMOVED_IN
+
     now = table[word]
     sys.stderr.write(f"warning: `{before}{word}` is deprecated and will be removed in {REMOVED_IN}: `{before}{now}`\n")
     return now
@@ -221,7 +226,10 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command that the words name, and the words after it."""
         if ctx.parent is None and args:
-            args = [_renamed(COMMANDS_RENAMED, args[0], "plait "), *(_renamed(FLAGS, word) for word in args[1:])]
+            args = [
+                _renamed(RENAMED_COMMANDS, args[0], "plait "),
+                *(_renamed(RENAMED_FLAGS, word) for word in args[1:]),
+            ]
             self._refuse_moved(ctx, args)
         name, command, rest = super().resolve_command(ctx, args)
         if (

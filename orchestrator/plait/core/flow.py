@@ -133,7 +133,7 @@ class Context:
     def think(
         self, pieces: Pieces, prompt: CallConfig | None = None, **options: Unpack[TrajectoryOptions]
     ) -> Trajectory:
-        """ToolCall the model: `pieces` are what it is asked, `prompt` and `options` how (`plait.planning.call_model`).
+        """Call the model: `pieces` are its prompt, `prompt` and `options` configure it (`plait.planning.call_model`).
         Handles among the pieces stand for the values of their steps, which need not have ended."""
         return self._think(pieces, None, prompt, options)
 

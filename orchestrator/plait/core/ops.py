@@ -19,7 +19,6 @@ from pydantic import (
 
 from .chat import Message, transcript
 from .errors import PluginError
-from .renamed import current
 from .values import Frozen, StepName
 
 HANDED_OVER: dict[str, type] = {}
@@ -481,6 +480,8 @@ class Join(Frozen):
         """Take the fields of plans and journals that were written before `tolerate` became `on_failure`."""
         if not isinstance(given, dict) or "tolerate" not in given:
             return cast(object, given)
+        from .renamed import current  # for old journals only
+
         return current(cast("dict[str, object]", given), cls.model_fields)
 
     @model_validator(mode="after")

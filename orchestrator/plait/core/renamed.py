@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping
 from typing import ParamSpec, TypeVar
 
-__all__ = ["CLASSES", "COMMANDS", "FLAGS", "PLUGINS", "REMOVED_IN", "WORDS", "accept", "class_name", "current", "warn"]
+__all__ = ["CLASSES", "PLUGINS", "REMOVED_IN", "WORDS", "accept", "class_name", "current", "warn"]
 
 REMOVED_IN = "0.3"
 P = ParamSpec("P")
@@ -94,8 +94,6 @@ PLUGINS: dict[str, dict[str, str]] = {
     "worker http": {"form": "endpoint"},
 }
 """By kind and name of the plugin: further options, whose old names mean something else elsewhere."""
-COMMANDS = {"names": "plugins"}
-FLAGS = {"--anyway": "--force", "--on-unknown": "--on-uncertain-side-effect"}
 
 
 def warn(old: str, new: str, depth: int = 3) -> None:

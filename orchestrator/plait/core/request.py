@@ -18,7 +18,6 @@ from .chat import Message, read_messages
 from .errors import FieldError, UsageError
 from .form import Form
 from .ops import Function, Plugin, StructuredOutput
-from .renamed import WORDS, current
 from .rights import Rights
 from .tools.tool import is_name
 from .values import DEEPEST, Frozen, complaints, writable
@@ -213,7 +212,7 @@ class Request(Frozen):
     def of(cls, fields: Mapping[str, object], hand_over: HandOver | None = None) -> Self:
         """Return the request of some fields; `hand_over` takes plugins that are no names. Raises `UsageError`."""
         try:
-            return cls.model_validate(current(fields, cls.model_fields, cls.__name__), context=hand_over)
+            return cls.model_validate(_under_new_names(cls, fields, cls.__name__), context=hand_over)
         except ValidationError as error:
             raise FieldError(complaints(cls, error)) from None
         except RecursionError:
@@ -223,7 +222,7 @@ class Request(Frozen):
         """Return the request with other fields than these. Raises `UsageError`."""
         if not fields:
             return self
-        fields = current(fields, type(self).model_fields, type(self).__name__)
+        fields = _under_new_names(type(self), fields, type(self).__name__)
         kept = {name: getattr(self, name) for name in self.model_fields_set if name not in fields}
         if "messages" in fields and "text" not in fields:
             kept.pop("text", None)  # it was the last of the messages before
@@ -238,8 +237,7 @@ class Request(Frozen):
             return given
         fields = {str(name): value for name, value in cast("Mapping[object, object]", given).items()
                   if value is not None}  # fmt: skip
-        if not fields.keys().isdisjoint(WORDS):  # a journal's, perhaps
-            fields = current(fields, cls.model_fields)
+        fields = _under_new_names(cls, fields)  # a journal's may be old
         for name in fields:
             if name in Generation.model_fields and name not in cls.model_fields:
                 written = reprlib.repr(fields[name])
@@ -261,6 +259,14 @@ class Request(Frozen):
         except FieldError as error:  # words of their own, which name the message or the limit
             raise UsageError(str(error), error.param) from None
         return fields
+
+
+def _under_new_names(cls: type[Request], fields: Mapping[str, object], subject: str = "") -> dict[str, object]:
+    if fields.keys() <= cls.model_fields.keys():
+        return dict(fields)
+    from .renamed import current  # for fields under old names only
+
+    return current(fields, cls.model_fields, subject)
 
 
 def _conversation(text: str, messages: object) -> dict[str, object]:

@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from .errors import FieldError
 from .messages import explain, first_of_each, json_path
-from .renamed import WORDS, current
 
 StepName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,200}$")]
 
@@ -45,7 +44,9 @@ class _FieldErrors(type(BaseModel)):
     if not TYPE_CHECKING:  # a type checker looks at the fields
 
         def __call__(cls, *args: object, **fields: object) -> object:
-            if not fields.keys().isdisjoint(WORDS):
+            if not fields.keys() <= cls.model_fields.keys():
+                from .renamed import current  # an unknown field may have its old name
+
                 fields = current(fields, cls.model_fields, cls.__name__)
             try:
                 return super().__call__(*args, **fields)

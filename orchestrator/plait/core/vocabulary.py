@@ -78,10 +78,12 @@ Depth = Annotated[
 Width = Annotated[Count, Field(gt=0, description="Branches of one line of reasoning: as many are asked of the model.")]
 MaxPromptItems = Annotated[
     int | None,
+    Free(),
     Field(gt=-1, description="Maximum number of items in one prompt, the nearest or best first. By default all."),
 ]
 MaxTools = Annotated[
     int | None,
+    Free(),
     Field(gt=-1, description="Maximum number of tools in one prompt, the best matches first. By default all."),
 ]
 Repairs = Annotated[Count, Field(gt=-1, description="How often a model is asked to mend what cannot be run.")]

@@ -1,7 +1,7 @@
 """The machine: events in, actions out. Outside this folder only the names listed here are used; the records (`Run`,
 `Node`, `Attempt`, `WorkerState`) are then read and never written to."""
 
-from .follow import Order, RefuseOrder, SendOrder
+from .decision_replay import Order, RefuseOrder, SendOrder
 from .invariants import check
 from .machine import Machine
 from .records import Attempt, Node, Run, WorkerState

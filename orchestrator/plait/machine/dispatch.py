@@ -24,12 +24,12 @@ from ..core.result import Failure, as_failure
 from ..core.states import EXPANDING, READY, RUNNING
 from ..core.values import writable
 from . import budgets, prompt_sizes
+from .attempt_lifecycle import Slots
 from .backlog import Backlog
-from .figures import Checkpoint
-from .follow import Order, RefuseOrder
+from .decision_replay import Order, RefuseOrder
 from .ready_queue import ReadyQueue
 from .records import Blockage, Node, Records, Run, WorkerState
-from .slots import Slots
+from .run_statistics import Checkpoint
 from .steps import Steps, raised
 from .views import MachineView, NodeView
 

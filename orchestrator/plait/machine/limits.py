@@ -10,8 +10,8 @@ from ..core.errors import BudgetExceeded
 from ..core.result import Failure
 from ..core.states import EXPANDED, WAITING
 from . import budgets
+from .attempt_lifecycle import Slots
 from .records import Account, Node, Records, Run
-from .slots import Slots
 from .steps import Steps, judge_at_deadline
 
 

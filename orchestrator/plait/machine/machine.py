@@ -25,17 +25,18 @@ The rules, and where they are:
 2. A step that ends releases the steps that it needed. A step without a consumer is cancelled, and releases in turn.
    Early stop, quorum, failure, budgets and the user's Ctrl-C all work by this one rule, upstream. (`steps.py`)
 3. Ready steps go to free slots by priority, then by what their run has been served, then by the policies' rank, then
-   by arrival. (`ready_queue.py`, `waiting.py`, `figures.Share`)
+   by arrival. (`ready_queue.py`, `wait_queues.py`, `run_statistics.Share`)
 4. A ready step may be blocked by a budget, by a policy or by the user's pause. When something has ended there, the
    first of the blocked steps is asked about again. A policy never blocks the last thing that a run could do.
    (`dispatch.py`)
 5. A lost attempt leaves a *checkpoint*, the token ids that it had generated; the next attempt goes on from it. A
-   *hedge* is a second attempt beside a live one: the first result wins, the other attempt is stopped. (`slots.py`)
+   *hedge* is a second attempt beside a live one: the first result wins, the other attempt is stopped.
+   (`attempt_lifecycle.py`)
 6. A cancelled step ends at once; its attempt is asked to stop, and keeps slot and token reservation until the worker
    has answered. If the worker never does, the budget is charged all that the attempt might have generated; if the
-   worker dies, the tokens heard of and one report more. (`slots.py`)
+   worker dies, the tokens heard of and one report more. (`attempt_lifecycle.py`)
    An attempt whose budget is used up is *cut*: it is asked to stop, and what it has then is its step's result.
-7. A run finishes once: when its output step has ended and none of its attempts is left. (`assemble.py`)
+7. A run finishes once: when its output step has ended and none of its attempts is left. (`action_builder.py`)
 8. News of an attempt that is gone is counted in `late` and otherwise ignored, so duplicates do no harm.
 
 The layers, each of which calls only those below it:
@@ -43,8 +44,8 @@ The layers, each of which calls only those below it:
     machine.py       what each event means
     plans.py dispatch.py                plans enter; policies review; slots are filled
     steps.py         how steps move
-    slots.py         the life of an attempt
-    ready_queue.py budgets.py waiting.py views.py …     small parts
+    attempt_lifecycle.py  the life of an attempt
+    ready_queue.py budgets.py wait_queues.py views.py …     small parts
     records.py       the data
 """
 
@@ -85,18 +86,18 @@ from ..core.result import Failure, Result, Usage, as_failure
 from ..core.states import EXPANDING, READY, RUNNING, WAITING, Move
 from ..core.view import AttemptEnd
 from . import budgets, prompt_sizes
-from .assemble import finish, prior
+from .action_builder import finish, prior
+from .attempt_lifecycle import Slots
+from .decision_replay import Order, RefuseOrder, take_over
 from .dispatch import Dispatcher, Reviews
-from .follow import Order, RefuseOrder, take_over
 from .limits import LimitEnforcer, exceeded
 from .plans import Plans, repeats
 from .ready_queue import ReadyQueue
 from .records import Account, Attempt, Node, Records, Run, Scope, WorkerState
-from .slots import Slots
 from .steps import Steps, judge_at_deadline, late
+from .value_sizes import read_after
 from .views import MachineView, NodeView
-from .waiting import Timer, Timers
-from .weighing import read_after
+from .wait_queues import Timer, Timers
 
 _REMEMBERED_RUNS = 4_096
 """Runs that are known to have finished; a driver may live for years, and each takes some 150 bytes."""

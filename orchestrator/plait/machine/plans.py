@@ -19,11 +19,11 @@ from ..core.ops import Join, ModelCall, Plugin, ToolCall
 from ..core.plan import Plan, in_order
 from ..core.result import as_failure
 from ..core.states import DONE, EXPANDED, FAILED, UNDER_WAY, WAITING
+from .attempt_lifecycle import Slots
 from .budgets import FlowWaits, enter, open_account
-from .figures import lane_of
 from .prefix_groups import enroll
 from .records import Account, Node, Records, Run, Scope
-from .slots import Slots
+from .run_statistics import lane_of
 from .steps import Steps
 
 

@@ -15,7 +15,7 @@ from ..core.ops import ModelCall, Ref, Text, Tokens
 from ..core.prefix_index import BYTES_A_TOKEN, PrefixIndex
 from ..core.result import Usage
 from ..core.values import as_text
-from .assemble import context_step
+from .action_builder import context_step
 from .records import Attempt, Node, PrefixGroup
 
 CHARACTERS_A_TOKEN = 4

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from ..core.ops import ModelCall, Text, Tokens
 from ..core.result import Usage
-from .assemble import resolve
+from .action_builder import resolve
 from .records import Attempt, Node, WorkerState
 
 PROMPT_MARGIN_RATIO = 0.5

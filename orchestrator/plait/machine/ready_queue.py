@@ -1,8 +1,8 @@
 """Which ready step goes to which worker next.
 
 Steps queue in lanes: a kind of step, and the model if one is named. The smallest priority goes first: that of the
-request and of the step together. Then the share goes first that has been served least (`figures.Share`), and within it
-rank and arrival count (`waiting.py`).
+request and of the step together. Then the share that has been served least goes first (`run_statistics.Share`). Within
+a share, rank and arrival decide (`wait_queues.py`).
 
 Among workers with a free slot the one with the fewest attempts gets the step, unless a policy chose another.
 """
@@ -16,9 +16,9 @@ from ..core.events import WorkerUp
 from ..core.ops import Kind
 from ..core.request import Request
 from ..core.result import Usage
-from .figures import ServiceCounter, Share
 from .records import Attempt, Node, WorkerState
-from .waiting import Room, Waiting
+from .run_statistics import ServiceCounter, Share
+from .wait_queues import Room, Waiting
 
 _IDLE_LANES = 64
 """Lanes in which nothing waits that are remembered: a lane for every model that was ever named would be a leak."""

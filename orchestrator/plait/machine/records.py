@@ -28,7 +28,7 @@ from ..core.states import MOVES, NAMES, READY, UNDER_WAY, WAITING, Move, State, 
 from ..core.task import Task
 from ..core.view import AttemptEnd, Branch, StepView
 from .backlog import Backlog
-from .figures import (
+from .run_statistics import (
     Checkpoint,
     DecodeSpeed,
     EndedSteps,
@@ -42,7 +42,7 @@ from .figures import (
     lane_of,
     template_keys,
 )
-from .series import Series, TalkHistory
+from .shared_sequence import Series, TalkHistory
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +56,7 @@ class QueuePlace:
     ticket: int = 0
     """Its arrival number in the ready queue, kept over retries; 0 before it was ready."""
     turn: int = 0
-    """The ticket that orders it against steps of other orders (`waiting.py`): its own, or one that it swapped."""
+    """The ticket that orders it against steps of other orders (`wait_queues.py`): its own, or one that it swapped."""
     rank: tuple[float, ...] = ()
     """Rank by its policies, the smallest first; empty without a policy that ranks."""
     blocked: Blockage | None = None

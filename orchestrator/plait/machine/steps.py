@@ -4,7 +4,7 @@ Two rules carry nearly everything. Downstream: a step that ends tells its depend
 becomes ready, a join counts its branches, and any other step that needs a value which will not come ends without one
 too. Upstream: a step that ends releases its needs; a step that no consumer is left for is cancelled.
 
-The layer above `slots.py`. It chooses no worker and reads no event.
+The layer above `attempt_lifecycle.py`. It chooses no worker and reads no event.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from ..core.states import CANCELLED, DONE, EXPANDED, EXPANDING, FAILED, READY, R
 from ..core.values import json_value, writable
 from ..core.view import Branch
 from ..core.weights import weigh
+from .attempt_lifecycle import Slots
 from .ready_queue import ReadyQueue
 from .records import Attempt, Node, Records, Run, Scope
-from .slots import Slots
+from .value_sizes import charge_join, charge_references, most_of, of_branches
 from .views import MachineView, NodeView, branches_of, decided
-from .weighing import charge_join, charge_references, most_of, of_branches
 
 _TRY = "try "
 """How the reason of a move begins that waits for another try."""

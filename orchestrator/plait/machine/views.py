@@ -16,11 +16,11 @@ from ..core.result import Failure, Result
 from ..core.states import WAITING, State, tell
 from ..core.task import Task
 from ..core.view import AttemptEnd, Branch, StepView as AnyStep, WorkerView
-from .assemble import context_step, prior, written
-from .figures import lane_of
+from .action_builder import context_step, prior, written
 from .prefix_groups import beginning, cached, prompt_tokens, shared_tokens
 from .ready_queue import ReadyQueue
 from .records import Node, PrefixGroup, Records
+from .run_statistics import lane_of
 
 
 class NodeView:

@@ -9,7 +9,7 @@ import pytest
 
 from plait.apps.lab.tuning import Configuration, grid, halve, interval
 from plait.core.result import Usage
-from plait.runtime.simulation.profile import Profile, machine
+from plait.runtime.client.profile import Profile, machine
 from plait.runtime.simulation.workload import Spread, WorkloadReport
 
 

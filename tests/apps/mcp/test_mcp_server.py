@@ -38,7 +38,7 @@ from plait.apps.serve.settings import Settings
 from plait.core.tools.context import ToolContext
 from plait.runtime.client.config import Config
 from plait.runtime.client.handle import Handle
-from plait.runtime.driver import collector
+from plait.runtime.driver import garbage_collection
 from plait.workers.scripted import Reply, Scripted
 
 MODERN = "2026-07-28"
@@ -268,7 +268,7 @@ async def test_what_the_server_is_made_of_is_left_out_of_collections(
 
     monkeypatch.setattr("plait.apps.mcp.server.build", lambda *_: SimpleNamespace(run_stdio_async=serves))
     monkeypatch.setattr("plait.apps.mcp.http.serve_http", serves)
-    monkeypatch.setattr(collector, "_settled", False)
+    monkeypatch.setattr(garbage_collection, "_settled", False)
     (script := tmp_path / "script.json").write_text('{"replies": [{"text": "fine"}]}')
     try:
         await command._serve(Config.load(script=script, journal="off"), access)

@@ -11,8 +11,9 @@ import pydantic
 import pytest
 from hypothesis import assume, given, strategies as st
 
+from plait.apps.serve.answers import check_answer
 from plait.apps.serve.errors import ApiError
-from plait.apps.serve.telling import AnswerText, Parts, Thought, gave_nothing
+from plait.apps.serve.stream_events import TextSplitter
 from plait.core.chat import spoken
 from plait.core.result import Failure
 from plait.runtime.client.answer import Answer
@@ -284,10 +285,10 @@ async def test_structured_answers_have_their_form(serve):
 
 def test_an_answer_that_is_cut_within_its_thoughts_is_no_error():
     answer = Answer(run="r", status="failed", failure=Failure(kind="CutInThoughts", message="raise thinking_tokens"))
-    gave_nothing(answer)
+    check_answer(answer)
     assert answer.cut and answer.message.text == ""
     with pytest.raises(ApiError):
-        gave_nothing(answer.model_copy(update={"failure": Failure(kind="EngineError", message="no memory")}))
+        check_answer(answer.model_copy(update={"failure": Failure(kind="EngineError", message="no memory")}))
 
 
 async def all_of(events: Any) -> None:
@@ -331,10 +332,10 @@ def test_what_is_told_in_pieces_is_the_content_of_the_whole_answer(text, sizes):
     """However the text is cut. Not of a thought that its template has begun: that is known at its end alone."""
     whole = spoken(text)
     assume("</think>" not in text or text.lstrip().startswith("<think>"))
-    parts, found, rest = Parts(), [], text
+    parts, found, rest = TextSplitter(), [], text
     for size in sizes:
         found += parts.feed(rest[:size])
         rest = rest[size:]
     found += parts.close(rest, whole.text)
-    assert "".join(each.text for each in found if isinstance(each, AnswerText)) == whole.text
-    assert "".join(each.text for each in found if isinstance(each, Thought)).strip() == whole.reasoning
+    assert "".join(piece for kind, piece in found if kind == "text") == whole.text
+    assert "".join(piece for kind, piece in found if kind == "reasoning").strip() == whole.reasoning

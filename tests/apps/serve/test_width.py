@@ -84,10 +84,13 @@ def nested(planner: dict[str, Any]) -> list[dict[str, Any]]:
     """A planner alone and within others."""
     tiers = [{"planner": "single"}, {"planner": planner}]
     agent = {"name": "a", "description": "d", "planner": planner}
-    routed = {"name": "route", "options": {"by": "record", "candidates": tiers}}
+    routed = {"name": "route", "options": {"criterion": "record", "candidates": tiers}}
     within = {"name": "react", "options": {"agents": [{**agent, "agents": [{**agent, "name": "b"}]}]}}
     replanned = {"name": "replans", "options": {"planner": "single", "others": [planner]}}
-    deep = {"name": "route", "options": {"by": "record", "candidates": [{"planner": "single"}, {"planner": within}]}}
+    deep = {
+        "name": "route",
+        "options": {"criterion": "record", "candidates": [{"planner": "single"}, {"planner": within}]},
+    }
     return [planner, routed, within, {"name": "sample", "options": {"merge": replanned}}, deep]
 
 
@@ -133,8 +136,12 @@ def test_what_is_within_the_width_passes_at_every_depth() -> None:
     [
         ("sample:n=257", "planner.n", 257),
         ("refine:rounds=1000x1", "planner.rounds", 1001),
-        ('route:criterion=record,candidates=["single",{"planner":"sample:n=1000"}]', "planner.into[1].planner.n", 1000),
-        ("adaptive:allocate=by-saturation:max_branches=300", "planner.allocate.most", 300),
+        (
+            'route:criterion=record,candidates=["single",{"planner":"sample:n=1000"}]',
+            "planner.candidates[1].planner.n",
+            1000,
+        ),
+        ("adaptive:allocate=by-saturation:max_branches=300", "planner.allocate.max_branches", 300),
         ('threads:dialect={"fork":"x","rounds":300}', "planner.dialect.rounds", 300),
     ],
 )

@@ -66,7 +66,7 @@ async def test_the_choices_of_a_tenant_weigh_as_one_run_of_the_tenant(serve: Any
             served.clients.push_async_callback(_cancel, asyncio.ensure_future(request))
         while len(served.service.live) < 9:
             await asyncio.sleep(0.005)
-        shares = Counter(run.handle.request.share for run in served.service.live.values())
+        shares = Counter(run.handle.request.fairness_group for run in served.service.live.values())
         for run in list(served.service.live.values()):
             run.handle.cancel()
     assert shares == {"tenant-0": 6, "tenant-1": 3}
@@ -81,7 +81,7 @@ async def test_without_keys_the_choices_of_a_request_weigh_as_one_run(serve: Any
             served.clients.push_async_callback(_cancel, asyncio.ensure_future(request))
         while len(served.service.live) < 6:
             await asyncio.sleep(0.005)
-        shares = Counter(run.handle.request.share for run in served.service.live.values())
+        shares = Counter(run.handle.request.fairness_group for run in served.service.live.values())
         for run in list(served.service.live.values()):
             run.handle.cancel()
     assert sorted(shares.values()) == [1, 2, 3] and shares[""] == 1

@@ -10,7 +10,7 @@ from plait import AsyncOrchestrator
 from plait.core.errors import UsageError
 from plait.core.runtime_distribution import Branches
 from plait.runtime.client.config import Config
-from plait.runtime.simulation.profile import Profile, machine, profile_file
+from plait.runtime.client.profile import Profile, machine, profile_file
 from plait.workers.scripted import Reply, Scripted
 
 LENGTHS = tuple(range(20, 120))

@@ -15,7 +15,7 @@ from plait.core.errors import ConfigError
 from plait.core.events import Job
 from plait.core.ops import Text, Tokens
 from plait.core.result import Result, Usage
-from plait.runtime.driver.cache import ResultCache, default_file, identity
+from plait.runtime.driver.result_cache import ResultCache, default_file, identity
 from plait.workers.scripted import Reply, Scripted
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from plait import AsyncOrchestrator, Join, ModelCall, Plan, Step
 from plait.runtime.client import client
-from plait.runtime.driver import pump
+from plait.runtime.driver import event_pump
 from plait.workers.scripted import Reply, Scripted
 
 
@@ -49,8 +49,8 @@ def wide(n: int) -> Plan:
 
 @pytest.mark.parametrize("large", [50, 10**6])
 async def test_a_large_plan_is_taken_in_beside_the_loop(monkeypatch: pytest.MonkeyPatch, large: int) -> None:
-    monkeypatch.setattr(pump, "OFFLOAD_PLAN_STEPS", large)
-    monkeypatch.setattr(pump, "LOOP_SLICE_S", 0.0)
+    monkeypatch.setattr(event_pump, "OFFLOAD_PLAN_STEPS", large)
+    monkeypatch.setattr(event_pump, "LOOP_SLICE_S", 0.0)
     async with AsyncOrchestrator(workers=[Scripted([Reply(text="fine")], slots=300)], journal="off") as orchestrator:
         async with turns() as taken:
             answer = await orchestrator.run(plan=wide(200))
@@ -62,14 +62,14 @@ async def test_a_large_plan_is_taken_in_beside_the_loop(monkeypatch: pytest.Monk
 async def test_long_votes_are_counted_beside_the_loop(monkeypatch: pytest.MonkeyPatch, votes: int) -> None:
     """The end of a step that closes joins over many branches, one after another, is handled on a thread."""
     threads = list[int]()
-    handled = pump.Pump._handle_large
+    handled = event_pump.Pump._handle_large
 
-    def seen(self: pump.Pump, event: Any) -> Any:
+    def seen(self: event_pump.Pump, event: Any) -> Any:
         threads.append(threading.get_ident())
         return handled(self, event)
 
-    monkeypatch.setattr(pump, "OFFLOAD_READ_CHARS", 500)
-    monkeypatch.setattr(pump.Pump, "_handle_large", seen)
+    monkeypatch.setattr(event_pump, "OFFLOAD_READ_CHARS", 500)
+    monkeypatch.setattr(event_pump.Pump, "_handle_large", seen)
     needs = tuple(f"j{at}" for at in range(votes))
     joins = (Step(name=f"j{at}", op=Join(), needs=("s", *needs[:at])) for at in range(votes))
     plan = Plan(steps=(Step(name="s", op=ModelCall(prompt="x")), *joins), output=needs[-1])

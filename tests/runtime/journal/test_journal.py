@@ -42,7 +42,7 @@ from plait.core.view import Branch
 from plait.machine.machine import Machine
 from plait.runtime.journal.event_json import event_json, without_defaults
 from plait.runtime.journal.journal import Journal
-from plait.runtime.journal.recorded import dump
+from plait.runtime.journal.recorded_actions import dump
 from plait.runtime.journal.replay import replay
 from plait.runtime.journal.sqlite import FORMAT
 from plait.runtime.plugins.loader import Plugins

@@ -16,20 +16,21 @@ from plait.apps.lab.calibrate import compared
 from plait.core import Join, ModelCall, Plan, Sampling, Step, Text
 from plait.core.errors import ConfigError
 from plait.runtime.client.config import Config
+from plait.runtime.client.profile import profile_file
 from plait.runtime.simulation.calibrate import SOON, RecordedAttempt, RecordedSession, fit, recorded
+from plait.runtime.simulation.engine_profile import EngineProfile, load_engine
 from plait.runtime.simulation.latency import varied
-from plait.runtime.simulation.profile import Profile, load, profile_file
 from plait.runtime.simulation.simulator import SimReport, simulate
 from plait.runtime.simulation.workload import simulate_workload
 from plait.workers.scripted import Reply, Scripted
 
 pytest.importorskip("scipy")
 
-TRUTH = Profile(model="m", machine="x", fixed=0.004, each=0.0005, read=0.00002, dispatch=0.003)
+TRUTH = EngineProfile(model="m", machine="x", fixed=0.004, each=0.0005, read=0.00002, dispatch=0.003)
 
 
 def play(
-    profile: Profile,
+    profile: EngineProfile,
     widths: tuple[int, ...],
     prompt: int = 50,
     seed: int = 0,
@@ -136,7 +137,7 @@ def test_too_few_attempts_are_refused_in_words() -> None:
 def test_a_file_that_is_no_profile_is_refused_in_words(tmp_path: Path, text: str) -> None:
     (tmp_path / "p.json").write_text(text)
     with pytest.raises(ConfigError, match=r"is no profile .*plait simulate calibrate"):
-        load(tmp_path / "p.json")
+        load_engine(tmp_path / "p.json")
 
 
 def test_the_commands_fit_and_use_a_profile(
@@ -218,7 +219,7 @@ def test_recorded_runs_are_simulated_with_what_they_expanded_into_and_when_they_
     assert follows == {2: (0, 0.0), 3: (1, pytest.approx(0.01))}, "number 4 came by itself"
     assert set(session.slots.values()) == {3}
     assert len(session.lengths) > len(session.plans[0].steps) and any(session.patches)
-    slow = Profile(model="m", machine="x", fixed=0.05, each=0.0, read=0.0)
+    slow = EngineProfile(model="m", machine="x", fixed=0.05, each=0.0, read=0.0)
     quick = slow.model_copy(update={"fixed": 0.0005})
     # Each run was sent as soon as another had ended. On a busy machine that took longer than `SOON`: not by this clock.
     figures = [compared(tmp_path / "runs.jsonl", each, clock=lambda at: at / 1000) for each in (slow, quick)]

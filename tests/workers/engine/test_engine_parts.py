@@ -18,9 +18,9 @@ from plait.core import ModelCall, Progress, Ref, Result, Text, Tokens
 from plait.core.errors import EngineError
 from plait.core.result import Failure
 from plait.workers._shared import resources
+from plait.workers._shared.batch_streams import Inbox, Stream
 from plait.workers._shared.prompt import Prompter
-from plait.workers._shared.streams import Inbox, Stream
-from plait.workers.engine.process import environment
+from plait.workers.engine.vllm_process import environment
 
 GIB = 1 << 30
 

@@ -10,14 +10,14 @@ import pytest
 from plait.core import Sampling
 from plait.core.errors import ConfigError
 from plait.workers._shared import resources
+from plait.workers._shared.batch_streams import Stream
 from plait.workers._shared.resources import identity
-from plait.workers._shared.streams import Stream
 from plait.workers.engine import Engine
-from plait.workers.engine.loading import arguments
+from plait.workers.engine.engine_loader import arguments
 from plait.workers.engine.options import EngineOptions
-from plait.workers.engine.private import SPACES, bound_spaces, prefill_field, seen
 from plait.workers.engine.requests import EngineRequest
 from plait.workers.engine.vllm import Core
+from plait.workers.engine.vllm_internals import SPACES, bound_spaces, prefill_field, seen
 
 FIELDS = ("request_id", "new_token_ids", "new_logprobs", "prefill_stats")
 

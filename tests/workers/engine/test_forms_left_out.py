@@ -9,9 +9,9 @@ import pytest
 
 from plait.core.ops import Function, ModelCall, Sampling, StructuredOutput
 from plait.core.result import Failure
+from plait.workers._shared.batch_streams import Stream
 from plait.workers._shared.function_calls import forced
 from plait.workers._shared.prompt import Prompter
-from plait.workers._shared.streams import Stream
 from plait.workers.engine.requests import EngineOutputs, EngineRequest
 from plait.workers.engine.vllm import Core
 

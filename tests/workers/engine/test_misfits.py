@@ -10,8 +10,8 @@ import pytest
 
 from plait.core.errors import ConfigError, EngineError
 from plait.workers._shared import resources
-from plait.workers.engine import Engine, loading
-from plait.workers.engine.loading import misfit, prepare
+from plait.workers.engine import Engine, engine_loader
+from plait.workers.engine.engine_loader import misfit, prepare
 from plait.workers.engine.options import EngineOptions
 
 SHAPE = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "architectures": ["LlamaForCausalLM"]}
@@ -28,8 +28,8 @@ def folder(tmp_path: Path) -> Path:
 def test_a_head_size_that_the_backend_lacks_is_named_with_those_that_it_has(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "environment", lambda *_, **__: False)
-    monkeypatch.setattr(loading, "_head_sizes", lambda: SIZES)
+    monkeypatch.setattr(engine_loader, "environment", lambda *_, **__: False)
+    monkeypatch.setattr(engine_loader, "_head_sizes", lambda: SIZES)
     with pytest.raises(EngineError, match=r"heads of size 16, .* takes 32, 64, 128 alone: choose another model"):
         prepare(EngineOptions(model=str(folder)))
 
@@ -50,7 +50,7 @@ def test_what_fits_is_not_refused(config: dict[str, Any], fits: bool) -> None:
 
 def test_vllm_says_which_sizes_it_takes() -> None:
     pytest.importorskip("vllm")
-    assert 64 in loading._head_sizes() and 16 not in loading._head_sizes()
+    assert 64 in engine_loader._head_sizes() and 16 not in engine_loader._head_sizes()
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int8", "bf16"])

@@ -12,7 +12,7 @@ import pytest
 from plait.core.events import Job
 from plait.core.ops import ModelCall, Sampling
 from plait.core.result import Result
-from plait.workers.engine.parameters import settled
+from plait.workers.engine.sampling_parameters import settled
 from tests.one_engine import opened
 
 QWEN = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from plait.workers._shared.codes import CODE
+from plait.workers._shared.arithmetic_codes import CODE
 
 from .fake_server import FakeServer, Fault
 from .http_kit import ask, fails, serving

@@ -12,7 +12,7 @@ from plait import ModelCall
 from plait.core import Result, Text
 from plait.core.events import Job
 from plait.core.result import Failure
-from plait.workers._shared.streams import TokenBatch
+from plait.workers._shared.batch_streams import TokenBatch
 from plait.workers.ray import actor
 from plait.workers.ray.actor import ActorHost
 from plait.workers.ray.token_pipe import IdsIn

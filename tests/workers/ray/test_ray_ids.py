@@ -18,7 +18,7 @@ from hypothesis import given, strategies as st
 from plait.core import Progress
 from plait.core.errors import EngineError, WorkerError
 from plait.core.result import Failure
-from plait.workers._shared.streams import Stream, TokenBatch
+from plait.workers._shared.batch_streams import Stream, TokenBatch
 from plait.workers.ray import RayWorker, token_pipe
 from plait.workers.ray.token_pipe import HEAD, IdsIn, IdsOut, TokenBuffer
 from plait.workers.scripted import Reply
@@ -66,7 +66,7 @@ def test_what_is_written_is_read_in_whole_checkpoints_however_it_arrives(parts: 
 def test_what_was_written_outlives_its_writer(pipe: IdsIn) -> None:
     code = (
         "import sys, time; from plait.workers.ray.token_pipe import *\n"
-        "from plait.workers._shared.streams import TokenBatch\n"
+        "from plait.workers._shared.batch_streams import TokenBatch\n"
         "out = IdsOut(sys.argv[1]); out.write(TokenBatch([7], [3], [1, 2, 3])); print('written', flush=True)\n"
         "time.sleep(60)"
     )

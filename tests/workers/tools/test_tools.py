@@ -159,7 +159,7 @@ async def test_unknown_tool_names_the_near_ones() -> None:
 
 async def test_a_think_step_is_refused() -> None:
     ended = await last(Tools(), Job(attempt=1, run="r", step="s", op=ModelCall(prompt="x")))  # type: ignore[arg-type]
-    assert isinstance(ended, Failure) and "think" in ended.message
+    assert isinstance(ended, Failure) and "model call" in ended.message
 
 
 def test_two_tools_of_one_name() -> None:

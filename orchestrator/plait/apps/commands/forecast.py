@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -16,88 +15,37 @@ from ...core.messages import counted
 from ...core.ops import ModelCall
 from ...core.plan import Plan, template
 from ...core.result import Failure, Result, Usage
-from ...machine import SendOrder
 from ...runtime.client.config import Config
-from ...runtime.journal.directory import entries, place
-from ...runtime.journal.journal import Journal
-from ...runtime.journal.location import Database, Location
-from ...runtime.journal.recorded import read
+from ...runtime.client.profile import profile_file
 from ...runtime.plugins.loader import Plugins
 from ...runtime.simulation.calibrate import RecordedAttempt, fit, recorded
-from ...runtime.simulation.profile import Profile, load, profile_file
+from ...runtime.simulation.engine_profile import EngineProfile, load_engine
 from ...runtime.simulation.simulator import SimReport, simulate
+from .price import UNREADABLE, Forecast, Lengths, Times, recent_runs, run_lengths
 
-__all__ = ["Forecast", "Past", "Times", "forecast", "past"]
+__all__ = ["forecast"]
 
-Lengths = dict[str, list[int]]
-"""Tokens of steps that ended, by template."""
-Times = tuple[float, float, float]
-"""The 10th, 50th and 90th of 100, in seconds."""
-_RUNS, _FILES = 50, 20
-"""The newest runs of a planner, and the newest journals, that are looked at."""
 _DRAWS = 40
 """Simulations of a plan."""
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class _Past:
     """The newest recorded runs of a planner."""
 
     runs: list[Lengths] = field(default_factory=list[Lengths])
     attempts: list[RecordedAttempt] = field(default_factory=list[RecordedAttempt])
     aborts: list[float] = field(default_factory=list[float])
 
-    def lengths(self) -> Lengths:
-        """Return the lengths of all runs."""
-        lengths: Lengths = {}
-        for run in self.runs:
-            for name, tokens in run.items():
-                lengths.setdefault(name, []).extend(tokens)
-        return lengths
 
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """How long a plan takes on one engine with nothing else to do."""
-
-    why: str
-    """The basis of the forecast; without seconds, the reason why they are missing."""
-    seconds: Times | None = None
-    """Until the end."""
-    first: Times | None = None
-    """Until the first model step ends, where several run at once."""
-
-    def lines(self) -> list[str]:
-        """Return the forecast as lines of text."""
-        if self.seconds is None:
-            return [f"how long it takes is not known: {self.why}"]
-        low, middle, high = self.seconds
-        lines = [f"takes   {middle:.3g} s, eight times in ten {low:.3g} to {high:.3g} s ({self.why})"]
-        if self.first is not None:
-            low, middle, high = self.first
-            lines.append(f"first   answer after {middle:.3g} s, eight times in ten {low:.3g} to {high:.3g} s")
-        return lines
-
-
-def past(config: Config, planner: str) -> Past:
-    """Read the newest runs of a planner. A journal that cannot be read is passed over."""
-    where = place(config)
-    wanted: dict[Location, set[str]] = {}
-    if config.journal != "off" and (isinstance(where, Database) or where.exists()):
-        runs = 0
-        for entry in entries(where, []):
-            # The newest runs say most of the next one, and a folder may hold thousands of journals.
-            if runs >= _RUNS or len(wanted) >= _FILES:
-                break
-            if entry.planner == planner:
-                wanted.setdefault(entry.path, set()).add(entry.run)
-                runs += 1
-    record = Past()
-    for number, (path, there) in enumerate(wanted.items()):
+def _past(config: Config, planner: str) -> _Past:
+    """Read the newest runs of a planner. A journal that cannot be read is skipped."""
+    record = _Past()
+    for number, (path, runs) in enumerate(recent_runs(config, planner).items()):
         try:
-            lengths = _lengths(path, there)
-            attempts, aborts = recorded(path, there)
-        except (ConfigError, ValueError, KeyError, TypeError, AttributeError):
+            lengths = run_lengths(path, runs)
+            attempts, aborts = recorded(path, runs)
+        except UNREADABLE:
             continue
         record.runs.extend(lengths)
         # workers of two journals are two workers: their times have nothing to do with one another
@@ -106,26 +54,11 @@ def past(config: Config, planner: str) -> Past:
     return record
 
 
-def _lengths(path: Location, runs: set[str]) -> list[Lengths]:
-    """Return the lengths of the steps of each of some runs."""
-    steps: dict[int, str] = {}
-    by_run: dict[str, Lengths] = {}
-    for row in Journal(path).rows():
-        if row.kind == "succeeded" and row.run in runs:
-            event = json.loads(row.event)
-            tokens = event["result"]["usage"]["completion"]
-            if event["attempt"] in steps and isinstance(tokens, int) and tokens > 0:
-                by_run.setdefault(row.run, {}).setdefault(steps[event["attempt"]], []).append(tokens)
-        for order, run in read(row.actions).orders:
-            if isinstance(order, SendOrder) and run in runs:
-                steps[order.attempt] = template(order.step)
-    return list(by_run.values())
-
-
-def forecast(plan: Plan, brief: PlanningContext, config: Config, known: Past) -> Forecast:
+def forecast(plan: Plan, brief: PlanningContext, config: Config) -> Forecast:
     """Forecast the duration of a plan. Each of some simulations draws its lengths from one recorded run, since the
     branches of a run are more like one another than those of several; the pace is that of the model's profile, or is
     fitted to these runs where the model is not calibrated."""
+    known = _past(config, brief.request.planner.name)
     profile, paced = _profile(config, known)
     if profile is None:
         return Forecast(paced)
@@ -142,11 +75,11 @@ def forecast(plan: Plan, brief: PlanningContext, config: Config, known: Past) ->
     return Forecast(f"{drawn}, {paced}", whole, _times(firsts) if several and firsts else None)
 
 
-def _profile(config: Config, known: Past) -> tuple[Profile | None, str]:
+def _profile(config: Config, known: _Past) -> tuple[EngineProfile | None, str]:
     """Return how fast the model is, and where that is from; without it, why it is not known."""
     path = profile_file(config.model)
     if path.exists():
-        return load(path), "calibrated"
+        return load_engine(path), "calibrated"
     remedy = "`plait simulate calibrate --probe` measures it"
     if not known.runs:
         return None, f"no run of this planner is recorded and the model is uncalibrated; {remedy}"
@@ -156,7 +89,7 @@ def _profile(config: Config, known: Past) -> tuple[Profile | None, str]:
         return None, f"the model is uncalibrated, and {error}; {remedy}"
 
 
-def _played(plan: Plan, brief: PlanningContext, profile: Profile, runs: list[Lengths], seed: int) -> SimReport:
+def _played(plan: Plan, brief: PlanningContext, profile: EngineProfile, runs: list[Lengths], seed: int) -> SimReport:
     own: Mapping[str, list[int]] = runs[seed % len(runs)] if runs else {}
     others = profile.outcome()
 

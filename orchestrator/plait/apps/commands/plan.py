@@ -56,9 +56,10 @@ def plan(
     made = first_plan(config, request)
     taken = None
     if price:
-        from .price import estimate  # simulates, which brings numpy
+        from .forecast import forecast  # simulates, which brings numpy
+        from .price import estimate
 
-        taken = estimate(made, briefed(config, request), config)
+        taken = estimate(made, briefed(config, request), config, forecast)
     chain, layers = graph.critical_path(made), graph.waves(made)
     wide = max(map(len, layers), default=0)
     with opened(as_json) as output:

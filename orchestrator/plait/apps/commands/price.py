@@ -2,27 +2,61 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from random import Random
 from statistics import mean
 from typing import Any
 
+from ...core.errors import ConfigError
 from ...core.events import Job
 from ...core.interfaces import PlanningContext
 from ...core.lengths import SHARE
 from ...core.ops import ModelCall
 from ...core.plan import Plan, template
-from ...core.result import Failure, Result, Usage
+from ...core.result import Usage
+from ...machine import SendOrder
 from ...runtime.client.config import Config
+from ...runtime.client.dry_run import dry_run
 from ...runtime.client.pricing import rates
-from ...runtime.plugins.loader import Plugins
-from ...runtime.simulation.simulator import Host, simulate
-from .forecast import Forecast, Past, forecast, past
+from ...runtime.journal.directory import entries, place
+from ...runtime.journal.journal import Journal
+from ...runtime.journal.location import Database, Location
+from ...runtime.journal.recorded_actions import read
 
-__all__ = ["Estimate", "estimate", "lengths"]
+__all__ = ["UNREADABLE", "Estimate", "Forecast", "Lengths", "Times", "estimate", "recent_runs", "run_lengths"]
 
+Lengths = dict[str, list[int]]
+"""Tokens of the ended steps of a run, by template."""
+Times = tuple[float, float, float]
+"""The 10th, 50th and 90th percentile, in seconds."""
+UNREADABLE = (ConfigError, ValueError, KeyError, TypeError, AttributeError)
+"""Exceptions of a journal that cannot be read."""
 _PARTS = ("p10", "p50", "p90")
+_RECENT_RUNS, _RECENT_JOURNALS = 50, 20
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """How long a plan takes on one engine with nothing else to do."""
+
+    why: str
+    """The basis of the forecast; without seconds, the reason why they are missing."""
+    seconds: Times | None = None
+    """Until the end."""
+    first: Times | None = None
+    """Until the first model step ends, where several run at once."""
+
+    def lines(self) -> list[str]:
+        """Return the forecast as lines of text."""
+        if self.seconds is None:
+            return [f"how long it takes is not known: {self.why}"]
+        low, middle, high = self.seconds
+        lines = [f"takes   {middle:.3g} s, eight times in ten {low:.3g} to {high:.3g} s ({self.why})"]
+        if self.first is not None:
+            low, middle, high = self.first
+            lines.append(f"first   answer after {middle:.3g} s, eight times in ten {low:.3g} to {high:.3g} s")
+        return lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,24 +110,20 @@ class Estimate:
         return f"{usage.completion} tokens generated, about {usage.prompt} in prompts{cost}"
 
 
-def estimate(plan: Plan, brief: PlanningContext, config: Config) -> Estimate:
+def estimate(
+    plan: Plan,
+    brief: PlanningContext,
+    config: Config,
+    forecast: Callable[[Plan, PlanningContext, Config], Forecast],
+) -> Estimate:
     """Estimate the usage of a plan under its request's budget. Prompts count one token per four characters."""
     request = brief.request
     price = rates(config).get("")
-    recorded = past(config, request.planner.name)
-    known = lengths(recorded)
+    known = _mean_lengths(config, request.planner.name)
 
     def played(length: Callable[[Job, ModelCall], int]) -> Usage:
-        def outcome(job: Job, rng: Random) -> Result | Failure:
-            if not isinstance(job.op, ModelCall):
-                return Result(value=None)
-            tokens = max(1, min(length(job, job.op), job.op.sampling.max_tokens))
-            text = f"{job.step} ".ljust(4 * tokens, "x")[: 4 * tokens]  # unlike the others', so that no vote ends early
-            return Result(value=text, usage=Usage(completion=tokens))
-
-        host = Host("host", slots=max(64, len(plan.steps)), price=price)
         whole = None if plan.output is None else plan  # a flow's first steps: it adds the others while it runs
-        return simulate(request, plan=whole, hosts=[host], outcome=outcome, tools=brief.tools, plugins=Plugins()).usage
+        return dry_run(request, whole, length, tools=brief.tools, price=price)
 
     def likely(job: Job, op: ModelCall) -> int:
         return known.get(template(job.step), (round(SHARE * op.sampling.max_tokens), 0))[0]
@@ -105,10 +135,52 @@ def estimate(plan: Plan, brief: PlanningContext, config: Config) -> Estimate:
         sum(count for name, (_, count) in known.items() if name in names),
         sum(step.expands for step in plan.steps),
         price is not None,
-        forecast(plan, brief, config, recorded),
+        forecast(plan, brief, config),
     )
 
 
-def lengths(known: Past) -> dict[str, tuple[int, int]]:
-    """Return the mean tokens and the number of the recorded steps of a planner, by their names without numbers."""
-    return {name: (round(mean(tokens)), len(tokens)) for name, tokens in known.lengths().items()}
+def recent_runs(config: Config, planner: str) -> dict[Location, set[str]]:
+    """Return the ids of the newest recorded runs of a planner, by journal."""
+    where = place(config)
+    recent: dict[Location, set[str]] = {}
+    if config.journal != "off" and (isinstance(where, Database) or where.exists()):
+        count = 0
+        for entry in entries(where, []):
+            # The newest runs say most of the next one, and a folder may hold thousands of journals.
+            if count >= _RECENT_RUNS or len(recent) >= _RECENT_JOURNALS:
+                break
+            if entry.planner == planner:
+                recent.setdefault(entry.path, set()).add(entry.run)
+                count += 1
+    return recent
+
+
+def run_lengths(path: Location, runs: set[str]) -> list[Lengths]:
+    """Return the lengths of the steps of some runs in a journal, one mapping a run. Raises one of `UNREADABLE`."""
+    steps: dict[int, str] = {}
+    by_run: dict[str, Lengths] = {}
+    for row in Journal(path).rows():
+        if row.kind == "succeeded" and row.run in runs:
+            event = json.loads(row.event)
+            tokens = event["result"]["usage"]["completion"]
+            if event["attempt"] in steps and isinstance(tokens, int) and tokens > 0:
+                by_run.setdefault(row.run, {}).setdefault(steps[event["attempt"]], []).append(tokens)
+        for order, run in read(row.actions).orders:
+            if isinstance(order, SendOrder) and run in runs:
+                steps[order.attempt] = template(order.step)
+    return list(by_run.values())
+
+
+def _mean_lengths(config: Config, planner: str) -> dict[str, tuple[int, int]]:
+    """Return the mean tokens and the number of the recorded steps of a planner, by template. A journal that cannot be
+    read is skipped."""
+    lengths: Lengths = {}
+    for path, runs in recent_runs(config, planner).items():
+        try:
+            by_run = run_lengths(path, runs)
+        except UNREADABLE:
+            continue
+        for run in by_run:
+            for name, tokens in run.items():
+                lengths.setdefault(name, []).extend(tokens)
+    return {name: (round(mean(tokens)), len(tokens)) for name, tokens in lengths.items()}

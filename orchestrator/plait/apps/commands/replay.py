@@ -11,7 +11,7 @@ import typer
 from ...core.addresses import allow
 from ...core.messages import counted
 from ...runtime.client.config import Config
-from ...runtime.journal.names import refuse_names
+from ...runtime.journal.code_trust import refuse_names
 from ...runtime.journal.replay import ReplayReport, replay as replayed
 from ...runtime.plugins.loader import Plugins
 from ..common.options import Allow, Json

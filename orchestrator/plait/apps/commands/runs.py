@@ -19,8 +19,8 @@ from ...runtime.client.client import read_answer
 from ...runtime.client.config import Config
 from ...runtime.control.socket import Peer
 from ...runtime.control.verbs import VERBS
+from ...runtime.journal.code_trust import refuse_names
 from ...runtime.journal.directory import RunEntry, entries, find, sweep
-from ...runtime.journal.names import refuse_names
 from ...runtime.journal.resume import Rebuilt, rebuild
 from ...runtime.journal.sessions import settings_of
 from ...runtime.plugins.loader import Plugins

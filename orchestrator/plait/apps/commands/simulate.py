@@ -15,8 +15,9 @@ from ...core.errors import UsageError
 from ...core.messages import counted
 from ...core.ops import Plugin
 from ...core.request import Request
+from ...runtime.client.profile import profile_file
+from ...runtime.simulation.engine_profile import EngineProfile, load_engine
 from ...runtime.simulation.latency import Host, LatencyModel, Throttle, WorkerFault
-from ...runtime.simulation.profile import Profile, load, profile_file
 from ...runtime.simulation.simulator import SimReport, simulate as simulated, synthetic, varied, whole
 from ...runtime.simulation.workload import WorkloadReport, at_rate, read_arrivals, simulate_workload
 from ..common.options import Common, Count, Json, Merge, Planner, Task, Tokens, common_options
@@ -159,7 +160,7 @@ def _many(request: Request, times: list[float], within: float | None, **options:
 
 
 def _cluster(
-    known: Profile | None, engines: int, slots: int, call: float, vary: float | None, rates: dict[str, Any]
+    known: EngineProfile | None, engines: int, slots: int, call: float, vary: float | None, rates: dict[str, Any]
 ) -> dict[str, Any]:
     """Return engines, times and lengths, those of a profile if there is one."""
     made = Host if known is None else known.host
@@ -171,16 +172,16 @@ def _cluster(
     }
 
 
-def _profile(path: Path | None, model: str) -> Profile | None:
+def _profile(path: Path | None, model: str) -> EngineProfile | None:
     """Return the profile that is named, or the one of a model on this machine, if there is one."""
     if path is None:
         path = profile_file(model)
         if not path.exists():
             return None
-    return load(path)
+    return load_engine(path)
 
 
-def _trust(profile: Profile | None, slots: int) -> str:
+def _trust(profile: EngineProfile | None, slots: int) -> str:
     """Say what the figures stand on."""
     if profile is None:
         return "uncalibrated: seconds are those of an assumed engine (`plait simulate calibrate` fits them to yours)"

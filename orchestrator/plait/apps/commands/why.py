@@ -14,9 +14,9 @@ from ...core.errors import PlaitError, UsageError, code_of
 from ...core.messages import counted
 from ...core.record import StepRecord
 from ...runtime.client.config import Config
+from ...runtime.journal.code_trust import refuse_names
 from ...runtime.journal.directory import RunEntry, entries, find
 from ...runtime.journal.journal import Journal
-from ...runtime.journal.names import refuse_names
 from ...runtime.journal.resume import rebuild
 from ...runtime.journal.sessions import settings_of
 from ...runtime.plugins.loader import Plugins

@@ -19,9 +19,9 @@ from ...core.request import Request
 from ...runtime.client.config import Config
 from ...runtime.client.models import named
 from ...runtime.plugins.loader import PluginKind, Plugins
-from ...runtime.plugins.own_code import own_code
 from ...runtime.plugins.spec import typed
 from ...runtime.plugins.trust import trust
+from ...runtime.plugins.user_code import own_code
 from .output import Json
 
 __all__ = [

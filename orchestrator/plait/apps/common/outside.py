@@ -30,7 +30,7 @@ from ...core.request import Request
 from ...core.rights import Rights
 from ...core.routing import Odds, Tier
 from ...core.task import Task
-from ...runtime.client.widths import AUTO
+from ...runtime.client.auto_branches import AUTO
 from ...runtime.plugins.loader import Plugins
 
 __all__ = ["ROWS", "Check", "check", "leaves", "option_check"]

@@ -13,7 +13,7 @@ from ...core.errors import EngineError
 from ...core.interfaces import Worker
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
-from ...runtime.driver.watchers import Watcher
+from ...runtime.driver.event_subscribers import Watcher
 from ...runtime.plugins.loader import Plugins
 from ..doctor.checks import model_folder
 from ..models.standing import joined

@@ -16,10 +16,11 @@ from ...core.ops import Plugin, ToolCall
 from ...core.result import Failure, Result, Usage
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
+from ...runtime.client.profile import profile_file
+from ...runtime.journal.code_trust import refuse_names
 from ...runtime.journal.directory import default_folder, entries
-from ...runtime.journal.names import refuse_names
 from ...runtime.simulation.calibrate import Clock, RecordedAttempt, RecordedSession, fit, recorded
-from ...runtime.simulation.profile import Profile, profile_file
+from ...runtime.simulation.engine_profile import EngineProfile
 from ...runtime.simulation.workload import Spread, WorkloadReport, simulate_workload
 from ..common.options import Common, Json, common_options
 from ..common.output import Output, opened
@@ -111,7 +112,7 @@ async def probe(config: Config, journal: Path) -> None:
 
 
 def compared(
-    path: Path, profile: Profile, runs: Collection[str] | None = None, *, clock: Clock | None = None
+    path: Path, profile: EngineProfile, runs: Collection[str] | None = None, *, clock: Clock | None = None
 ) -> dict[str, Any]:
     """Simulate the runs of a journal (or some of them) with the lengths that they had, and compare. `clock`: the
     profile's time by the journal's, where they differ."""
@@ -129,7 +130,7 @@ def compared(
     }
 
 
-def _again(session: RecordedSession, profile: Profile) -> WorkloadReport:
+def _again(session: RecordedSession, profile: EngineProfile) -> WorkloadReport:
     hosts = [profile.host(name, slots) for name, slots in sorted(session.slots.items())]
 
     def outcome(job: Job, rng: Any) -> Result | Failure:
@@ -151,7 +152,7 @@ def _again(session: RecordedSession, profile: Profile) -> WorkloadReport:
     )
 
 
-def _show(profile: Profile, path: Path, checks: dict[str, dict[str, Any]], output: Output) -> None:
+def _show(profile: EngineProfile, path: Path, checks: dict[str, dict[str, Any]], output: Output) -> None:
     say = output.people.print
     say(f"{profile.model} on {profile.machine}, by {profile.attempts} recorded attempts", markup=False)
     say(

@@ -21,7 +21,8 @@ from ...core.ops import Plugin
 from ...core.request import Request
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
-from ...runtime.simulation.profile import Profile, load, profile_file
+from ...runtime.client.profile import profile_file
+from ...runtime.simulation.engine_profile import EngineProfile, load_engine
 from ...runtime.simulation.workload import Spread, WorkloadReport, at_rate, simulate_workload
 from ..commands.plan import briefed
 from ..common.options import Common, Json, Merge, Planner, Task, Tokens, common_options
@@ -94,7 +95,7 @@ def tune(
             f"the simulator is uncalibrated for {Path(config.model).name} on this machine, so what it would choose "
             "means nothing: run `plait simulate calibrate --probe`, or give --profile FILE"
         )
-    known = load(path)
+    known = load_engine(path)
     candidates = grid(replicas or [1, 2], slots or [16, 64], policies or ["affinity", "least-loaded"], widths or [None])
     given = {"text": text, "task": task, "planner": planner, "merge": merge, "tokens": tokens}
     briefs = {
@@ -124,7 +125,7 @@ class _Simulation:
 
     def __init__(
         self,
-        known: Profile,
+        known: EngineProfile,
         briefs: dict[int | None, PlanningContext],
         runs: int,
         rate: float | None,
@@ -207,7 +208,7 @@ async def _measured(
 
 def _show(
     tried: Sequence[Trial],
-    known: Profile,
+    known: EngineProfile,
     goal: str,
     within: float | None,
     measured: list[dict[str, Any]],

@@ -12,7 +12,7 @@ import typer
 from ...core.errors import ConfigError
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
-from ...runtime.driver.collector import settle
+from ...runtime.driver.garbage_collection import settle
 from ..common.options import (
     Common,
     MaxTokens,

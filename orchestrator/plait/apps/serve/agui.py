@@ -8,34 +8,26 @@ next request with its answer (`resume`) follows it again.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 from pydantic.alias_generators import to_camel
 from starlette.requests import Request as HttpRequest
 
+from ...core.record import StepRecord
 from ...core.request import Request
 from ...core.tools.context import Question
 from ...runtime.client.answer import Answer
+from . import stream_events as ev
+from .answers import describe_answer, text_of_step
 from .bodies import MESSAGES, TOOLS, Body, PlaitField, ServedStrategy
-from .errors import ApiError, not_found, unsupported
-from .http import EventStream, apart, read, sse
-from .offered import ClientTools, FunctionTool
-from .service import Service, said_of
-from .telling import (
-    AnswerText,
-    Asked,
-    Ended,
-    StepBegan,
-    StepEnded,
-    StepSaid,
-    Thought,
-    Told,
-    read_through,
-    tell,
-    written,
-)
+from .client_tools import ClientTools, FunctionTool
+from .conversations import read_frontend_message
+from .dialect import Record, StreamWriter, write_stream
+from .errors import ApiError, not_found
+from .http import EventStream, apart, read
+from .service import Service
 from .tenants import ServedRun, User
 
 __all__ = ["AguiApi", "AguiBody"]
@@ -110,41 +102,7 @@ class AguiBody(Body):
             yield {"role": "system", "content": "\n".join(lines)}
         for place, message in enumerate(self.messages):
             if message.get("role") not in _OUTSIDE:
-                yield _message(message, f"messages[{place}]")
-
-
-def _message(message: Mapping[str, Any], param: str) -> dict[str, Any]:
-    """Return a message in the form of chat completions. The reader of messages reports missing fields."""
-    kept = {name: message[name] for name in ("role", "name", "content") if message.get(name) is not None}
-    if isinstance(content := kept.get("content"), list):
-        kept["content"] = [_part(part, f"{param}.content[{number}]") for number, part in enumerate(content)]
-    if calls := message.get("toolCalls"):
-        kept["tool_calls"] = [
-            {name: call[name] for name in ("id", "type", "function") if name in call}
-            if isinstance(call, dict)
-            else call
-            for call in (calls if isinstance(calls, list) else [calls])
-        ]
-    if kept.get("role") == "tool":
-        kept["tool_call_id"] = message.get("toolCallId")
-        if error := message.get("error"):
-            kept["content"] = "\n".join(filter(None, (f"Error: {error}", str(kept.get("content") or ""))))
-    return kept
-
-
-def _part(part: Any, param: str) -> dict[str, Any]:
-    kind = part.get("type") if isinstance(part, dict) else None
-    source = part.get("source") if kind == "image" else None
-    if kind == "text":
-        return {"type": "text", "text": part.get("text")}
-    if isinstance(source, dict) and source.get("type") == "url":
-        return {"type": "image_url", "image_url": {"url": source.get("value")}}
-    if isinstance(source, dict) and source.get("type") == "data":
-        return {
-            "type": "image_url",
-            "image_url": {"url": f"data:{source.get('mimeType')};base64,{source.get('value')}"},
-        }
-    raise unsupported(param, f"parts of type {kind!r} are not taken here: give text, or an image by url or data")
+                yield read_frontend_message(message, f"messages[{place}]")
 
 
 class AguiApi:
@@ -162,20 +120,21 @@ class AguiApi:
         body.check()
         live = self._resumed(body, user) if body.resume else await self._started(body, user)
         request.scope["plait.run"], request.scope["plait.ignored"] = live.handle.run, live.ignored
-        events = AguiEvents(live, body)
+        writer = AguiWriter(live, body)
+        events = ev.stream_choices([live], follow="from_now" if body.resume else "from_start")
 
         def give_up() -> None:
-            if not events.interrupted:
+            if not writer.has_ended:
                 live.handle.cancel(cause="client-gone")
 
-        return EventStream(events.told(), give_up)
+        return EventStream(write_stream(writer, events), give_up)
 
     async def _started(self, body: AguiBody, user: User) -> ServedRun:
         service = self._service
         await service.counted(user)
         asked = await apart(body.long, body.request, service.strategy(body.model, user))
         live = await service.submit(asked, body, user, watch=True)
-        service.behind(read_through(live.handle), "the news of a run")
+        service.behind(ev.stream_model_calls(live.handle), "the news of a run")
         return live
 
     def _resumed(self, body: AguiBody, user: User) -> ServedRun:
@@ -193,105 +152,102 @@ class AguiApi:
         return live
 
 
-class AguiEvents:
-    """The events of one request."""
+class AguiWriter(StreamWriter):
+    """Makes the events of one request."""
 
-    def __init__(self, live: ServedRun, body: AguiBody) -> None:
-        self._live, self._body = live, body
+    typed = False
+
+    def __init__(self, run: ServedRun, body: AguiBody) -> None:
+        from ag_ui.core import events  # pyright: ignore[reportMissingImports]
+
+        self._ag: Any = events
+        self._run, self._text = run, run.handle.run
+        """The run, and the id of its text message."""
+        self._ids: dict[str, Any] = {"thread_id": body.thread_id, "run_id": body.run_id}
         self._steps: dict[str, str] = {}
-        """The names of steps that run, by id."""
-        self._speaking: list[str] = []
-        """Ids of reasoning messages that are open."""
-        self._text = False
+        """The names of running steps, by id."""
+        self._messages: list[str] = []
+        """Ids of open messages."""
         self._answered = {answer.interrupt_id for answer in body.resume or ()}
-        self.interrupted = False
-        """Whether the stream ended with a question. The run continues when the question is answered."""
 
-    async def told(self) -> AsyncGenerator[bytes, None]:
-        """Yield them, as server-sent events."""
-        from ag_ui.core import events as ag  # pyright: ignore[reportMissingImports]
+    def begin(self) -> Iterator[Record]:
+        """Yield the beginning of the run."""
+        yield self._event("RunStarted", **self._ids, metadata={"plait": {"run": self._run.handle.run}})
 
-        live = self._live
-        ids: dict[str, Any] = {"thread_id": self._body.thread_id, "run_id": self._body.run_id}
-        yield _sse(ag.RunStartedEvent(**ids, metadata={"plait": {"run": live.handle.run}}))
-        async for news in tell(live.handle, live.steps, follow="from_now" if self._body.resume else "from_start"):
-            match news:
-                case Asked(question) if question.id in self._answered:  # and its run has not read that yet
-                    continue
-                case Asked():
-                    events = [*self._closed(ag), self._interrupt(ag, ids)]
-                case Ended(answer=answer):
-                    events = [*self._closed(ag), *self._ended(ag, ids, news, answer)]
-                case _:
-                    events = self._events(ag, news)
-            for event in events:
-                yield _sse(event)
-            if self.interrupted:
-                return
-
-    def _events(self, ag: Any, news: Told) -> Iterator[Any]:
-        match news:
-            case AnswerText(text):
-                yield from self._silent(ag)
-                if not self._text:
-                    self._text = True
-                    yield ag.TextMessageStartEvent(message_id=self._live.handle.run, role="assistant")
-                yield ag.TextMessageContentEvent(message_id=self._live.handle.run, delta=text)
-            case Thought(text) if self._live.thoughts:
-                yield from self._said(ag, f"{self._live.handle.run}:thoughts", text)
-            case StepBegan(step):
+    def add(self, place: int, event: ev.ChoiceEvent) -> Iterator[Record]:
+        """Yield the records of an event."""
+        match event:
+            case ev.PartBegan(ev.StepPart(step=step)):
                 self._steps[step.step] = step.path
-                yield ag.StepStartedEvent(step_name=step.path)
+                yield self._event("StepStarted", step_name=step.path)
                 if step.kind == "call":
-                    yield ag.ToolCallStartEvent(tool_call_id=step.step, tool_call_name=step.label or step.name)
-            case StepSaid(step, text):
-                yield from self._said(ag, step, text)
-            case StepEnded(step):
-                yield from self._silent(ag, step.step)
-                if step.kind == "call":
-                    told = written(step) if step.state == "done" else f"{step.state}: {step.reason}"
-                    yield ag.ToolCallEndEvent(tool_call_id=step.step)
-                    yield ag.ToolCallResultEvent(message_id=f"{step.step}:result", tool_call_id=step.step, content=told)
-                yield ag.StepFinishedEvent(step_name=self._steps.pop(step.step, step.path))
+                    name = step.label or step.name
+                    yield self._event("ToolCallStart", tool_call_id=step.step, tool_call_name=name)
+            case ev.PartDelta(ev.AnswerText() | ev.ReasoningPart() | ev.StepPart() as part, text):
+                yield from self._grow(part, text)
+            case ev.PartEnded(ev.StepPart(step=step)):
+                yield from self._close(step.step)
+                yield from self._end_step(step)
+            case ev.PartEnded(ev.AnswerText() | ev.ReasoningPart() as part):
+                yield from self._close(self._message_of(part))
+            case ev.PartEnded(ev.CallPart(call=call)):
+                yield from self._close_all()
+                yield self._event("ToolCallStart", tool_call_id=call.id, tool_call_name=call.function.name,
+                                  parent_message_id=self._run.handle.run)  # fmt: skip
+                yield self._event("ToolCallArgs", tool_call_id=call.id, delta=call.function.arguments)
+                yield self._event("ToolCallEnd", tool_call_id=call.id)
+            case ev.QuestionAsked(question) if question.id not in self._answered:  # else the run has not read it yet
+                self.has_ended = True
+                yield from self._close_all()
+                asked = [one for one in self._run.handle.questions if one.id not in self._answered]
+                interrupts = [_interrupt(self._ag, one) for one in asked]
+                yield self._finish(outcome=self._ag.RunFinishedInterruptOutcome(interrupts=interrupts))
+            case ev.ChoiceEnded(answer) | ev.ChoiceFailed(answer):
+                yield from self._close_all()
+                yield self._end_run(event, answer)
             case _:
                 pass
 
-    def _said(self, ag: Any, message: str, text: str) -> Iterator[Any]:
-        if message not in self._speaking:
-            self._speaking.append(message)
-            yield ag.ReasoningMessageStartEvent(message_id=message, role="reasoning")
+    def _grow(self, part: ev.AnswerPart, text: str) -> Iterator[Record]:
+        message = self._message_of(part)
+        is_text = isinstance(part, ev.AnswerText)
+        kind, role = ("TextMessage", "assistant") if is_text else ("ReasoningMessage", "reasoning")
+        if message not in self._messages:
+            self._messages.append(message)
+            yield self._event(f"{kind}Start", message_id=message, role=role)
         if text:
-            yield ag.ReasoningMessageContentEvent(message_id=message, delta=text)
+            yield self._event(f"{kind}Content", message_id=message, delta=text)
 
-    def _silent(self, ag: Any, message: str = "") -> Iterator[Any]:
-        """End a reasoning message; by default that of the thoughts before the answer."""
-        message = message or f"{self._live.handle.run}:thoughts"
-        if message in self._speaking:
-            self._speaking.remove(message)
-            yield ag.ReasoningMessageEndEvent(message_id=message)
+    def _message_of(self, part: ev.AnswerPart) -> str:
+        return part.id or (self._text if isinstance(part, ev.AnswerText) else f"{self._text}:thoughts")
 
-    def _closed(self, ag: Any) -> Iterator[Any]:
-        """End all that is open."""
-        for message in list(self._speaking):
-            yield from self._silent(ag, message)
-        if self._text:
-            self._text = False
-            yield ag.TextMessageEndEvent(message_id=self._live.handle.run)
+    def _close(self, message: str) -> Iterator[Record]:
+        """End a message, if it is open."""
+        if message in self._messages:
+            self._messages.remove(message)
+            kind = "TextMessage" if message == self._text else "ReasoningMessage"
+            yield self._event(f"{kind}End", message_id=message)
+
+    def _close_all(self) -> Iterator[Record]:
+        """End all open messages and steps."""
+        for message in sorted(self._messages, key=lambda message: message == self._text):
+            yield from self._close(message)
         for name in self._steps.values():
-            yield ag.StepFinishedEvent(step_name=name)
+            yield self._event("StepFinished", step_name=name)
         self._steps.clear()
 
-    def _interrupt(self, ag: Any, ids: Mapping[str, str]) -> Any:
-        self.interrupted = True
-        there = [question for question in self._live.handle.questions if question.id not in self._answered]
-        asked = [_interrupt(ag, question) for question in there]
-        return ag.RunFinishedEvent(**ids, outcome=ag.RunFinishedInterruptOutcome(interrupts=asked))
+    def _end_step(self, step: StepRecord) -> Iterator[Record]:
+        if step.kind == "call":
+            result = text_of_step(step) if step.state == "done" else f"{step.state}: {step.reason}"
+            call = {"tool_call_id": step.step}
+            yield self._event("ToolCallEnd", **call)
+            yield self._event("ToolCallResult", **call, message_id=f"{step.step}:result", content=result)
+        yield self._event("StepFinished", step_name=self._steps.pop(step.step, step.path))
 
-    def _ended(self, ag: Any, ids: Mapping[str, str], ended: Ended, answer: Answer) -> Iterator[Any]:
-        """Yield the events of a run's end: its calls of the frontend's functions, and its outcome."""
+    def _end_run(self, event: ev.ChoiceEnded | ev.ChoiceFailed, answer: Answer) -> Record:
         used = answer.usage
         usage = [
-            ag.TokenUsage(
+            self._ag.TokenUsage(
                 input_tokens=used.prompt,
                 output_tokens=used.completion,
                 cached_input_tokens=used.cached,
@@ -299,23 +255,19 @@ class AguiEvents:
             )
         ]
         if answer.status == "cancelled":
-            yield ag.RunFinishedEvent(**ids, outcome=ag.RunFinishedCancelledOutcome(), usage=usage)
-            return
-        try:
-            ended.check(self._live.must_call)
-        except ApiError as error:
-            yield ag.RunErrorEvent(message=error.message, code=error.code, usage=usage)
-            return
-        calls = answer.message.tool_calls
-        for call in calls:
-            yield ag.ToolCallStartEvent(
-                tool_call_id=call.id, tool_call_name=call.function.name, parent_message_id=self._live.handle.run
-            )
-            yield ag.ToolCallArgsEvent(tool_call_id=call.id, delta=call.function.arguments)
-            yield ag.ToolCallEndEvent(tool_call_id=call.id)
-        outcome = ag.RunFinishedSuccessOutcome(pending_tool_call_ids=[call.id for call in calls] or None)
-        about = {"plait": said_of(self._live, answer)}
-        yield ag.RunFinishedEvent(**ids, outcome=outcome, usage=usage, metadata=about)
+            return self._finish(outcome=self._ag.RunFinishedCancelledOutcome(), usage=usage)
+        if isinstance(event, ev.ChoiceFailed):
+            return self._event("RunError", message=event.error.message, code=event.error.code, usage=usage)
+        pending = [call.id for call in answer.message.tool_calls] or None
+        outcome = self._ag.RunFinishedSuccessOutcome(pending_tool_call_ids=pending)
+        about = {"plait": describe_answer(answer, self._run.steps)}
+        return self._finish(outcome=outcome, usage=usage, metadata=about)
+
+    def _finish(self, **fields: Any) -> Record:
+        return self._event("RunFinished", **self._ids, **fields)
+
+    def _event(self, kind: str, **fields: Any) -> Record:
+        return getattr(self._ag, f"{kind}Event")(**fields).model_dump(mode="json", by_alias=True)
 
 
 def _interrupt(ag: Any, question: Question) -> Any:
@@ -324,7 +276,3 @@ def _interrupt(ag: Any, question: Question) -> Any:
     return ag.Interrupt(
         id=question.id, reason=reason, message=question.text, tool_call_id=question.step, response_schema=schema
     )
-
-
-def _sse(event: Any) -> bytes:
-    return sse(event.model_dump(mode="json", by_alias=True))

@@ -8,21 +8,21 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from ...core.request import Request as Asked
 from ...runtime.client.answer import Answer
 from .about import AboutApi
 from .admission import PLACE
 from .agui import AguiApi, AguiBody
-from .bodies import LARGE, Body, ResponseBody, ServedStrategy
+from .bodies import LARGE, Body, ResponseBody
 from .chat import ChatCompletions
 from .completions import Completions
+from .dialect import ApiDialect, write_stream
 from .errors import ApiError, not_found, of_error
 from .http import EventStream, apart, read, same_page, unless_disconnected
 from .messages import CountBody, Messages
@@ -31,39 +31,12 @@ from .responses import ResponsesApi
 from .runs import COOKIE, RunsApi
 from .service import Service
 from .stored import StoredCompletions
-from .telling import gave_nothing
+from .stream_events import ChoiceEnded, ChoiceEvent, read_choice, stream_choices
 from .tenants import ServedRun, User
 
-__all__ = ["DOORS", "Door", "build"]
+__all__ = ["DIALECTS", "build"]
 
 log = logging.getLogger("plait.serve")
-
-
-class Door(Protocol):
-    """The request and response format of one endpoint: its own file, and an entry in `DOORS`. `DoorHandler` handles
-    the requests of every format."""
-
-    path: str
-    name: str
-    """In metrics and in the audit file."""
-    body: type[Any]
-    """What a client sends, a `Body`."""
-
-    def requests(self, body: Any, strategy: ServedStrategy, /) -> list[Asked]:
-        """Return the requests of a body, one per choice. Raises `ApiError`, and the errors of `Request.of`."""
-        ...
-
-    def whole(self, lives: Sequence[ServedRun], answers: Sequence[Answer], body: Any, /) -> dict[str, Any]:
-        """Return the answer to send of runs that are over, each with a value. Raises `ApiError`."""
-        ...
-
-    def events(self, lives: Sequence[ServedRun], body: Any, /) -> AsyncGenerator[bytes, None]:
-        """Yield the answer to send while it is written, and at its end what went wrong."""
-        ...
-
-    def error(self, error: ApiError) -> dict[str, Any]:
-        """Return an error in this form."""
-        ...
 
 
 _BODIES: dict[str, type[Body]] = {
@@ -72,8 +45,8 @@ _BODIES: dict[str, type[Body]] = {
     "/v1/messages/count_tokens": CountBody,
     "/agui": AguiBody,
 }
-"""What is sent to addresses that are no doors."""
-DOORS: tuple[Door, ...] = (ChatCompletions(), Completions(), Messages())
+"""The bodies of the endpoints without a dialect."""
+DIALECTS: tuple[ApiDialect, ...] = (ChatCompletions(), Completions(), Messages())
 
 Handler = Callable[[Request, User], Awaitable[Any]]
 _SECURE = {"x-content-type-options": "nosniff"}
@@ -97,10 +70,12 @@ def build(service: Service) -> Starlette:
         Route("/v1/models/{name:path}", _Endpoint(service, _model(service), "models")),
         Route("/metrics", _Endpoint(service, _metrics, "metrics")),
     ]
-    for door in DOORS:
-        endpoint = _Endpoint(service, DoorHandler(service, door), door.name, starts_run=True, form=door.error)
-        routes.append(Route(door.path, endpoint, methods=["POST"]))
-    about = AboutApi(service, routes, {door.path: door.body for door in DOORS} | _BODIES)
+    for dialect in DIALECTS:
+        endpoint = _Endpoint(
+            service, DialectHandler(service, dialect), dialect.name, starts_run=True, form=dialect.error
+        )
+        routes.append(Route(dialect.path, endpoint, methods=["POST"]))
+    about = AboutApi(service, routes, {dialect.path: dialect.body for dialect in DIALECTS} | _BODIES)
     for path, handler, keys in (
         ("/health", about.health, False),
         ("/version", about.version, True),
@@ -156,17 +131,17 @@ def build(service: Service) -> Starlette:
     return app
 
 
-class DoorHandler:
-    """The handler of a door: from a body to runs, and from their answers to what is sent."""
+class DialectHandler:
+    """Answers the requests of a dialect: from a body to runs, and from their choices to what is sent."""
 
-    def __init__(self, service: Service, door: Door) -> None:
-        self._service, self._door = service, door
+    def __init__(self, service: Service, dialect: ApiDialect) -> None:
+        self._service, self._dialect = service, dialect
         self._stored = StoredCompletions(service)
 
     async def __call__(self, request: Request, user: User) -> Any:
         """Answer a request."""
-        door = self._door
-        body = await read(request, door.body, self._service.settings)
+        dialect = self._dialect
+        body: Any = await read(request, dialect.body, self._service.settings)
         body.check()
         lives = await self._started(body, user)
         request.scope["plait.run"], request.scope["plait.ignored"] = lives[0].handle.run, lives[0].ignored
@@ -176,42 +151,40 @@ class DoorHandler:
                 live.handle.cancel(cause="client-gone")
 
         if body.stream:
-            events = door.events(lives, body)
-            return EventStream(self._then_kept(events, lives, body, user) if body.stored else events, give_up)
+            events = self._events(lives, body, user)
+            return EventStream(write_stream(dialect.writer(lives, body), events), give_up)
         finished = asyncio.gather(*(live.handle.finished for live in lives))
         answers = await unless_disconnected(request.receive, finished, give_up)
         if answers is None:
             return Response(status_code=499)
-        for live, answer in zip(lives, answers, strict=True):
-            if answer.value is None or live.must_call:
-                gave_nothing(answer, live.must_call)
         long = body.long or sum(answer.usage.completion for answer in answers) > LARGE
-        whole = await apart(long, door.whole, lives, answers, body)
+        whole = await apart(long, self._whole, lives, answers, body)
         if body.stored:
             await self._stored.keep(whole, body, user)
         return await apart(long, JSONResponse, whole, 200, {"x-request-id": lives[0].handle.run})
 
-    async def _then_kept(
-        self, events: AsyncGenerator[bytes, None], lives: Sequence[ServedRun], body: Any, user: User
-    ) -> AsyncGenerator[bytes, None]:
-        """Yield the events of an answer. The answer is stored before the last event is sent."""
-        kept = False
-        async with contextlib.aclosing(events):
-            async for event in events:
-                if not kept and all(live.handle.finished.done() for live in lives):
-                    kept = True
-                    with contextlib.suppress(Exception):  # what the events tell as an error is nothing to keep
-                        answers = [live.handle.finished.result() for live in lives]
-                        for live, answer in zip(lives, answers, strict=True):
-                            gave_nothing(answer, live.must_call)
-                        await self._stored.keep(self._door.whole(lives, answers, body), body, user)
-                yield event
+    def _whole(self, lives: Sequence[ServedRun], answers: Sequence[Answer], body: Any) -> dict[str, Any]:
+        choices = [read_choice(*pair, self._dialect.raw) for pair in zip(lives, answers, strict=True)]
+        return self._dialect.whole(choices, body)
+
+    async def _events(
+        self, lives: Sequence[ServedRun], body: Any, user: User
+    ) -> AsyncGenerator[tuple[int, ChoiceEvent], None]:
+        """Yield the events of the choices. The answer is stored before its last event is sent."""
+        left = len(lives)
+        async for place, event in stream_choices(lives, self._dialect.raw):
+            left -= isinstance(event, ChoiceEnded)
+            if not left and body.stored:
+                answers = [live.handle.finished.result() for live in lives]
+                with contextlib.suppress(Exception):  # the client gets its answer also if it cannot be stored
+                    await self._stored.keep(self._whole(lives, answers, body), body, user)
+            yield place, event
 
     async def _started(self, body: Any, user: User) -> list[ServedRun]:
         """Start a run for each choice. Raises `ApiError`, and then none is left."""
         service, lives = self._service, list[ServedRun]()
         async with service.admission.turn(user.load):
-            asked = await apart(body.long, self._door.requests, body, service.strategy(body.model, user))
+            asked = await apart(body.long, self._dialect.requests, body, service.strategy(body.model, user))
         # Without a seed of the client's the choices differ too: else all would be the same.
         first, many = body.seed if body.seed is not None else 1, len(asked) > 1
         # All of a request have slots and turns as one run has; those of a tenant have them in the tenant's share.

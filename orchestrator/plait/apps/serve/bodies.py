@@ -20,11 +20,11 @@ from ...core.plan import Plan
 from ...core.request import Request
 from ...core.values import Frozen
 from .admission import BodyBytes
+from .client_tools import ClientTools, ResponseTool, ToolBody, parse_choice
+from .conversations import read_chat_messages
 from .errors import ApiError, invalid, not_found, unsupported
 from .fields import row_of, shown, tells
 from .forms import FormFields
-from .items import plain_messages
-from .offered import ClientTools, ResponseTool, ToolBody, choice_of
 
 __all__ = ["PREFIX", "Body", "ChatBody", "ResponseBody", "ServedStrategy", "resolve"]
 
@@ -146,7 +146,7 @@ class Body(FormFields):
         rows = ((name, row_of(name, self.endpoint)) for name, _ in self._told())
         unread = [name for name, row in rows if row is None or row.fate == "ignored"]
         tools = self.client_tools
-        return shown([*unread, *(["tools.format"] if tools.tools and tools.unheld else [])])
+        return shown([*unread, *(["tools.format"] if tools.tools and tools.has_unenforced_grammar else [])])
 
     @property
     def client_tools(self) -> ClientTools:
@@ -179,7 +179,7 @@ class Body(FormFields):
         begin: str = "",
     ) -> Request:
         extra = self.plait
-        choice, allowed = (None, None) if self.tool_choice is None else choice_of(self.tool_choice)
+        choice, allowed = (None, None) if self.tool_choice is None else parse_choice(self.tool_choice)
         formed = not self.model_fields_set.isdisjoint(FormFields.model_fields)
         sampled = ("temperature", "top_p", "min_p", "repetition_penalty", "chat_template_kwargs")
         return Request.of(
@@ -322,7 +322,7 @@ class ChatBody(Body):
         """Return the messages, and the text that the answer continues."""
         messages = self.messages
         if any(message.keys() - _ROLE_AND_TEXT or not isinstance(message.get("content"), str) for message in messages):
-            messages = plain_messages(messages)  # most have nothing else, and are plain as they are
+            messages = read_chat_messages(messages)  # most have nothing else, and are plain as they are
         if not self.continue_final_message:
             return messages, ""
         *before, last = messages

@@ -2,143 +2,138 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncGenerator, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
 
-from ...core.request import Request
 from ...core.result import Usage
 from ...runtime.client.answer import Answer
-from .bodies import ChatBody, ServedStrategy
-from .errors import ApiError
-from .http import sse
-from .offered import call_of
-from .service import said_of, used
-from .telling import (
-    AnswerText,
-    Ended,
-    StepBegan,
-    StepEnded,
-    StepSaid,
-    Thought,
-    Told,
-    step_of,
-    tell_each,
-    tokens_of,
-)
+from . import stream_events as ev
+from .answers import describe_answer, describe_step, sum_usage
+from .bodies import ChatBody
+from .client_tools import to_chat_call
+from .dialect import ApiDialect, Record, StreamWriter
 from .tenants import ServedRun
 
-__all__ = ["ChatCompletions"]
+__all__ = ["ChatCompletions", "ChunkWriter", "whole_completion"]
 
 
-class ChatCompletions:
-    """The door."""
+class ChatCompletions(ApiDialect):
+    """Chat completions."""
 
     path, name, body = "/v1/chat/completions", "chat", ChatBody
 
-    def requests(self, body: ChatBody, strategy: ServedStrategy) -> list[Request]:
-        """Return the requests of a body, one per choice."""
-        return [body.request(strategy)] * (body.n or 1)
+    def whole(self, choices: Sequence[ev.ServedChoice], body: ChatBody) -> Record:
+        """Return the answer of runs that have ended, a choice for each."""
+        made = [
+            _choice(place, {"message": _message(choice, body.custom_tools)}, choice.answer, choice.tokens)
+            for place, choice in enumerate(choices)
+        ]
+        return whole_completion(choices, made, "chatcmpl", "chat.completion")
 
-    def whole(self, lives: Sequence[ServedRun], answers: Sequence[Answer], body: ChatBody) -> dict[str, Any]:
-        """Return the answer of runs that are over, a choice for each."""
-        live, answer, custom = lives[0], answers[0], body.custom_tools
-        both = enumerate(zip(lives, answers, strict=True))
-        return {
-            "id": _id(live),
-            "object": "chat.completion",
-            "created": int(live.began),
-            "model": live.model,
-            "choices": [_choice(*pair, place, custom) for place, pair in both],
-            "usage": chat_usage(used(answers)),
-            "plait": said_of(live, answer),
-        }
-
-    async def events(self, lives: Sequence[ServedRun], body: ChatBody) -> AsyncGenerator[bytes, None]:
-        """Yield the answer while it is written; pieces of several choices as they come."""
-        head = {
-            "id": _id(lives[0]),
-            "object": "chat.completion.chunk",
-            "created": int(time.time()),
-            "model": lives[0].model,
-        }
-        counted = {"usage": None} if body.stream_options is not None and body.stream_options.include_usage else {}
-        answers, custom = list[Answer](), body.custom_tools
-
-        def chunk(
-            place: int, delta: dict[str, Any], finish: str | None = None, logprobs: Any = None, **more: Any
-        ) -> bytes:
-            choice = {"index": place, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-            return sse({**head, "choices": [choice], **counted, **more})
-
-        for place in range(len(lives)):
-            yield chunk(place, {"role": "assistant", "content": "", "refusal": None})
-        async for place, news in tell_each(lives):
-            live = lives[place]
-            if not isinstance(news, Ended):
-                if live.thoughts or not isinstance(news, Thought):
-                    yield _piece(news, partial(chunk, place))
-                continue
-            answer = news.answer
-            try:
-                news.check(live.must_call)
-                content = None if live.likeliest is None else tokens_of(answer)
-            except ApiError as error:
-                yield sse(error.body())
-                return
-            answers.append(answer)
-            for number, call in enumerate(answer.message.tool_calls):
-                yield chunk(place, {"tool_calls": [{"index": number, **call_of(call, custom)}]})
-            logprobs = None if content is None else {"content": content, "refusal": None}
-            yield chunk(place, {}, _finish(answer), logprobs, plait=said_of(live, answer))
-        if counted:
-            yield sse({**head, "choices": [], "usage": chat_usage(used(answers))})
-        yield b"data: [DONE]\n\n"
-
-    def error(self, error: ApiError) -> dict[str, Any]:
-        """Return an error in this form."""
-        return error.body()
+    def writer(self, runs: Sequence[ServedRun], body: ChatBody) -> ChatWriter:
+        """Return the writer of the stream."""
+        return ChatWriter(runs, body)
 
 
-def _finish(answer: Answer) -> str:
-    """Return OpenAI's finish reason of the text."""
+class ChunkWriter(StreamWriter):
+    """Makes the chunks of the two APIs for completions."""
+
+    typed, done = False, b"data: [DONE]\n\n"
+
+    prefix: ClassVar[str]
+    object: ClassVar[str]
+
+    def __init__(self, runs: Sequence[ServedRun], body: Any) -> None:
+        self._runs, self._body, options = runs, body, body.stream_options
+        self._head = head_of(runs[0], self.prefix, self.object)
+        self._tail: Record = {"usage": None} if options is not None and options.include_usage else {}
+        self._answers: list[Answer] = []
+
+    def end(self) -> Iterator[Record]:
+        """Yield the usage, if the client wants it."""
+        if self._tail:
+            yield {**self._head, "choices": [], "usage": _usage(sum_usage(self._answers))}
+
+    def chunk(self, choice: Record, ended: Answer | None = None, **more: Any) -> Record:
+        """Return a chunk of one choice; `ended`: the answer of its run, in the last chunk."""
+        if ended is not None:
+            self._answers.append(ended)
+            more["plait"] = describe_answer(ended, self._runs[0].steps)
+        return {**self._head, "choices": [choice], **self._tail, **more}
+
+
+class ChatWriter(ChunkWriter):
+    """Makes the chunks of a chat completion."""
+
+    prefix, object = "chatcmpl", "chat.completion.chunk"
+
+    def begin(self) -> Iterator[Record]:
+        """Yield the role of each choice."""
+        for place in range(len(self._runs)):
+            yield self._delta(place, {"role": "assistant", "content": "", "refusal": None})
+
+    def add(self, place: int, event: ev.ChoiceEvent) -> Iterator[Record]:
+        """Yield the records of an event of the choice at a position."""
+        match event:
+            case ev.PartDelta(ev.AnswerText(), text):
+                yield self._delta(place, {"content": text})
+            case ev.PartDelta(ev.ReasoningPart(), text):
+                yield self._delta(place, {"reasoning_content": text})
+            case ev.PartDelta(ev.StepPart(id=step), text):
+                yield self._delta(place, {"reasoning_content": text}, plait={"step": {"id": step}})
+            case ev.PartBegan(ev.StepPart(step=step)) | ev.PartEnded(ev.StepPart(step=step)):
+                yield self._delta(place, {}, plait={"step": describe_step(step)})
+            case ev.PartEnded(ev.CallPart(call=call, number=number)):
+                made = {"index": number, **to_chat_call(call, self._body.custom_tools)}
+                yield self._delta(place, {"tool_calls": [made]})
+            case ev.ChoiceEnded(answer, tokens):
+                yield self.chunk(_choice(place, {"delta": {}}, answer, tokens), answer)
+            case ev.ChoiceFailed(error=error):
+                yield error.body()
+            case _:
+                pass
+
+    def _delta(self, place: int, delta: Record, **more: Any) -> Record:
+        return self.chunk(_choice(place, {"delta": delta}), **more)
+
+
+def _finish_reason(answer: Answer) -> str:
     return "length" if answer.cut else "tool_calls" if answer.message.tool_calls else "stop"
 
 
-def _choice(live: ServedRun, answer: Answer, place: int, custom: frozenset[str]) -> dict[str, Any]:
-    turn = answer.message
-    message: dict[str, Any] = {"role": "assistant", "content": turn.text or None, "refusal": None}
-    if not turn.tool_calls:
-        message["content"] = turn.text
-    else:
-        message["tool_calls"] = [call_of(call, custom) for call in turn.tool_calls]
-    if turn.reasoning and live.thoughts:
-        message["reasoning_content"] = turn.reasoning
-    told = None if live.likeliest is None else {"content": tokens_of(answer), "refusal": None}
-    return {"index": place, "message": message, "logprobs": told, "finish_reason": _finish(answer)}
+def _choice(place: int, content: Record, ended: Answer | None = None, tokens: list[Record] | None = None) -> Record:
+    logprobs = None if tokens is None else {"content": tokens, "refusal": None}
+    finish = None if ended is None else _finish_reason(ended)
+    return {"index": place, **content, "logprobs": logprobs, "finish_reason": finish}
 
 
-def _id(live: ServedRun) -> str:
-    return f"chatcmpl-{live.handle.run}"
+def _message(choice: ev.ServedChoice, custom: frozenset[str]) -> Record:
+    message: Record = {"role": "assistant", "content": choice.text, "refusal": None}
+    if choice.calls:
+        message["tool_calls"] = [to_chat_call(call, custom) for call in choice.calls]
+    if choice.reasoning:
+        message["reasoning_content"] = choice.reasoning
+    return message
 
 
-def _piece(news: Told, chunk: Any) -> bytes:
-    match news:
-        case AnswerText(text):
-            return chunk({"content": text})
-        case Thought(text):
-            return chunk({"reasoning_content": text})
-        case StepSaid(step, text):
-            return chunk({"reasoning_content": text}, plait={"step": {"id": step}})
-        case StepBegan(step) | StepEnded(step):
-            return chunk({}, plait={"step": step_of(step)})
-        case _:
-            raise AssertionError(news)
+def head_of(run: ServedRun, prefix: str, name: str) -> Record:
+    """Return the fields that all objects of a completion begin with."""
+    return {"id": f"{prefix}-{run.handle.run}", "object": name, "created": int(run.began), "model": run.model}
 
 
-def chat_usage(usage: Usage) -> dict[str, Any]:
-    """Return the tokens of a run in the form of chat completions; `cancelled_tokens` is ours."""
+def whole_completion(choices: Sequence[ev.ServedChoice], made: list[Record], prefix: str, name: str) -> Record:
+    """Return the answer of runs that have ended in the format of the two APIs for completions."""
+    run, answers = choices[0].run, [choice.answer for choice in choices]
+    return {
+        **head_of(run, prefix, name),
+        "choices": made,
+        "usage": _usage(sum_usage(answers)),
+        "plait": describe_answer(answers[0], run.steps),
+    }
+
+
+def _usage(usage: Usage) -> Record:
+    """Return the tokens of a run in the format of chat completions; `cancelled_tokens` is ours."""
     return {
         "prompt_tokens": usage.prompt,
         "completion_tokens": usage.completion,

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import Annotated, Any
+from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 from pydantic import Field, JsonValue
 
 from ...core.request import Request
 from ...runtime.client.answer import Answer
+from . import stream_events as ev
 from .bodies import Body, ServedStrategy, StreamOptions
-from .chat import chat_usage
-from .errors import ApiError, invalid, unsupported
-from .http import sse
-from .offered import ClientTools
-from .service import said_of, used
-from .telling import AnswerText, Ended, tell_each, tokens_of
+from .chat import ChunkWriter, whole_completion
+from .client_tools import ClientTools
+from .dialect import ApiDialect, Record
+from .errors import invalid, unsupported
 from .tenants import ServedRun
 
 __all__ = ["Completions"]
@@ -63,7 +62,7 @@ class CompletionBody(Body):
         given = [self.prompt] if isinstance(self.prompt, str) else self.prompt
         return [text for text in given if isinstance(text, str)]
 
-    def asked(self, prompt: str, strategy: ServedStrategy) -> Request:
+    def request_for(self, prompt: str, strategy: ServedStrategy) -> Request:
         """Return the request for one prompt."""
         generation = {
             "max_tokens": self.max_tokens or _TOKENS,
@@ -72,77 +71,67 @@ class CompletionBody(Body):
         task = self.plait.task or {"name": "plain", "options": {"raw": True}}
         return self._request((), strategy, ClientTools(), generation, None).updated({"text": prompt, "task": task})
 
+    def echoed(self, place: int) -> str:
+        """Return the prompt of the choice at a position, if the client wants it back."""
+        return self.prompts[place // (self.n or 1)] if self.echo else ""
 
-class Completions:
-    """The door."""
+
+class Completions(ApiDialect):
+    """Completions."""
 
     path, name, body = "/v1/completions", "completions", CompletionBody
+    raw = True
 
     def requests(self, body: CompletionBody, strategy: ServedStrategy) -> list[Request]:
         """Return the requests of a body: each prompt once per choice."""
-        return [asked for prompt in body.prompts for asked in [body.asked(prompt, strategy)] * (body.n or 1)]
+        made = [body.request_for(prompt, strategy) for prompt in body.prompts]
+        return [request for request in made for _ in range(body.n or 1)]
 
-    def whole(self, lives: Sequence[ServedRun], answers: Sequence[Answer], body: CompletionBody) -> dict[str, Any]:
-        """Return the answer of runs that are over, a choice for each."""
-        choices: list[dict[str, Any]] = []
-        for place, (live, answer) in enumerate(zip(lives, answers, strict=True)):
-            text = _echoed(body, place) + answer.written
-            told = None if live.likeliest is None else _logprobs(answer)
-            choices.append({"text": text, "index": place, "logprobs": told, "finish_reason": _finish(answer)})
-        usage = chat_usage(used(answers))
-        return {**_head(lives[0]), "choices": choices, "usage": usage, "plait": said_of(lives[0], answers[0])}
+    def whole(self, choices: Sequence[ev.ServedChoice], body: CompletionBody) -> Record:
+        """Return the answer of runs that have ended, a choice for each."""
+        made = [
+            _choice(place, body.echoed(place) + (choice.text or ""), choice.answer, choice.tokens)
+            for place, choice in enumerate(choices)
+        ]
+        return whole_completion(choices, made, "cmpl", "text_completion")
 
-    async def events(self, lives: Sequence[ServedRun], body: CompletionBody) -> AsyncGenerator[bytes, None]:
-        """Yield the answer while it is written; pieces of several choices as they come."""
-        head = _head(lives[0])
-        counted = {"usage": None} if body.stream_options is not None and body.stream_options.include_usage else {}
-        answers: list[Answer] = []
-
-        def chunk(place: int, text: str, finish: str | None = None, told: Any = None, **more: Any) -> bytes:
-            choice = {"text": text, "index": place, "logprobs": told, "finish_reason": finish}
-            return sse({**head, "choices": [choice], **counted, **more})
-
-        for place in range(len(lives) if body.echo else 0):
-            yield chunk(place, _echoed(body, place))
-        async for place, news in tell_each(lives, raw=True):
-            if isinstance(news, AnswerText):
-                yield chunk(place, news.text)
-            if not isinstance(news, Ended):  # of branches there is nothing to say in this form
-                continue
-            live, answer = lives[place], news.answer
-            try:
-                news.check()
-                told = None if live.likeliest is None else _logprobs(answer)
-            except ApiError as error:
-                yield sse(error.body())
-                return
-            answers.append(answer)
-            yield chunk(place, "", _finish(answer), told, plait=said_of(live, answer))
-        if counted:
-            yield sse({**head, "choices": [], "usage": chat_usage(used(answers))})
-        yield b"data: [DONE]\n\n"
-
-    def error(self, error: ApiError) -> dict[str, Any]:
-        """Return an error in this form."""
-        return error.body()
+    def writer(self, runs: Sequence[ServedRun], body: CompletionBody) -> CompletionWriter:
+        """Return the writer of the stream."""
+        return CompletionWriter(runs, body)
 
 
-def _head(live: ServedRun) -> dict[str, Any]:
-    name = f"cmpl-{live.handle.run}"
-    return {"id": name, "object": "text_completion", "created": int(live.began), "model": live.model}
+class CompletionWriter(ChunkWriter):
+    """Makes the chunks of a completion."""
+
+    prefix, object = "cmpl", "text_completion"
+
+    def begin(self) -> Iterator[Record]:
+        """Yield the prompts, if the client wants them."""
+        for place in range(len(self._runs) if self._body.echo else 0):
+            yield self.chunk(_choice(place, self._body.echoed(place)))
+
+    def add(self, place: int, event: ev.ChoiceEvent) -> Iterator[Record]:
+        """Yield the records of an event of the choice at a position. This format has no place for steps."""
+        match event:
+            case ev.PartDelta(ev.AnswerText(), text):
+                yield self.chunk(_choice(place, text))
+            case ev.ChoiceEnded(answer, tokens):
+                yield self.chunk(_choice(place, "", answer, tokens), answer)
+            case ev.ChoiceFailed(error=error):
+                yield error.body()
+            case _:
+                pass
 
 
-def _echoed(body: CompletionBody, place: int) -> str:
-    return body.prompts[place // (body.n or 1)] if body.echo else ""
+def _choice(place: int, text: str, ended: Answer | None = None, tokens: list[Record] | None = None) -> Record:
+    logprobs = None if tokens is None else _logprobs(tokens)
+    finish = None if ended is None else "length" if ended.cut else "stop"
+    return {"text": text, "index": place, "logprobs": logprobs, "finish_reason": finish}
 
 
-def _finish(answer: Answer) -> str:
-    return "length" if answer.cut else "stop"
-
-
-def _logprobs(answer: Answer) -> dict[str, Any]:
+def _logprobs(tokens: list[Record]) -> Record:
     """Return the tokens in the form of completions: a list for each of what is known of them."""
-    tokens, offsets, at = tokens_of(answer), list[int](), 0
+    offsets, at = list[int](), 0
     for token in tokens:
         offsets.append(at)
         at += len(token["token"])

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+import json
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from ...core.chat import MessageToolCall
 from ...core.request import Request
 from ...runtime.client.answer import Answer
-from .blocks import blocks_of, conversation_of
+from . import stream_events as ev
+from .answers import describe_answer, describe_step
 from .bodies import MESSAGES, STOPS, TOOLS, Body, ServedStrategy
+from .client_tools import NAME, ClientTools, FunctionTool
+from .conversations import read_blocks
+from .dialect import ApiDialect, Record, StreamWriter
 from .errors import ApiError, invalid, unsupported
-from .http import sse
-from .offered import NAME, ClientTools, FunctionTool
-from .service import said_of
-from .telling import AnswerText, Ended, StepBegan, StepEnded, StepSaid, Thought, Told, step_of, tell_each
 from .tenants import ServedRun
 
 __all__ = ["CountBody", "Messages", "MessagesBody"]
@@ -69,7 +71,7 @@ class CountBody(Body):
 
     endpoint = "messages"
     messages: list[dict[str, Any]] = Field(min_length=1, max_length=MESSAGES)
-    """Read by `conversation_of`."""
+    """Read by `read_blocks`."""
     system: str | list[dict[str, Any]] | None = None
     tools: Annotated[list[ClientTool] | None, Field(max_length=TOOLS)] = None
     max_tokens: int | None = Field(default=None, ge=1)
@@ -126,7 +128,7 @@ class CountBody(Body):
             "thinking_tokens": thoughts,
             "reasoning_effort": config.effort,
         }
-        messages, begin = conversation_of(self.system, self.messages), ""
+        messages, begin = read_blocks(self.system, self.messages), ""
         last = messages[-1]
         if last["role"] == "assistant" and not last["tool_calls"]:  # the answer continues its turn
             messages, begin = messages[:-1], last["content"]
@@ -146,150 +148,113 @@ class MessagesBody(CountBody):
         super().check()
 
 
-class Messages:
-    """The door."""
+class Messages(ApiDialect):
+    """Anthropic's messages."""
 
     path, name, body = "/v1/messages", "messages", MessagesBody
 
-    def requests(self, body: MessagesBody, strategy: ServedStrategy) -> list[Request]:
-        """Return the requests of a body."""
-        return [body.request(strategy)]
+    def whole(self, choices: Sequence[ev.ServedChoice], body: MessagesBody) -> Record:
+        """Return the message of a run that has ended."""
+        (choice,) = choices
+        content = [_block(part) for part in choice.parts]
+        message = {**_message(choice.run), "content": content, "stop_reason": _stop_reason(choice.answer)}
+        return {**message, **_usage(choice.answer), "plait": describe_answer(choice.answer, choice.run.steps)}
 
-    def whole(self, lives: Sequence[ServedRun], answers: Sequence[Answer], _: MessagesBody) -> dict[str, Any]:
-        """Return the message of a run that is over."""
-        live, answer = lives[0], answers[0]
-        message = {**_message(live), "content": list(_blocks(live, answer)), "stop_reason": _stop(answer)}
-        return {**message, "usage": _usage(answer), "plait": said_of(live, answer)}
+    def writer(self, runs: Sequence[ServedRun], body: MessagesBody) -> MessageWriter:
+        """Return the writer of the stream."""
+        return MessageWriter(runs[0])
 
-    async def events(self, lives: Sequence[ServedRun], _: MessagesBody) -> AsyncGenerator[bytes, None]:
-        """Yield the message while it is written."""
-        live = lives[0]
-        usage = {"input_tokens": 0, "output_tokens": 0}
-        yield _event("message_start", message={**_message(live), "content": [], "usage": usage})
-        writing = _Writing()
-        async for _place, news in tell_each(lives):
-            if not isinstance(news, Ended):
-                for event in writing.take(news) if live.thoughts or not isinstance(news, Thought) else ():
-                    yield event
-                continue
-            answer = news.answer
-            try:
-                news.check(live.must_call)
-            except ApiError as error:
-                yield _event("error", error=self.error(error)["error"])
-                return
-            for event in writing.end(answer, _blocks(live, answer)):
-                yield event
-            delta = {"stop_reason": _stop(answer), "stop_sequence": None}
-            yield _event("message_delta", delta=delta, usage=_usage(answer), plait=said_of(live, answer))
-        yield _event("message_stop")
-
-    def error(self, error: ApiError) -> dict[str, Any]:
-        """Return an error in this form; `code` and `param` are OpenAI's."""
+    def error(self, error: ApiError) -> Record:
+        """Return an error in this format; `code` and `param` are OpenAI's."""
         kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
         fields = {"type": kind, "message": error.message, "code": error.code, "param": error.param}
         return {"type": "error", "error": fields, "request_id": None}
 
 
-class _Writing:
-    """The blocks of a message while it is written. Each branch is a block of thoughts of its own."""
+class MessageWriter(StreamWriter):
+    """Makes the events of a message. Each step is a block of thoughts of its own."""
 
-    def __init__(self) -> None:
-        self._blocks = 0
-        self._open: tuple[str, int] | None = None
-        """The block of the answer that is being written: its type and place."""
-        self._types: set[str] = set()
-        """Of those that were written."""
-        self._branches: dict[str, int] = {}
+    def __init__(self, run: ServedRun) -> None:
+        self._run = run
 
-    def take(self, news: Told) -> Iterator[bytes]:
-        """Yield what follows from a piece of news."""
-        match news:
-            case AnswerText(text):
-                yield from self._said("text", text)
-            case Thought(text):
-                yield from self._said("thinking", text)
-            case StepBegan(step):
-                block = {"type": "thinking", "thinking": "", "signature": "", "plait": step_of(step)}
-                self._branches[step.step] = self._blocks
-                yield self._began(block)
-            case StepSaid(step, text):
-                yield _delta(self._branches[step], "thinking", text)
-            case StepEnded(step):
-                yield _event("content_block_stop", index=self._branches.pop(step.step))
+    def begin(self) -> Iterator[Record]:
+        """Yield the message without its content."""
+        usage = {"input_tokens": 0, "output_tokens": 0}
+        yield {"type": "message_start", "message": {**_message(self._run), "content": [], "usage": usage}}
+
+    def add(self, place: int, event: ev.ChoiceEvent) -> Iterator[Record]:
+        """Yield the records of an event."""
+        match event:
+            case ev.PartBegan(part):
+                yield {"type": "content_block_start", "index": part.index, "content_block": _block(part, begins=True)}
+            case ev.PartDelta(part, text):
+                kind, field = _DELTAS[type(part)]
+                delta = {"type": kind, field: text}
+                yield {"type": "content_block_delta", "index": part.index, "delta": delta}
+            case ev.PartEnded(part):
+                yield {"type": "content_block_stop", "index": part.index}
+            case ev.ChoiceEnded(answer):
+                delta = {"stop_reason": _stop_reason(answer), "stop_sequence": None}
+                plait = describe_answer(answer, self._run.steps)
+                yield {"type": "message_delta", "delta": delta, **_usage(answer), "plait": plait}
+            case ev.ChoiceFailed(error=error):
+                yield {"type": "error", "error": Messages().error(error)["error"]}
             case _:
-                raise AssertionError(news)
+                pass
 
-    def end(self, answer: Answer, blocks: Iterable[dict[str, Any]]) -> Iterator[bytes]:
-        """Yield the rest of an answer's blocks: those that have not been streamed yet."""
-        for block in blocks:
-            kind = block["type"]
-            if kind in self._types:
-                continue
-            if kind == "tool_use":
-                yield from self._closed()
-                place = self._blocks
-                yield self._began({**block, "input": {}})
-                arguments = next(
-                    call.function.arguments for call in answer.message.tool_calls if call.id == block["id"]
-                )
-                yield _event(
-                    "content_block_delta", index=place, delta={"type": "input_json_delta", "partial_json": arguments}
-                )
-                yield _event("content_block_stop", index=place)
-            else:
-                yield from self._said(kind, block[kind])
-        yield from self._closed()
-
-    def _said(self, kind: str, text: str) -> Iterator[bytes]:
-        if self._open is None or self._open[0] != kind:
-            yield from self._closed()
-            self._open = kind, self._blocks
-            self._types.add(kind)
-            yield self._began({"type": kind, kind: "", **({"signature": ""} if kind == "thinking" else {})})
-        if text:
-            yield _delta(self._open[1], kind, text)
-
-    def _began(self, block: dict[str, Any]) -> bytes:
-        self._blocks += 1
-        return _event("content_block_start", index=self._blocks - 1, content_block=block)
-
-    def _closed(self) -> Iterator[bytes]:
-        if self._open is not None:
-            yield _event("content_block_stop", index=self._open[1])
-            self._open = None
+    def end(self) -> Iterator[Record]:
+        """Yield the end of the message."""
+        yield {"type": "message_stop"}
 
 
-def _event(kind: str, **fields: Any) -> bytes:
-    return sse({"type": kind, **fields}, kind)
+_DELTAS = {
+    ev.AnswerText: ("text_delta", "text"),
+    ev.ReasoningPart: ("thinking_delta", "thinking"),
+    ev.StepPart: ("thinking_delta", "thinking"),
+    ev.CallPart: ("input_json_delta", "partial_json"),
+}
 
 
-def _delta(place: int, kind: str, text: str) -> bytes:
-    return _event("content_block_delta", index=place, delta={"type": f"{kind}_delta", kind: text})
+def _block(part: ev.AnswerPart, begins: bool = False) -> Record:
+    """Return the block of a part; `begins`: as it is before its first delta."""
+    match part:
+        case ev.CallPart(call=call):
+            arguments = {} if begins else _read_arguments(call)
+            return {"type": "tool_use", "id": call.id, "name": call.function.name, "input": arguments}
+        case ev.AnswerText():
+            return {"type": "text", "text": part.text, **({} if begins else {"citations": None})}
+        case _:
+            step = {"plait": describe_step(part.step)} if isinstance(part, ev.StepPart) else {}
+            return {"type": "thinking", "thinking": part.text, "signature": "", **step}
 
 
-def _message(live: ServedRun) -> dict[str, Any]:
-    name = f"msg_{live.handle.run}"
-    return {"id": name, "type": "message", "role": "assistant", "model": live.model, "stop_reason": None,
+def _read_arguments(call: MessageToolCall) -> Record:
+    """Return the arguments of a call as an object. Text of the model that is not an object is kept as `arguments`."""
+    try:
+        arguments = json.loads(call.function.arguments)
+    except ValueError:
+        arguments = call.function.arguments
+    return arguments if isinstance(arguments, dict) else {"arguments": arguments}
+
+
+def _message(run: ServedRun) -> Record:
+    name = f"msg_{run.handle.run}"
+    return {"id": name, "type": "message", "role": "assistant", "model": run.model, "stop_reason": None,
             "stop_sequence": None}  # fmt: skip
 
 
-def _blocks(live: ServedRun, answer: Answer) -> Iterator[dict[str, Any]]:
-    turn = answer.message
-    return blocks_of(turn if live.thoughts else turn.model_copy(update={"reasoning": ""}))
-
-
-def _stop(answer: Answer) -> str:
+def _stop_reason(answer: Answer) -> str:
     return "max_tokens" if answer.cut else "tool_use" if answer.message.tool_calls else "end_turn"
 
 
-def _usage(answer: Answer) -> dict[str, Any]:
-    """Return the tokens of a run in this form, in which cached ones are counted apart."""
+def _usage(answer: Answer) -> Record:
+    """Return the tokens of a run in this format, which counts cached ones apart."""
     usage = answer.usage
-    return {
+    counts = {
         "input_tokens": usage.prompt - usage.cached,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached,
         "output_tokens": usage.completion,
         "output_tokens_details": {"thinking_tokens": usage.thoughts},
     }
+    return {"usage": counts}

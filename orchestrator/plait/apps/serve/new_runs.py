@@ -16,7 +16,7 @@ from .bodies import PREFIX, ChatBody
 from .errors import ApiError
 from .http import read
 from .service import Service
-from .telling import read_through
+from .stream_events import stream_model_calls
 from .tenants import User
 
 __all__ = ["NewRuns"]
@@ -87,7 +87,7 @@ class NewRuns:
         made = body.request(self._service.strategy(body.model, user))
         live = await self._service.submit(made, body, user, watch=True)
         request.scope["plait.run"] = live.handle.run
-        self._service.behind(read_through(live.handle), "the news of a run")  # so that the pictures grow
+        self._service.behind(stream_model_calls(live.handle), "the news of a run")  # so that the pictures grow
         return JSONResponse({"run": live.handle.run}, 201)
 
 

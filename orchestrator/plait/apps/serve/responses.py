@@ -11,15 +11,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ...core.errors import PlaitError
+from ...runtime.client.answer import Answer
 from .about import input_tokens
-from .assembly import Assembly
 from .bodies import MESSAGES, ResponseBody
-from .errors import invalid
+from .conversations import read_items
+from .dialect import write_stream
+from .errors import ApiError, invalid
 from .http import EventStream, apart, read, unless_disconnected
-from .items import messages_of
 from .kept import StoredResponse, size_of
+from .response_writer import ResponseWriter
 from .service import Service
-from .telling import gave_nothing, tell, tokens_of
+from .stream_events import ChoiceBuilder, ChoiceFailed, stream_choices
 from .tenants import ServedRun, User
 
 __all__ = ["ResponsesApi"]
@@ -133,7 +135,7 @@ class ResponsesApi:
             reason = f"its run has failed, and its journal does not hold the end: {error}"
             kept.response.update(status="failed", error={"code": "server_error", "message": reason})
         else:
-            Assembly(kept.response, kept.must_call, kept.likeliest).end(answer, kept.steps)
+            _fill(kept, answer)
         await self._kept.keep(kept)
         self._over(kept)
         return kept
@@ -166,8 +168,8 @@ class ResponsesApi:
 
     async def _conversation(self, body: ResponseBody, user: User) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return all messages, and the items that are new."""
-        given = body.input if isinstance(body.input, list) else messages_of(body.input)
-        new = messages_of(body.input)
+        given = body.input if isinstance(body.input, list) else read_items(body.input)
+        new = read_items(body.input)
         if body.previous_response_id is None:
             return new, [{"type": "message", **item} if "type" not in item else item for item in given]
         before = await self._kept.find(body.previous_response_id, user, "previous_response_id")
@@ -175,7 +177,7 @@ class ResponsesApi:
         if not before.over or before.response["status"] not in ("completed", "incomplete"):
             raise invalid(f"response {before.id} is {before.response['status']}: it cannot be continued",
                           "previous_response_id")  # fmt: skip
-        answered = messages_of(before.response["output"])
+        answered = read_items(before.response["output"])
         return [*before.conversation, *answered, *new], [
             {"type": "message", **item} if "type" not in item else item for item in given
         ]
@@ -189,23 +191,17 @@ class ResponsesApi:
             if answer is None:
                 kept.response["status"] = "cancelled"
                 return Response(status_code=499)
-            Assembly(kept.response, kept.must_call, kept.likeliest).end(answer, kept.steps)
-            gave_nothing(answer, kept.must_call)
-            if kept.likeliest is not None:
-                tokens_of(answer)
+            if (error := _fill(kept, answer)) is not None:
+                raise error
             return await asyncio.to_thread(JSONResponse, kept.response)
         finally:
             self._over(kept)
 
     async def _produce(self, kept: StoredResponse, live: ServedRun) -> None:
         """Follow a run to its end, also if others follow it."""
-        assembly = Assembly(kept.response, kept.must_call, kept.likeliest)
         try:
-            for event in assembly.begin():
+            async for event in write_stream(ResponseWriter(kept.response), stream_choices([live])):
                 kept.add(event)
-            async for news in tell(live.handle, kept.steps):
-                for event in assembly.take(news):
-                    kept.add(event)
         except Exception as error:  # the driver broke down
             kept.response.update(status="failed", error={"code": "server_error", "message": str(error)})
             raise
@@ -216,6 +212,19 @@ class ResponsesApi:
         kept.over = True
         kept.told()
         self._kept.settle(kept)
+
+
+def _fill(kept: StoredResponse, answer: Answer) -> ApiError | None:
+    """Fill in the response of a run that has ended; return why it failed."""
+    writer = ResponseWriter(kept.response)
+    reasoning = kept.live is None or kept.live.thoughts
+    build = ChoiceBuilder(reasoning=reasoning, must_call=kept.must_call, logprobs=kept.likeliest is not None)
+    for event in build.replay(answer, kept.steps):
+        for _ in writer.add(0, event):
+            pass
+        if isinstance(event, ChoiceFailed):
+            return event.error
+    return None
 
 
 async def _followed(kept: StoredResponse, first: int) -> AsyncGenerator[bytes, None]:

@@ -15,7 +15,7 @@ import uvicorn
 from ...core.errors import ConfigError
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
-from ...runtime.driver.collector import settle
+from ...runtime.driver.garbage_collection import settle
 from ..models.standing import joined
 from .app import build
 from .connections import LISTEN_BACKLOG, Connections, raise_descriptor_limit

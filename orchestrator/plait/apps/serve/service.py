@@ -22,13 +22,11 @@ from ...core.interfaces import Worker, offer
 from ...core.ops import Plugin
 from ...core.plan import Plan
 from ...core.request import Request
-from ...core.result import Usage
 from ...core.weights import cost_of
-from ...runtime.client.answer import Answer
-from ...runtime.client.briefing import Live
 from ...runtime.client.client import AsyncOrchestrator, Handle
 from ...runtime.client.pricing import table
-from ...runtime.driver.forms import check_schema
+from ...runtime.client.request_preparation import Live
+from ...runtime.driver.typed_answers import check_schema
 from ...runtime.journal import store
 from ...runtime.journal.counters import Counters
 from ...runtime.journal.directory import find, place
@@ -44,10 +42,9 @@ from .kept import Responses
 from .listing import EndedRuns
 from .metrics import Metrics
 from .settings import Settings
-from .telling import step_of, written
 from .tenants import ServedRun, Tenants, User, used_by
 
-__all__ = ["Service", "said_of", "used"]
+__all__ = ["Service"]
 
 log = logging.getLogger("plait.serve")
 
@@ -319,27 +316,6 @@ class Service:
             await asyncio.wait(waiting, timeout=self.settings.drain_seconds)
         for live in list(self.live.values()):
             live.handle.cancel("the server was stopped", cause="closed")
-
-
-def said_of(live: ServedRun, answer: Answer) -> dict[str, Any]:
-    """Return the field `plait` of an answer: what other forms have no place for."""
-    fields: dict[str, Any] = {
-        "run": answer.run,
-        "status": answer.status,
-        "answer": answer.answer,
-        "verified": answer.verified,
-        "why": answer.why,
-        "critical_path_tokens": answer.critical_path_tokens,
-        "seconds": round(answer.seconds, 4),
-    }
-    if live.steps:
-        fields["steps"] = [{**step_of(step), "text": written(step)} for step in answer.trace if step.kind != "join"]
-    return fields
-
-
-def used(answers: Sequence[Answer]) -> Usage:
-    """Return the total usage of several runs."""
-    return sum((answer.usage for answer in answers), Usage())
 
 
 def _named_in(settings: Settings) -> list[Plugin]:

@@ -19,8 +19,8 @@ from ...core.request import Request
 from ...core.rights import ANY_HOST, Rights
 from ...core.tools.context import OPERATOR, Answerer
 from ...runtime.client.answer import Answer
-from ...runtime.client.briefing import of_the_answer
 from ...runtime.client.handle import Handle
+from ...runtime.client.request_preparation import of_the_answer
 from .admission import BodyBytes, TenantLoad
 from .allowance import Allowance, Holding
 from .bodies import resolve

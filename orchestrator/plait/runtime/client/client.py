@@ -34,13 +34,13 @@ from ...core.tools.tool import ToolSpec
 from ...machine import Machine
 from .. import telemetry
 from ..control.socket import ControlSocket
-from ..driver.cache import CachingWorker, ResultCache, default_file, identity
 from ..driver.driver import CALL_SILENCE_LIMIT_S, MODEL_SILENCE_LIMIT_S, Driver, watch_silence
-from ..driver.effects import revised
+from ..driver.event_pump import LOOP_SLICE_S, OFFLOAD_PLAN_STEPS
+from ..driver.event_subscribers import Watcher
 from ..driver.expander import Expander
 from ..driver.flows import first_patch
-from ..driver.pump import LOOP_SLICE_S, OFFLOAD_PLAN_STEPS
-from ..driver.watchers import Watcher
+from ..driver.plan_preparation import revised
+from ..driver.result_cache import CachingWorker, ResultCache, default_file, identity
 from ..journal.journal import version
 from ..journal.location import Database, Location, located
 from ..journal.resume import OnUncertainSideEffect
@@ -49,15 +49,15 @@ from ..journal.writer import Recorder
 from ..plugins.loader import Plugins
 from ..plugins.trust import trust
 from .answer import Answer, Mode, RunEvent
-from .briefing import Briefs, Live, ToolLike, of_kind, taken
 from .config import Config
 from .flow import LiveFlow, ProgramFlow
 from .handle import Handle, Questions, read_answer
-from .learning import Lessons
+from .learned_state import Lessons
 from .pool import Pool
 from .pricing import priced
 from .provenance import facts, models_of
 from .questions import OnAsk, QuestionQueue
+from .request_preparation import Briefs, Live, ToolLike, of_kind, taken
 from .worker_factory import bound_load, handed_over, started, tools as build_tools, workers as build_workers
 
 __all__ = ["AsyncOrchestrator", "Handle", "ToolLike", "read_answer"]

@@ -28,11 +28,10 @@ from ...core.errors import ConfigError, FieldError, PluginError, UsageError
 from ...core.messages import did_you_mean, explain, first_of_each, json_path
 from ...core.ops import Plugin, Thinking
 from ...core.prices import Price
-from ...core.renamed import WORDS, current
 from ...core.weights import MOST_BYTES
 from ..journal.location import SCHEMES, Database, located
-from ..plugins.own_code import own_code
 from ..plugins.spec import typed
+from ..plugins.user_code import own_code
 from .models import BUNDLED, folder_of
 
 __all__ = ["BUNDLED_MODEL", "Config", "table"]
@@ -461,7 +460,7 @@ class Config(BaseSettings):
         """Take the worker `http` where an address is given, and `scripted` where replies are, if none is named."""
         if not isinstance(values, dict):
             return values
-        given = current(cast("dict[str, Any]", values), cls.model_fields, "setting")
+        given = _under_new_names(cast("dict[str, Any]", values))
         if "worker" in given:
             return given
         meant = "http" if given.get("base_url") else "scripted" if given.get("script") else None
@@ -511,12 +510,20 @@ class _Source(NamedTuple):
 
 def _checked(name: str, values: Mapping[str, Any]) -> _Source:
     """Return a source whose keys are all settings."""
-    values = current(values, Config.model_fields, "setting")
+    values = _under_new_names(values)
     for key in values:
         if key not in Config.model_fields:
             where = name.format(key=key, upper=key.upper())
             raise ConfigError(f"{where}: there is no setting {key!r}{_near(key)}")
     return _Source(name, values)
+
+
+def _under_new_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    if values.keys() <= Config.model_fields.keys():
+        return dict(values)
+    from ...core.renamed import current  # for settings under old names only
+
+    return current(values, Config.model_fields, "setting")
 
 
 def _near(key: str) -> str:
@@ -533,6 +540,8 @@ def _from_environment() -> _Source:
         key = variable.upper().removeprefix(PREFIX).lower()
         if not variable.upper().startswith(PREFIX) or key in _OTHERS or key in Config.model_fields:
             continue
+        from ...core.renamed import WORDS
+
         if key in WORDS and any(new in Config.model_fields for new in WORDS[key]):
             old[key] = os.environ[variable]
         elif not _KUBERNETES.fullmatch(variable.upper()):

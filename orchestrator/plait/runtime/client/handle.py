@@ -26,9 +26,9 @@ from ...core.task import Task
 from ...core.tools.context import OPERATOR, Answerer, Question
 from ...core.values import split_reasoning
 from ...machine import Machine, Node, Run
-from ..driver.collector import uncollected
 from ..driver.driver import Driver
-from ..driver.pump import OFFLOAD_PLAN_STEPS
+from ..driver.event_pump import OFFLOAD_PLAN_STEPS
+from ..driver.garbage_collection import uncollected
 from ..runlog import RunDelta, RunLog, RunRecord, step_record, step_records
 from .answer import Answer, ApprovalRequested, Mode, RunEnded, RunEvent, StepEvent, TextDelta, report, typed
 from .questions import QuestionQueue

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from ...core.errors import PlaitError, RunTaken
 from ..driver.driver import Driver
 from ..journal.location import Database
-from ..journal.members import ProcessMember, RunOrder, acquire, release
+from ..journal.store_membership import ProcessMember, RunOrder, acquire, release
 from .config import Config
 from .handle import Handle
 

@@ -21,9 +21,9 @@ from ...core.request import Request
 from ..journal.location import Location
 from ..journal.resume import OnUncertainSideEffect
 from .answer import Answer, Mode, RunEvent
-from .briefing import ToolLike
 from .client import AsyncOrchestrator, Handle
 from .loop_thread import LoopThread
+from .request_preparation import ToolLike
 
 T = TypeVar("T")
 

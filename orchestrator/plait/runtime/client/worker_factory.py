@@ -17,8 +17,8 @@ from typing import Any
 from ...core.errors import ConfigError, NoCluster, UsageError
 from ...core.interfaces import Worker
 from ...core.request import listed
+from ..driver.autoscaler import Bounds, Elastic
 from ..driver.driver import Driver
-from ..driver.elastic import Bounds, Elastic
 from ..plugins.loader import Plugins
 from .config import Config
 

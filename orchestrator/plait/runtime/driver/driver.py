@@ -44,13 +44,13 @@ from ...core.result import as_failure
 from ...machine import Machine, Run
 from ..journal.writer import Recorder
 from .admission import Admission
-from .collector import Collector
-from .elastic import Elastic
+from .autoscaler import Elastic
+from .event_pump import IDLE, Adoption, Pump, WaitForThread
+from .event_subscribers import Watcher, Watchers
 from .expander import Expander
-from .hints import Hinter
+from .garbage_collection import Collector
 from .jobs import JobTable, sound_cache
-from .pump import IDLE, Adoption, Pump, WaitForThread
-from .watchers import Watcher, Watchers
+from .routing_hints import Hinter
 
 log = logging.getLogger("plait.driver")
 
@@ -71,7 +71,7 @@ class Driver:
     """Runs a machine on the running event loop, with the given workers.
 
     `recorder` writes what happens; without one nothing is written. `collector`: whether Python's garbage collector is
-    called less often while runs are under way (`collector.py`).
+    called less often while runs are under way (`garbage_collection.py`).
     """
 
     def __init__(

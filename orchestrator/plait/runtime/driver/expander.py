@@ -19,9 +19,9 @@ from ...core.result import as_failure, frames_of, given_up
 from ...core.states import State
 from ...core.view import StepView
 from ...machine import Machine
-from . import forms
-from .effects import answering, demand_size, sound_plan
+from . import typed_answers
 from .flows import End, FlowRecord, RunningFlow, again
+from .plan_preparation import answering, demand_size, sound_plan
 
 ENDS = (State.DONE.value, State.FAILED.value, State.CANCELLED.value)
 """States of steps that have ended."""
@@ -98,7 +98,7 @@ class Expander:
             raise _of_planner(planner, "start", error) from error
         self._runs[run] = _Open(planner, brief)
         if brief.request.output is not None:
-            plan = forms.with_form(plan, brief.request)
+            plan = typed_answers.with_form(plan, brief.request)
         plan = answering(self._revise(plan, brief), brief.request)
         return Submitted(at=at, run=run, request=brief.request, plan=plan)
 
@@ -155,14 +155,14 @@ class Expander:
         node, opened = machine.nodes.get(action.step), self._runs.get(action.step.partition(":")[0])
         if action.result is None or action.result.patch is not None or node is None or opened is None:
             return None
-        if not forms.reads(node.step, opened.brief):
+        if not typed_answers.reads(node.step, opened.brief):
             return None
         reading = opened.readers.get(action.step)
         if reading is None or reading.attempt < action.attempt:
-            reading = _Reading(action.attempt, forms.OutputReader(node.step, opened.brief))
+            reading = _Reading(action.attempt, typed_answers.OutputReader(node.step, opened.brief))
             opened.readers[action.step] = reading
         reader = reading.reader
-        return partial(reader.look, action.result) if isinstance(reader, forms.OutputReader) else None
+        return partial(reader.look, action.result) if isinstance(reader, typed_answers.OutputReader) else None
 
     def expand(self, action: Expand, machine: Machine, at: float) -> list[Event]:
         """Feed a step's reader and return what it says, in order; after the step's result the last event closes it.
@@ -244,8 +244,8 @@ class Expander:
 def _reader(opened: _Open, name: str, machine: Machine) -> Reader:
     """Return the reader of a step: that of the flow within which it was made, or else that of the run's planner."""
     step = machine.nodes[name].step
-    if forms.reads(step, opened.brief):
-        return forms.OutputReader(step, opened.brief)
+    if typed_answers.reads(step, opened.brief):
+        return typed_answers.OutputReader(step, opened.brief)
     above = name.rpartition("/")[0]
     while above:
         node = machine.nodes.get(above)

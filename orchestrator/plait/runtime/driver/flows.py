@@ -24,8 +24,8 @@ from ...core.interfaces import PlanningContext
 from ...core.plan import Plan, Step
 from ...core.planning import derive
 from ...core.result import Failure, Result, as_failure, frames_of
-from .effects import demand_size
-from .turns import Calls, Turns
+from .plan_preparation import demand_size
+from .turn_counter import Calls, Turns
 from .watchdog import WATCHDOG, TooLong, WatchSpan
 
 log = logging.getLogger("plait.flows")

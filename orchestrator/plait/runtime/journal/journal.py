@@ -1,8 +1,9 @@
 """The journal: every event, in one file of SQLite, or in PostgreSQL; it only grows.
 
-Events determine the machine's state. Of the actions that followed only what later events depend on stands beside them
-(`recorded.dump`): a replay computes them again and compares. Where only some of a machine's runs are looked at, because
-the journal holds no others (`Header.told`) or one of many is asked for, the machine follows the attempts named there.
+Events determine the machine's state. Of the actions, the journal keeps only the parts that later events depend on
+(`recorded_actions.dump`): a replay computes the actions again and compares. If the replay covers only some of a
+machine's runs (the journal holds no others, `Header.told`, or one was selected), the machine follows the recorded
+attempts.
 Notes serve resuming alone: calls with side effects that were about to be made, questions to people, their answers.
 """
 
@@ -26,7 +27,7 @@ from ...core.errors import ConfigError
 from ...core.events import Action, Counted, Dispatch, Event, Expanded, Finish, ForeignEvent, Pruned, Succeeded
 from .event_json import as_json, event_json
 from .location import Database, Location, located
-from .recorded import Refusals, dump, of_run, run_in
+from .recorded_actions import Refusals, dump, of_run, run_in
 from .sqlite import LONG, SqliteFile, packed, unpacked
 from .tables import (
     HEAD,

@@ -1,7 +1,7 @@
 """A store of journals in PostgreSQL, for many processes: each journal has one writer, and every process reads all.
 
-A process has a row in `processes` and says every moment that it is alive (`members.py`). Its journals are its own until
-it has said nothing for as long as its lease; then another process may take its runs over, one at a time. That one first
+A process has a row in `processes` and reports regularly that it is alive (`store_membership.py`). It owns its journals
+until it has been silent for its whole lease; then another process may take its runs over, one at a time. That one first
 marks the silent process as over. From then on nothing more can be written by it (`plait.fence`), even if it was only
 slow: so what the other reads is all there is.
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.errors import ConfigError, RunTaken
 from .connection import connected, explained, open_connection
 from .location import Database, Location
-from .members import ProcessMember, acquire, release
+from .store_membership import ProcessMember, acquire, release
 from .tables import WriteBatch
 
 if TYPE_CHECKING:

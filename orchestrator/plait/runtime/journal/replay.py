@@ -21,7 +21,7 @@ from ...core.interfaces import PluginRegistry
 from ...machine import Machine, check as check_invariants
 from .journal import Journal
 from .location import Location
-from .recorded import dump, of_runs, read
+from .recorded_actions import dump, of_runs, read
 from .tables import EventRow, Header, RunLine
 
 

@@ -40,7 +40,7 @@ from ..driver.flows import FlowRecord
 from ..runlog import RunLog, RunRecord
 from .journal import Journal
 from .location import Location
-from .recorded import ordered
+from .recorded_actions import ordered
 from .replay import Growing, Moment
 from .tables import Header, Note
 

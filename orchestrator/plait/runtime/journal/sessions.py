@@ -28,7 +28,7 @@ from ..plugins.loader import Plugins
 from .directory import RunEntry, find, new_file, place, tidy
 from .journal import Journal
 from .location import Database, Location
-from .recorded import of_runs
+from .recorded_actions import of_runs
 from .resume import OnUncertainSideEffect, Rebuilt, rebuild, rule, settle
 from .writer import Recorder
 

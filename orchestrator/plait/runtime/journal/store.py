@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from ...core.errors import UsageError
 from .connection import connected
 from .location import Database
-from .members import CHANNEL
+from .store_membership import CHANNEL
 from .tables import RunLine
 
 __all__ = ["answered", "leave_answer", "lines", "order", "owner", "sweep", "take_answer"]

@@ -43,9 +43,9 @@ from ...core.events import (
 from ...machine import Machine
 from .journal import Journal, UnwrittenEvent
 from .location import Location
-from .merging import alike, joined, merged
-from .recorded import Refusals, of_runs
+from .recorded_actions import Refusals, of_runs
 from .tables import Note
+from .text_deltas import alike, joined, merged
 
 log = logging.getLogger("plait.journal")
 

@@ -29,7 +29,6 @@ from ...core.errors import RAISED, PlaitError, PluginError, TaskError
 from ...core.interfaces import Merge, Planner, Policy, Worker
 from ...core.messages import did_you_mean, explain, first_line, first_of_each, json_path
 from ...core.ops import HANDED_OVER, Plugin
-from ...core.renamed import PLUGINS, current
 from ...core.search import Scorer, Search
 from ...core.task import Task
 from ...core.tools.docstring import first_sentence
@@ -440,6 +439,10 @@ def _under_new_names(
     kind: PluginKind, name: str, takes: Collection[str], options: Mapping[str, object]
 ) -> dict[str, Any]:
     """Return a plugin's options under the names that there are now, with a warning of each old one."""
+    if options.keys() <= set(takes):
+        return dict(options)
+    from ...core.renamed import PLUGINS, current  # for options under old names only
+
     key = f"{kind} {name.replace('_', '-')}"
     return current(options, takes, key, PLUGINS.get(key))
 

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from ...core.addresses import allow, check, found_in
 from ...core.ops import Join, Plugin
 from ...core.plan import Plan
-from .own_code import own_code
+from .user_code import own_code
 
 __all__ = ["named", "refuse", "trust", "untrusted"]
 

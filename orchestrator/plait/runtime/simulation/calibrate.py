@@ -20,7 +20,7 @@ from ...core.values import Frozen
 from ...machine import SendOrder
 from ..journal.journal import Journal
 from ..journal.location import Location
-from ..journal.recorded import read
+from ..journal.recorded_actions import read
 from .fitting import RecordedAttempt, fit
 
 __all__ = ["Clock", "RecordedAttempt", "RecordedSession", "fit", "recorded"]

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import ConfigError
-from .profile import Profile, machine
+from ..client.profile import machine
+from .engine_profile import EngineProfile
 
 __all__ = ["RecordedAttempt", "fit"]
 
@@ -94,7 +95,7 @@ class _Timeline:
         return (self.seconds - reading) / np.maximum(pace, 1e-12), reading / read if read else self.unread
 
 
-def fit(attempts: Sequence[RecordedAttempt], aborts: Sequence[float] = (), *, model: str) -> Profile:
+def fit(attempts: Sequence[RecordedAttempt], aborts: Sequence[float] = (), *, model: str) -> EngineProfile:
     """Fit a profile to recorded attempts. Raises `ConfigError` for too few of them, and without scipy."""
     try:
         optimize: Any = importlib.import_module("scipy.optimize")
@@ -124,7 +125,7 @@ def fit(attempts: Sequence[RecordedAttempt], aborts: Sequence[float] = (), *, mo
         fitted = optimize.nnls(columns / size * weights[:, None], whole * weights)[0] / size
         error = columns @ fitted / whole - 1.0
     fixed, per_sequence, streamed, context, read, dispatch = fitted.tolist()
-    return Profile(
+    return EngineProfile(
         model=Path(model).name,
         machine=machine(),
         fixed=max(fixed, 1e-4 * _median(whole / tokens)),

@@ -19,13 +19,13 @@ from ...core.tools.tool import ToolSpec
 from ...core.values import Frozen
 from ...machine import Machine, Run
 from ..driver.admission import Admission
-from ..driver.elastic import Bounds
+from ..driver.autoscaler import Bounds
 from ..driver.expander import Expander
 from ..plugins.loader import Plugins as Registry
 from .arrivals import at_rate, read_arrivals
+from .autoscaler import ElasticHosts
 from .cluster import Cluster
 from .confidence import Confidence
-from .elastic import ElasticHosts
 from .latency import Host, LatencyModel, Outcome, RunningJob, Throttle, WorkerFault, whole
 
 __all__ = ["Spread", "WorkloadReport", "at_rate", "read_arrivals", "simulate_workload"]

@@ -22,17 +22,17 @@ from plait.core.ops import Kind, ModelCall
 from plait.core.result import Failure, Result, as_failure
 
 from .._shared import resources
+from .._shared.batch_streams import Inbox, TokenBatch
 from .._shared.cached_blocks import EMPTY, CachedBlocks, Mailbox
 from .._shared.options import made, takes
-from .._shared.streams import Inbox, TokenBatch
-from .loading import broken
+from .engine_loader import broken
 from .options import EngineOptions
-from .parameters import EXTRA
+from .output_tokens import spelled
 from .pooling import Pooling
-from .process import first_line
 from .requests import EngineOutputs, EngineRequest
-from .tokens import spelled
+from .sampling_parameters import EXTRA
 from .vllm import REPORTS, Core
+from .vllm_process import first_line
 
 __all__ = ["Engine", "Pooling"]
 

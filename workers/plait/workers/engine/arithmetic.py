@@ -11,7 +11,7 @@ from typing import Any
 import torch  # noqa: TID253
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor  # noqa: TID253
 
-from .._shared.codes import CODE, ArithmeticCode, is_code
+from .._shared.arithmetic_codes import CODE, ArithmeticCode, is_code
 from .distribution import chosen, restricted
 
 __all__ = ["Arithmetic"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch  # noqa: TID253
 
-from .._shared.codes import ArithmeticCode
+from .._shared.arithmetic_codes import ArithmeticCode
 
 __all__ = ["chosen", "restricted"]
 

@@ -17,9 +17,9 @@ from typing import Any, TextIO
 
 from plait.core.errors import EngineError
 
-from .loading import broken, load, prepare, tokens_input
+from .engine_loader import broken, load, prepare, tokens_input
 from .options import EngineOptions
-from .process import first_line
+from .vllm_process import first_line
 
 Order = dict[str, Any]
 """`id`, `task` (`classify` or `token_classify`), `text`; `pair` (a second text) or `messages` or token `ids` in the

@@ -11,11 +11,11 @@ from plait.core.interfaces import Progress
 from plait.core.ops import Sampling
 from plait.core.result import Failure, Finish, Result, Sources, TokenDraws, Usage
 
+from .._shared.batch_streams import Stream
 from .._shared.confidence import ConfidenceTrace
-from .._shared.draws import token_draws
 from .._shared.prompt import Prompter
-from .._shared.stops import first_stop, opening
-from .._shared.streams import Stream
+from .._shared.stop_texts import first_stop, opening
+from .._shared.token_draws import token_draws
 
 EngineOutputs = list[tuple[Stream, Progress | Result | Failure]]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from plait.core.errors import EngineError
 
-from .loading import prepare
+from .engine_loader import prepare
 from .options import EngineOptions
 
 __all__ = ["flags"]

@@ -1,4 +1,4 @@
-"""vLLM itself: built, stepped and freed by the engine's thread. Only this file and `loading.py` import vllm."""
+"""vLLM itself: built, stepped and freed by the engine's thread. Only this file and `engine_loader.py` import vllm."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result, as_failure
 from plait.core.values import split_reasoning
 
+from .._shared.batch_streams import Stream, TokenBatch
 from .._shared.cached_blocks import CachedBlocks, read
 from .._shared.confidence import ConfidenceTrace, measure
 from .._shared.function_calls import forced
 from .._shared.prompt import Prompter
-from .._shared.stops import first_stop
-from .._shared.streams import Stream, TokenBatch
+from .._shared.stop_texts import first_stop
 from .._shared.thoughts import CLOSE, OPEN, most, rendered, thinks
-from .loading import load, prepare, tokens_input
+from .engine_loader import load, prepare, tokens_input
 from .options import EngineOptions
-from .parameters import EXTRA, Abilities, settled
-from .private import RequestProgress, count_forms, follow_blocks, pack_head, prefill_field, seen
-from .process import first_line
 from .requests import EngineOutputs, EngineRequest, ended, take_up
+from .sampling_parameters import EXTRA, Abilities, settled
+from .vllm_internals import RequestProgress, count_forms, follow_blocks, pack_head, prefill_field, seen
+from .vllm_process import first_line
 
 log = logging.getLogger("plait.engine")
 

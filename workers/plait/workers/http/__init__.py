@@ -16,8 +16,8 @@ from plait.core.interfaces import CacheUpdate, Progress, Tell, Worker
 from plait.core.ops import Kind, ModelCall
 from plait.core.result import Failure, Result, as_failure
 
+from .._shared.batch_streams import Stream
 from .._shared.options import made, takes
-from .._shared.streams import Stream
 from .connection import DEFAULT_KEY_VARIABLE, ResponseLimits, ServerConnection
 from .flow_control import ConcurrencyLimiter
 from .kv_events import KvEvents

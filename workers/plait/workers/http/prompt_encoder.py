@@ -17,7 +17,7 @@ from plait.core.ops import ModelCall, Text, Tokens
 from plait.core.result import Finish, Result
 
 from .._shared.prompt import TAIL
-from .._shared.stops import first_stop, opening
+from .._shared.stop_texts import first_stop, opening
 from .request_body import ServerError
 from .response_parser import ResponseParser
 from .server_probe import ServerInfo, detokenize, find_single_token, tokenize

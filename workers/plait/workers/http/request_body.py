@@ -12,7 +12,7 @@ from plait.core.errors import Rejected
 from plait.core.ops import ModelCall, Sampling
 from plait.core.planning import fraction
 
-from .._shared.codes import CODE
+from .._shared.arithmetic_codes import CODE
 from .._shared.function_calls import renamed, sent_names
 
 Endpoint = Literal["completions", "chat/completions"]

@@ -20,8 +20,8 @@ from plait.core.interfaces import Progress, Tell
 from plait.core.ops import ModelCall, Tokens
 from plait.core.result import Failure, Result, Usage
 
-from .._shared.codes import PROCESSOR
-from .._shared.streams import together
+from .._shared.arithmetic_codes import PROCESSOR
+from .._shared.batch_streams import together
 from .flow_control import (
     FREE_FAILURE_S,
     INVALID,
@@ -387,7 +387,9 @@ class RequestSender:
         if live.job.trace:
             headers["traceparent"] = live.job.trace
         limit = think.sampling.max_tokens + spec.thinking_room
-        is_followed = think.stream or live.job.report or think.sampling.window or limit > self._options.stream_above_tokens
+        is_followed = (
+            think.stream or live.job.report or think.sampling.window or limit > self._options.stream_above_tokens
+        )
         if not is_followed and self._keeps_limits:
             # An event per token costs the server and us more than a small model's token itself. A server that ignores
             # max_tokens is streamed all the same: nothing else can stop it in time.

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from plait.core.errors import EngineError
 from plait.core.ops import ModelCall, Sampling, Text
 
-from .._shared.codes import CODE
+from .._shared.arithmetic_codes import CODE
 from .._shared.thoughts import OPEN, SWITCH
 from .connection import ServerConnection
 from .request_body import RequestSpec, ServerDialect, ServerError, build_body

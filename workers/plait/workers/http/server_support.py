@@ -18,7 +18,7 @@ from plait.core.errors import EngineError, Rejected
 from plait.core.ops import ModelCall, Sampling, StructuredOutput, Text
 
 from .._shared.function_calls import function, sent_names
-from .._shared.structured import specified
+from .._shared.structured_output import specified
 from .._shared.thoughts import CLOSE, SWITCH, most, wanted
 from .connection import ServerConnection
 from .flow_control import INVALID

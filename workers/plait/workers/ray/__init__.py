@@ -19,14 +19,14 @@ from plait.core.interfaces import CacheUpdate, Progress, Worker
 from plait.core.ops import Kind, ModelCall
 from plait.core.result import Failure, Result, as_failure
 
+from .._shared.batch_streams import Stream, TokenBatch
 from .._shared.cached_blocks import Mailbox
 from .._shared.resources import default_threads, local_model, usable_cores
-from .._shared.streams import Stream, TokenBatch
 from . import cluster
 from .actor import ActorHost, EngineOutputs, load
+from .actor_calls import SILENCE, answered, first_line, hangs, reply
 from .quarantine import Quarantine
 from .token_pipe import TokenBuffer
-from .watch import SILENCE, answered, first_line, hangs, reply
 
 __all__ = ["Quarantine", "RayWorker", "pool"]
 

@@ -20,7 +20,7 @@ from plait.core.interfaces import CacheUpdate, Progress, Worker, cache_news
 from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result, as_failure
 
-from .._shared.streams import TokenBatch, together
+from .._shared.batch_streams import TokenBatch, together
 from .token_pipe import IdsOut
 
 EngineOutputs = tuple[int, Progress | Result | Failure] | TokenBatch | CacheUpdate

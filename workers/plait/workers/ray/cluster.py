@@ -12,7 +12,7 @@ from typing import Any
 
 from plait.core.errors import NoCluster, WorkerError
 
-from .thread import submit, through
+from .ray_thread import submit, through
 
 OBJECT_STORE_BYTES = 100 << 20
 """Of a local cluster: jobs and results are small and travel inside calls."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from plait.core.interfaces import Progress
 
-from .._shared.streams import Stream, TokenBatch
+from .._shared.batch_streams import Stream, TokenBatch
 
 TELL_SECONDS = 0.25
 """Seconds that ids are kept here before the scheduler hears of them; it hears at once if the actor dies. It needs them

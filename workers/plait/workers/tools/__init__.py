@@ -26,11 +26,11 @@ from plait.core.result import NOTHING, Failure, Result, as_failure, frames_of
 from plait.core.tools.context import Question, ToolContext
 from plait.core.tools.tool import Tool, ToolSpec, tool
 
-from .jsonable import NotJson, to_json
-from .loading import AnyTool, load_tools
+from .daemon_threads import ThreadPool
+from .json_values import NotJson, to_json
 from .mcp import McpServer
 from .retrieve import searcher
-from .threads import ThreadPool
+from .tool_loader import AnyTool, load_tools
 
 __all__ = ["Tools", "load_tools"]
 
@@ -280,7 +280,7 @@ class Tools(Worker):
 
     def _prepare(self, call: object, run: str) -> tuple[AnyTool, dict[str, object]] | Failure:
         if not isinstance(call, ToolCall):
-            return as_failure(ToolError(f"worker {self.name!r} runs tools, not a {type(call).__name__.lower()} step"))
+            return as_failure(ToolError(f"worker {self.name!r} runs tools, not a model call"))
         if self._closed.is_set():
             return as_failure(WorkerLost(f"worker {self.name!r} is closed"))
         known = self._known(run)

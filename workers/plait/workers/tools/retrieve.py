@@ -16,8 +16,8 @@ from plait.core.tools.context import ToolContext
 from plait.core.tools.more import MORE_TOOLS, SHOWN
 from plait.core.tools.tool import Tool, ToolSpec, tool
 
-from .loading import AnyTool
-from .ranking import SentenceRanking, sentences, service_text
+from .tool_loader import AnyTool
+from .tool_ranking import SentenceRanking, sentences, service_text
 
 __all__ = ["Catalog", "Words", "searcher"]
 

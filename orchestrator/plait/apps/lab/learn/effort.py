@@ -16,7 +16,7 @@ from ....core.messages import counted
 from ....core.ops import Plugin
 from ....core.request import Request
 from ....runtime.client.config import Config
-from ....runtime.client.learning import learn
+from ....runtime.client.learned_state import learn
 from ....runtime.journal.directory import entries
 from ....runtime.plugins.loader import Plugins
 from ...common.concurrently import for_each

@@ -12,7 +12,7 @@ from ....core.errors import UsageError
 from ....core.messages import did_you_mean
 from ....runtime.client.answer import Answer
 from ....runtime.client.parallelism import parallelism
-from ....runtime.plugins.own_code import own_code
+from ....runtime.plugins.user_code import own_code
 from ...common.dataset import DatasetQuestion
 from .record import Record
 from .store import reward as as_reward

@@ -15,7 +15,7 @@ from ..core.result import Failure
 from ..core.states import State
 from .backlog import Backlog
 from .records import Node, Records, Run
-from .waiting import Timers
+from .wait_queues import Timers
 
 
 class SendOrder(NamedTuple):

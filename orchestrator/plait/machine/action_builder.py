@@ -16,7 +16,7 @@ from ..core.planning import derive, fraction
 from ..core.result import Failure, given_up
 from ..core.values import as_text, substitute
 from .records import Node, Run
-from .series import Series, TalkHistory
+from .shared_sequence import Series, TalkHistory
 
 
 def resolve(node: Node, tokens: int, known: int = 0, thoughts: int | None = None) -> ModelCall | ToolCall:

@@ -55,7 +55,7 @@ def _refused(order: RefuseOrder) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedActions:
     """Recorded actions, read."""
 
     orders: list[tuple[Order, str]]
@@ -66,11 +66,11 @@ class Recorded:
     """Attempts that were told to stop."""
 
 
-def read(actions: str | None) -> Recorded:
+def read(actions: str | None) -> RecordedActions:
     """Return recorded actions. Raises `ConfigError`."""
     from ...machine import RefuseOrder, SendOrder
 
-    recorded = Recorded([], [], [])
+    recorded = RecordedActions([], [], [])
     try:
         for action in _listed(actions):
             match action:

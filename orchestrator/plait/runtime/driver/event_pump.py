@@ -30,9 +30,9 @@ from ...core.events import (
 )
 from ...machine import Machine
 from ..journal.writer import Recorder
-from .collector import Collector, uncollected
+from .event_subscribers import Watchers
 from .expander import Expander
-from .watchers import Watchers
+from .garbage_collection import Collector, uncollected
 
 LOOP_SLICE_S = 0.002
 """How long events are handled before the event loop's other work has its turn."""

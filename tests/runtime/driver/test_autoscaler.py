@@ -15,8 +15,8 @@ from plait.core.ops import Plugin
 from plait.core.request import Request
 from plait.runtime.client import worker_factory
 from plait.runtime.client.worker_factory import workers as build
-from plait.runtime.driver import elastic
-from plait.runtime.driver.elastic import Bounds, Scaler
+from plait.runtime.driver import autoscaler
+from plait.runtime.driver.autoscaler import Bounds, Scaler
 from plait.runtime.plugins.loader import Plugins
 from plait.runtime.simulation.latency import Host, varied
 from plait.runtime.simulation.workload import WorkloadReport, simulate_workload
@@ -102,7 +102,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def test_workers_come_with_load_go_without_it_and_hand_over(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = [Noted(f"w{i}") for i in range(3)]
-    monkeypatch.setattr(elastic, "INTERVAL", 0.02)
+    monkeypatch.setattr(autoscaler, "INTERVAL", 0.02)
     monkeypatch.setattr(worker_factory, "Bounds", partial(Bounds, patience=0.05, drain=0.1))
     settings = {"journal": "off", "engines": 1, "max_engines": 3, "cool_down": 0.2}
     async with AsyncOrchestrator(workers=workers, **settings) as orchestrator:

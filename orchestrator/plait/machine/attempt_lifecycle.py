@@ -12,12 +12,12 @@ from ..core.ops import ModelCall, ToolCall
 from ..core.result import UNKNOWN, Result, Sources, Usage
 from ..core.view import AttemptEnd
 from . import budgets, prefix_groups, prompt_sizes
-from .assemble import resolve
+from .action_builder import resolve
 from .backlog import Backlog
-from .figures import Charge, Checkpoint
 from .ready_queue import ReadyQueue
 from .records import Account, Attempt, Node, Records, Run, WorkerState
-from .waiting import Timers
+from .run_statistics import Charge, Checkpoint
+from .wait_queues import Timers
 
 _AT_LEAST = Sources.model_construct({"completion"}, completion="estimate")
 _BY_IDS = Sources.model_construct({"completion"}, completion="ids")

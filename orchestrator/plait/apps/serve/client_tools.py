@@ -1,7 +1,7 @@
 """The tools that clients offer, and which of them may, or must, be called.
 
-A *custom* tool takes any text. plait offers the model a function with one text argument instead (`as_function`), and
-converts its calls back to calls of the custom tool (`input_of`).
+A *custom* tool takes any text. plait offers the model a function with one text argument instead (`to_function`), and
+converts its calls back to calls of the custom tool (`read_input`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = [
     "FunctionTool",
     "ResponseTool",
     "ToolBody",
-    "as_arguments",
-    "call_of",
-    "choice_of",
-    "input_of",
+    "parse_choice",
+    "read_input",
+    "to_arguments",
+    "to_chat_call",
 ]
 
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
@@ -64,7 +64,7 @@ class InputFormat(BaseModel):
     syntax: str | None = None
 
     @property
-    def held_to(self) -> Grammar | None:
+    def required(self) -> Grammar | None:
         """The grammar; `None` for any text."""
         if self.type == "text" or self.grammar is not None:
             return self.grammar
@@ -151,16 +151,16 @@ class ClientTools:
         return frozenset(tool.name for tool in self.tools if isinstance(tool, CustomTool))
 
     @property
-    def unheld(self) -> bool:
+    def has_unenforced_grammar(self) -> bool:
         """Whether a tool has a grammar that is only described to the model, not enforced."""
-        grammars = (tool.format.held_to for tool in self.tools if isinstance(tool, CustomTool))
+        grammars = (tool.format.required for tool in self.tools if isinstance(tool, CustomTool))
         return any(grammar is not None and grammar.syntax == "lark" for grammar in grammars)
 
     def functions(self, allowed: Sequence[str] | None) -> Iterator[dict[str, Any]]:
         """Yield the functions to offer: those that are `allowed`, or all."""
         for tool in self.tools:
             if allowed is None or tool.name in allowed:
-                function = as_function(tool) if isinstance(tool, CustomTool) else tool
+                function = to_function(tool) if isinstance(tool, CustomTool) else tool
                 yield function.model_dump(include={"name", "description", "parameters", "strict"})
 
     def check(self, choice: str | dict[str, JsonValue] | None) -> None:
@@ -171,7 +171,7 @@ class ClientTools:
             raise invalid("`tool_choice` goes with `tools`", "tool_choice")
         if not isinstance(choice, dict):
             return
-        named, allowed = choice_of(choice)
+        named, allowed = parse_choice(choice)
         for name in allowed if allowed is not None else [named]:
             if choice.get("type") not in ("function", "custom", "allowed_tools") or name not in self.names:
                 raise invalid(f"tool_choice names {name!r}, and the tools are {', '.join(self.names)}", "tool_choice")
@@ -179,7 +179,7 @@ class ClientTools:
 
 def _check_grammar(tool: CustomTool, param: str) -> None:
     try:
-        grammar = tool.format.held_to
+        grammar = tool.format.required
         if grammar is not None and grammar.syntax == "regex":
             expression(grammar.definition)
     except ValueError as error:
@@ -187,12 +187,12 @@ def _check_grammar(tool: CustomTool, param: str) -> None:
         raise invalid(f"{param}.format is no grammar: {reason}", f"{param}.format") from None
 
 
-def as_function(tool: CustomTool) -> FunctionTool:
+def to_function(tool: CustomTool) -> FunctionTool:
     """Return the function that replaces a custom tool. A regular expression becomes the pattern of its text argument,
     which is enforced where calls are; any other grammar is only described to the model."""
     words = [tool.description or "", f"`{_ARGUMENT}` is the text that the tool gets, as it is: no JSON."]
     text: dict[str, JsonValue] = {"type": "string"}
-    grammar = tool.format.held_to
+    grammar = tool.format.required
     if grammar is not None:
         kind = "regular expression" if grammar.syntax == "regex" else "Lark grammar"
         words.append(f"The text has to match this {kind}:\n{grammar.definition}")
@@ -207,12 +207,12 @@ def as_function(tool: CustomTool) -> FunctionTool:
     return FunctionTool(name=tool.name, description="\n\n".join(filter(None, words)), parameters=parameters)
 
 
-def as_arguments(text: str) -> str:
+def to_arguments(text: str) -> str:
     """Return the arguments, as JSON, of the function in a custom tool's place."""
     return json.dumps({_ARGUMENT: text}, ensure_ascii=False)
 
 
-def input_of(call: MessageToolCall) -> str:
+def read_input(call: MessageToolCall) -> str:
     """Return the text that a custom tool was called with: all that was written, where the model wrote no `input`."""
     arguments = call.function.arguments
     given = loads(arguments)
@@ -220,20 +220,20 @@ def input_of(call: MessageToolCall) -> str:
     return text if isinstance(text, str) else arguments
 
 
-def call_of(call: MessageToolCall, custom: frozenset[str]) -> dict[str, Any]:
+def to_chat_call(call: MessageToolCall, custom: frozenset[str]) -> dict[str, Any]:
     """Return a call in the form of chat completions."""
     if call.function.name not in custom:
         return call.model_dump(mode="json")
-    return {"id": call.id, "type": "custom", "custom": {"name": call.function.name, "input": input_of(call)}}
+    return {"id": call.id, "type": "custom", "custom": {"name": call.function.name, "input": read_input(call)}}
 
 
-def choice_of(choice: str | Mapping[str, JsonValue] | None) -> tuple[str | None, list[str] | None]:
+def parse_choice(choice: str | Mapping[str, JsonValue] | None) -> tuple[str | None, list[str] | None]:
     """Parse `tool_choice`. Return `auto`, `none`, `required` or a tool's name (`None`: not set), and the names of the
     tools that may be called (`None`: all). Raises `ApiError` for invalid `allowed_tools`.
 
-    >>> choice_of({"type": "function", "function": {"name": "f"}})
+    >>> parse_choice({"type": "function", "function": {"name": "f"}})
     ('f', None)
-    >>> choice_of({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]})
+    >>> parse_choice({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]})
     ('required', ['f'])
     """
     if choice is None or isinstance(choice, str):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...core.events import WorkerUp
-from ..driver.elastic import Bounds, Scaler
+from ..driver.autoscaler import Bounds, Scaler
 from .cluster import Cluster
 from .latency import WorkerFault
 

@@ -27,7 +27,7 @@ def settled(spec: Plugin, plugins: Plugins, config: Config, budget: Budget) -> P
     if spec.options.get("n") != AUTO:
         return spec
     from ...core.runtime_distribution import Branches, n_for
-    from ..simulation.profile import load, profile_file
+    from .profile import load, profile_file
 
     planner = cast("type[Planner]", plugins.class_of("planner", spec.name))
     if "n" not in planner.model_fields:  # the planner's own refusal is clearer

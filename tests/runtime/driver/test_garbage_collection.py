@@ -10,8 +10,8 @@ import pytest
 
 from plait import AsyncOrchestrator, Join, Plan, Step, ToolCall, tool
 from plait.machine import Node
-from plait.runtime.driver import collector
-from plait.runtime.driver.collector import FROZEN, THRESHOLDS, Collector
+from plait.runtime.driver import garbage_collection
+from plait.runtime.driver.garbage_collection import FROZEN, THRESHOLDS, Collector
 
 seen: list[tuple[tuple[int, int, int], bool]] = []
 
@@ -29,7 +29,7 @@ def pythons_own() -> Iterator[tuple[int, int, int]]:
     seen.clear()
     yield (700, 10, 10)
     gc.set_threshold(*before)
-    assert collector._running == 0 and gc.get_freeze_count() == 0
+    assert garbage_collection._running == 0 and gc.get_freeze_count() == 0
 
 
 def fan(size: int) -> Plan:
@@ -46,7 +46,7 @@ def fan(size: int) -> Plan:
 async def test_it_is_called_less_often_while_a_run_is_under_way_and_leaves_a_large_plan_out(
     size: int, frozen: bool, pythons_own: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collector, "PUT_OFF", 0.05)
+    monkeypatch.setattr(garbage_collection, "PUT_OFF", 0.05)
     async with AsyncOrchestrator(workers=[], tools=[look], journal="off") as orchestrator:
         assert gc.get_threshold() == pythons_own
         assert (await orchestrator.run(plan=fan(size))).status == "done"
@@ -112,17 +112,17 @@ async def test_the_records_of_a_run_that_has_ended_go_without_it() -> None:
 
 
 async def test_what_a_server_is_made_of_stays_left_out_after_a_large_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collector, "PUT_OFF", 0.05)
-    monkeypatch.setattr(collector, "_settled", False)
+    monkeypatch.setattr(garbage_collection, "PUT_OFF", 0.05)
+    monkeypatch.setattr(garbage_collection, "_settled", False)
     try:
-        collector.settle()
+        garbage_collection.settle()
         settled = gc.get_freeze_count()
         assert settled > 10_000
         async with AsyncOrchestrator(workers=[], tools=[look], journal="off") as orchestrator:
             assert (await orchestrator.run(plan=fan(FROZEN))).status == "done"
-            assert collector._frozen == 1 and gc.get_freeze_count() > settled + FROZEN
+            assert garbage_collection._frozen == 1 and gc.get_freeze_count() > settled + FROZEN
             async with asyncio.timeout(300):
-                while collector._frozen:
+                while garbage_collection._frozen:
                     await asyncio.sleep(0.01)
         assert gc.get_freeze_count() > 10_000
     finally:

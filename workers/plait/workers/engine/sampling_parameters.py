@@ -15,9 +15,9 @@ from typing import Any
 from plait.core.errors import EngineError
 from plait.core.ops import Sampling
 
-from .._shared.codes import CODE
+from .._shared.arithmetic_codes import CODE
 from .._shared.prompt import Stops
-from .._shared.structured import specified
+from .._shared.structured_output import specified
 
 RELEASE = "0.32"
 """The release of vLLM that has all that is asked for here."""

@@ -11,11 +11,11 @@ from typing import Any
 from plait.core.errors import EngineError
 
 from .._shared import resources
-from .._shared.codes import PROCESSOR
+from .._shared.arithmetic_codes import PROCESSOR
 from .options import EngineOptions
-from .parameters import engine_arguments, lora_rank
-from .private import without_amx
-from .process import INSTALL, environment, explain, first_line
+from .sampling_parameters import engine_arguments, lora_rank
+from .vllm_internals import without_amx
+from .vllm_process import INSTALL, environment, explain, first_line
 
 __all__ = ["arguments", "broken", "load", "misfit", "prepare", "tokens_input"]
 

@@ -1,4 +1,4 @@
-"""What waits: ready steps of one share (`figures.Share`) for a slot, and records for a time (`Timers`).
+"""What waits: ready steps of one share (`run_statistics.Share`) for a slot, and records for a time (`Timers`).
 
 Which ready step goes first:
 

@@ -1,22 +1,16 @@
-"""How fast a model is on a machine, as `calibrate.py` fits it to recorded runs. A file for each model and machine."""
+"""How fast a model is on a machine, as `plait simulate calibrate` fits it to recorded runs. A file for each model and
+machine."""
 
 from __future__ import annotations
 
 import os
 import platform
 from pathlib import Path
-from random import Random
-from typing import Any
 
 from pydantic import Field, ValidationError
 
 from ...core.errors import ConfigError
-from ...core.events import Job
-from ...core.ops import ModelCall
-from ...core.plan import template
-from ...core.result import Failure, Result, Usage
 from ...core.values import Frozen
-from .latency import Host, LatencyModel, Outcome
 
 __all__ = ["Profile", "load", "machine", "profile_file"]
 
@@ -55,39 +49,6 @@ class Profile(Frozen):
         """Return the seconds of a step of decoding that streams nothing, with contexts as long as those that it was
         fitted to."""
         return self.fixed + (self.each + self.context * self.typical) * sequences
-
-    def host(self, name: str, slots: int, **options: Any) -> Host:
-        """Return an engine of this model on this machine."""
-        read = 1.0 / max(self.read, 1e-9)
-        return Host(
-            name,
-            slots,
-            prefill_rate=read,
-            decode_rate=lambda n: 1.0 / (self.fixed + self.each * n),
-            context=self.context,
-            streamed=self.streamed,
-            blocking=True,
-            **options,
-        )
-
-    def latency(self, **options: Any) -> LatencyModel:
-        """Return the times that are not the model's."""
-        return LatencyModel(dispatch=self.dispatch, abort_latency=self.abort, **options)
-
-    def outcome(self) -> Outcome:
-        """Return what jobs end in: lengths drawn from those recorded of steps of the same name, or of all."""
-        every = tuple(sorted(length for recorded in self.lengths.values() for length in recorded))
-
-        def drawn(job: Job, rng: Random) -> Result | Failure:
-            if not isinstance(job.op, ModelCall):
-                return Result()
-            known = self.lengths.get(template(job.step)) or every
-            limit = job.op.sampling.max_tokens
-            tokens = min(limit, rng.choice(known)) if known else limit
-            finish = "stop" if tokens < limit else "length"
-            return Result(value="", usage=Usage(completion=max(1, tokens)), finish=finish)
-
-        return drawn
 
     def write(self, path: Path) -> None:
         """Write it to a file."""

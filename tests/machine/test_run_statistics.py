@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plait.machine.figures import DecodeSpeed, EndedSteps, template_keys
+from plait.machine.run_statistics import DecodeSpeed, EndedSteps, template_keys
 from tests.machine.kit import think
 
 

@@ -18,14 +18,14 @@ from ...core.request import HandOver, Request, listed
 from ...core.task import Task
 from ...core.tools.tool import Tool, ToolSpec
 from ...core.weights import cost_of
-from ..driver.forms import check_schema
+from ..driver.typed_answers import check_schema
 from ..plugins.inline import address, is_local, verified
 from ..plugins.loader import Plugins
 from ..plugins.trust import named, trust
+from .auto_branches import AUTO, settled
 from .config import Config
-from .learning import with_learned
+from .learned_state import with_learned
 from .pricing import demand
-from .widths import AUTO, settled
 
 __all__ = ["Briefs", "Live", "Own", "ToolLike", "of_kind", "of_the_answer", "taken"]
 
