@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
 
-$(READY): pyproject.toml scripts/setup.sh
+$(READY): pyproject.toml $(wildcard packages/*/pyproject.toml) scripts/setup.sh
 	@VENV="$(VENV)" scripts/setup.sh && touch "$@"
 
 setup: $(READY) ## Make the virtual environment (PYTHON=…, EXTRA=cpu|gpu|none to choose)
@@ -77,13 +77,14 @@ types: $(READY)
 	@echo "── pyright"
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
-# The linter finds the modules of a package in one folder only, so the four roots are joined first. `orchestrator` comes
+# The linter finds the modules of a package in one folder only, so the four roots are joined first, and the side
+# distributions are put beside them. `orchestrator` comes
 # last: its `__init__.py` is the package's.
 imports: $(READY)
 	@echo "── import-linter"
 	@rm -rf build/imports && mkdir -p build/imports
 	@for root in planners policies workers orchestrator; do cp -r $$root/plait build/imports/; done
-	@cp -r experiments training build/imports/
+	@cp -r packages/*/plait_* experiments training build/imports/
 	@cd build/imports && $(abspath $(BIN))/lint-imports --no-cache --config ../../pyproject.toml
 
 architecture: $(READY)
@@ -119,8 +120,9 @@ lower-bounds: $(READY) ## Run the tests without engines on the lowest versions t
 # A version for each package and Python; no index is named in it, so it works with any.
 lock: $(READY) ## Write requirements-dev.lock anew: the newest versions that the developer's tools and the tests take
 	@$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --no-annotate --no-header --upgrade --extra dev \
-		--output-file requirements-dev.lock pyproject.toml
-	@sed -i '1i # Made by `make lock`. Install with: pip install -r requirements-dev.lock && pip install --no-deps -e .' requirements-dev.lock
+		--no-emit-package plait-bench --no-emit-package plait-models --no-emit-package plait-research \
+		--no-emit-package plait-server --no-emit-package plait --output-file requirements-dev.lock pyproject.toml
+	@sed -i '1i # Made by `make lock`. Install with: pip install -r requirements-dev.lock && pip install --no-deps -e . $$(printf -- "-e %s " packages/*)' requirements-dev.lock
 
 news: $(READY) ## Show what the fragments in changes/ add to the changelog
 	@$(BIN)/towncrier build --draft --version next

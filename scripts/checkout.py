@@ -1,15 +1,17 @@
-"""The roots of a checkout: folders that each hold a part of `plait`, for processes that run from it."""
+"""The roots of a checkout: folders that each hold a part of `plait` or a side distribution."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-__all__ = ["ROOTS", "python_path"]
+__all__ = ["ROOTS", "SIDE", "python_path"]
 
 ROOTS = ("orchestrator", "planners", "policies", "workers")
 """Folders that hold a part of the package `plait` each, relative to the top of the repository. The first one holds the
 package's `__init__.py`, so it comes first on any path."""
+SIDE = ("packages/plait-bench", "packages/plait-research", "packages/plait-server")
+"""Folders of the side distributions that hold code, each the root of a package."""
 
 
 def python_path(checkout: Path, *more: Path | str) -> str:

@@ -35,7 +35,7 @@ from scripts.checkout import python_path
 from .covered import Covered, Test, files, limits
 
 ROOT = Path(__file__).resolve().parent.parent
-AREAS = ("orchestrator/plait/machine", "orchestrator/plait/core", "planners", "policies")
+AREAS = ("orchestrator/plait/machine", "orchestrator/plait/core", "planners", "policies", "packages/plait-research")
 TESTS = (
     "tests/core", "tests/machine", "tests/planners", "tests/policies", "tests/property", "tests/runtime", "tests/tasks",
 )  # fmt: skip

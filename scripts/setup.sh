@@ -99,8 +99,10 @@ EXTRA=${EXTRA:-$(engine_extra)}
 extras=$EXTRA,dev engine="the $EXTRA engine"
 if [ "$EXTRA" = none ]; then extras=dev engine="no engine"; fi
 say "installing plait with $engine and the developer's tools (one to three minutes the first time, more than five on a slow machine)"
+side=()
+for folder in packages/*/; do side+=(--editable "$folder"); done # in one command, so that the extras find them here
 "$VENV/bin/python" -m pip install --disable-pip-version-check --progress-bar off --editable ".[$extras]" \
-  --editable packages/plait-models \
+  "${side[@]}" \
   >"$LOG" 2>&1 </dev/null || explain_failed_install
 # Its questions and its checker are data for the tests; what it depends on pins what others need newer.
 "$VENV/bin/python" -m pip install --disable-pip-version-check --no-deps bfcl-eval >>"$LOG" 2>&1 </dev/null ||

@@ -10,11 +10,12 @@ ROOT = Path(__file__).resolve().parents[1]
 def module_names(folder: str) -> list[str]:
     """Return the module names of the plugins in a folder, sorted, without those that begin with an underscore.
 
-    `folder` is relative to the top of the repository, or `planners`: its plugins are one folder deeper, in families.
+    `folder` is relative to the top of the repository, or `planners`: all planners, also of side distributions.
     """
     if folder == "planners":
         home = ROOT / "planners/plait/planners"
         families = [path for path in home.iterdir() if path.is_dir() and not path.name.startswith(("_", "."))]
+        families += ROOT.glob("packages/*/plait_*/planners")
     else:
         families = [ROOT / folder]
     found = [path for family in families for path in family.iterdir()]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -17,8 +20,9 @@ from plait.core.errors import ConfigError, EngineError
 from plait.runtime.client import models
 from plait.workers._shared.resources import local_model
 from scripts import extras
-from scripts.checkout import ROOTS
+from scripts.checkout import ROOTS, SIDE
 from scripts.left_out import leave_out
+from tests.test_architecture import OF_SIDE, SHIPPED, imports, sources
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -95,3 +99,36 @@ def test_the_command_of_every_check_works_where_all_extras_are(command, tmp_path
     monkeypatch.chdir(tmp_path)
     program, *words = command.split()
     assert (program, main.run(words)) == ("plait", 0), capsys.readouterr().err
+
+
+def normalised(requirement: str) -> str:
+    """The name in a requirement, as the package index spells it: `ray` of `ray[default]>=2`."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[\s\[<>=!~;]", requirement)[0]).lower()
+
+
+def test_every_library_that_is_imported_is_required() -> None:
+    """A module may import a library of an extra only inside a function, or where the module is imported in one."""
+    projects = {root: tomllib.loads((ROOT / root / "pyproject.toml").read_text())["project"] for root in (".", *SIDE)}
+    required = {root: {normalised(name) for name in project["dependencies"]} for root, project in projects.items()}
+    extras = {
+        name: each
+        for project in projects.values()
+        for name, each in project.get("optional-dependencies", {}).items()
+        if name not in ("dev", "study")
+    }
+    optional = {normalised(name) for each in extras.values() for name in each} | {"torch"}  # an engine's
+    optional |= {normalised(name) for project in projects.values() for name in project["dependencies"]}
+    optional |= {"opentelemetry"}  # one name for several distributions
+    optional |= {"ag-ui", "pydantic-ai"}  # of ag-ui-protocol and pydantic-ai-slim, which are not installed here
+    optional |= {"bfcl-eval"}  # pins what others need newer, so that it is no extra: installed without its dependencies
+    distributions = importlib.metadata.packages_distributions()
+    for path in sources(*SHIPPED):
+        root = next((root for root in SIDE if path.startswith(root)), ".")
+        for module, line in imports(path):
+            top = module.split(".")[0]
+            if top in sys.stdlib_module_names or top == "plait" or module.startswith(OF_SIDE):
+                continue
+            providers = {normalised(name) for name in [top, *distributions.get(top, [])]}
+            providers |= {"pydantic"} & {top.removesuffix("_core")}  # its other half
+            required_here = required["."] | required[root] | optional
+            assert providers & required_here, f"{path}:{line} imports {top}, which pyproject.toml does not name"

@@ -25,9 +25,10 @@ from typing import Any
 import pytest
 
 import plait
+from scripts.checkout import ROOTS, SIDE
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("orchestrator", "planners", "policies", "workers")
+FOLDERS = (*ROOTS, *SIDE)
 LENGTH = 100_000
 LIMIT = 1.0
 """Seconds of processor time. An expression that is quadratic takes ten or more, a linear one some milliseconds."""
@@ -39,8 +40,8 @@ BOUNDED = {
     "orchestrator/plait/apps/repl/completion.py:": 2_000,  # what a person has typed
     "plait.planners.split.skeleton.text:_ALONE": 2_000,
     "plait.planners.threads.threads.dialects.apr:_PUZZLE": 200,
-    "plait.tasks.countdown:_TEXT": 200,
-    "plait.tasks.sums:_TEXT": 200,
+    "plait_bench.tasks.countdown:_TEXT": 200,
+    "plait_bench.tasks.sums:_TEXT": 200,
     "plait.tasks._expression:_GROUPED": 4_000,
     "plait.planners.tools.llmcompiler.arguments:_ITEMS": 0,  # only put to what `_PLAIN` has matched
 }
@@ -62,9 +63,15 @@ def in_source() -> Iterator[tuple[str, str, int]]:
                         pass
 
 
+def walk_modules() -> Iterator[pkgutil.ModuleInfo]:
+    """Yield the modules of plait and of the side distributions."""
+    for package in (plait, *(importlib.import_module(Path(root).name.replace("-", "_")) for root in SIDE)):
+        yield from pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+
+
 def in_modules() -> Iterator[tuple[str, str, int]]:
     """Each compiled expression that a module holds, in containers and tables too."""
-    for found in pkgutil.walk_packages(plait.__path__, "plait."):
+    for found in walk_modules():
         if found.name.endswith("__main__"):
             continue
         with warnings.catch_warnings():

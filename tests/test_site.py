@@ -18,7 +18,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from plait.apps.main import COMMANDS, check_words
+from plait.apps.command_table import all_commands
+from plait.apps.main import check_words
 from plait.core.ops import Plugin
 from plait.runtime.plugins.loader import Plugins
 from tests.apps.viewer.chromium import BROWSER, tab
@@ -29,7 +30,7 @@ READ = ("", "quickstart/", "concepts/", "planners/", "howto/serve/", "howto/repl
 MERMAID = "window.mermaid = {initialize() {}, render: async () => ({svg: '', fn: null})}"
 """In the place of the script that draws diagrams, the one thing that the pages load from elsewhere."""
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS_AT_THE_TOP = {words.split()[0] for group in COMMANDS.values() for words in group}
+COMMANDS_AT_THE_TOP = {words.split()[0] for group in all_commands().values() for words in group}
 CONFIG = SimpleNamespace(repo_url="https://github.com/plait-dev/plait/", nav=None)
 
 

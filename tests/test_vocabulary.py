@@ -18,8 +18,8 @@ from plait.core.call_config import CallConfig
 from plait.core.errors import FieldError, PlaitError
 from plait.core.ops import Plugin
 from plait.core.renamed import PLUGINS
-from plait.planners.agents.debate import Debate
 from plait.runtime.plugins.loader import PluginKind, Plugins
+from plait_research.planners.debate import Debate
 
 WORDS = {
     "allocate": "Allocate", "arithmetic": "Arithmetic", "criterion": "Criterion", "answer_from": "AnswerFrom",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plait.workers.tools.environments.bfcl import graded
+from plait_bench.environments.bfcl import graded
 from training.compare import paired
 
 from .._tools.statistics import share, smallest_difference

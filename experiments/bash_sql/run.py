@@ -23,9 +23,9 @@ from plait import AsyncOrchestrator
 from plait.core.interfaces import Worker
 from plait.core.ops import Plugin
 from plait.runtime.client.config import Config
-from plait.tasks.bash_sql.problems import SqlProblem, drawn
 from plait.workers.scripted import Reply, Scripted
-from plait.workers.tools.environments.bash_sql import BashSqlEnvironment
+from plait_bench.environments.bash_sql import BashSqlEnvironment
+from plait_bench.tasks.bash_sql.problems import SqlProblem, drawn
 
 from .._tools.command import Given, command, command_of
 from .._tools.kept import lines_of

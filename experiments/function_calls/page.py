@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plait.workers.tools.environments.bfcl import graded
+from plait_bench.environments.bfcl import graded
 
 from .._tools.statistics import difference, share, smallest_difference
 from .rules import MISTAKES, Calls, grounded, made, mistake, once, read_calls

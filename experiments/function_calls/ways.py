@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from plait.core.flow import Context
-from plait.core.ops import Plugin, StructuredOutput
+from plait.core.ops import Plugin
+from plait.core.sampling import StructuredOutput
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
-from plait.workers.tools.environments.bfcl import BfclEnvironment, schema
+from plait_bench.environments.bfcl import BfclEnvironment, schema
 
 from .._tools.plan_prompt import PLAN
 

@@ -18,8 +18,8 @@ from plait.apps.common.dataset import drawn_questions
 from plait.core.ops import Plugin
 from plait.core.tools.calls import call_text
 from plait.tasks.plain import Plain
-from plait.tasks.reasoning_gym import ReasoningGym
-from plait.workers.tools.environments.bfcl import graded
+from plait_bench.environments.bfcl import graded
+from plait_bench.tasks.reasoning_gym import ReasoningGym
 
 from .._tools.statistics import share_text
 

@@ -10,9 +10,9 @@ from pydantic import JsonValue
 
 from plait.core.programs import returned
 from plait.core.task import Task
-from plait.tasks.brackets import Brackets
-from plait.tasks.countdown import Countdown
-from plait.tasks.sums import Sums
+from plait_bench.tasks.brackets import Brackets
+from plait_bench.tasks.countdown import Countdown
+from plait_bench.tasks.sums import Sums
 
 __all__ = ["TASKS"]
 

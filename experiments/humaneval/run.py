@@ -20,9 +20,9 @@ from plait.planners.search.code_search import CodeSearch, Searching
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import Config
 from plait.runtime.client.models import folder_of
-from plait.tasks.humaneval import HumanEval
-from plait.workers.tools.environments.humaneval import HumanEvalEnvironment
 from plait.workers.tools.sandbox import Sandbox
+from plait_bench.environments.humaneval import HumanEvalEnvironment
+from plait_bench.tasks.humaneval import HumanEval
 
 from .._tools.statistics import difference, mean, smallest_difference
 

@@ -22,9 +22,10 @@ from plait.apps.lab.learn.learnable import Learnable, Values, Versions
 from plait.apps.lab.learn.pareto import search
 from plait.apps.lab.learn.reflect import lesson
 from plait.core.chat import Message
-from plait.core.ops import ModelCall, Plugin, Sampling, Text
+from plait.core.ops import ModelCall, Plugin, Text
 from plait.core.plan import Plan, Step
 from plait.core.request import Request
+from plait.core.sampling import Sampling
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.models import folder_of

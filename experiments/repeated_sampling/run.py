@@ -14,10 +14,11 @@ from typing import Any
 from zlib import crc32
 
 from plait.core.flow import Context
-from plait.core.ops import Plugin, StructuredOutput
+from plait.core.ops import Plugin
+from plait.core.sampling import StructuredOutput
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.models import folder_of
-from plait.tasks.reasoning_gym import ReasoningGym
+from plait_bench.tasks.reasoning_gym import ReasoningGym
 
 from .._tools.command import Given, command
 from .page import page_of

@@ -27,7 +27,7 @@ from plait.planners.effort.scale import isotonic
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL, Config
-from plait.tasks.brackets import worked
+from plait_bench.tasks.brackets import worked
 from training.outline import vocab
 from training.outline.evaluate import cases
 

@@ -30,8 +30,8 @@ from plait.core.ops import Plugin
 from plait.planners.search.tree import Tree
 from plait.planners.search.tree.grow import Growth
 from plait.runtime.client.config import BUNDLED_MODEL
-from plait.tasks.countdown import Countdown
 from plait.workers.engine import Engine
+from plait_bench.tasks.countdown import Countdown
 
 from .._tools.measure import Contender, interleave
 from .._tools.searches.script import Noisy

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from plait.apps.common.intervals import paired
 from plait.core.ops import Plugin
-from plait.tasks.countdown import Countdown
+from plait_bench.tasks.countdown import Countdown
 
 from .._tools.searches.cells import collect, kept_in, mean_of, of, options_of, planned
 from .._tools.searches.script import Noisy, Script

@@ -33,9 +33,9 @@ from plait.planners.effort.takeover import Takeover
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL, Config
-from plait.tasks.tables.asking import held_out
 from plait.workers.engine import Engine
 from plait.workers.http import Http
+from plait_bench.tasks.tables.asking import held_out
 from training.tables import check, vocab
 from training.tables.generate import Case
 

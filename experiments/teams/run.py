@@ -27,12 +27,12 @@ from plait.core.interfaces import Planner
 from plait.core.ops import ModelCall, Text
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
-from plait.planners.agents.blackboard import Blackboard
-from plait.planners.agents.debate import Debate
-from plait.planners.agents.layers import Layers
 from plait.planners.votes.sample import Sample
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import simulate
+from plait_research.planners.blackboard import Blackboard
+from plait_research.planners.debate import Debate
+from plait_research.planners.layers import Layers
 
 from .._tools.measure import Row
 

@@ -20,15 +20,15 @@ from pathlib import Path
 import numpy as np
 from pydantic import JsonValue
 
-from plait.apps.commands.demo.turns import OneCallATurn
 from plait.core.flow import Answerable, Flow, StepFailed
 from plait.core.interfaces import Planner
 from plait.core.ops import Plugin
 from plait.core.record import StepRecord
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL, Config
-from plait.tasks.tables.asking import held_out
-from plait.tasks.tables.plan import PARAMETERS
+from plait_bench.demo.turns import OneCallATurn
+from plait_bench.tasks.tables.asking import held_out
+from plait_bench.tasks.tables.plan import PARAMETERS
 
 from .._tools.command import Given, command
 from .._tools.statistics import share

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plait.tasks.tables.language import read
-from plait.tasks.tables.plan import calls
+from plait_bench.tasks.tables.language import read
+from plait_bench.tasks.tables.plan import calls
 
 from .._tools.statistics import mean
 from .row import Row

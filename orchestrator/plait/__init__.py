@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .core.agent import Agent
     from .core.budget import Budget
-    from .core.call_config import CallConfig, Generation
+    from .core.call_config import CallConfig
     from .core.errors import PlaitError
     from .core.flow import Flow
     from .core.interfaces import Merge, Planner, Policy, Verdict, Worker
-    from .core.ops import Join, ModelCall, Plugin, Ref, Sampling, ToolCall
+    from .core.ops import Join, ModelCall, Plugin, Ref, ToolCall
     from .core.plan import Plan, Step
     from .core.request import Request
+    from .core.sampling import Generation, Sampling
     from .core.task import Task
     from .core.tools.context import Question, ToolContext
     from .core.tools.tool import Tool, tool
@@ -75,10 +76,11 @@ _NAMES = {
     ".core.flow": ("Flow",),
     ".core.interfaces": ("Merge", "Planner", "Policy", "Verdict", "Worker"),
     ".core.budget": ("Budget",),
-    ".core.ops": ("ToolCall", "Join", "Plugin", "Ref", "Sampling", "ModelCall"),
+    ".core.ops": ("ToolCall", "Join", "Plugin", "Ref", "ModelCall"),
     ".core.plan": ("Plan", "Step"),
-    ".core.call_config": ("Generation", "CallConfig"),
+    ".core.call_config": ("CallConfig",),
     ".core.request": ("Request",),
+    ".core.sampling": ("Generation", "Sampling"),
     ".core.task": ("Task",),
     ".core.tools.context": ("ToolContext", "Question"),
     ".core.tools.tool": ("Tool", "tool"),

@@ -12,9 +12,6 @@ from pathlib import Path
 import pytest
 
 from plait import AsyncOrchestrator, Plugin
-from plait.apps.commands.demo.plain import PLAIN, ask_plainly, chat_of
-from plait.apps.commands.demo.questions import PIECES, QUESTIONS, SPLIT, ask_questions, family_of
-from plait.apps.commands.demo.turns import OneCallATurn, read_call
 from plait.apps.common.interrupt import Stopper
 from plait.apps.common.output import Output
 from plait.core.interfaces import Job, Progress
@@ -22,10 +19,13 @@ from plait.core.ops import ModelCall, Text
 from plait.core.result import Failure, Result
 from plait.planners.split.decompose.rules import signals
 from plait.runtime.client.config import BUNDLED_MODEL, Config
-from plait.tasks.tables import Tables
-from plait.tasks.tables.asking import is_test
-from plait.tasks.tables.language import NAMES, read
 from plait.workers.scripted import Reply, Scripted
+from plait_bench.demo.plain import PLAIN, ask_plainly, chat_of
+from plait_bench.demo.questions import PIECES, QUESTIONS, SPLIT, ask_questions, family_of
+from plait_bench.demo.turns import OneCallATurn, read_call
+from plait_bench.tasks.tables import Tables
+from plait_bench.tasks.tables.asking import is_test
+from plait_bench.tasks.tables.language import NAMES, read
 from training.tables.formula import formula
 
 SPECS = {tool.name: tool.spec for tool in Tables(text="who is Ardan?").tools()}

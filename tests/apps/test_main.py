@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from plait.apps.main import COMMANDS, FAMILIES, MOVED, build
+from plait.apps.command_table import all_commands, all_families
+from plait.apps.main import MOVED, build
 
 Plait = Callable[..., Any]
+COMMANDS, FAMILIES = all_commands(), all_families()
 WORDS = [words for commands in COMMANDS.values() for words in commands]
 TOP = list(dict.fromkeys(words.split()[0] for words in WORDS))
 
@@ -25,8 +27,8 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     *shown, loaded = done.stdout.splitlines()
     assert eval(loaded) == [
-        "plait.apps.common", "plait.apps.common.guard", "plait.apps.common.output", "plait.apps.common.terminal",
-        "plait.apps.main",
+        "plait.apps.command_table", "plait.apps.common", "plait.apps.common.guard", "plait.apps.common.output",
+        "plait.apps.common.terminal", "plait.apps.main",
     ]  # fmt: skip
     for name in (*TOP, *COMMANDS):
         assert any(f" {name} " in line for line in shown)
@@ -48,7 +50,7 @@ HEAVY = {"numpy", "jsonschema", "networkx", "aiohttp", "ray", "torch", "vllm", "
     [
         ("import plait", 5, {"pydantic", "asyncio", "plait.core"}),
         ("import plait; plait.AsyncOrchestrator", 128, {"rich", "typer"}),
-        ("import plait.apps.commands.listing", 55, {"plait.machine", "plait.runtime.client.client", "plait.core.flow"}),
+        ("import plait.apps.commands.listing", 56, {"plait.machine", "plait.runtime.client.client", "plait.core.flow"}),
         ("import plait.apps.commands.runs", 165, set()),
         ("import plait.apps.commands.run", 160, set()),
         ("import plait.workers.http", 70, {"plait.machine", "plait.runtime"}),

@@ -17,10 +17,11 @@ from hypothesis import given, strategies as st
 from plait.core import graph
 from plait.core.budget import Budget
 from plait.core.errors import PlanError
-from plait.core.ops import Join, ModelCall, Plugin, Ref, Sampling, StructuredOutput, Text, Tokens, ToolCall
+from plait.core.ops import Join, ModelCall, Plugin, Ref, Text, Tokens, ToolCall
 from plait.core.plan import Plan, Step, needs, validate
 from plait.core.record import StepRecord
 from plait.core.request import Request
+from plait.core.sampling import Sampling, StructuredOutput
 from plait.machine.plans import insert
 from plait.machine.records import Run, Scope
 from plait.runtime.plugins.loader import Plugins

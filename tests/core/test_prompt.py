@@ -8,10 +8,11 @@ from typing import Annotated
 import pytest
 from pydantic import ValidationError
 
-from plait.core.call_config import CallConfig, Generation, Uses
+from plait.core.call_config import CallConfig, Uses
 from plait.core.errors import FieldError
 from plait.core.interfaces import Planner
 from plait.core.ops import Plugin, Ref, Text
+from plait.core.sampling import Generation
 
 
 class Plans(Planner):

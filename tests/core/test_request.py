@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait import Budget, Orchestrator, Plugin, Request
-from plait.core.call_config import Generation
 from plait.core.errors import PluginError, UsageError
+from plait.core.sampling import Generation
 from plait.planners.votes.sample import Sample
 from plait.workers.scripted import Reply, Scripted
 

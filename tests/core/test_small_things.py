@@ -10,7 +10,7 @@ from plait.core.rights import host_of
 from plait.core.shown import bar
 from plait.core.tools.more import found_in
 from plait.core.tools.tool import ToolSpec
-from plait.planners.agents.debate import Debate
+from plait_research.planners.debate import Debate
 
 
 def test_of_the_tools_that_were_named_the_known_ones_are_taken_in_order() -> None:

@@ -11,9 +11,9 @@ from experiments.bash_sql.run import PLANNERS, attempt, by_planner, page, reply_
 from plait.core.tools.tool import ToolSpec
 from plait.planners.search.tree.calls import about_tools, spoken
 from plait.runtime.client.config import Config
-from plait.tasks.bash_sql.problems import SqlProblem, drawn
 from plait.workers.http import Http
 from plait.workers.scripted import Scripted
+from plait_bench.tasks.bash_sql.problems import SqlProblem, drawn
 from tests.workers.http.fake_server import FakeServer
 
 SIXTY = drawn(60, 0)

@@ -13,7 +13,7 @@ from plait.planners.effort.ssr import SSR
 from plait.planners.effort.takeover import Takeover
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL
-from plait.tasks.tables.asking import held_out
+from plait_bench.tasks.tables.asking import held_out
 from training.decode import generate
 from training.export import load
 from training.tables import vocab

@@ -14,7 +14,7 @@ from experiments.scale import run as scale
 from experiments.scale.run import CALIBRATION, WAYS, ask_all, page_of, records_of, rows_of
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import Config
-from plait.tasks.brackets import read, worked
+from plait_bench.tasks.brackets import read, worked
 from tests.planners.two_models import Models
 from training.outline import vocab
 from training.outline.generate import Case, mark, outline

@@ -12,9 +12,10 @@ from experiments._tools.searches.world import Outcome
 from experiments.search_model import run as studied
 from experiments.search_model.run import ILLEGAL, Cell, Model, Stepper, Threader, cells, drawn, page_of
 from plait.core.events import Job
-from plait.core.ops import ModelCall, Sampling, Text
-from plait.tasks._countdown_states import solvable
-from plait.tasks.countdown import Countdown
+from plait.core.ops import ModelCall, Text
+from plait.core.sampling import Sampling
+from plait_bench.tasks._countdown_states import solvable
+from plait_bench.tasks.countdown import Countdown
 from training.task import is_test
 
 STATE = ((14, 10, 8, 3), 36)

@@ -13,7 +13,7 @@ from experiments.search_barrier.run import SEARCHES, WIDTH, WORLDS, Tries, plann
 from experiments.search_pairs import run as search_pairs
 from experiments.search_pairs.run import CELLS, Cell, page_of
 from experiments.tree_placement.run import placed
-from plait.tasks.countdown import Countdown
+from plait_bench.tasks.countdown import Countdown
 
 
 def outcome(right: bool, seconds: float, kv: float) -> Outcome:

@@ -17,7 +17,8 @@ from plait.apps.common.preflight import preflight
 from plait.core import ModelCall, Text
 from plait.core.budget import Budget
 from plait.core.call_config import CallConfig
-from plait.core.ops import Plugin, Sampling
+from plait.core.ops import Plugin
+from plait.core.sampling import Sampling
 from plait.planners.votes.sample import Sample
 from plait.runtime.client.models import fetched
 from plait.runtime.plugins.loader import Plugins

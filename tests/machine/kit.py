@@ -37,10 +37,11 @@ from plait.core.events import (
     WorkerUp,
 )
 from plait.core.interfaces import Merge, Policy, Verdict
-from plait.core.ops import Join, Kind, ModelCall, Plugin, Ref, Sampling, Text, ToolCall
+from plait.core.ops import Join, Kind, ModelCall, Plugin, Ref, Text, ToolCall
 from plait.core.plan import Plan, Step
 from plait.core.request import Request, Retries
 from plait.core.result import Failure, Finish as FinishReason, Result, Usage
+from plait.core.sampling import Sampling
 from plait.core.states import State
 from plait.core.task import Task
 from plait.core.view import Branch

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from plait.core.budget import Budget
 from plait.core.events import Dispatch, Expand
-from plait.core.ops import ModelCall, Sampling
+from plait.core.ops import ModelCall
 from plait.core.plan import Step
 from plait.core.planning import derive
 from plait.core.request import Retries
 from plait.core.result import Result
+from plait.core.sampling import Sampling
 from plait.machine.views import NodeView
 from plait.policies.merge.majority import Majority
 from plait.policies.merge.stitch import Stitch

@@ -9,11 +9,12 @@ import pytest
 from plait.core.budget import Budget
 from plait.core.events import Cancel, Dispatch, Event, Expand
 from plait.core.interfaces import Hedge, Policy, ReviewAt, Stop
-from plait.core.ops import ModelCall, Sampling
+from plait.core.ops import ModelCall
 from plait.core.plan import Step
 from plait.core.planning import derive
 from plait.core.request import Retries
 from plait.core.result import Usage
+from plait.core.sampling import Sampling
 from plait.machine.views import MachineView
 from tests.machine.kit import World, call, fail_with, join, think
 

@@ -7,21 +7,22 @@ from typing import Any
 import pytest
 
 from plait.core.budget import Budget
-from plait.core.ops import THOUGHTS, ModelCall, Sampling
+from plait.core.ops import ModelCall
 from plait.core.plan import Step
 from plait.core.result import Usage
+from plait.core.sampling import THOUGHTS, Sampling
 from tests.machine.kit import World, join
 
 
 def thinks(*names: str, tokens: int = 50, **fields: Any) -> list[Step]:
-    op = ModelCall(prompt="q", sampling=Sampling(max_tokens=tokens), **fields)
+    op = ModelCall(prompt="q", sampling=Sampling(max_tokens=tokens, **fields))
     return [Step(name=name, op=op) for name in names]
 
 
 def asked(world: World, step: str) -> tuple[int, int | None, str]:
     op = world.job(step).op
     assert isinstance(op, ModelCall)
-    return op.sampling.max_tokens, op.thinking_tokens, op.thinking
+    return op.sampling.max_tokens, op.sampling.thinking_tokens, op.sampling.thinking
 
 
 def ends(world: World, step: str, thoughts: int, words: int = 10) -> None:

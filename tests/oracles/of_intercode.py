@@ -17,7 +17,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from plait.workers.tools.environments._intercode import of_rows, of_shell
+from plait_bench.environments._intercode import of_rows, of_shell
 from tests.oracles.harness import Oracle, take
 
 

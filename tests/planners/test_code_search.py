@@ -18,10 +18,10 @@ from plait.planners.search.code_search import CodeSearch
 from plait.planners.search.code_search.choose import Evidence, chosen, decided, mutual
 from plait.planners.search.code_search.programs import mutated, tests_in as read_tests
 from plait.tasks.code import Code
-from plait.tasks.humaneval import HumanEval
 from plait.workers.scripted import Reply, Scripted
-from plait.workers.tools.environments.humaneval import HumanEvalEnvironment
 from plait.workers.tools.sandbox import Program, ProgramOutcome, Sandbox
+from plait_bench.environments.humaneval import HumanEvalEnvironment
+from plait_bench.tasks.humaneval import HumanEval
 
 PROBLEM = {"prompt": "Return the larger of two numbers.", "entry": "larger", "public": [{"args": [1, 2], "want": 2}]}
 RIGHT = "```python\ndef larger(a, b):\n    return a if a > b else b\n```"

@@ -32,7 +32,13 @@ from tests.plugin_names import module_names
 
 FOLDER = Path(__file__).parent / "corpus"
 ROOT = Path(__file__).resolve().parents[2]
-OURS = tuple(str(ROOT / name / "plait" / name) + os.sep for name in ("planners", "policies"))
+FOLDERS = (
+    ("planners", "plait/planners"),
+    ("policies", "plait/policies"),
+    ("packages/plait-research", "plait_research/planners"),
+)
+"""Roots, and the folders in them that hold the planners, policies and merges."""
+OURS = tuple(str(ROOT / root / package) + os.sep for root, package in FOLDERS)
 CORPUS = {path.stem: path.read_bytes().decode() for path in sorted(FOLDER.glob("*.txt"))}
 PUZZLE, PROMPT = "25 6 3 4 -> 39", "Translate each of these words into German: water, light, air, and stone."
 COUNTDOWN, PLAIN = ("countdown", "25 6 3 4 -> 39"), ("plain", PROMPT)
@@ -130,7 +136,7 @@ def setups() -> Iterator[tuple[str, str, dict[str, Any], tuple[str, str]]]:
 def complete(model: type[BaseModel] = BaseModel) -> None:
     """Have models make their validators now: those are made when first used, by evaluating annotations."""
     for each in model.__subclasses__():
-        if each.__module__.startswith("plait."):
+        if each.__module__.startswith(("plait.", "plait_")):
             each.model_rebuild(raise_errors=False)
         complete(each)
 
@@ -151,8 +157,8 @@ class Watch:
 
 # Loaded beforehand: the annotations of classes are executed when these are made.
 importlib.import_module("json_repair")
-for _root in ("planners", "policies"):
-    for _path in sorted((ROOT / _root).rglob("*.py")):
+for _root, _package in FOLDERS:
+    for _path in sorted((ROOT / _root / _package).rglob("*.py")):
         _name = ".".join(_path.relative_to(ROOT / _root).with_suffix("").parts)
         importlib.import_module(_name.removesuffix(".__init__"))
 

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.core.call_config import CallConfig
-from plait.core.ops import Join, ModelCall, StructuredOutput, Text
+from plait.core.ops import Join, ModelCall, Text
 from plait.core.plan import Plan
 from plait.core.result import Result
+from plait.core.sampling import StructuredOutput
 from plait.planners._shared.json_text import read_object
 from plait.planners.split.decompose import Decompose
 from plait.planners.split.decompose.rules import Split, faults, read as read_split, signals, tier

@@ -14,8 +14,8 @@ from plait.core.interfaces import PlanningContext
 from plait.core.ops import ModelCall, Text, ToolCall
 from plait.core.request import Request
 from plait.planners.tools.fixed import Fixed
-from plait.tasks.countdown import Countdown
 from plait.tasks.plain import Plain
+from plait_bench.tasks.countdown import Countdown
 
 BRIEF = PlanningContext(Request(text="a {{prompt}} b"), Plain(text="a {{prompt}} b"))
 PLAN: dict[str, JsonValue] = {

@@ -12,7 +12,8 @@ from hypothesis import given, strategies as st
 from plait import tool
 from plait.core.call_config import CallConfig
 from plait.core.errors import PluginError
-from plait.core.ops import ModelCall, StructuredOutput
+from plait.core.ops import ModelCall
+from plait.core.sampling import StructuredOutput
 from plait.planners.tools.llmcompiler import LLMCompiler
 from plait.planners.tools.llmcompiler.grammar import LINES, grammar
 from plait.planners.tools.llmcompiler.tool_calls import NativeCalls

@@ -17,9 +17,9 @@ from plait.planners.tools.llmcompiler import LLMCompiler
 from plait.planners.votes.sample import Sample
 from plait.planners.votes.single import Single
 from plait.planners.votes.think_summarize import ThinkSummarize
-from plait.tasks.countdown import Countdown
 from plait.tasks.plain import Plain
 from plait.workers.scripted import Reply
+from plait_bench.tasks.countdown import Countdown
 from tests.planners.scripted_runs import ask, made
 
 

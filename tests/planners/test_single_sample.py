@@ -13,8 +13,8 @@ from plait.core.request import Request
 from plait.core.result import Failure
 from plait.planners.votes.sample import Sample
 from plait.planners.votes.single import Single
-from plait.tasks.countdown import Countdown
 from plait.tasks.plain import Plain
+from plait_bench.tasks.countdown import Countdown
 from tests.planners.driving import drive
 
 PUZZLE = "3 5 7 11 -> 24"

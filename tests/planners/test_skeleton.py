@@ -8,8 +8,9 @@ from hypothesis import given, strategies as st
 from plait import AsyncOrchestrator
 from plait.core.call_config import CallConfig
 from plait.core.errors import FieldError, PluginError
-from plait.core.ops import Join, ModelCall, Plugin, StructuredOutput, Text
+from plait.core.ops import Join, ModelCall, Plugin, Text
 from plait.core.result import Result
+from plait.core.sampling import StructuredOutput
 from plait.planners.split.skeleton import Skeleton
 from plait.planners.split.skeleton.text import letter, points
 from plait.workers.scripted import Reply, Scripted

@@ -19,8 +19,8 @@ from plait.core.result import Failure, Result
 from plait.planners.threads.threads import Threads
 from plait.planners.threads.threads.dialects import Dialect, load
 from plait.planners.threads.threads.names import LegPlace, Memo
-from plait.tasks.countdown import Countdown
 from plait.tasks.plain import Plain
+from plait_bench.tasks.countdown import Countdown
 from tests.planners import countdown_model as model
 from tests.planners.driving import drive
 

@@ -26,9 +26,9 @@ from plait.policies.schedule.random import Random as Anywhere
 from plait.policies.score.model import Model
 from plait.runtime.simulation.latency import Host
 from plait.runtime.simulation.simulator import simulate
-from plait.tasks.countdown import Countdown
 from plait.tasks.plain import Plain
 from plait.workers.scripted import Reply, Scripted
+from plait_bench.tasks.countdown import Countdown
 
 SEARCHES = ["best-first", "stride", "beam", "dvts", "rebase", "ets", "mcts", "lats", "dfs", "particle"]
 PUZZLE = "11 7 5 3 -> 24"
@@ -37,7 +37,7 @@ TASK = Plugin(name="countdown")
 
 def steps_of(job: Job, random: Random) -> Result:
     """Propose a random exact step of a Countdown puzzle, of a few tokens."""
-    from plait.tasks._countdown_states import moves, remaining
+    from plait_bench.tasks._countdown_states import moves, remaining
 
     assert isinstance(job.op, ModelCall)
     prompt = "".join(part.text for part in job.op.prompt if isinstance(part, Text))

@@ -8,10 +8,11 @@ import pytest
 
 from plait.core.events import Job
 from plait.core.interfaces import Planner, PlanningContext, Reader
-from plait.core.ops import Join, ModelCall, Plugin, Sampling
+from plait.core.ops import Join, ModelCall, Plugin
 from plait.core.plan import Plan, Step
 from plait.core.request import Request
 from plait.core.result import Failure, Result
+from plait.core.sampling import Sampling
 from tests.planners.driving import drive
 
 

@@ -11,10 +11,11 @@ import pytest
 
 from plait.core.events import Job, Progressed
 from plait.core.interfaces import Policy
-from plait.core.ops import Join, ModelCall, Plugin, Ref, Sampling, Text, Tokens, ToolCall
+from plait.core.ops import Join, ModelCall, Plugin, Ref, Text, Tokens, ToolCall
 from plait.core.plan import Plan, Step
 from plait.core.request import Request
 from plait.core.result import Result, Usage
+from plait.core.sampling import Sampling
 from plait.machine.records import Node
 from plait.machine.views import NodeView
 from plait.policies.schedule.trie_order import TrieOrder

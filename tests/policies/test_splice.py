@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from plait.core.states import State
 from plait.policies.merge.splice import Splice
-from plait.tasks.countdown import Countdown
+from plait_bench.tasks.countdown import Countdown
 from tests.policies.branches import LETTERS, branch, branches, ended
 
 TASK = Countdown(text="14 10 8 3 -> 36")

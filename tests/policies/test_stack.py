@@ -10,10 +10,11 @@ import pytest
 
 from plait.core.events import Event, Progressed
 from plait.core.interfaces import Pin, Policy, Stop
-from plait.core.ops import Join, ModelCall, Plugin, Sampling
+from plait.core.ops import Join, ModelCall, Plugin
 from plait.core.plan import Plan, Step
 from plait.core.request import Request
 from plait.core.result import Result, Usage
+from plait.core.sampling import Sampling
 from plait.core.view import StepView, View
 from plait.runtime.client.config import Config
 from plait.runtime.simulation.simulator import Host, SimReport, simulate

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.checkout import ROOTS
+from scripts.checkout import ROOTS, SIDE
 
 _EXAMPLE = re.compile(r"^ *+>>> ", re.MULTILINE)
 
@@ -17,8 +17,8 @@ _EXAMPLE = re.compile(r"^ *+>>> ", re.MULTILINE)
 def modules() -> list[str]:
     """Return the modules of the package with examples in their text."""
     found: list[str] = []
-    for root in (Path(__file__).parents[2] / name for name in ROOTS):
-        for path in (root / "plait").rglob("*.py"):
+    for root in (Path(__file__).parents[2] / name for name in (*ROOTS, *SIDE)):
+        for path in root.glob("plait*/**/*.py"):
             if _EXAMPLE.search(path.read_text("utf-8")):
                 found.append(".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"))
     return sorted(found)

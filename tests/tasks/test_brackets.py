@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.core.errors import TaskError
-from plait.tasks.brackets import Brackets, read, steps, value
+from plait_bench.tasks.brackets import Brackets, read, steps, value
 
 
 def test_steps_are_brackets_as_they_close_and_last_what_is_left() -> None:

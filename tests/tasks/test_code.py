@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from plait.tasks.code import Code
-from plait.tasks.humaneval import HumanEval
 from plait.workers.tools.environments.code import CodeEnvironment
+from plait_bench.tasks.humaneval import HumanEval
 
 DEFINED = "def double(x):\n    return 2 * x"
 TASK = Code(text=json.dumps({"prompt": "Double it.", "entry": "double"}))

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from plait.core.errors import TaskError
 from plait.core.values import as_text
-from plait.tasks.countdown import Countdown
+from plait_bench.tasks.countdown import Countdown
 
 TASK = Countdown(text="3 5 7 11 -> 24")
 RIGHT = ["7-3=4", "11-5=6", "6*4=24"]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from plait.core.errors import TaskError, ToolError
-from plait.tasks.bash_sql import BashSql
-from plait.workers.tools.environments.bash_sql import BashSqlEnvironment
+from plait_bench.environments.bash_sql import BashSqlEnvironment
+from plait_bench.tasks.bash_sql import BashSql
 
 SETUP = """\
 #!/bin/bash

@@ -21,7 +21,7 @@ from plait.core.ops import Plugin
 from plait.core.request import Request
 from plait.core.tools.calls import call_text
 from plait.workers.scripted import Reply, Scripted
-from plait.workers.tools.environments.bfcl import BfclEnvironment, conversation, schema
+from plait_bench.environments.bfcl import BfclEnvironment, conversation, schema
 
 SINGLE = ("simple_python", "multiple", "parallel", "parallel_multiple", "simple_java", "simple_javascript")
 LIVE = ("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.core.errors import TaskError
-from plait.tasks.sums import Sums
+from plait_bench.tasks.sums import Sums
 from training.arithmetic.generate import draw_sum
 
 

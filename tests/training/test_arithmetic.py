@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from plait.tasks.sums import Sums
+from plait_bench.tasks.sums import Sums
 from training.arithmetic import evaluate, vocab
 from training.arithmetic.generate import SKILLS, after, attempt, draw_sum, draw_trace, is_test_sum, solvable, state
 from training.controller import lines_on

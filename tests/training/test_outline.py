@@ -9,7 +9,7 @@ import pytest
 from plait.planners._shared.steps import NO_THINKING
 from plait.planners._shared.sub_problems import GraphText
 from plait.planners.effort.scale import _DIFFICULT, _FINAL, _OWN, _PICK, _PLAN
-from plait.tasks.brackets import Brackets, read
+from plait_bench.tasks.brackets import Brackets, read
 from training.outline import evaluate, vocab
 from training.outline.generate import MIXTURE, Case, draw_case, draw_trace, is_test, mark, outline, parts, spoiled
 from training.trades import TRADES

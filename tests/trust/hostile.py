@@ -15,8 +15,9 @@ from typing import Any
 from plait import Budget, Join, Merge, ModelCall, Plan, Planner, Policy, Ref, Step, ToolCall, tool
 from plait.core.events import Job
 from plait.core.interfaces import Defer, Pin, Progress, ReviewAt, Stop, Verdict, Worker
-from plait.core.ops import Kind, Sampling, Text
+from plait.core.ops import Kind, Text
 from plait.core.result import Failure, Result, Signals, TokenDraws, Usage
+from plait.core.sampling import Sampling
 
 SURROGATE = "half \ud83d of a pair"
 HUGE = 10**30

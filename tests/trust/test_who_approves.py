@@ -190,8 +190,8 @@ async def test_a_handle_refuses_who_may_not_approve(tmp_path: Path):
 
 async def test_a_tool_of_an_mcp_client_allows_nothing():
     mcp = pytest.importorskip("mcp.client", reason="pip install 'plait[mcp]'")
-    from plait.apps.mcp.jobs import Jobs
-    from plait.apps.mcp.server import build
+    from plait_server.mcp.jobs import Jobs
+    from plait_server.mcp.server import build
 
     async with AsyncOrchestrator(workers=[], tools=[pay], journal="off", on_ask="later") as plait:
         jobs = Jobs(plait)

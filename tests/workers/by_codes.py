@@ -9,8 +9,9 @@ from typing import Any
 
 from plait.core.events import Job
 from plait.core.interfaces import Worker
-from plait.core.ops import ModelCall, Sampling, Text
+from plait.core.ops import ModelCall, Text
 from plait.core.result import Result
+from plait.core.sampling import Sampling
 from plait.planners._shared.seeds import line_code
 
 LINES = 200

@@ -7,8 +7,9 @@ from collections import Counter
 
 import pytest
 
-from plait.core.ops import ModelCall, Sampling
+from plait.core.ops import ModelCall
 from plait.core.planning import fraction
+from plait.core.sampling import Sampling
 from plait.planners._shared.seeds import line_code
 from plait.workers._shared.arithmetic_codes import BITS, ArithmeticCode, is_code
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from plait.core.errors import FieldError
-from plait.core.ops import Join, ModelCall, Plugin, Sampling, Text
+from plait.core.ops import Join, ModelCall, Plugin, Text
 from plait.core.plan import Plan, Step
+from plait.core.sampling import Sampling
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.workers._shared.prompt import Prompter
 from plait.workers.http.request_body import RequestSpec, ServerDialect, build_body

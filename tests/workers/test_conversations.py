@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from plait.core.chat import Message, spoken, user
 from plait.core.errors import EngineError
 from plait.core.ops import Function, ModelCall, Text, Tokens
+from plait.core.sampling import Sampling
 from plait.workers._shared.prompt import Prompter
 
 TURN = "<|im_start|>{{ m.role }}\n"
@@ -91,9 +92,9 @@ def test_what_the_template_does_not_take_is_refused_in_words():
     with pytest.raises(EngineError, match="no system role"):
         made.ids(ModelCall(messages=[Message(role="system", content="x"), user("y")], chat=True))
     with pytest.raises(EngineError, match="knows no 'enable_thinking'"):
-        made.ids(ModelCall(prompt="x", chat=True, chat_template_kwargs={"enable_thinking": False}))
+        made.ids(ModelCall(prompt="x", chat=True, sampling=Sampling(chat_template_kwargs={"enable_thinking": False})))
     with pytest.raises(EngineError, match="this model has none"):
-        prompter(None).ids(ModelCall(prompt="x", chat=True, reasoning_effort="low"))
+        prompter(None).ids(ModelCall(prompt="x", chat=True, sampling=Sampling(reasoning_effort="low")))
     image = Message.model_validate(
         {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x.y/z.png"}}]}
     )
@@ -104,7 +105,7 @@ def test_what_the_template_does_not_take_is_refused_in_words():
 def test_values_reach_the_template():
     made = prompter(THINKS)
     assert made.text(
-        made.ids(ModelCall(prompt="x", chat=True, chat_template_kwargs={"enable_thinking": True}))
+        made.ids(ModelCall(prompt="x", chat=True, sampling=Sampling(chat_template_kwargs={"enable_thinking": True})))
     ).endswith("<think>\n")
 
 

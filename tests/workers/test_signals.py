@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.core.ops import Sampling
 from plait.core.result import Signals
+from plait.core.sampling import Sampling
 from plait.workers._shared.confidence import ConfidenceTrace, add_position, measure
 
 Rows = list[list[float]]

@@ -16,8 +16,8 @@ from plait.apps.lab.rollouts.rewards import reward_of
 from plait.apps.lab.rollouts.store import Store
 from plait.core.request import Request
 from plait.runtime.client.client import AsyncOrchestrator
-from plait.tasks.countdown import Countdown
 from plait.workers.engine import Engine
+from plait_bench.tasks.countdown import Countdown
 
 from . import five
 from .threads import CHILD_TOKENS, PARENT_TOKENS, thread_reward

@@ -14,7 +14,7 @@ import random
 import zlib
 from collections.abc import Sequence
 
-from plait.tasks.brackets import BracketStep, steps, value, worked
+from plait_bench.tasks.brackets import BracketStep, steps, value, worked
 
 from ..generate import Trace
 from .vocab import ID, encode

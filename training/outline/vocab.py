@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from plait.tasks.brackets import LETTERS
+from plait_bench.tasks.brackets import LETTERS
 
 from ..arithmetic import vocab
 from ..vocab import MAX_NUMBER, TARGET_BASE

@@ -17,9 +17,9 @@ from pydantic import JsonValue
 
 from plait.core.tools.tool import ToolSpec
 from plait.planners.tools.llmcompiler import LLMCompiler
-from plait.tasks.tables import Tables
-from plait.tasks.tables.language import read
-from plait.tasks.tables.plan import PARAMETERS, Facts, answer, carry_out
+from plait_bench.tasks.tables import Tables
+from plait_bench.tasks.tables.language import read
+from plait_bench.tasks.tables.plan import PARAMETERS, Facts, answer, carry_out
 
 from .generate import Case
 

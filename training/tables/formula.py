@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plait.tasks.tables.language import (
+from plait_bench.tasks.tables.language import (
     CountQuestion,
     Entity,
     Field,

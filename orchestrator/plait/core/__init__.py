@@ -30,10 +30,11 @@ if TYPE_CHECKING:
         Verdict,
         Worker,
     )
-    from .ops import Join, ModelCall, Plugin, Ref, Sampling, Text, Tokens, ToolCall
+    from .ops import Join, ModelCall, Plugin, Ref, Text, Tokens, ToolCall
     from .plan import Plan, Step
     from .request import Request
     from .result import Failure, Result, Usage
+    from .sampling import Sampling
     from .task import Task
     from .tools.tool import Tool, ToolSpec, tool
     from .view import Branch, Siblings, StepView, View, WorkerView
@@ -113,7 +114,6 @@ _NAMES = {
         "Join",
         "Plugin",
         "Ref",
-        "Sampling",
         "Text",
         "ModelCall",
         "Tokens",
@@ -123,6 +123,7 @@ _NAMES = {
         "Step",
     ),
     ".request": ("Request",),
+    ".sampling": ("Sampling",),
     ".result": (
         "Failure",
         "Result",

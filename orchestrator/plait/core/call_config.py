@@ -1,5 +1,4 @@
-"""How a model is asked: `Generation`, what may be said of any model call, and `CallConfig`, one kind of call of a
-planner.
+"""`CallConfig`: one kind of model call of a planner, as its user may configure it.
 
 A planner declares the kinds of calls that it makes as fields, with its own defaults:
 
@@ -16,103 +15,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self, cast
+from typing import Literal, Self, cast
 
-from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from .declarations import PluginModel
-from .ops import LogitBias, Part, StructuredOutput, Text, Thinking
-from .values import Frozen, json_value
+from .ops import Part, Text
+from .sampling import Generation, StructuredOutput
 
-__all__ = ["CallConfig", "Generation", "Uses", "WithCallConfigs"]
+__all__ = ["CallConfig", "Uses", "WithCallConfigs"]
 
 _FIELD = re.compile(r"\{([A-Za-z_]\w*)\}")
-_Json = Annotated[dict[str, JsonValue], BeforeValidator(json_value)]
-
-
-class Generation(Frozen):
-    """How text is generated. A field that is `None` or empty falls back to the next source: the planner's default, the
-    request (for the call that writes the answer), the model's own `generation_config`, the worker."""
-
-    max_tokens: int | None = Field(default=None, ge=1, description="Most tokens to generate, thoughts apart.")
-    thinking: Thinking = Field(
-        default="auto",
-        description="Whether a model that can think before it answers shall: `auto` leaves it to the planner and "
-        "the model.",
-    )
-    thinking_tokens: int | None = Field(
-        default=None,
-        ge=0,
-        description="Most tokens of thoughts, beyond `max_tokens`; `None`: 8,192 where the model is known to think.",
-    )
-    temperature: float | None = Field(default=None, ge=0.0, description="0 is greedy.")
-    top_p: float | None = Field(
-        default=None,
-        gt=0.0,
-        le=1.0,
-        description="Sample from the most likely tokens that together have this probability.",
-    )
-    top_k: int | None = Field(default=None, ge=0, description="Sample from the N most likely tokens only; 0: all.")
-    min_p: float | None = Field(
-        default=None, ge=0.0, le=1.0, description="Leave out tokens less likely than this share of the likeliest one."
-    )
-    repetition_penalty: float | None = Field(
-        default=None,
-        gt=0.0,
-        description="Above 1 tokens that occurred before become less likely (CTRL, arXiv 1909.05858).",
-    )
-    presence_penalty: float | None = Field(
-        default=None, ge=-2.0, le=2.0, description="Taken off the logit of each token that the output has already."
-    )
-    frequency_penalty: float | None = Field(
-        default=None, ge=-2.0, le=2.0, description="The same, times how often the output has the token."
-    )
-    logit_bias: LogitBias = Field(
-        default={},
-        description="Added to the logits of tokens, by token id (a number as text, as JSON has it), from -100 to 100.",
-    )
-    stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
-        default=(), description="Texts that end the generation."
-    )
-    logprobs: int | None = Field(
-        default=None,
-        ge=-1,
-        description="At how many of the likeliest tokens of each position to look (`Sampling.logprobs`).",
-    )
-    top_logprobs: int | None = Field(
-        default=None,
-        ge=0,
-        le=20,
-        description="Return each token's text and log-probability, with this number of likeliest alternatives "
-        "(`Answer.tokens`).",
-    )
-    reasoning_effort: str | None = Field(
-        default=None,
-        max_length=40,
-        description="How much a model that reasons shall think, in the server's words: `low`, `medium`, `high`.",
-    )
-    chat_template_kwargs: _Json = Field(
-        default={}, description='Values for the model\'s chat template, such as `{"enable_thinking": false}`.'
-    )
-    extra_body: _Json = Field(default={}, description="Further fields of each request to a server, as they are.")
-
-    @field_validator("stop", mode="before")
-    @classmethod
-    def _one_stop(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) else value
-
-    def __deepcopy__(self, memo: dict[int, object] | None = None) -> Self:
-        return self  # frozen: planners share their defaults, which pydantic would copy for each planner that is made
-
-    def over(self, other: Generation) -> Self:
-        """Return this, with what it leaves open as `other` says it."""
-        fields = type(self).model_fields
-        open_ = {
-            name: getattr(other, name)
-            for name in other.model_fields_set & fields.keys()
-            if getattr(self, name) == fields[name].default
-        }
-        return self.model_copy(update=open_) if open_ else self
 
 
 class CallConfig(Generation):

@@ -373,7 +373,7 @@ class Worker(Protocol):
     hints: bool = False
     """Whether its jobs shall come with `Job.hints`."""
     extra_body: tuple[str, ...] | None = None
-    """Fields of `ModelCall.extra_body` that it takes; `None`: it does not say, as for a server that is asked."""
+    """Fields of `Sampling.extra_body` that it takes; `None`: it does not say, as for a server that is asked."""
     prices: Mapping[str, Price] = MappingProxyType({})
     """What its models cost, by name; under no name that of any other."""
     lost: str = ""

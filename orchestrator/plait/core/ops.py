@@ -7,18 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     Field,
     JsonValue,
-    ValidationInfo,
-    field_validator,
     model_validator,
 )
 
 from .chat import Message, transcript
 from .errors import PluginError
+from .sampling import THOUGHTS, Sampling, set_fields
 from .values import Frozen, StepName
 
 HANDED_OVER: dict[str, type] = {}
@@ -178,18 +176,6 @@ def _plain_refs(value: object) -> object:
             return value
 
 
-class StructuredOutput(Frozen):
-    """A form that the generated text must have, enforced by the engine while it samples."""
-
-    kind: Literal["json", "regex", "grammar", "choice"]
-    """`json`: an object of a JSON schema. `regex`: a whole match. `grammar`: a context-free grammar in the engine's
-    notation (for vLLM: GBNF or Lark). `choice`: one of several texts."""
-    spec: JsonValue
-    """The schema (an object), the expression or grammar (a string), or the choices (a list of strings)."""
-    required: bool = Field(default=True, exclude_if=lambda required: required)
-    """`False`: a worker that cannot enforce the form leaves it out, and the reader of the text checks it."""
-
-
 class Function(Frozen):
     """The description of a tool that is sent to a model which may call tools."""
 
@@ -201,106 +187,10 @@ class Function(Frozen):
     """Whether calls have to fit the schema: passed to servers unchanged. `None`: not sent."""
 
 
-def _by_token(given: dict[str, float]) -> dict[str, float]:
-    for token, bias in given.items():
-        if not (token.isascii() and token.isdigit() and len(token) < 10):
-            raise ValueError(f'{token!r:.40} is no token id: write {{"1234": -100}}')
-        if not -100 <= bias <= 100:
-            raise ValueError(f"the bias of token {token} is {bias:g}, and must be from -100 to 100")
-    return given
-
-
-LogitBias = Annotated[dict[str, float], AfterValidator(_by_token)]
-
-
-class Sampling(Frozen):
-    """How a model call samples its tokens."""
-
-    max_tokens: int = Field(default=512, ge=1)
-    """Most tokens to generate; the machine lowers it when a budget allows less."""
-    temperature: float | None = Field(default=None, ge=0.0)
-    """0 is greedy. `None`: as the model's `generation_config` says (greedy where it says nothing), or as a server does
-    by default."""
-    top_p: float | None = Field(default=None, gt=0.0, le=1.0)
-    """`None`: the model's own where `temperature` is `None` too, else 1."""
-    top_k: int | None = Field(default=None, ge=0)
-    """0 means all tokens. `None`: the model's own where `temperature` is `None` too, else 0."""
-    min_p: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Tokens less likely than this share of the likeliest one are left out."""
-    repetition_penalty: float = Field(default=1.0, gt=0.0)
-    """Above 1 tokens that occurred before become less likely (CTRL, arXiv 1909.05858); 1 changes nothing."""
-    presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, exclude_if=lambda value: not value)
-    """Taken off the logit of each token that the output has already; 0 changes nothing."""
-    frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, exclude_if=lambda value: not value)
-    """The same, times how often the output has the token."""
-    logit_bias: LogitBias = Field(default_factory=dict, exclude_if=lambda value: not value)
-    """Added to the logits of tokens, by token id (a number as text, as JSON has it), from -100 to 100."""
-    seed: int | None = None
-    """Random seed for sampling. An attempt that continues another's tokens gets a seed derived from this one and the
-    number of those tokens."""
-    arithmetic: float | None = Field(default=None, ge=0.0, lt=1.0, exclude_if=lambda value: value is None)
-    """The code of this line of arithmetic sampling (arXiv 2210.15458), from which all its tokens follow: a number in
-    [0, 1) in place of random ones. Lines of one prompt whose codes are far apart say different things; one whose code
-    is uniform is an ordinary sample. Without effect at temperature 0."""
-    stop: tuple[str, ...] = ()
-    """Texts that end the generation."""
-    stop_ids: tuple[int, ...] = ()
-    """Token ids that end the generation, in addition to the model's own end."""
-    keep_stop: bool = False
-    """Whether the stop text (or stop token) stays at the end of the output. A continued context wants it kept."""
-    logprobs: int = Field(default=0, ge=-1)
-    """At how many of the likeliest tokens of each position to look: 0 none; 1 the sampled one alone (the result then
-    carries their mean as `logprob`); k >= 2 also summarised as `Result.signals`; -1 the whole vocabulary."""
-    token_logprobs: bool = Field(default=False, exclude_if=lambda value: not value)
-    """Whether the result also has each token's log-probability (`Result.drawn`); needs `logprobs` of 1 or more."""
-    top_logprobs: int | None = Field(default=None, ge=0, le=20, exclude_if=lambda value: value is None)
-    """Return each token's text and log-probability, with this number of likeliest alternatives (`Result.tokens`)."""
-    window: int = Field(default=0, ge=0)
-    """Tokens in a sliding group of confidence (W of DeepConf, arXiv 2508.15260); 0: no groups."""
-    structured: StructuredOutput | None = None
-    """The form that the text must have."""
-    labels: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
-        default=(), max_length=64, exclude_if=lambda labels: not labels
-    )
-    """Texts of one token each, with `max_tokens=1`: the likeliest of them is generated, and `Result.labels` says how
-    likely the model finds each of them there."""
-
-    @property
-    def draws(self) -> bool:
-        """Whether random numbers may decide its tokens: not at temperature 0."""
-        return self.temperature != 0
-
-    @property
-    def others(self) -> tuple[str, ...]:
-        """Return the names of the settings, other than temperature, `top_p` and the form, that change probabilities."""
-        changed = {
-            "top_k": self.top_k,
-            "min_p": self.min_p,
-            "repetition_penalty": self.repetition_penalty != 1.0,
-            "presence_penalty": self.presence_penalty,
-            "frequency_penalty": self.frequency_penalty,
-            "logit_bias": self.logit_bias,
-            "labels": self.labels,
-        }
-        return tuple(name for name, value in changed.items() if value)
-
-    @field_validator("labels")
-    @classmethod
-    def _labels_fit(cls, labels: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        if labels and (info.data.get("max_tokens") != 1 or info.data.get("structured") is not None):
-            raise ValueError("are of one token: give max_tokens=1, and no form")
-        if len(set(labels)) < len(labels):
-            raise ValueError("has a label twice: name each once")
-        return labels
-
-
 _SAMPLING = Sampling.model_construct()
-"""What a call samples by that says nothing. Shared: a default with a dictionary in it would be copied for each call."""
-
-
-Thinking = Literal["auto", "on", "off"]
-THOUGHTS = 8192
-"""Most tokens of thoughts of a call that sets no `thinking_tokens`."""
+"""How a call with no sampling of its own samples. Shared: a default with a dictionary in it would be copied for each
+call."""
+_BESIDE = frozenset({"thinking", "thinking_tokens", "reasoning_effort", "chat_template_kwargs", "extra_body"})
 
 
 class ModelCall(Frozen):
@@ -329,6 +219,7 @@ class ModelCall(Frozen):
     """With `chat`: text that the model's turn begins with. It belongs to the prompt: the value follows it. It is
     not sent to a server without this feature, so a prompt that relies on it must ask for it in its text too."""
     sampling: Sampling = Field(default_factory=lambda: _SAMPLING)
+    """How its tokens are sampled: what its sources set, resolved."""
     stream: bool = False
     """Send text deltas while generating: to the step's reader if it expands, and to the subscribers of the run."""
     model: str | None = None
@@ -344,18 +235,6 @@ class ModelCall(Frozen):
     it as a field; an engine in this process enforces it."""
     parallel_tool_calls: bool = Field(default=True, exclude_if=lambda value: value)
     """Whether one turn may make several calls."""
-    thinking: Thinking = Field(default="auto", exclude_if=lambda thinking: thinking == "auto")
-    """Whether a model that can think before it answers shall; `auto` leaves it to the model."""
-    thinking_tokens: int | None = Field(default=None, ge=0, exclude_if=lambda tokens: tokens is None)
-    """Most tokens of thoughts, beyond `Sampling.max_tokens`; `None`: 8,192 where the model is known to think."""
-    reasoning_effort: str | None = Field(default=None, max_length=40, exclude_if=lambda value: value is None)
-    """How much a model that reasons shall think, in the server's words: `low`, `medium`, `high`."""
-    chat_template_kwargs: dict[str, JsonValue] = Field(default_factory=dict, exclude_if=lambda value: not value)
-    """Values for the model's chat template, such as `{"enable_thinking": false}`."""
-    extra_body: dict[str, JsonValue] = Field(default_factory=dict, exclude_if=lambda value: not value)
-    """Further fields of the request to a server, as they are. Of an engine in this process see
-    `Worker.extra_body`."""
-
     if TYPE_CHECKING:  # what the validators take is wider than what the fields hold
 
         def __init__(
@@ -374,21 +253,29 @@ class ModelCall(Frozen):
             tool_choice: str = "required",
             parallel_tool_calls: bool = True,
             messages: Sequence[Message] = (),
-            thinking: Thinking = "auto",
-            thinking_tokens: int | None = None,
-            reasoning_effort: str | None = None,
-            chat_template_kwargs: Mapping[str, JsonValue] = ...,
-            extra_body: Mapping[str, JsonValue] = ...,
             kind: Literal["think"] = "think",
         ) -> None: ...
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sampling_beside(cls, given: object) -> object:
+        """Take the fields of plans and journals written before these five belonged to `sampling`."""
+        if not isinstance(given, dict) or _BESIDE.isdisjoint(cast("dict[str, object]", given)):
+            return cast(object, given)
+        fields = cast("dict[str, object]", given)
+        beside = {name: value for name, value in fields.items() if name in _BESIDE}
+        sampling = fields.get("sampling", {})
+        own = set_fields(sampling) if isinstance(sampling, Sampling) else cast("Mapping[str, object]", sampling)
+        rest = {name: value for name, value in fields.items() if name not in _BESIDE}
+        return {**rest, "sampling": {**beside, **own}}
 
     @property
     def most_thoughts(self) -> int:
         """The most tokens that its thoughts may have, if it has any. None is wanted before a label, which is the first
         token of an answer."""
-        if self.thinking == "off" or self.sampling.labels:
+        if self.sampling.thinking == "off" or self.sampling.labels:
             return 0
-        return THOUGHTS if self.thinking_tokens is None else self.thinking_tokens
+        return THOUGHTS if self.sampling.thinking_tokens is None else self.sampling.thinking_tokens
 
     @property
     def parts(self) -> tuple[Part, ...]:

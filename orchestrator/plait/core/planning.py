@@ -10,14 +10,15 @@ from typing import Literal, TypedDict, Unpack, cast
 from pydantic import JsonValue
 
 from .budget import Budget
-from .call_config import CallConfig, Thinking
+from .call_config import CallConfig
 from .chat import Message
 from .errors import FlowError
 from .interfaces import PlanningContext
-from .ops import Function, Join, ModelCall, Part, Plugin, Sampling, StructuredOutput, Text
+from .ops import Function, Join, ModelCall, Part, Plugin, Text
 from .plan import Plan, Step
 from .renamed import accept
 from .result import Result
+from .sampling import Sampling, StructuredOutput, Thinking, resolve
 from .task import Task
 from .view import Branch
 
@@ -48,40 +49,48 @@ def fraction(seed: int, *place: int | str) -> float:
     return derive(seed, *place) / (1 << 52)
 
 
-class CallOptions(TypedDict, total=False):
-    """A planner's options of a model call besides its `CallConfig`. They override the prompt's. Fields of
-    `Sampling`, `ModelCall` and `Step` mean what they mean there."""
+class SamplingOptions(TypedDict, total=False):
+    """Fields of `Sampling`, as options of a model call."""
 
     max_tokens: int
+    thinking: Thinking
+    thinking_tokens: int | None
     temperature: float | None
     top_p: float | None
     top_k: int | None
-    min_p: float
-    arithmetic: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    logit_bias: Mapping[str, float]
+    stop: str | Sequence[str]
+    logprobs: int
+    top_logprobs: int | None
+    reasoning_effort: str | None
+    chat_template_kwargs: Mapping[str, JsonValue]
+    extra_body: Mapping[str, JsonValue]
     seed: int | None
     """By default made of the request's seed and the step's name; none at temperature 0."""
-    stop: str | Sequence[str]
+    arithmetic: float | None
     stop_ids: Sequence[int]
     keep_stop: bool
     """In a flow on by default, so that a line continues after its stop text."""
-    logprobs: int
+    token_logprobs: bool
     window: int
-    form: StructuredOutput | Literal["calls", "choice", "json"] | None
-    thinking: Thinking
-    thinking_tokens: int | None
     labels: Sequence[str]
+
+
+class CallOptions(SamplingOptions, total=False):
+    """A planner's options of a model call besides its `CallConfig`. They override the `CallConfig`'s. Fields of
+    `ModelCall` and `Step` mean what they mean there."""
+
+    form: StructuredOutput | Literal["calls", "choice", "json"] | None
     before: str
     chat: bool
     """By default as the request's task has it. For a continued line: the prompt is the next message of the
     conversation; by default it is more text."""
     messages: Sequence[Message]
     """Before the prompt; by default those of the request."""
-    reasoning_effort: str | None
-    chat_template_kwargs: Mapping[str, JsonValue]
-    extra_body: Mapping[str, JsonValue]
-    presence_penalty: float
-    frequency_penalty: float
-    logit_bias: Mapping[str, float]
     begin: str
     """The start of the model's turn in a chat, the end of a prompt that is plain text. Some servers do not support it,
     and some models write it again: readers accept all of these."""
@@ -138,14 +147,14 @@ def call_model(
         after: the step whose line the call continues.
         options: what the planner says itself; it goes before what the prompt says.
     """
-    fields = _as_options(prompt) | cast("dict[str, object]", options)
+    fields = resolve(options, planner=prompt or {})
     fields.setdefault("chat", brief.task.chat() if after is None else bool(fields.get("messages")))
     return _called(name, pieces, fields, derive(brief.request.seed, planner, name), after)
 
 
 def ask_model(task: Task, name: str, pieces: str, prompt: CallConfig, **options: Unpack[CallOptions]) -> Step:
     """Return the same for a merge, which sees the task and not the request: a call that is sampled has no seed."""
-    fields = _as_options(prompt) | cast("dict[str, object]", options)
+    fields = resolve(options, planner=prompt)
     fields.setdefault("chat", task.chat())
     return _called(name, pieces, fields, None)
 
@@ -155,6 +164,7 @@ def _called(
 ) -> Step:
     """Return a call with these options."""
     step = {key: fields.pop(key) for key in _OF_STEP if key in fields}
+    fields.pop("template", None)
     form = fields["structured"] = fields.pop("form", None)
     if isinstance(form, str):  # the planner makes no such form for this call
         raise FlowError(f"the call {name!r} has no form {form!r} of its own: leave the form out, or write it out")
@@ -182,14 +192,6 @@ def _called(
         raise FlowError(f"a model call has no option {', '.join(unknown)}")
     op = _CALL(prompt=parts, chat=chat, begin=begin, sampling=sampling, after=after, **fields)
     return _STEP(name=name, op=op, **step)
-
-
-def _as_options(prompt: CallConfig | None) -> dict[str, object]:
-    """Return the fields that a prompt sets, as options of a call."""
-    if prompt is None:
-        return {}
-    fields = ((name, getattr(prompt, name)) for name in type(prompt).model_fields if name != "template")
-    return {name: value for name, value in fields if value is not None and value != () and value != {}}
 
 
 @accept(tolerate="allow_failure")

@@ -13,12 +13,12 @@ from typing import Annotated, Self, cast
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
 
 from .budget import Budget
-from .call_config import Generation
 from .chat import Message, read_messages
 from .errors import FieldError, UsageError
 from .form import Form
-from .ops import Function, Plugin, StructuredOutput
+from .ops import Function, Plugin
 from .rights import Rights
+from .sampling import Generation, StructuredOutput
 from .tools.tool import is_name
 from .values import DEEPEST, Frozen, complaints, writable
 

@@ -72,8 +72,8 @@ class Rights(Frozen):
         """Raise `NotAllowed` for a model call that asks for more."""
         if op.model is not None:
             self.may_ask(op.model, f"step {step!r}")
-        self.may_send(op.extra_body, f"step {step!r}")
-        self.may_render(op.chat_template_kwargs, f"step {step!r}")
+        self.may_send(op.sampling.extra_body, f"step {step!r}")
+        self.may_render(op.sampling.chat_template_kwargs, f"step {step!r}")
         if self.image_hosts is not None:
             for message in op.messages:
                 for part in message.parts:

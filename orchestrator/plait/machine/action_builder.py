@@ -30,7 +30,8 @@ def resolve(node: Node, tokens: int, known: int = 0, thoughts: int | None = None
     op = node.step.op
     if op.kind == "think":
         if thoughts is not None and thoughts < op.most_thoughts:
-            op = op.model_copy(update={"thinking_tokens": thoughts} | ({} if thoughts else {"thinking": "off"}))
+            lowered = {"thinking_tokens": thoughts} | ({} if thoughts else {"thinking": "off"})
+            op = op.model_copy(update={"sampling": op.sampling.model_copy(update=lowered)})
         sampling = op.sampling
         if known and sampling.seed is not None and sampling.draws:
             changed: dict[str, object] = {"seed": derive(sampling.seed, "after", known)}

@@ -156,7 +156,7 @@ class Dispatcher:
         if account is None or not (account.lengths or account.thinking):
             return budgets.Ask(most)
         thoughts = None
-        if account.thinking or op.thinking == "on" or op.model in worker.thinks:
+        if account.thinking or op.sampling.thinking == "on" or op.model in worker.thinks:
             thoughts = op.most_thoughts
             most += thoughts
         price = worker.price(op.model)

@@ -30,16 +30,16 @@ from mcp.types import (
 from pydantic import ConfigDict
 
 from plait import AsyncOrchestrator, tool
-from plait.apps.mcp import command
-from plait.apps.mcp.jobs import Jobs
-from plait.apps.mcp.server import build
-from plait.apps.mcp.tasks import IDENTIFIER, Tasks
 from plait.apps.serve.settings import Settings
 from plait.core.tools.context import ToolContext
 from plait.runtime.client.config import Config
 from plait.runtime.client.handle import Handle
 from plait.runtime.driver import garbage_collection
 from plait.workers.scripted import Reply, Scripted
+from plait_server.mcp import command
+from plait_server.mcp.jobs import Jobs
+from plait_server.mcp.server import build
+from plait_server.mcp.tasks import IDENTIFIER, Tasks
 
 MODERN = "2026-07-28"
 SLOW = Reply(when="slow", text="word " * 2000, tokens_per_second=20)
@@ -266,8 +266,8 @@ async def test_what_the_server_is_made_of_is_left_out_of_collections(
     async def serves(*_: object) -> None:
         frozen.append(gc.get_freeze_count())
 
-    monkeypatch.setattr("plait.apps.mcp.server.build", lambda *_: SimpleNamespace(run_stdio_async=serves))
-    monkeypatch.setattr("plait.apps.mcp.http.serve_http", serves)
+    monkeypatch.setattr("plait_server.mcp.server.build", lambda *_: SimpleNamespace(run_stdio_async=serves))
+    monkeypatch.setattr("plait_server.mcp.http.serve_http", serves)
     monkeypatch.setattr(garbage_collection, "_settled", False)
     (script := tmp_path / "script.json").write_text('{"replies": [{"text": "fine"}]}')
     try:

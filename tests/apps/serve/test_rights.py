@@ -429,8 +429,8 @@ def what_passes(service: Service, fields: dict[str, Any], given: dict[str, Any] 
         got += ["call"] * isinstance(step.op, ToolCall)
         if isinstance(step.op, ModelCall):
             got += ["model"] * (step.op.model not in (None, "small")) + ["salt"] * (step.op.salt != user.salt)
-            got += ["body"] * bool(step.op.extra_body.keys() - {"min_tokens", "ignore_eos", "bad_words"})
-            got += ["template"] * bool(TEMPLATE_OWN.intersection(step.op.chat_template_kwargs))
+            got += ["body"] * bool(step.op.sampling.extra_body.keys() - {"min_tokens", "ignore_eos", "bad_words"})
+            got += ["template"] * bool(TEMPLATE_OWN.intersection(step.op.sampling.chat_template_kwargs))
             got += ["machine"] * bool(step.op.context or step.op.heard or any(each.said for each in step.op.messages))
             urls = [part.image_url.url for each in step.op.messages for part in each.parts if part.type == "image_url"]
             got += ["url"] * any(not url.startswith("data:image/") for url in urls)

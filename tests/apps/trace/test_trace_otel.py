@@ -11,7 +11,8 @@ from plait import AsyncOrchestrator, Join, ModelCall, Plan, Step, ToolCall, tool
 from plait.apps.trace.command import export_spans
 from plait.apps.trace.read import read_trace
 from plait.core.errors import ConfigError
-from plait.core.ops import Plugin, Sampling
+from plait.core.ops import Plugin
+from plait.core.sampling import Sampling
 from plait.runtime import telemetry
 from plait.runtime.plugins.loader import Plugins
 

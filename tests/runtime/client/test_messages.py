@@ -94,7 +94,7 @@ def test_what_settings_say_of_answers_holds_where_a_request_and_its_planner_say_
         )
         plait.run("two and two and two", planner="decompose")  # its pieces have lengths of their own
     first, second, third, own, *pieces = [think.sampling for think in worker.thinks]
-    assert (first.temperature, first.max_tokens, first.top_p) == (0.3, 7, 0.8) and worker.thinks[0].thinking == "off"
+    assert (first.temperature, first.max_tokens, first.top_p) == (0.3, 7, 0.8) and first.thinking == "off"
     assert (second.temperature, second.max_tokens) == (0.0, 7), "a request goes before"
     assert (third.temperature, third.max_tokens) == (0.3, 5), "and so does an option of the planner's"
     assert own.temperature is None, "a plan of one's own says it itself"
@@ -161,8 +161,8 @@ def test_what_is_asked_of_all_calls_reaches_them(worker: Seen):
     for think in worker.thinks:
         assert think.sampling.stop == ("END",)
         assert (think.sampling.presence_penalty, think.sampling.logit_bias) == (0.5, {"7": -100.0})
-        assert (think.reasoning_effort, think.extra_body) == ("low", {"seed_of": 1})
-        assert think.chat_template_kwargs == {"enable_thinking": False}
+        assert (think.sampling.reasoning_effort, think.sampling.extra_body) == ("low", {"seed_of": 1})
+        assert think.sampling.chat_template_kwargs == {"enable_thinking": False}
         assert [each.name for each in think.tools] == ["look"]
 
 

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from plait import AsyncOrchestrator, Join, ModelCall, Plan, Ref, Step, tool
 from plait.core.interfaces import Planner, PlanningContext, Reader
-from plait.core.ops import Plugin, Sampling, ToolCall
+from plait.core.ops import Plugin, ToolCall
 from plait.core.result import Result
+from plait.core.sampling import Sampling
 from plait.core.tools.context import ToolContext
 from plait.runtime.journal.directory import entries
 from plait.workers.scripted import Reply, Scripted

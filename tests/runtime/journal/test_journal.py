@@ -33,10 +33,11 @@ from plait.core.events import (
     WorkerUp,
 )
 from plait.core.interfaces import Merge, Policy, Verdict
-from plait.core.ops import Function, Join, ModelCall, Plugin, Ref, Sampling, Text, Tokens, ToolCall
+from plait.core.ops import Function, Join, ModelCall, Plugin, Ref, Text, Tokens, ToolCall
 from plait.core.plan import Plan, Step
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Signals, Sources, Token, Usage
+from plait.core.sampling import Sampling
 from plait.core.task import Task
 from plait.core.view import Branch
 from plait.machine.machine import Machine

@@ -15,8 +15,8 @@ from plait.core.budget import Budget
 from plait.core.errors import ConfigError, UsageError
 from plait.core.events import Expanded
 from plait.core.interfaces import PlanningContext, Reader
-from plait.core.ops import Sampling
 from plait.core.result import Result
+from plait.core.sampling import Sampling
 from plait.core.tools.context import Question, ToolContext
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.journal import Journal

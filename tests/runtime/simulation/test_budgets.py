@@ -10,11 +10,12 @@ import pytest
 
 from plait.core.budget import Budget
 from plait.core.events import Dispatch, Event, Submitted
-from plait.core.ops import Join, ModelCall, Sampling, Text
+from plait.core.ops import Join, ModelCall, Text
 from plait.core.plan import Plan, Step
 from plait.core.prices import Price
 from plait.core.request import Request
 from plait.core.result import Result, Usage
+from plait.core.sampling import Sampling
 from plait.machine import Machine
 from plait.runtime.plugins.loader import Plugins
 from plait.runtime.simulation.simulator import Host, LatencyModel, SimReport, simulate

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.core.events import Action, Dispatch, Event, Progressed
-from plait.core.ops import Join, ModelCall, Sampling, Text
+from plait.core.ops import Join, ModelCall, Text
 from plait.core.plan import Plan, Step
 from plait.core.prefix_tree import PrefixTree
 from plait.core.request import Request, Retries
 from plait.core.result import Result, Usage
+from plait.core.sampling import Sampling
 from plait.runtime.simulation.latency import LatencyModel
 from plait.runtime.simulation.prefix_cache import PrefixCache
 from plait.runtime.simulation.simulator import Host, SimReport, Throttle, WorkerFault, simulate, varied

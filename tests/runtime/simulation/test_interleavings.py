@@ -16,10 +16,11 @@ import pytest
 from plait.core.budget import Budget
 from plait.core.events import Action, Dispatch, Event, Failed, Finish, Job, Stopped, Submitted, Succeeded
 from plait.core.interfaces import Defer, Hedge, Pin, Policy, ReviewAt, Stop
-from plait.core.ops import Join, ModelCall, Plugin, Sampling, Text
+from plait.core.ops import Join, ModelCall, Plugin, Text
 from plait.core.plan import Plan, Step
 from plait.core.request import Request, Retries
 from plait.core.result import Failure, Result, Usage
+from plait.core.sampling import Sampling
 from plait.core.view import StepView, View
 from plait.machine.machine import Machine
 from plait.runtime.plugins.loader import Plugins

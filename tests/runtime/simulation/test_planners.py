@@ -9,10 +9,11 @@ import pytest
 
 from plait.core.events import Job
 from plait.core.interfaces import Planner, PlanningContext, Reader
-from plait.core.ops import Join, ModelCall, Plugin, Sampling, Text, ToolCall
+from plait.core.ops import Join, ModelCall, Plugin, Text, ToolCall
 from plait.core.plan import Plan, Step
 from plait.core.request import Request
 from plait.core.result import Result, Usage
+from plait.core.sampling import Sampling
 from plait.runtime.plugins.loader import Plugins
 from plait.runtime.simulation.simulator import Host, LatencyModel, SimReport, simulate
 from tests.planners import countdown_model as model

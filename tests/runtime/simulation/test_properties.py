@@ -14,9 +14,10 @@ from hypothesis import given, strategies as st
 from plait.core.events import Job
 from plait.core.graph import critical_path
 from plait.core.interfaces import Policy
-from plait.core.ops import Join, ModelCall, Sampling, ToolCall
+from plait.core.ops import Join, ModelCall, ToolCall
 from plait.core.plan import Plan, Step
 from plait.core.result import Failure, Result
+from plait.core.sampling import Sampling
 from plait.core.view import StepView, View
 from plait.runtime.simulation.simulator import Host, LatencyModel, SimReport, WorkerFault, simulate, varied
 

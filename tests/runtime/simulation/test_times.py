@@ -10,10 +10,11 @@ import pytest
 from plait.core.budget import Budget
 from plait.core.errors import ConfigError, PlanError
 from plait.core.events import Job
-from plait.core.ops import Join, ModelCall, Plugin, Sampling, ToolCall
+from plait.core.ops import Join, ModelCall, Plugin, ToolCall
 from plait.core.plan import Plan, Step
 from plait.core.request import Request, Retries
 from plait.core.result import Failure, Result, Usage
+from plait.core.sampling import Sampling
 from plait.runtime.simulation.simulator import Host, LatencyModel, SimReport, WorkerFault, simulate
 
 STEADY = Host("a", slots=4, decode_rate=100.0, prefill_rate=1e12)

@@ -16,10 +16,11 @@ from plait.core.budget import Budget
 from plait.core.errors import ConfigError
 from plait.core.events import Action, Dispatch, Event, Failed, Finish, Job, Progressed, Stopped, Submitted, Succeeded
 from plait.core.interfaces import Policy
-from plait.core.ops import Join, ModelCall, Plugin, Sampling
+from plait.core.ops import Join, ModelCall, Plugin
 from plait.core.plan import Plan, Step
 from plait.core.request import Request, Retries
 from plait.core.result import Failure, Result, Usage
+from plait.core.sampling import Sampling
 from plait.core.states import State
 from plait.machine.machine import Machine
 from plait.machine.records import Node, Run

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from plait.core.events import Job
-from plait.core.ops import ModelCall, Sampling, Text
+from plait.core.ops import ModelCall, Text
 from plait.core.result import Result
+from plait.core.sampling import Sampling
 from plait.planners._shared.seeds import line_code
 from plait.workers.engine import Engine
 

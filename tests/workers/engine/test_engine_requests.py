@@ -13,8 +13,8 @@ import pytest
 from plait.core import ModelCall, Progress, Result, Text
 from plait.core.errors import EngineError
 from plait.core.events import Job
-from plait.core.ops import Sampling, StructuredOutput
 from plait.core.result import Failure
+from plait.core.sampling import Sampling, StructuredOutput
 from plait.workers._shared.resources import cpu_dtype
 from plait.workers.engine import Engine
 from tests.one_engine import opened

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from plait.core.events import Job
-from plait.core.ops import ModelCall, Sampling, Text
+from plait.core.ops import ModelCall, Text
 from plait.core.result import Failure, Result
+from plait.core.sampling import Sampling
 from plait.workers._shared.thoughts import ENDED, rendered
 from plait.workers.engine import Engine
 from tests.one_engine import opened
@@ -20,8 +21,8 @@ TEMPLATE = "{% for each in messages %}{{ each['content'] }} {% endfor %}<think> 
 
 
 def ask(**fields: Any) -> ModelCall:
-    sampling = Sampling(max_tokens=8, logit_bias=fields.pop("bias", {}))
-    return ModelCall(prompt=(Text(text="w3 w4"),), chat=True, sampling=sampling, **fields)
+    sampling = Sampling(max_tokens=8, logit_bias=fields.pop("bias", {}), **fields)
+    return ModelCall(prompt=(Text(text="w3 w4"),), chat=True, sampling=sampling)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def test_a_template_is_told_whether_to_think_as_it_can_be_told(
     thinking: Any, template: str, kwargs: dict[str, bool], begin: str
 ) -> None:
     told = rendered(ask(thinking=thinking), template)
-    assert (told.chat_template_kwargs, told.begin) == (kwargs, begin)
+    assert (told.sampling.chat_template_kwargs, told.begin) == (kwargs, begin)
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from plait.core.ops import Function, ModelCall, Sampling, StructuredOutput
+from plait.core.ops import Function, ModelCall
 from plait.core.result import Failure
+from plait.core.sampling import Sampling, StructuredOutput
 from plait.workers._shared.batch_streams import Stream
 from plait.workers._shared.function_calls import forced
 from plait.workers._shared.prompt import Prompter

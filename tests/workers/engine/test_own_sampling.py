@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from plait.core.events import Job
-from plait.core.ops import ModelCall, Sampling
+from plait.core.ops import ModelCall
 from plait.core.result import Result
+from plait.core.sampling import Sampling
 from plait.workers.engine.sampling_parameters import settled
 from tests.one_engine import opened
 
@@ -61,7 +62,7 @@ async def test_an_engine_samples_as_its_model_says(tiny_model: Path, tmp_path: P
 @pytest.mark.asyncio(loop_scope="session")
 async def test_an_engine_takes_the_fields_of_a_request_that_are_vllms_own(engine: Any) -> None:
     async def ended(**fields: Any) -> Any:
-        think = ModelCall(prompt="w3 w4", sampling=Sampling(max_tokens=4, temperature=1.0), extra_body=fields)
+        think = ModelCall(prompt="w3 w4", sampling=Sampling(max_tokens=4, temperature=1.0, extra_body=fields))
         *_, last = [item async for item in engine.run(Job(attempt=1, run="r", step="r:a", op=think))]
         return last
 

@@ -11,8 +11,9 @@ import pytest
 
 from plait.core.events import Job
 from plait.core.interfaces import Progress
-from plait.core.ops import ModelCall, Sampling, Text, Tokens
+from plait.core.ops import ModelCall, Text, Tokens
 from plait.core.result import Failure, Result
+from plait.core.sampling import Sampling
 from plait.workers.http import Http
 from plait.workers.http.usage_meter import ThroughputEstimate
 

@@ -14,8 +14,9 @@ from plait import AsyncOrchestrator
 from plait.core.errors import ConfigError
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
-from plait.core.ops import ModelCall, Sampling, Text, Tokens, ToolCall
+from plait.core.ops import ModelCall, Text, Tokens, ToolCall
 from plait.core.result import Failure, Result
+from plait.core.sampling import Sampling
 from plait.workers.http import Http
 from plait.workers.http.flow_control import ConcurrencyLimiter
 from plait.workers.http.request_body import ServerDialect

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from plait.core.ops import StructuredOutput
+from plait.core.sampling import StructuredOutput
 
 from .fake_server import FakeServer
 from .http_kit import items, job, serving

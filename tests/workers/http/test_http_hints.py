@@ -10,8 +10,8 @@ import pytest
 
 from plait import AsyncOrchestrator, ModelCall, Plan, Ref, Step
 from plait.core.events import Hints
-from plait.core.ops import Sampling
 from plait.core.result import Result
+from plait.core.sampling import Sampling
 from plait.runtime.client.config import Config
 from plait.runtime.client.worker_factory import workers
 from plait.runtime.plugins.loader import Plugins

@@ -9,8 +9,9 @@ import pytest
 
 from plait.core.chat import Message, spoken, user
 from plait.core.events import Job
-from plait.core.ops import Function, ModelCall, Sampling, StructuredOutput, Tokens
+from plait.core.ops import Function, ModelCall, Tokens
 from plait.core.result import Failure, Result
+from plait.core.sampling import Sampling, StructuredOutput
 from plait.workers.http import Http
 
 from .fake_server import FakeServer, Fault
@@ -42,10 +43,14 @@ async def test_settings_pass_through():
     think = ModelCall(
         prompt="x",
         chat=True,
-        sampling=Sampling(presence_penalty=0.5, frequency_penalty=-0.5, logit_bias={"7": -100}),
-        reasoning_effort="high",
-        chat_template_kwargs={"enable_thinking": False},
-        extra_body={"thinking_token_budget": 10},
+        sampling=Sampling(
+            presence_penalty=0.5,
+            frequency_penalty=-0.5,
+            logit_bias={"7": -100},
+            reasoning_effort="high",
+            chat_template_kwargs={"enable_thinking": False},
+            extra_body={"thinking_token_budget": 10},
+        ),
         tools=[Function(name="look")],
         tool_choice="auto",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plait.core.ops import Sampling, StructuredOutput
+from plait.core.sampling import Sampling, StructuredOutput
 from plait.workers.http import ServerError
 from plait.workers.http.flow_control import (
     Fail,

@@ -11,8 +11,8 @@ import pytest
 from plait import AsyncOrchestrator, Config
 from plait.core.errors import ConfigError, EngineError
 from plait.core.interfaces import Progress
-from plait.core.ops import StructuredOutput
 from plait.core.result import Failure, Result
+from plait.core.sampling import StructuredOutput
 from plait.workers._shared.confidence import ConfidenceTrace, add_position
 from plait.workers.http import Http
 

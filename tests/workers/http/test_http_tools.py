@@ -16,8 +16,9 @@ from hypothesis import given, strategies as st
 from plait import AsyncOrchestrator, tool
 from plait.core.events import Job
 from plait.core.interfaces import Progress
-from plait.core.ops import Function, ModelCall, Sampling, Text
+from plait.core.ops import Function, ModelCall, Text
 from plait.core.result import Failure, Result
+from plait.core.sampling import Sampling
 from plait.planners.tools.llmcompiler.tool_calls import NativeCalls
 from plait.workers._shared.function_calls import ToolCallAssembler, sent_names
 from plait.workers.http import Http

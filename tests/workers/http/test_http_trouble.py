@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from plait.core.errors import ConfigError, EngineError
-from plait.core.ops import StructuredOutput
 from plait.core.result import Failure, Result
+from plait.core.sampling import StructuredOutput
 from plait.workers.http import Http
 
 from .fake_server import FakeServer, Fault

@@ -13,8 +13,9 @@ import pytest
 import pytest_asyncio
 
 from plait.core.events import Job
-from plait.core.ops import ModelCall, Sampling, Text, Tokens
+from plait.core.ops import ModelCall, Text, Tokens
 from plait.core.result import Result
+from plait.core.sampling import Sampling
 from plait.workers.engine import Engine
 from plait.workers.http import Http
 

@@ -19,8 +19,9 @@ import pytest_asyncio
 from plait import AsyncOrchestrator
 from plait.core.call_config import CallConfig
 from plait.core.events import Job
-from plait.core.ops import Function, ModelCall, Sampling, StructuredOutput, Text
+from plait.core.ops import Function, ModelCall, Text
 from plait.core.result import Failure, Result
+from plait.core.sampling import Sampling, StructuredOutput
 from plait.planners.votes.single import Single
 from plait.runtime.client.config import BUNDLED_MODEL
 from plait.workers.http import Http

@@ -14,8 +14,9 @@ from hypothesis import given, strategies as st
 from plait.core.errors import ConfigError
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
-from plait.core.ops import ModelCall, Sampling, Text, Tokens, ToolCall
+from plait.core.ops import ModelCall, Text, Tokens, ToolCall
 from plait.core.result import Failure, Result, Usage
+from plait.core.sampling import Sampling
 from plait.workers.scripted import Reply, Script, Scripted
 
 Items = list[Progress | Result | Failure]

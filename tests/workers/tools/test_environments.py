@@ -14,11 +14,11 @@ from plait.core.ops import Plugin
 from plait.planners.search.tree import Tree
 from plait.planners.tools.react import React
 from plait.runtime.plugins.loader import Plugins
-from plait.tasks.bash_sql import BashSql as Task
-from plait.tasks.bash_sql.problems import KINDS, SqlProblem, drawn
 from plait.workers.scripted import Reply, Scripted
-from plait.workers.tools.environments.bash_sql import BashSqlEnvironment
 from plait.workers.tools.environments.code import CodeEnvironment
+from plait_bench.environments.bash_sql import BashSqlEnvironment
+from plait_bench.tasks.bash_sql import BashSql as Task
+from plait_bench.tasks.bash_sql.problems import KINDS, SqlProblem, drawn
 
 
 def placed(problem: SqlProblem | dict[str, Any]) -> BashSqlEnvironment:

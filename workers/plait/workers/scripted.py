@@ -21,9 +21,10 @@ from plait.core.errors import ConfigError, EngineError, Rejected, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
 from plait.core.messages import explain, first_of_each, json_path
-from plait.core.ops import Kind, ModelCall, Sampling, Text
+from plait.core.ops import Kind, ModelCall, Text
 from plait.core.prefix_tree import PrefixTree
 from plait.core.result import Failure, Result, Usage, as_failure
+from plait.core.sampling import Sampling
 from plait.core.values import Frozen
 
 __all__ = ["Reply", "Script", "Scripted"]

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from ...core.addresses import allow
-from ...core.ops import Thinking
 from ...core.request import Request
+from ...core.sampling import Thinking
 from ...runtime.client.config import Config
 from ...runtime.client.models import named
 from ...runtime.plugins.loader import PluginKind, Plugins

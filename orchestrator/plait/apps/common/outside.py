@@ -18,17 +18,18 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from ...core.agent import Agent
-from ...core.call_config import CallConfig, Generation
+from ...core.call_config import CallConfig
 from ...core.chat import FunctionCall, ImagePart, ImageUrl, Message, MessageToolCall, TextPart, ValuePart
 from ...core.declarations import Access
 from ...core.errors import NotAllowed, UsageError
 from ...core.form import Form
 from ...core.interfaces import Policy
-from ...core.ops import Function, Join, ModelCall, Plugin, Ref, Sampling, StructuredOutput, Text, Tokens, ToolCall
+from ...core.ops import Function, Join, ModelCall, Plugin, Ref, Text, Tokens, ToolCall
 from ...core.plan import Plan, Step
 from ...core.request import Request
 from ...core.rights import Rights
 from ...core.routing import Odds, Tier
+from ...core.sampling import Generation, Sampling, StructuredOutput
 from ...core.task import Task
 from ...runtime.client.auto_branches import AUTO
 from ...runtime.plugins.loader import Plugins
@@ -83,21 +84,18 @@ _TABLE: dict[type[BaseModel], dict[Check, str]] = {
     Plan: {"free": "output budget group", "inside": "steps"},
     Step: {"free": "name needs expands budget priority side_effects label role state", "inside": "op"},
     ModelCall: {
-        "free": "kind after before chat begin stream tool_choice parallel_tool_calls thinking thinking_tokens "
-        "reasoning_effort",
+        "free": "kind after before chat begin stream tool_choice parallel_tool_calls",
         "inside": "prompt messages sampling tools",
         "model": "model",
         "server": "salt",
         "machine": "context heard",
-        "template-values": "chat_template_kwargs",
-        "extra-body": "extra_body",
     },
     Text: {"free": "kind text"},
     Tokens: {"free": "kind ids within text"},
     Ref: {"free": "kind step"},
     Sampling: {
-        "free": "max_tokens temperature top_p top_k min_p repetition_penalty presence_penalty frequency_penalty "
-        "logit_bias seed arithmetic stop stop_ids keep_stop logprobs token_logprobs top_logprobs window labels",
+        **_GENERATION,
+        "free": f"{_GENERATION['free']} seed arithmetic stop_ids keep_stop token_logprobs window labels",
         "inside": "structured",
     },
     StructuredOutput: {"free": "kind spec required"},

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from ...core.ops import StructuredOutput
+from ...core.sampling import StructuredOutput
 from .errors import invalid
 
 __all__ = ["FormFields"]

@@ -17,10 +17,10 @@ from ...core.budget import Budget
 from ...core.ops import Plugin
 from ...core.request import Request
 from ...core.rights import ANY_HOST, Rights
+from ...core.sampling import answer_fields
 from ...core.tools.context import OPERATOR, Answerer
 from ...runtime.client.answer import Answer
 from ...runtime.client.handle import Handle
-from ...runtime.client.request_preparation import of_the_answer
 from .admission import BodyBytes, TenantLoad
 from .allowance import Allowance, Holding
 from .bodies import resolve
@@ -388,4 +388,4 @@ class ServedRun:
     def ignored(self) -> tuple[str, ...]:
         """Fields of the body that are unused, that the planner has no option for, or that its own options
         override."""
-        return (*self.unread, *of_the_answer(self.handle.request.generation))
+        return (*self.unread, *answer_fields(self.handle.request.generation))

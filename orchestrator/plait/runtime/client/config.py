@@ -26,8 +26,9 @@ from pydantic_settings import (
 from ...core.budget import Budget
 from ...core.errors import ConfigError, FieldError, PluginError, UsageError
 from ...core.messages import did_you_mean, explain, first_of_each, json_path
-from ...core.ops import Plugin, Thinking
+from ...core.ops import Plugin
 from ...core.prices import Price
+from ...core.sampling import Thinking
 from ...core.weights import MOST_BYTES
 from ..journal.location import SCHEMES, Database, located
 from ..plugins.spec import typed

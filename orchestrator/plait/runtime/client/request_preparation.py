@@ -9,12 +9,12 @@ from typing import Any, TypeVar, cast
 from pydantic import JsonValue
 
 from ...core.budget import Budget
-from ...core.call_config import Generation
 from ...core.errors import PlanError, PluginError, UsageError
 from ...core.interfaces import Merge, Planner, PlanningContext, Policy, Worker
 from ...core.ops import Function, Join, ModelCall, Plugin
 from ...core.plan import Plan, validate
 from ...core.request import HandOver, Request, listed
+from ...core.sampling import ANSWER_FIELDS, Generation, answer_fields, resolve
 from ...core.task import Task
 from ...core.tools.tool import Tool, ToolSpec
 from ...core.weights import cost_of
@@ -27,7 +27,7 @@ from .config import Config
 from .learned_state import with_learned
 from .pricing import demand
 
-__all__ = ["Briefs", "Live", "Own", "ToolLike", "of_kind", "of_the_answer", "taken"]
+__all__ = ["Briefs", "Live", "Own", "ToolLike", "of_kind", "taken"]
 
 T = TypeVar("T")
 ToolLike = Tool[..., Any] | Callable[..., Any]
@@ -36,9 +36,6 @@ Own = Callable[..., Any]
 `fn(branches, task) -> value`, a verifier `fn(answer) -> bool | None`. All but planners run inside the machine and must
 be pure. A run can be resumed in another process if that can import it and allows it
 (`Orchestrator(allow=["pkg.mod:name"])`)."""
-
-_OF_THE_ANSWER = ("max_tokens", "thinking", "thinking_tokens", "temperature", "top_p")
-"""Fields of `Request.generation` that are for the call that writes the answer, and so for the planner."""
 
 
 @dataclass(slots=True)
@@ -119,7 +116,7 @@ class Briefs:
             self._plugins.policy(spec)  # said now rather than when the run has begun
         if not planned:
             request = self._planned(request, live.lenient)
-        elif not live.lenient and (without_effect := of_the_answer(request.generation)):
+        elif not live.lenient and (without_effect := answer_fields(request.generation)):
             raise UsageError(
                 f"{', '.join(without_effect)} has no effect on a plan of yours: say it in the plan's steps"
             )
@@ -227,19 +224,22 @@ class Briefs:
             if "merge" not in planner.model_fields:
                 raise UsageError(f"the planner {spec.name!r} has no `merge` to choose: leave it out")
             options["merge"] = request.merge.model_dump()
-        if wishes := of_the_answer(generation):
-            options, heard = _with_answer(planner, options, wishes)
-            left = [name for name in wishes if name not in heard]
-            if left and not lenient:
-                raise UsageError(
-                    f"the planner {spec.name!r} has no option {left[0]!r} for its answer: leave {left[0]} out of "
-                    "`generation`"
-                )
-            done = [name for name, took in heard.items() if took]
-            generation = generation.model_copy(update={name: _OPEN[name] for name in done})
-        # The settings are of all requests, whatever their planners: one without such an option goes by its own ways.
-        usual = {name: value for name in _OF_THE_ANSWER if (value := getattr(self._config, name, None)) != _OPEN[name]}
-        options, _ = _with_answer(planner, options, {name: usual[name] for name in usual if name not in wishes})
+        config = self._config
+        settings = Generation.model_construct(
+            max_tokens=config.max_tokens,
+            thinking=config.thinking,
+            temperature=config.temperature,
+            top_p=config.top_p,
+        )
+        options, unknown, took_effect = _resolve_answer(planner, options, generation, settings)
+        if unknown and not lenient:
+            raise UsageError(
+                f"the planner {spec.name!r} has no option {unknown[0]!r} for its answer: leave {unknown[0]} out of "
+                "`generation`"
+            )
+        if took_effect:
+            defaults = Generation.model_fields
+            generation = generation.model_copy(update={name: defaults[name].default for name in took_effect})
         spec = Plugin(name=spec.name, options=options)
         made = self._plugins.planner(spec)
         if needing := self._that_need_streams(request.policies):
@@ -270,32 +270,29 @@ class Briefs:
                 )
 
 
-_OPEN = dict(Generation.model_construct())
-"""What a generation says that says nothing."""
+def _resolve_answer(
+    planner: type[Planner], options: dict[str, JsonValue], request: Generation, settings: Generation
+) -> tuple[dict[str, JsonValue], list[str], list[str]]:
+    """Return a planner's options with `generation` of the request and the settings resolved for the calls that write
+    the answer, the names of the request's fields that the planner has no option for, and of those that took effect."""
+    prompts = planner.says_answer()
+    wishes = answer_fields(request)
+    known = set(ANSWER_FIELDS) if prompts else planner.model_fields.keys()
+    if prompts and planner.pieces:
+        known -= {"max_tokens"}
+    asked, usual = ({name: f[name] for name in f.keys() & known} for f in (wishes, answer_fields(settings)))
 
+    def resolved(own: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        return cast("dict[str, JsonValue]", resolve(own, request=asked, settings=usual))
 
-def of_the_answer(generation: Generation) -> dict[str, JsonValue]:
-    """Return what a generation says of the answer alone."""
-    return {name: value for name in _OF_THE_ANSWER if (value := getattr(generation, name)) != _OPEN[name]}
-
-
-def _with_answer(
-    planner: type[Planner], options: dict[str, JsonValue], wishes: Mapping[str, JsonValue]
-) -> tuple[dict[str, JsonValue], dict[str, bool]]:
-    """Return a planner's options with wishes about its answer put in below its own, and those wishes that it has an
-    option for, each with whether that is now as wished."""
-    heard: dict[str, bool] = {}
-    if planner.pieces:
-        wishes = {name: value for name, value in wishes.items() if name != "max_tokens"}
-    for prompt in planner.says_answer() if wishes else ():
-        given = options.get(prompt)
-        own: dict[str, JsonValue] = dict(given) if isinstance(given, dict) else {}
-        heard = {name: heard.get(name, True) and own.get(name, value) == value for name, value in wishes.items()}
-        options = {**options, prompt: {**wishes, **own}}
-    if heard:
-        return options, heard
-    there = {name: value for name, value in wishes.items() if name in planner.model_fields}
-    return {**there, **options}, {name: options.get(name, value) == value for name, value in there.items()}
+    if not prompts:
+        options = resolved(options)
+    elif asked or usual:
+        own = {name: given if isinstance(given := options.get(name), dict) else {} for name in prompts}
+        options = {**options, **{name: resolved(own[name]) for name in prompts}}
+    places = [cast("dict[str, JsonValue]", options[name]) for name in prompts] if asked and prompts else [options]
+    took_effect = [name for name in asked if all(place[name] == asked[name] for place in places)]
+    return options, [name for name in wishes if name not in asked], took_effect
 
 
 def _check_tools(request: Request, tools: Sequence[ToolSpec]) -> None:

@@ -6,17 +6,16 @@ shared, the conversation before it, and what it says of all model calls. Knows n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
-from ...core.call_config import Generation
 from ...core.errors import PlannerError, UsageError
 from ...core.flow import ask_a_person
 from ...core.interfaces import MOST_STEPS, Planner, PlanningContext
-from ...core.ops import Join, ModelCall, Sampling, Text, ToolCall
+from ...core.ops import Join, ModelCall, Text, ToolCall
 from ...core.plan import Plan, Step
 from ...core.request import Request
 from ...core.rights import Rights
+from ...core.sampling import ANSWER_FIELDS, resolve, set_fields
 from ...core.tools.more import MORE_TOOLS
 from ...core.tools.tool import ToolSpec
 from ...core.values import json_value
@@ -61,12 +60,10 @@ def answering(plan: Plan, request: Request) -> Plan:
 
 
 def with_defaults(plan: Plan, request: Request) -> Plan:
-    """Return a plan in which the model calls that name no model, or no salt, have those of the request; and so for its
-    messages, its functions, and what its `generation` says."""
-    generated = request.generation.__dict__
-    generation: dict[str, Any] = {}
-    if generated != _SAYS_NOTHING.__dict__:
-        generation = {name: value for name, value in generated.items() if value not in (None, (), {}, "auto")}
+    """Return a plan whose model calls have the request's model, salt, messages, functions and `generation` where they
+    set none of their own. What the planner makes of the answer's fields is in its options already."""
+    generation = {name: value for name, value in set_fields(request.generation).items() if name not in ANSWER_FIELDS}
+    plain = {name: value for name, value in generation.items() if name not in _IN_CHATS}
     apart = request.rights.apart
     if request.model is None and not (request.salt or request.messages or request.tools or generation or apart):
         return plan
@@ -78,7 +75,8 @@ def with_defaults(plan: Plan, request: Request) -> Plan:
             return step
         salt = request.salt if apart else op.salt or request.salt
         update: dict[str, object] = {"model": op.model or request.model, "salt": salt}
-        update |= _generated(op, generation) if generation else {}
+        if asked := generation if op.chat else plain:
+            update["sampling"] = op.sampling.model_copy(update=resolve(op.sampling, request=asked))
         if offered and op.chat and not op.tools:
             parallel = request.parallel_tool_calls
             update |= {"tools": offered, "tool_choice": "auto", "parallel_tool_calls": parallel}
@@ -91,38 +89,8 @@ def with_defaults(plan: Plan, request: Request) -> Plan:
     return plan.model_copy(update={"steps": tuple(map(completed, plan.steps))})
 
 
-_OF_ALL_CALLS = (
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "top_logprobs",
-)
-
-
-def _generated(op: ModelCall, generation: Mapping[str, Any]) -> dict[str, object]:
-    """Return what a request says of a model call that says nothing of it."""
-    own = op.sampling
-    sampling = {
-        name: generation[name] for name in _OF_ALL_CALLS if name in generation and getattr(own, name) == _OURS[name]
-    }
-    if "stop" in generation:
-        sampling["stop"] = tuple(dict.fromkeys((*own.stop, *generation["stop"])))
-    update: dict[str, object] = {"sampling": own.model_copy(update=sampling)} if sampling else {}
-    if "extra_body" in generation:
-        update["extra_body"] = {**generation["extra_body"], **op.extra_body}
-    if op.chat:  # both are read by a chat template alone
-        if "chat_template_kwargs" in generation:
-            update["chat_template_kwargs"] = {**generation["chat_template_kwargs"], **op.chat_template_kwargs}
-        update["reasoning_effort"] = op.reasoning_effort or generation.get("reasoning_effort")
-    return update
-
-
-_SAYS_NOTHING = Generation.model_construct()
-_OURS = dict(Sampling.model_construct())
-"""What a call samples by that says nothing."""
+_IN_CHATS = ("chat_template_kwargs", "reasoning_effort")
+"""Fields of `generation` that only a chat template reads."""
 
 
 def with_approval(plan: Plan, brief: PlanningContext) -> Plan:

@@ -15,11 +15,12 @@ from ...core.chat import spoken
 from ...core.errors import CutInForm, FieldError, PlannerError
 from ...core.form import Form
 from ...core.interfaces import PlanningContext
-from ...core.ops import Join, ModelCall, Plugin, Sampling, StructuredOutput, Text
+from ...core.ops import Join, ModelCall, Plugin, Text
 from ...core.plan import Plan, Step
 from ...core.planning import pass_through
 from ...core.request import Request
 from ...core.result import Result
+from ...core.sampling import Sampling, StructuredOutput
 from ...core.view import Branch
 
 OUTPUT = "output"

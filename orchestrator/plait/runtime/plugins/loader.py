@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 PACKAGES: dict[PluginKind, tuple[str, ...]] = {
     "planner": tuple(
-        f"plait.planners.{family}" for family in ("votes", "threads", "tools", "split", "search", "effort", "agents")
+        f"plait.planners.{family}" for family in ("votes", "threads", "tools", "split", "search", "effort")
     ),
     "policy": ("plait.policies.schedule", "plait.policies.prune", "plait.policies.stop"),
     "merge": ("plait.policies.merge", "plait.policies.allocate"),
@@ -337,6 +337,10 @@ def _unknown(kind: PluginKind, name: str, known: Iterable[str]) -> str:
     there = sorted(known)
     if kind == "planner" and (now := _MOVED.get(name.replace("_", "-"))):
         return f"there is no planner {name!r} any more: write {now}"
+    from ...distributions import explain_missing  # here alone: a start loads what it needs
+
+    if missing := explain_missing(kind, name.replace("_", "-")):
+        return missing
     near = did_you_mean(name.replace("_", "-"), there)
     if not near:
         others = [other for other in PACKAGES if other != kind and name.replace("_", "-") in _there(other)]

@@ -12,8 +12,8 @@ from random import Random
 
 from ...core.errors import ConfigError
 from ...core.events import Job
-from ...core.ops import Sampling
 from ...core.result import Result, Signals
+from ...core.sampling import Sampling
 
 Confidence = Callable[[Job, Result, Random], Sequence[float]]
 """The confidence C_t (nats, see `Signals`) of each token of a result, at least `usage.completion` of them. The random

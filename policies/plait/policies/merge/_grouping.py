@@ -11,9 +11,9 @@ from pydantic import Field, JsonValue
 
 from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Free
-from plait.core.ops import StructuredOutput
 from plait.core.plan import Step
 from plait.core.planning import ask_model
+from plait.core.sampling import StructuredOutput
 from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch

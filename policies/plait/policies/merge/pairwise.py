@@ -11,9 +11,10 @@ from pydantic import Field, JsonValue
 from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Free
 from plait.core.interfaces import Verdict
-from plait.core.ops import Join, Plugin, StructuredOutput
+from plait.core.ops import Join, Plugin
 from plait.core.plan import Plan, Step
 from plait.core.planning import ask_model
+from plait.core.sampling import StructuredOutput
 from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch

@@ -9,7 +9,7 @@ from pydantic import Field
 from plait.core.call_config import CallConfig, Uses, WithCallConfigs
 from plait.core.declarations import Fidelity
 from plait.core.flow import Context, Trajectory
-from plait.core.ops import StructuredOutput
+from plait.core.sampling import StructuredOutput
 from plait.core.search import Scorer, SearchNode
 from plait.core.vocabulary import Count
 

@@ -16,13 +16,14 @@ from plait.apps.lab.rollouts.producer import Producer, Todo, sampled
 from plait.apps.lab.rollouts.record import Record
 from plait.apps.lab.rollouts.rewards import reward_of
 from plait.apps.lab.rollouts.sequences import records
-from plait.core.ops import ModelCall, Sampling, Text
+from plait.core.ops import ModelCall, Text
 from plait.core.plan import Plan, Step
 from plait.core.request import Request
+from plait.core.sampling import Sampling
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.runlog import RunLog
-from plait.tasks.countdown import Countdown
 from plait.workers.engine import Engine
+from plait_bench.tasks.countdown import Countdown
 from training import export
 from training.model import Llama
 from training.trades import TRADES
@@ -45,7 +46,9 @@ def gap(model: Llama, record: Record) -> float:
 
 async def _drawn(orchestrator: AsyncOrchestrator, log: RunLog, sampling: Sampling, **extra: Any) -> list[Record]:
     """One call of the model as records."""
-    op = ModelCall(prompt=(Text(text="<child> T24 11 7 5 <go>"),), sampling=sampling, extra_body=extra)
+    op = ModelCall(
+        prompt=(Text(text="<child> T24 11 7 5 <go>"),), sampling=sampling.model_copy(update={"extra_body": extra})
+    )
     answer = await orchestrator.run(plan=Plan(steps=(Step(name="a", op=op),), output="a"))
     run = log.pop(answer.run)
     assert run is not None

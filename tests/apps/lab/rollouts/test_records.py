@@ -12,8 +12,9 @@ from plait.apps.lab.rollouts.record import BadRecord, Record, WeightsSegment
 from plait.apps.lab.rollouts.sampler import Sampler
 from plait.apps.lab.rollouts.sequences import records
 from plait.core.errors import FieldError
-from plait.core.ops import Join, ModelCall, Plugin, Ref, Sampling, StructuredOutput, Text
+from plait.core.ops import Join, ModelCall, Plugin, Ref, Text
 from plait.core.plan import Plan, Step
+from plait.core.sampling import Sampling, StructuredOutput
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.runlog import RunLog
 from plait.workers.scripted import Reply, Scripted

@@ -10,8 +10,9 @@ from plait.apps.lab.rollouts.record import Record
 from plait.apps.lab.rollouts.sampler import Sampler
 from plait.apps.lab.rollouts.sequences import records
 from plait.core.errors import ConfigError
-from plait.core.ops import ModelCall, Sampling, Text
+from plait.core.ops import ModelCall, Text
 from plait.core.plan import Plan, Step
+from plait.core.sampling import Sampling
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.runlog import RunLog
 from plait.workers.scripted import Reply, Scripted

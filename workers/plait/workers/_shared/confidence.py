@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from plait.core.ops import Sampling
 from plait.core.result import Signals
+from plait.core.sampling import Sampling
 
 if TYPE_CHECKING:  # most jobs ask for no confidence, and numpy takes long to load
     import numpy as np

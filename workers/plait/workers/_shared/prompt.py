@@ -59,7 +59,7 @@ class Prompter:
             raise Rejected("this engine reads no images: give text alone, or use a server whose model sees (http)")
         if think.chat and self.template:
             return self._chat(think)
-        if think.chat_template_kwargs or think.reasoning_effort:
+        if think.sampling.chat_template_kwargs or think.sampling.reasoning_effort:
             raise EngineError(
                 "`chat_template_kwargs` and `reasoning_effort` go to a chat template, and "
                 + ("this step is no chat" if self.template else "this model has none")
@@ -168,9 +168,9 @@ class Prompter:
     def _render(self, messages: Sequence[Message], think: ModelCall, raw: bool) -> str:
         """Return a conversation through the chat template, up to where the model's next turn begins; `raw`: with the
         model's own turns as it wrote them."""
-        options: dict[str, Any] = dict(think.chat_template_kwargs)
-        if think.reasoning_effort is not None:
-            options["reasoning_effort"] = think.reasoning_effort
+        options: dict[str, Any] = dict(think.sampling.chat_template_kwargs)
+        if think.sampling.reasoning_effort is not None:
+            options["reasoning_effort"] = think.sampling.reasoning_effort
         for name in options:
             if name not in self.template:
                 raise EngineError(f"the model's chat template knows no {name!r}: leave it out")

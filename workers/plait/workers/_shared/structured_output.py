@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from plait.core.errors import EngineError
-from plait.core.ops import StructuredOutput
+from plait.core.sampling import StructuredOutput
 
 
 def specified(form: StructuredOutput) -> Any:

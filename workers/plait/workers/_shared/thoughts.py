@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from plait.core.ops import THOUGHTS, ModelCall, Thinking
+from plait.core.ops import ModelCall
+from plait.core.sampling import THOUGHTS, Thinking
 
 OPEN, CLOSE = "<think>", "</think>"
 SWITCH = "enable_thinking"
@@ -13,12 +14,13 @@ ENDED = "<think>\n\n</think>\n\n"
 
 def wanted(think: ModelCall) -> Thinking:
     """Return whether a call shall think: a label is the first token of the answer, so it is asked for without."""
-    return "off" if think.thinking == "auto" and think.sampling.labels else think.thinking
+    sampling = think.sampling
+    return "off" if sampling.thinking == "auto" and sampling.labels else sampling.thinking
 
 
 def most(think: ModelCall) -> int:
     """Return the most tokens that the thoughts of a call may have."""
-    return THOUGHTS if think.thinking_tokens is None else think.thinking_tokens
+    return THOUGHTS if think.sampling.thinking_tokens is None else think.sampling.thinking_tokens
 
 
 def rendered(think: ModelCall, template: str) -> ModelCall:
@@ -28,7 +30,8 @@ def rendered(think: ModelCall, template: str) -> ModelCall:
     if not think.chat or asked == "auto" or not thinks(template):
         return think
     if SWITCH in template:
-        return think.model_copy(update={"chat_template_kwargs": {SWITCH: asked == "on", **think.chat_template_kwargs}})
+        switched = {"chat_template_kwargs": {SWITCH: asked == "on", **think.sampling.chat_template_kwargs}}
+        return think.model_copy(update={"sampling": think.sampling.model_copy(update=switched)})
     return think if asked == "on" or CLOSE in think.begin else think.model_copy(update={"begin": ENDED + think.begin})
 
 

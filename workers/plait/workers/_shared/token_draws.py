@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from plait.core.ops import Sampling
 from plait.core.result import TokenDraws
+from plait.core.sampling import Sampling
 
 __all__ = ["token_draws"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plait.core.interfaces import Progress
-from plait.core.ops import Sampling
 from plait.core.result import Failure, Finish, Result, Sources, TokenDraws, Usage
+from plait.core.sampling import Sampling
 
 from .._shared.batch_streams import Stream
 from .._shared.confidence import ConfidenceTrace

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from plait.core.errors import EngineError
-from plait.core.ops import Sampling
+from plait.core.sampling import Sampling
 
 from .._shared.arithmetic_codes import CODE
 from .._shared.prompt import Stops
@@ -26,7 +26,7 @@ RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 
 EXTRA = ("min_tokens", "ignore_eos", "bad_words", "stop_token_ids", "allowed_token_ids")
-"""Fields of `ModelCall.extra_body` that are vLLM's own settings of sampling."""
+"""Fields of `Sampling.extra_body` that are vLLM's own settings of sampling."""
 
 
 class Abilities:

@@ -156,7 +156,7 @@ class Core:
             self.able.need("labels", self._taps)
         if think.salt:
             self.able.need("cache_salt", self._salted)
-        if foreign := [name for name in think.extra_body if name not in EXTRA]:
+        if foreign := [name for name in think.sampling.extra_body if name not in EXTRA]:
             names, there = ", ".join(foreign), ", ".join(EXTRA)
             raise Rejected(f"`extra_body` ({names}) is for a server: this engine, in the process itself, takes {there}")
         think = rendered(think, self.prompter.template)
@@ -210,7 +210,7 @@ class Core:
         limit = min(sampling.max_tokens + order.thoughts - len(order.past), room)
         ids = tuple(order.labels.values())
         order.params = self.able.params(sampling, stops, limit, order.deltas, order.mute, ids, order.calls,
-                                         think.extra_body)  # fmt: skip
+                                         think.sampling.extra_body)  # fmt: skip
         order.trace = ConfidenceTrace.of(sampling)
         order.attempt, order.reports = job.attempt, job.report
         # Of these a checkpoint is their ids alone: all go out as one batch.

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from plait.core.ops import StructuredOutput
+from plait.core.sampling import StructuredOutput
 
 from .request_body import ServerError
 

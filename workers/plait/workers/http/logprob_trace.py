@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from plait.core.ops import Sampling
 from plait.core.result import Signals, Token
+from plait.core.sampling import Sampling
 from plait.core.values import writable
 
 from .._shared.confidence import ConfidenceTrace, add_position

@@ -9,8 +9,9 @@ from typing import Any, Literal, NamedTuple
 
 from plait.core.chat import Message, with_prompt
 from plait.core.errors import Rejected
-from plait.core.ops import ModelCall, Sampling
+from plait.core.ops import ModelCall
 from plait.core.planning import fraction
+from plait.core.sampling import Sampling
 
 from .._shared.arithmetic_codes import CODE
 from .._shared.function_calls import renamed, sent_names
@@ -301,8 +302,8 @@ FIELDS = (
     BodyField("frequency_penalty", lambda spec: spec.sampling.frequency_penalty or None),
     BodyField("vllm_xargs", _arithmetic),
     BodyField("logit_bias", lambda spec: spec.sampling.logit_bias or None),
-    BodyField("reasoning_effort", lambda spec: spec.think.reasoning_effort, "chat"),
-    BodyField("chat_template_kwargs", lambda spec: spec.think.chat_template_kwargs or None, "chat_extras"),
+    BodyField("reasoning_effort", lambda spec: spec.sampling.reasoning_effort, "chat"),
+    BodyField("chat_template_kwargs", lambda spec: spec.sampling.chat_template_kwargs or None, "chat_extras"),
     BodyField("stop_token_ids", lambda spec: list(spec.sampling.stop_ids) or None, "ids", "stop_ids"),
     BodyField("cache_salt", lambda spec: spec.think.salt or None, "ids", "salt"),
     BodyField("priority", lambda spec: (spec.priority or None) if spec.dialect.priority else None),
@@ -325,9 +326,9 @@ def build_body(spec: RequestSpec) -> dict[str, Any]:
             option = row.option or row.name
             raise Rejected(f"this server does not take the option {option!r}: do without it, or use a vLLM server")
         body[row.name] = value
-    if reserved := sorted(RESERVED_FIELDS.intersection(spec.think.extra_body)):
+    if reserved := sorted(RESERVED_FIELDS.intersection(spec.sampling.extra_body)):
         raise Rejected(f"`extra_body` may not set {', '.join(reserved)}: that is set by the step itself")
-    return merge_fields(body | dict(spec.extra_fields), spec.think.extra_body)
+    return merge_fields(body | dict(spec.extra_fields), spec.sampling.extra_body)
 
 
 def merge_fields(fields: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from plait.core.errors import EngineError
-from plait.core.ops import ModelCall, Sampling, Text
+from plait.core.ops import ModelCall, Text
+from plait.core.sampling import Sampling
 
 from .._shared.arithmetic_codes import CODE
 from .._shared.thoughts import OPEN, SWITCH

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from plait.core.errors import EngineError, Rejected
-from plait.core.ops import ModelCall, Sampling, StructuredOutput, Text
+from plait.core.ops import ModelCall, Text
+from plait.core.sampling import Sampling, StructuredOutput
 
 from .._shared.function_calls import function, sent_names
 from .._shared.structured_output import specified
@@ -123,11 +124,11 @@ class ThinkingSupport:
         if not chat or not dialect.extras:
             return fields
         asked = wanted(think)
-        if asked != "auto" and SWITCH not in think.chat_template_kwargs:
+        if asked != "auto" and SWITCH not in think.sampling.chat_template_kwargs:
             # A template without this switch ignores it.
-            fields["chat_template_kwargs"] = {**think.chat_template_kwargs, SWITCH: asked == "on"}
-        if dialect.ids and thinking_room and think.thinking_tokens is not None:
-            fields["thinking_token_budget"] = think.thinking_tokens
+            fields["chat_template_kwargs"] = {**think.sampling.chat_template_kwargs, SWITCH: asked == "on"}
+        if dialect.ids and thinking_room and think.sampling.thinking_tokens is not None:
+            fields["thinking_token_budget"] = think.sampling.thinking_tokens
         return fields
 
     def learn(self, model: str, think: ModelCall, response: ResponseParser, thinking_room: int) -> bool:

@@ -17,8 +17,9 @@ from pydantic import JsonValue
 
 from ....core.errors import PlaitError, UsageError
 from ....core.extras import extra
-from ....core.ops import ModelCall, Sampling, Text
+from ....core.ops import ModelCall, Text
 from ....core.plan import Plan, Step
+from ....core.sampling import Sampling
 from .accept import PairedTest, paired_test
 from .improve import Ask, ProblemTrial, Solve
 from .learnable import Values, Version, Versions

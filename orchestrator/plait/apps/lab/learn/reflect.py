@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
-from ....core.ops import ModelCall, Ref, Sampling, Text
+from ....core.ops import ModelCall, Ref, Text
 from ....core.plan import Plan, Step
+from ....core.sampling import Sampling
 from ....core.values import as_text
 from ....runtime.runlog import RunRecord
 from .learnable import Learnable, Values

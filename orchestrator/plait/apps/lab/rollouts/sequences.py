@@ -179,7 +179,7 @@ def _write(sequence: _Sequence, prompt: list[int], attempt: AttemptRecord) -> No
 def _how(attempt: AttemptRecord, drawn: TokenDraws | None) -> WeightsSegment:
     """Return a segment with the sampling of a call's tokens: the worker's report, else the request's options."""
     assert isinstance(attempt.op, ModelCall)
-    asked, extra = attempt.op.sampling, tuple(attempt.op.extra_body)
+    asked, extra = attempt.op.sampling, tuple(attempt.op.sampling.extra_body)
     step = attempt.step.partition(":")[2]
     if drawn is not None and drawn.temperature is not None:
         top_p, form = drawn.top_p, drawn.form

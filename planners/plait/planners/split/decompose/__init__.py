@@ -12,9 +12,10 @@ from pydantic import Field, JsonValue
 from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Flow, StepFailed
-from plait.core.ops import Join, Part, Plugin, StructuredOutput, Text
+from plait.core.ops import Join, Part, Plugin, Text
 from plait.core.plan import Plan, Step
 from plait.core.result import Result
+from plait.core.sampling import StructuredOutput
 from plait.core.vocabulary import MaxBranches, OnFailure, Separator, Threshold
 
 from ..._shared.json_text import read_object

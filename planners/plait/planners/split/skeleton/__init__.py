@@ -12,8 +12,9 @@ from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.errors import PluginError
 from plait.core.flow import Answerable, Flow, StepFailed, Trajectory
-from plait.core.ops import Plugin, StructuredOutput, Text
+from plait.core.ops import Plugin, Text
 from plait.core.plan import Step
+from plait.core.sampling import StructuredOutput
 from plait.core.vocabulary import MaxBranches, MinBranches, OnFailure, Separator
 
 from ..._shared.steps import Asker, shortened

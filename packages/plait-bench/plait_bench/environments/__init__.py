@@ -1,0 +1,1 @@
+"""Environments that grade the answers of tasks."""

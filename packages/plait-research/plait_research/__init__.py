@@ -1,0 +1,1 @@
+"""What researchers of parallel reasoning use beside plait."""

@@ -1,0 +1,1 @@
+"""Planners that are ideas or lost wherever they were measured."""

@@ -1,0 +1,1 @@
+"""The servers of plait."""

@@ -1,0 +1,163 @@
+"""The tools of `plait mcp`, and how a client receives questions.
+
+A run may ask a person. A client of protocol 2026-07-28 gets an `input_required` result and calls again with the answer;
+an older one that can elicit is asked in between; any other gets the advice to use `start`, `status` and `reply`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ElicitRequestFormParams, InputRequiredResult, ToolAnnotations
+from pydantic import JsonValue
+
+from plait import __version__
+from plait.core.errors import PlaitError
+from plait.core.tools.context import Question
+from plait.runtime.client.handle import Handle
+from plait.runtime.control.verbs import VERBS
+
+from .forms import request_of, value_of
+from .jobs import MODEL, Jobs, Progress, until_asked
+from .tasks import Tasks
+
+__all__ = ["build"]
+
+INSTRUCTIONS = """\
+plait runs parallel lines of reasoning and merges them into one answer.
+solve: a question by a planner, such as `sample:n=8` (a vote of 8 samples), `tree`, `llmcompiler`, `route`.
+vote: the answer on which texts that you already have agree.
+run_plan: a plan of your own, as JSON.
+start, status, reply, cancel: the same as solve, without waiting."""
+MULTI_ROUND = "2026-07-28"
+_READS = ToolAnnotations(read_only_hint=True)
+
+
+def build(jobs: Jobs) -> MCPServer:
+    """Return the server of a list of runs."""
+    server = MCPServer(
+        "plait",
+        title="plait",
+        instructions=INSTRUCTIONS,
+        version=__version__,
+        extensions=[Tasks(jobs)],
+        log_level="ERROR",
+    )
+
+    @server.tool()
+    async def solve(
+        question: str, ctx: Context, planner: str = "", n: int = 0, max_tokens: int = 0
+    ) -> dict[str, Any] | InputRequiredResult:
+        """Answer a question by parallel reasoning. `planner` selects the strategy, such as sample:n=8; `n`: number of
+        branches; `max_tokens`: token limit of the run."""
+        return await _answered(jobs, ctx, lambda: jobs.solve(question, planner, n, max_tokens))
+
+    @server.tool()
+    async def run_plan(
+        plan: dict[str, Any], ctx: Context, question: str = "", max_tokens: int = 0
+    ) -> dict[str, Any] | InputRequiredResult:
+        """Run a finished plan: {"steps": [{"name": …, "op": {"kind": "think", "prompt": …}}, …], "output": NAME}."""
+        return await _answered(jobs, ctx, lambda: jobs.run_plan(plan, question, max_tokens))
+
+    @server.tool(annotations=_READS)
+    async def vote(
+        samples: list[str], ctx: Context, merge: str = "majority", task: str = ""
+    ) -> dict[str, Any] | InputRequiredResult:
+        """Return the answer on which most of the samples agree. `task` selects how an answer is read from a text."""
+        return await _answered(jobs, ctx, lambda: jobs.vote(samples, merge, task))
+
+    @server.tool()
+    async def start(question: str, planner: str = "", n: int = 0, max_tokens: int = 0) -> dict[str, Any]:
+        """Start the run of `solve`, and return its id at once."""
+        with _ToolErrors():
+            return _state(await jobs.solve(question, planner, n, max_tokens))
+
+    @server.tool(annotations=_READS)
+    async def status(run: str) -> dict[str, Any]:
+        """Return the state of a run: its steps, its questions, and its answer once it has ended."""
+        with _ToolErrors():
+            return _state(jobs.handle(run))
+
+    @server.tool()
+    async def reply(run: str, question: str, value: Any) -> dict[str, Any]:
+        """Answer a question of a run, by the ids from `status`. A person decides whether calls are allowed."""
+        with _ToolErrors():
+            handle = jobs.handle(run)
+            VERBS["answer"].do(handle, question=question, value=value, by=MODEL)
+            return _state(handle)
+
+    @server.tool()
+    async def cancel(run: str) -> dict[str, Any]:
+        """Give a run up. What it has found so far stays."""
+        with _ToolErrors():
+            handle = jobs.handle(run)
+            VERBS["cancel"].do(handle, reason="cancelled by the client")
+            await handle.finished
+            return _state(handle)
+
+    return server
+
+
+class _ToolErrors:
+    """Turns plait's errors, which are sentences, into a tool's error."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, PlaitError):
+            raise ToolError(str(error)) from None
+
+
+async def _answered(jobs: Jobs, ctx: Context, begin: Any) -> dict[str, Any] | InputRequiredResult:
+    """Return the result of a run, or its question. The run is cancelled if the client disconnects."""
+    with _ToolErrors():
+        again = ctx.request_state
+        handle: Handle = await begin() if again is None else jobs.handle(again)
+        try:
+            if again is not None:
+                for name, response in (ctx.input_responses or {}).items():
+                    handle.answer(name, value_of(response), jobs.person)
+            while (asked := await until_asked(handle, _progress(ctx))) is not None:
+                # Older clients are asked within the call, which stays open meanwhile.
+                if (ctx.protocol_version or "") >= MULTI_ROUND:
+                    return InputRequiredResult(input_requests={asked.id: request_of(asked)}, request_state=handle.run)
+                handle.answer(asked.id, await _elicited(ctx, asked), jobs.person)
+        except BaseException:
+            handle.cancel(cause="client-gone")
+            raise
+        return (await handle).summary()
+
+
+def _progress(ctx: Context) -> Progress:
+    async def told(ended: int, steps: int, last: str) -> None:
+        await ctx.report_progress(ended, steps, last)
+
+    return told
+
+
+async def _elicited(ctx: Context, question: Question) -> JsonValue:
+    """Return the answer of a client's user. Raises `ToolError` if the client cannot ask its user."""
+    capabilities = ctx.client_capabilities
+    if capabilities is None or capabilities.elicitation is None:
+        raise ToolError(
+            f"the run asks: {question.text} This client cannot ask its user: use `start`, then `status` and `reply`."
+        )
+    request = request_of(question).params
+    assert isinstance(request, ElicitRequestFormParams)
+    return value_of(
+        await ctx.session.elicit_form(request.message, request.requested_schema, ctx.request_context.request_id)
+    )
+
+
+def _state(handle: Handle) -> dict[str, Any]:
+    """Return where a run stands."""
+    if handle.finished.done():
+        return {"run": handle.run, "state": "ended", **handle.finished.result().summary()}
+    questions = [
+        {"id": question.id, "text": question.text, "choices": list(question.choices)} for question in handle.questions
+    ]
+    steps = [{"step": step.name, "state": step.state} for step in handle.steps]
+    return {"run": handle.run, "state": "asking" if questions else "running", "questions": questions, "steps": steps}

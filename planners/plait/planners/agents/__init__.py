@@ -1,1 +1,0 @@
-"""Planners whose agents read one another."""
