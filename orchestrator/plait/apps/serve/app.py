@@ -23,7 +23,7 @@ from .bodies import LARGE, Body, ResponseBody
 from .chat import ChatCompletions
 from .completions import Completions
 from .dialect import ApiDialect, write_stream
-from .errors import ApiError, not_found, of_error
+from .errors import RETRY_AFTER_S, ApiError, not_found, of_error
 from .http import EventStream, apart, read, same_page, unless_disconnected
 from .messages import CountBody, Messages
 from .new_runs import NewRuns
@@ -272,6 +272,7 @@ class _Endpoint:
         return user or tenants.find(key_given)
 
     def _error(self, error: Exception) -> Response:
+        self._service.health.note_error(error)
         told = of_error(error)
         if told.status == 500 and told.code == "internal_error":
             log.error("internal error while handling a request", exc_info=error)
@@ -285,8 +286,10 @@ async def _healthz(_: Request) -> Response:
 
 async def _readyz(request: Request, _: User) -> Response:
     service: Service = request.app.state.service
-    ready = service.ready and not service.closing
-    return PlainTextResponse("ready" if ready else "not ready", 200 if ready else 503, headers=_SECURE)
+    if not (problems := service.problems):
+        return PlainTextResponse("ready", headers=_SECURE)
+    headers = {**_SECURE, "retry-after": str(RETRY_AFTER_S)}
+    return PlainTextResponse(f"not ready: {', '.join(problems)}", 503, headers=headers)
 
 
 async def _metrics(request: Request, user: User) -> Response:

@@ -46,6 +46,7 @@ def serve(
     alias: Annotated[
         list[str] | None, typer.Option(metavar="NAME=MODEL", help="Another name of a model; repeatable.")
     ] = None,
+    require_all: Annotated[bool, typer.Option("--require-all", help="Start only if all upstreams answer.")] = False,
     tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate and chain, PEM.")] = None,
     tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key, PEM.")] = None,
     planner: Planner = None,
@@ -90,6 +91,7 @@ def serve(
         host=host,
         port=port,
         open=open_ or None,
+        require_all=require_all or None,
         tls_cert=tls_cert,
         tls_key=tls_key,
         upstreams=[{"base_url": url} for url in upstream] if upstream else None,

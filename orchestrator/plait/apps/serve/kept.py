@@ -21,7 +21,7 @@ from .errors import ApiError, not_found, of_error
 from .settings import Settings
 from .tenants import ServedRun, User
 
-__all__ = ["Responses", "StoredResponse", "size_of"]
+__all__ = ["Responses", "StoredResponse", "dump_json", "size_of"]
 
 log = logging.getLogger("plait.serve")
 
@@ -103,13 +103,18 @@ class StoredResponse:
     def as_document(self) -> tuple[bytes, bytes, dict[str, str]]:
         """Return the document to store: body and head, as JSON, and its labels."""
         body = json.dumps({name: getattr(self, name) for name in _STORED}).encode()
-        return body, json.dumps(self.response).encode(), labels_of(self.response)
+        return body, dump_json(self.response), labels_of(self.response)
 
     @classmethod
     def from_document(cls, user: User, body: bytes, head: bytes) -> StoredResponse:
         """Return the response of a stored document. One of an earlier version has no head."""
         fields = json.loads(body)
         return cls(**({"response": json.loads(head)} if head else {}), **fields, user=user, live=None)
+
+
+def dump_json(value: object) -> bytes:
+    """Return a value as JSON, as answers have it."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def size_of(value: Any) -> int:
@@ -252,7 +257,7 @@ class Responses:
         mine = mine[::-1] if newest else mine
         first = next((place for place, kept in enumerate(mine, 1) if kept.id == after), 0)
         fitting = [kept for kept in mine[first:] if labels.items() <= labels_of(kept.response).items()][:limit]
-        return await asyncio.to_thread(lambda: [(kept.id, json.dumps(kept.response).encode()) for kept in fitting])
+        return await asyncio.to_thread(lambda: [(kept.id, dump_json(kept.response)) for kept in fitting])
 
     async def pieces(self, kept: StoredResponse, first: int) -> list[bytes]:
         """Return the events of a response of another process, from one on."""

@@ -39,6 +39,7 @@ async def run(config: Config, settings: Settings) -> None:
     workers = workers_of(config, settings)
     if workers is None:
         config, _ = joined(config)
+    config = config.model_copy(update={"worker_wait": settings.upstream_wait})
     service = Service(AsyncOrchestrator(config=config, workers=workers, control=True), settings, workers)
     raise_descriptor_limit()
     server = Server(service, whole_process=True)

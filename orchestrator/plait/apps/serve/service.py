@@ -37,6 +37,7 @@ from .admission import RequestAdmission
 from .bodies import Body, ServedStrategy, resolve
 from .errors import ApiError, invalid
 from .fields import held
+from .health import ServerHealth
 from .http import HostGuard, apart
 from .kept import Responses
 from .listing import EndedRuns
@@ -96,9 +97,11 @@ class Service:
         kept = place(config) if config.journal != "off" else None
         self.responses = Responses(settings, kept and Documents(kept, "response"))
         self.completions = Responses(settings, kept and Documents(kept, "completion"), "chat completion")
-        self.metrics = Metrics(settings.planners, list(self.tenants.users), self.workers)
+        self.metrics = Metrics(settings.planners, list(self.tenants.users), self.workers, lambda: not self.problems)
         requests = settings.requests_per_tenant or max(1, settings.connections // 2)
         self.admission = RequestAdmission(requests, settings.body_bytes_per_tenant)
+        self.health = ServerHealth(self.workers, self.tenants, kept, settings.upstream_wait)
+        orchestrator.watch(self.health)
         self.audit = Audit(settings.audit)
         orchestrator.watch(self.metrics)
         orchestrator.on_taken = self._taken
@@ -123,6 +126,7 @@ class Service:
         """Let what runs end, and free everything."""
         await self.drain()
         self.ready = False
+        await self.health.close()
         await self.orchestrator.close()
         if self._work:
             await asyncio.wait(self._work, timeout=self.settings.drain_seconds)
@@ -140,6 +144,13 @@ class Service:
         if endpoint not in _NOT_AUDITED:
             client = request.client.host if request.client is not None else ""
             self.audit.write(**fields, method=request.method, path=request.url.path[:200], client=client)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why the server is not ready, in words that anybody may read; empty if it is."""
+        if self.closing or not self.ready:
+            return ("it is being stopped" if self.closing else "it is starting",)
+        return self.health.problems
 
     @property
     def served(self) -> tuple[str, ...]:
@@ -223,6 +234,7 @@ class Service:
 
     async def _submit(self, request: Request, body: Body, user: User, watch: bool, fairness_group: str) -> ServedRun:
         self.check_places(user)  # others may have taken them meanwhile
+        self.health.check_salt(user.salt)
         takes = (getattr(worker, "extra_body", None) for worker in self.workers if "think" in offer(worker).serves)
         request, unheard = held(request, body.passed, user.rights(request.model), takes)
         request = await apart(body.long, self.allowed, request, body.plait.plan, user)

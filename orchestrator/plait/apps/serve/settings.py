@@ -127,6 +127,12 @@ class Settings(Frozen):
     tls_cert: Path | None = None
     """A file with the certificate and its chain, PEM."""
     tls_key: Path | None = None
+    require_all: bool = False
+    """Whether the server starts only if all upstreams answer. By default it starts with those that do, and takes the
+    others in when they come."""
+    upstream_wait: float = Field(default=30.0, ge=0, allow_inf_nan=False)
+    """Seconds for which requests wait for an upstream that does not answer, if no other has their model; then they get
+    503."""
     upstreams: tuple[Upstream, ...] = ()
     """What runs the model, in place of `worker`, `model` and `base_url`."""
     aliases: dict[str, str] = {}
@@ -231,5 +237,8 @@ def workers_of(config: Config, settings: Settings) -> list[Any]:
         for worker in served:
             if len(served) == 1 and (upstream.name or any(worker.name == other.name for other in made)):
                 worker.name = upstream.name or f"{worker.name}-{place}"
+        for worker in served if not settings.require_all else ():
+            if hasattr(worker, "allow_unreachable"):
+                setattr(worker, "allow_unreachable", True)  # noqa: B010  (only servers have it)
         made += served
     return made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -15,7 +14,7 @@ from ...core.values import Frozen
 from .bodies import ChatBody
 from .errors import invalid, of_error
 from .http import apart, read
-from .kept import StoredResponse, size_of
+from .kept import StoredResponse, dump_json, size_of
 from .service import Service
 from .tenants import User
 
@@ -63,8 +62,8 @@ class StoredCompletions:
         page = await self._kept.page(user, query.after, query.limit + 1, query.order == "desc", labels)
         shown = page[: query.limit]
         ends = {"first_id": shown[0][0], "last_id": shown[-1][0]} if shown else {"first_id": None, "last_id": None}
-        rest = json.dumps({"object": "list", "has_more": len(page) > query.limit, **ends}).encode()
-        made = b'{"data":[' + b",".join(body for _, body in shown) + b"]," + rest[1:]
+        rest = dump_json({"has_more": len(page) > query.limit, **ends})
+        made = b'{"object":"list","data":[' + b",".join(body for _, body in shown) + b"]," + rest[1:]
         return Response(made, media_type="application/json")
 
     async def read(self, request: Request, user: User) -> Response:
