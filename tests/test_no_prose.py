@@ -99,7 +99,7 @@ def test_the_page_of_errors_and_the_classes_agree() -> None:
     for path in sources(*SHIPPED):
         if re.search(r"^    code = ", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE):
             importlib.import_module(module_name(path))
-    ours = [error for error in errors.error_classes() if error.__module__.startswith("plait.")]
+    ours = [error for error in errors.error_classes() if error.__module__.startswith(("plait.", "plait_"))]
     rows = re.findall(
         r"^\| `([a-z-]+)` \| `(\w+)` \|", (ROOT / "docs" / "errors.md").read_text(encoding="utf-8"), re.MULTILINE
     )
@@ -122,7 +122,7 @@ def test_the_page_of_errors_has_the_status_that_the_server_gives_and_every_cause
 
 READS_DOCSTRINGS = {
     "orchestrator/plait/apps/control/command.py": "sets the help of a command",
-    "orchestrator/plait/apps/lab/learn/effort.py": "sets the help of a command",
+    "packages/plait-research/plait_research/learn/effort.py": "sets the help of a command",
     "orchestrator/plait/core/tools/docstring.py": "a tool's description is its function's docstring",
     "orchestrator/plait/runtime/plugins/inline.py": "a class made of a function gets the function's docstring",
     "orchestrator/plait/runtime/plugins/loader.py": "the listing shows a plugin's first sentence",

@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from plait.apps.lab.rollouts.record import Record
-from plait.apps.lab.rollouts.store import read_rollouts
+from plait_research.rollouts.record import Record
+from plait_research.rollouts.store import read_rollouts
 
 from . import export
 from .batches import Batch, pad

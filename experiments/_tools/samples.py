@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from plait.apps.lab.samples.sample import RecordedSample
 from plait.core.ops import Plugin
 from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.runtime.plugins.loader import Plugins
 from plait.runtime.simulation.simulator import Host, LatencyModel, simulate
+from plait_research.samples.sample import RecordedSample
 
 __all__ = ["Question", "Voted", "Way", "place_of", "questions", "vote"]
 

@@ -40,7 +40,6 @@ from scipy.stats import kendalltau
 
 from plait import AsyncOrchestrator
 from plait.apps.common.problems import draw
-from plait.apps.lab.calibrate import compared
 from plait.core import ModelCall, Plan, Plugin, Request, Text
 from plait.core.call_config import CallConfig
 from plait.core.interfaces import Planner, PlanningContext
@@ -51,6 +50,7 @@ from plait.planners.votes.single import Single
 from plait.runtime.client.config import Config
 from plait.runtime.plugins.loader import Plugins
 from plait.runtime.simulation.calibrate import Clock, RecordedAttempt, fit, recorded
+from plait_research.calibrate import compared
 
 from .._tools.command import given_of, page_options
 from .._tools.core_time import EVERY, CoreTime, Yardstick

@@ -10,10 +10,10 @@ import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
-from plait.apps.lab.route.fit import RouteRow
-from plait.apps.lab.samples.sample import RecordedSample, read_samples
 from plait.core.errors import UsageError
 from plait.core.ops import Plugin
+from plait_research.route.fit import RouteRow
+from plait_research.samples.sample import RecordedSample, read_samples
 
 from .._tools.base import Findings
 from .._tools.routes import choices

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 
 from plait.apps.common.problems import CountdownProblem
-from plait.apps.lab.route.fit import RouteRow
 from plait.core.ops import Plugin
+from plait_research.route.fit import RouteRow
 
 from .._tools.base import Condition, Findings, Records, Table, circumstances
 from .._tools.command import command

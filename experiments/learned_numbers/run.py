@@ -22,14 +22,14 @@ import numpy as np
 import torch
 
 from plait import AsyncOrchestrator
-from plait.apps.lab.learn.learnable import versions_of
-from plait.apps.lab.learn.replay import Replay, drawn, learn
-from plait.apps.lab.rollouts.stored import stored_runs
 from plait.core.ops import Plugin
 from plait.planners.votes.sample import Sample
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.journal import Journal
 from plait.runtime.plugins.loader import Plugins
+from plait_research.learn.learnable import versions_of
+from plait_research.learn.replay import Replay, drawn, learn
+from plait_research.rollouts.stored import stored_runs
 from training import vocab
 from training.shortest import problems
 

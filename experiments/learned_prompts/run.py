@@ -17,10 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from plait.apps.common.dataset import DatasetQuestion, drawn_questions
-from plait.apps.lab.learn.improve import ProblemTrial
-from plait.apps.lab.learn.learnable import Learnable, Values, Versions
-from plait.apps.lab.learn.pareto import search
-from plait.apps.lab.learn.reflect import lesson
 from plait.core.chat import Message
 from plait.core.ops import ModelCall, Plugin, Text
 from plait.core.plan import Plan, Step
@@ -30,6 +26,10 @@ from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.models import folder_of
 from plait.runtime.runlog import RunLog
+from plait_research.learn.improve import ProblemTrial
+from plait_research.learn.learnable import Learnable, Values, Versions
+from plait_research.learn.pareto import search
+from plait_research.learn.reflect import lesson
 
 from .._tools.command import Given, command
 from .page import page_of

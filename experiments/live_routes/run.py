@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from plait.apps.lab.samples.recordings import recorded_samples
 from plait.core.ops import Plugin
 from plait.core.routing import Tier
 from plait.planners.effort.route import Route
+from plait_research.samples.recordings import recorded_samples
 
 __all__ = ["HERE", "REQUESTS", "collect", "main", "page_of", "play", "plays"]
 

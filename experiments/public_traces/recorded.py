@@ -15,8 +15,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plait.apps.lab.samples.recordings import recorded_samples
-from plait.apps.lab.samples.sample import RecordedSample, estimated
+from plait_research.samples.recordings import recorded_samples
+from plait_research.samples.sample import RecordedSample, estimated
 
 from .._tools.samples import Question, questions
 

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from plait.apps.lab.route.fit import RouteRow, compare, fit, follow, key_of
-from plait.apps.lab.samples.sample import RecordedSample
 from plait.core.learning import RunOutcome
 from plait.core.ops import Plugin
 from plait.planners.effort.takeover import Takeover
+from plait_research.route.fit import RouteRow, compare, fit, follow, key_of
+from plait_research.samples.sample import RecordedSample
 
 from .._tools.routes import part_reached, share_of, ways_of
 from .._tools.samples import Question

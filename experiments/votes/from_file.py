@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from plait.apps.lab.samples.sample import read_samples
 from plait.core.errors import UsageError
+from plait_research.samples.sample import read_samples
 
 from .._tools.samples import questions
 from .._tools.statistics import mean, share

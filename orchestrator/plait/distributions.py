@@ -16,11 +16,16 @@ CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "plait-research": {
         "planner": ("blackboard", "debate", "layers"),
+        "command": (
+            "learn diff", "learn effort", "learn import", "learn numbers", "learn prompts", "learn rollouts",
+            "learn route", "learn show", "learn strategies", "learn takeover", "learn undo", "runs export",
+            "simulate calibrate", "simulate tune",
+        ),
     },
     "plait-server": {
         "command": ("mcp",),
     },
-}
+}  # fmt: skip
 """By distribution and kind: names of plugins, and words of commands."""
 
 

@@ -14,8 +14,8 @@ from experiments.effort import from_file as routes
 from experiments.takeover import from_file as takeovers
 from experiments.toolbench import run as toolbench
 from experiments.toolbench.from_file import page_of, read_recording, write_recording
-from plait.apps.lab.samples.sample import RecordedSample, write_samples
 from plait.core.errors import UsageError
+from plait_research.samples.sample import RecordedSample, write_samples
 
 
 def put(path: Path, rows: Sequence[object]) -> Path:

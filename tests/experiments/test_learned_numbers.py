@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 from experiments.learned_numbers.run import TEMPERATURES, draw, there
-from plait.apps.lab.learn.replay import drawn
-from plait.apps.lab.rollouts.stored import stored_runs
 from plait.runtime.journal.directory import entries
 from plait.runtime.plugins.loader import Plugins
+from plait_research.learn.replay import drawn
+from plait_research.rollouts.stored import stored_runs
 
 
 async def test_the_journals_have_each_puzzle_once_and_can_be_learned_from(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from experiments.public_traces.page import page_of
 from experiments.public_traces.recorded import _value  # pyright: ignore[reportPrivateUsage]
 from experiments.public_traces.run import HERE, promised, read
 from experiments.votes import from_file
-from plait.apps.lab.samples.sample import RecordedSample, write_samples
 from plait.core.errors import UsageError
+from plait_research.samples.sample import RecordedSample, write_samples
 
 AGREED = Question((0, 0, 0, 1, 0, 0, 0, 0), (10,) * 8, frozenset({0}))
 

@@ -10,10 +10,10 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from plait.apps.lab.rollouts.adapters import trl_output, verl_fields
-from plait.apps.lab.rollouts.advantages import grpo_advantages, weighed
-from plait.apps.lab.rollouts.record import Record
-from plait.apps.lab.rollouts.store import read_rollouts
+from plait_research.rollouts.adapters import trl_output, verl_fields
+from plait_research.rollouts.advantages import grpo_advantages, weighed
+from plait_research.rollouts.record import Record
+from plait_research.rollouts.store import read_rollouts
 from tests.oracles.harness import Oracle, take
 
 MADE = Path(__file__).parents[1] / "apps/lab/rollouts/threaded.jsonl"

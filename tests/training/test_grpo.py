@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from plait.apps.lab.rollouts.advantages import weighed
-from plait.apps.lab.rollouts.record import Record, WeightsSegment
 from plait.planners.threads.threads.dialects import load
+from plait_research.rollouts.advantages import weighed
+from plait_research.rollouts.record import Record, WeightsSegment
 from training import export
 from training.check import solves
 from training.grpo import arms, five, warmup

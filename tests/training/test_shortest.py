@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from experiments.shortest.run import write
-from plait.apps.lab.rollouts.record import Record, WeightsSegment
+from plait_research.rollouts.record import Record, WeightsSegment
 from training import export, shortest
 from training.compare import weights_of
 from training.model import Llama, ModelConfig

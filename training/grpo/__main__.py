@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from plait.apps.common.interrupt import run_stoppable
-from plait.apps.lab.rollouts.loop import StepReport
+from plait_research.rollouts.loop import StepReport
 
 from . import arms, warmup
 

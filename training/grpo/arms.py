@@ -17,8 +17,8 @@ from pathlib import Path
 
 import torch
 
-from plait.apps.lab.rollouts.advantages import Credit, weighed
-from plait.apps.lab.rollouts.record import Record
+from plait_research.rollouts.advantages import Credit, weighed
+from plait_research.rollouts.record import Record
 
 from .. import export, train
 from ..batches import Stream

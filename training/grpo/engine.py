@@ -9,15 +9,15 @@ from pathlib import Path
 
 from plait.apps.common.dataset import DatasetQuestion
 from plait.apps.common.interrupt import Stopper
-from plait.apps.lab.rollouts.advantages import Credit
-from plait.apps.lab.rollouts.loop import LearningLoop, StepReport
-from plait.apps.lab.rollouts.producer import Producer, sampled
-from plait.apps.lab.rollouts.rewards import reward_of
-from plait.apps.lab.rollouts.store import Store
 from plait.core.request import Request
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.workers.engine import Engine
 from plait_bench.tasks.countdown import Countdown
+from plait_research.rollouts.advantages import Credit
+from plait_research.rollouts.loop import LearningLoop, StepReport
+from plait_research.rollouts.producer import Producer, sampled
+from plait_research.rollouts.rewards import reward_of
+from plait_research.rollouts.store import Store
 
 from . import five
 from .threads import CHILD_TOKENS, PARENT_TOKENS, thread_reward

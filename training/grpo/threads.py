@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from plait.apps.lab.rollouts.record import Record, Role, WeightsSegment
+from plait_research.rollouts.record import Record, Role, WeightsSegment
 
 from ..check import Line, Reader, Wrong, lines_on, solves
 from ..controller import Puzzle, answer_of

@@ -1,6 +1,6 @@
 """A trainer on rollout records: GRPO's clipped policy gradient on the masked tokens, or how likely what was right is.
 
-The records have their advantages (`plait.apps.lab.rollouts.advantages`): of their rollouts, and threads that were
+The records have their advantages (`plait_research.rollouts.advantages`): of their rollouts, and threads that were
 judged by themselves their own. Rejection sampling takes the rollouts that were right, and of threads those that hit, as
 they are: each token counts one.
 """
@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch.nn import functional as F
 
-from plait.apps.lab.rollouts.record import Record
+from plait_research.rollouts.record import Record
 
 from .. import export
 from ..model import Llama

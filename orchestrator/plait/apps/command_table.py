@@ -53,11 +53,6 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "runs view": (".viewer.command", "view", "Write the pictures of a run into one HTML file."),
         "runs trace": (".trace.command", "trace", "Write a run as a Chrome trace, as OpenTelemetry spans, as JSON."),
         "runs replay": (".commands.replay", "replay", "Feed a journal to a new machine and compare what it does."),
-        "runs export": (
-            ".lab.rollouts.command",
-            "export_runs",
-            "Write runs that went well as data for supervised training.",
-        ),
         "runs gc": (".commands.runs", "gc", "Delete journals that no process uses."),
         "plugins": (".commands.plugins", "plugins", "List planners, policies, merges, tasks and workers."),
         "doctor": (".doctor.command", "doctor", "Check this installation, and say what is wrong and what to do."),
@@ -71,30 +66,11 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "eval": (".commands.eval", "evaluate", "Solve many problems and count how many are right."),
         "eval compare": (".commands.compare", "compare", "Compare saved results of several planners."),
         "simulate": (".commands.simulate", "simulate", "Run a plan in virtual time and compare policies."),
-        "simulate tune": (".lab.tune", "tune", "Choose engines, slots, policy and width for a workload."),
-        "simulate calibrate": (".lab.calibrate", "calibrate", "Fit the simulator to a model on this machine."),
     },
     "Serve": {
         "serve": (".serve.command", "serve", "Serve the OpenAI API, answered by planners."),
         "job submit": (".job", "submit", "Submit a plait command to a Ray cluster."),
         "job manifest": (".job", "manifest", "Write a plait command as a RayJob of Kubernetes."),
-    },
-    "Research": {
-        "learn strategies": (".lab.learn.command", "strategies", "Count how well strategies did, for `route`."),
-        "learn route": (".lab.route.command", "route", "Fit which planner a request is worth, for `route`."),
-        "learn effort": (".lab.learn.effort", "effort", "Calibrate planners that spend effort by numbers."),
-        "learn takeover": (".lab.learn.effort", "takeover", "Calibrate the share that `takeover` takes over."),
-        "learn numbers": (".lab.learn.numbers", "numbers", "Find numbers of planners by replaying journals."),
-        "learn prompts": (".lab.learn.command", "prompts", "Change prompt texts by reflection on what failed."),
-        "learn show": (".lab.learn.command", "show", "Show the versions of learned values."),
-        "learn diff": (".lab.learn.command", "diff", "Show what changed between two versions."),
-        "learn undo": (".lab.learn.command", "undo", "Go back to the version before the current one."),
-        "learn rollouts": (
-            ".lab.rollouts.command",
-            "rollouts",
-            "Write token-exact records of many runs for training.",
-        ),
-        "learn import": (".lab.samples.command", "import_samples", "Read other people's recordings as samples."),
     },
 }
 """By group: the words of a command, its module, the function there, and its description in `plait --help`.
@@ -103,7 +79,6 @@ A word that is a command by itself and also begins others (`eval`, `simulate`) i
 FAMILIES = {
     "model": "Get, list and convert models, and keep engines up.",
     "runs": "List, show, watch, steer, answer, resume, draw and delete past and running runs.",
-    "learn": "Learn from runs: strategies, routes, numbers, prompt texts; write rollouts for training.",
     "job": "Run plait commands as jobs on a Ray cluster; `ray job logs|status|stop` do the rest.",
 }
 """First words that are not a command themselves, and their descriptions in `plait --help`."""

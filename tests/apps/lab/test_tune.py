@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from plait.apps.lab.tuning import Configuration, grid, halve, interval
 from plait.core.result import Usage
 from plait.runtime.client.profile import Profile, machine
 from plait.runtime.simulation.workload import Spread, WorkloadReport
+from plait_research.tuning import Configuration, grid, halve, interval
 
 
 @pytest.fixture

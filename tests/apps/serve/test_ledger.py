@@ -10,8 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from plait.apps.serve.bodies import Body, ChatBody, ResponseBody
+from plait.apps.serve.app import BODIES
+from plait.apps.serve.bodies import Body
+from plait.apps.serve.chat import ChatBody
 from plait.apps.serve.fields import LEDGER, row_of, tells
+from plait.apps.serve.response_body import ResponseBody
 from plait.apps.serve.settings import Tenant
 from plait.apps.serve.tenants import hashed
 from plait.workers.http import Http
@@ -69,12 +72,12 @@ def test_each_field_of_what_is_not_installed_has_a_row() -> None:
     assert not {name for name in (*SGLANG.read_text().split(), *OF_VLLM_033) if row_of(name) is None}
 
 
-@pytest.mark.parametrize("body", [Body, *Body.__subclasses__()])
+@pytest.mark.parametrize("body", [Body, *BODIES])
 def test_what_is_honoured_is_read_and_what_is_passed_on_is_not(body: type[Body]) -> None:
     for name in body.model_fields:
         row = row_of(name, body.endpoint)
         assert row is not None and row.fate != "passed on", f"{name} is a field of {body.__name__}"
-    read = {name for kind in (Body, *Body.__subclasses__()) for name in kind.model_fields}
+    read = {name for kind in (Body, *BODIES) for name in kind.model_fields}
     honoured = {name.rpartition(".")[2] for name, row in LEDGER.items() if row.fate == "honoured"}
     assert honoured <= read | {"prompt"}
 

@@ -276,7 +276,8 @@ async def test_the_server_describes_its_endpoints_as_recorded(serve: Any) -> Non
             recorder.add(path, await http.post(f"{served.url}{path}", json=body))
         described = (await http.get(f"{served.url}/openapi.json")).json()
         for name, schema in sorted(described["components"]["schemas"].items()):
-            recorder.lines.append(f"== {name}: {', '.join(sorted(schema.get('properties', {})))}")
+            if name.endswith("Body"):
+                recorder.lines.append(f"== {name}: {', '.join(sorted(schema['properties']))}")
     _compare("endpoints", recorder.lines)
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from plait import AsyncOrchestrator
 from plait.apps import main
-from plait.apps.lab.calibrate import compared
 from plait.core import Join, ModelCall, Plan, Sampling, Step, Text
 from plait.core.errors import ConfigError
 from plait.runtime.client.config import Config
@@ -23,6 +22,7 @@ from plait.runtime.simulation.latency import varied
 from plait.runtime.simulation.simulator import SimReport, simulate
 from plait.runtime.simulation.workload import simulate_workload
 from plait.workers.scripted import Reply, Scripted
+from plait_research.calibrate import compared
 
 pytest.importorskip("scipy")
 

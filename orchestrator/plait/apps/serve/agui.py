@@ -8,7 +8,7 @@ next request with its answer (`resume`) follows it again.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
@@ -21,7 +21,7 @@ from ...core.tools.context import Question
 from ...runtime.client.answer import Answer
 from . import stream_events as ev
 from .answers import describe_answer, text_of_step
-from .bodies import MESSAGES, TOOLS, Body, PlaitField, ServedStrategy
+from .bodies import MESSAGES, TOOLS, PlaitField, ServedStrategy, body_with
 from .client_tools import ClientTools, FunctionTool
 from .conversations import read_frontend_message
 from .dialect import Record, StreamWriter, write_stream
@@ -54,7 +54,7 @@ class Resume(BaseModel):
     payload: JsonValue = None
 
 
-class AguiBody(Body):
+class AguiBody(body_with("protocol_version parent_run_id state")):
     """The body: AG-UI's `RunAgentInput`. Entries of `forwardedProps` are read like fields of a chat completion:
     `model`, `temperature`, `plait`."""
 
@@ -69,9 +69,6 @@ class AguiBody(Body):
     resume: Annotated[list[Resume] | None, Field(max_length=MESSAGES)] = None
     plait: PlaitField = PlaitField(steps=True)
     max_tokens: int | None = Field(default=None, ge=1)
-    protocol_version: JsonValue = None
-    parent_run_id: JsonValue = None
-    state: JsonValue = None
 
     @model_validator(mode="before")
     @classmethod
@@ -90,11 +87,17 @@ class AguiBody(Body):
         """Raise `ApiError` for what cannot be honoured."""
         self.client_tools.check(self.tool_choice)
 
+    def read_sampling(self) -> dict[str, object]:
+        """Return the sampling fields that this dialect has under other names."""
+        return {"max_tokens": self.max_tokens}
+
     def request(self, strategy: ServedStrategy) -> Request:
-        """Return the request for the planner and the model that the body's model name selects."""
-        generation = {"max_tokens": self.max_tokens}
-        asked = self._request(list(self._conversation()), strategy, self.client_tools, generation, None)
-        return asked.updated({"session": self.thread_id})
+        """Return the request for the planner and the model that the body's model name selects. Raises `ApiError`."""
+        return super().request(strategy).updated({"session": self.thread_id})
+
+    def read_conversation(self) -> tuple[Sequence[Mapping[str, Any]], str]:
+        """Return the messages, the context of the frontend first. Raises `ApiError`."""
+        return list(self._conversation()), ""
 
     def _conversation(self) -> Iterator[dict[str, Any]]:
         if self.context:

@@ -19,7 +19,7 @@ from ...runtime.client.answer import Answer
 from .about import AboutApi
 from .admission import PLACE
 from .agui import AguiApi, AguiBody
-from .bodies import LARGE, Body, ResponseBody
+from .bodies import LARGE, Body
 from .chat import ChatCompletions
 from .completions import Completions
 from .dialect import ApiDialect, write_stream
@@ -27,6 +27,7 @@ from .errors import RETRY_AFTER_S, ApiError, not_found, of_error
 from .http import EventStream, apart, read, same_page, unless_disconnected
 from .messages import CountBody, Messages
 from .new_runs import NewRuns
+from .response_body import ResponseBody
 from .responses import ResponsesApi
 from .runs import COOKIE, RunsApi
 from .service import Service
@@ -34,7 +35,7 @@ from .stored import StoredCompletions
 from .stream_events import ChoiceEnded, ChoiceEvent, read_choice, stream_choices
 from .tenants import ServedRun, User
 
-__all__ = ["DIALECTS", "build"]
+__all__ = ["BODIES", "DIALECTS", "build"]
 
 log = logging.getLogger("plait.serve")
 
@@ -47,6 +48,7 @@ _BODIES: dict[str, type[Body]] = {
 }
 """The bodies of the endpoints without a dialect."""
 DIALECTS: tuple[ApiDialect, ...] = (ChatCompletions(), Completions(), Messages())
+BODIES = tuple(dict.fromkeys([*(dialect.body for dialect in DIALECTS), *_BODIES.values()]))
 
 Handler = Callable[[Request, User], Awaitable[Any]]
 _SECURE = {"x-content-type-options": "nosniff"}

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr, create_model
 
 from ...core.budget import Budget
 from ...core.errors import PluginError
@@ -20,13 +20,12 @@ from ...core.plan import Plan
 from ...core.request import Request
 from ...core.values import Frozen
 from .admission import BodyBytes
-from .client_tools import ClientTools, ResponseTool, ToolBody, parse_choice
-from .conversations import read_chat_messages
+from .client_tools import ClientTools, parse_choice
 from .errors import ApiError, invalid, not_found, unsupported
 from .fields import row_of, shown, tells
 from .forms import FormFields
 
-__all__ = ["PREFIX", "Body", "ChatBody", "ResponseBody", "ServedStrategy", "resolve"]
+__all__ = ["PREFIX", "Body", "ServedStrategy", "body_with", "read_schema", "resolve"]
 
 PREFIX = "plait/"
 AUTO = "auto"
@@ -44,7 +43,6 @@ _SHORT = frozenset(
      "top_p", "top_k", "seed", "max_tokens", "max_completion_tokens", "max_output_tokens", "n", "stop", "user")
 )  # fmt: skip
 """Fields that take little time if they have few bytes. Others may take long: plans, schemas, regular expressions."""
-_ROLE_AND_TEXT = frozenset(("role", "content"))
 _MORE = re.compile(r"\+(?=[a-z][a-z0-9.-]*(?:[:+]|$))")
 """Where a policy begins: `sample:n=16+consensus`."""
 
@@ -151,7 +149,7 @@ class Body(FormFields):
     @property
     def client_tools(self) -> ClientTools:
         """The tools that it offers. Raises `ApiError`."""
-        return ClientTools()
+        return ClientTools.of(getattr(self, "tools", None))
 
     @property
     def custom_tools(self) -> frozenset[str]:
@@ -169,83 +167,84 @@ class Body(FormFields):
         declared = ((name, getattr(self, name)) for name in type(self).model_fields if name in given)
         return [(name, value) for name, value in (*declared, *extra.items()) if tells(name, value)]
 
-    def _request(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        strategy: ServedStrategy,
-        offered: ClientTools,
-        generation: Mapping[str, object],
-        output: dict[str, JsonValue] | None,
-        begin: str = "",
-    ) -> Request:
-        extra = self.plait
+    # What a request is made of, in each dialect's own fields.
+
+    def read_conversation(self) -> tuple[Sequence[Mapping[str, Any]], str]:
+        """Return the messages, and the text that the answer continues. Raises `ApiError`."""
+        return (), ""
+
+    def read_sampling(self) -> dict[str, object]:
+        """Return the sampling fields that this dialect has under other names."""
+        return {}
+
+    @property
+    def answer_schema(self) -> dict[str, JsonValue] | None:
+        """The JSON schema that the answer must have; `None` for any text. Raises `ApiError`."""
+        return None
+
+    def request(self, strategy: ServedStrategy) -> Request:
+        """Return the request for the planner and the model that the body's model name selects. Raises `ApiError`."""
+        extra, (messages, begin), tools, schema = self.plait, self.read_conversation(), self.client_tools, self.answer_schema
         choice, allowed = (None, None) if self.tool_choice is None else parse_choice(self.tool_choice)
         formed = not self.model_fields_set.isdisjoint(FormFields.model_fields)
-        sampled = ("temperature", "top_p", "min_p", "repetition_penalty", "chat_template_kwargs")
+        sampling = {
+            **{name: getattr(self, name) for name in _SAMPLING},
+            "top_k": 0 if self.top_k == -1 else self.top_k,  # vLLM's number for all
+            "thinking_tokens": self.thinking_token_budget,
+            "stop": self.stop or None,
+            **self.read_sampling(),
+        }
         return Request.of(
             {
                 "messages": list(messages) or None,
                 "planner": extra.planner or strategy.planner,
                 "policies": (strategy.policies or None) if extra.policies is None else extra.policies,
                 "model": strategy.model,
-                "merge": extra.merge,
-                "n": extra.n,
-                "task": extra.task,
-                "budget": extra.budget,
-                "seed": self.seed,
-                "metadata": self.metadata,
-                "session": self.session_id,
-                "salt": self.cache_salt,
-                "priority": self.priority,
-                "output": self.output_form if output is None and formed else output,
+                **{name: getattr(extra, name) for name in ("merge", "n", "task", "budget")},
+                **{name: getattr(self, field) for name, field in _REQUEST.items()},
+                "output": self.output_form if schema is None and formed else schema,
                 "form": self.text_form if formed else None,
-                "tools": list(offered.functions(allowed)) if offered.tools else [],
+                "tools": list(tools.functions(allowed)) if tools.tools else [],
                 "tool_choice": choice,
-                "parallel_tool_calls": self.parallel_tool_calls,
                 "begin": begin,
-                "generation": {
-                    name: value
-                    for name, value in {
-                        **{name: getattr(self, name) for name in sampled},
-                        "top_k": self.top_k if self.top_k != -1 else 0,  # vLLM's word for all
-                        "thinking_tokens": self.thinking_token_budget,
-                        "presence_penalty": self.presence_penalty,
-                        "frequency_penalty": self.frequency_penalty,
-                        "logit_bias": self.logit_bias,
-                        "stop": self.stop or None,
-                        **generation,
-                    }.items()
-                    if value is not None
-                },
+                "generation": {name: value for name, value in sampling.items() if value is not None},
             }
         )
 
 
-class FormatJson(BaseModel):
-    """`response_format.json_schema`."""
+_REQUEST = {
+    "seed": "seed",
+    "metadata": "metadata",
+    "session": "session_id",
+    "salt": "cache_salt",
+    "priority": "priority",
+    "parallel_tool_calls": "parallel_tool_calls",
+}
+"""Fields of a request, and of a body."""
+_SAMPLING = (
+    "temperature", "top_p", "min_p", "repetition_penalty", "chat_template_kwargs", "presence_penalty",
+    "frequency_penalty", "logit_bias",
+)  # fmt: skip
+"""Fields with one name in a body and in a request's sampling."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
-    name: str = "answer"
-    schema_: dict[str, JsonValue] = Field(default={}, alias="schema")
+
+def body_with(names: str) -> type[Body]:
+    """Return a base for a body whose API also has fields that nothing reads."""
+    fields: dict[str, Any] = dict.fromkeys(names.split(), (JsonValue, None))
+    return create_model("Body", __base__=Body, **fields)
 
 
-class ResponseFormat(BaseModel):
-    """`response_format`."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: FormatJson | None = None
-
-    @property
-    def schema_of(self) -> dict[str, JsonValue] | None:
-        """The JSON schema that the answer must have; `None` for any text."""
-        if self.type == "text":
-            return None
-        if self.type == "json_object":
-            return {"type": "object"}
-        if self.json_schema is None:
-            raise invalid("response_format of type json_schema needs `json_schema`", "response_format.json_schema")
-        return self.json_schema.schema_
+def read_schema(kind: str, schema: dict[str, JsonValue] | None, param: str) -> dict[str, JsonValue] | None:
+    """Return the JSON schema that a format asks for; `None` for any text. Raises `ApiError`; `param`: where the schema
+    would be."""
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    if schema is None:
+        form, _, name = param.rpartition(".")
+        raise invalid(f"{form} of type json_schema needs `{name}`", param)
+    return schema
 
 
 class StreamOptions(BaseModel):
@@ -253,187 +252,6 @@ class StreamOptions(BaseModel):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     include_usage: bool = False
-
-
-class ChatBody(Body):
-    """The body of `POST /v1/chat/completions`."""
-
-    endpoint = "chat"
-    messages: list[dict[str, Any]] = Field(min_length=1, max_length=MESSAGES)
-    """Read by the core (`plait.core.chat`)."""
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
-    n: int | None = Field(default=None, ge=1, le=128)
-    stream_options: StreamOptions | None = None
-    response_format: ResponseFormat | None = None
-    tools: Annotated[list[ToolBody] | None, Field(max_length=TOOLS)] = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = Field(default=None, ge=0, le=20)
-    reasoning_effort: str | None = None
-    continue_final_message: bool = False
-    add_generation_prompt: bool | None = None
-    store: bool | None = None
-    # Of OpenAI's, but not read:
-    modalities: JsonValue = None
-    audio: JsonValue = None
-    prediction: JsonValue = None
-    web_search_options: JsonValue = None
-    functions: JsonValue = None
-    function_call: JsonValue = None
-    user: JsonValue = None
-    safety_identifier: JsonValue = None
-    service_tier: JsonValue = None
-    prompt_cache_key: JsonValue = None
-    prompt_cache_retention: JsonValue = None
-    prompt_cache_options: JsonValue = None
-    moderation: JsonValue = None
-
-    def check(self) -> None:
-        """Raise `ApiError` for what cannot be honoured."""
-        if self.top_logprobs is not None and not self.logprobs:
-            raise invalid("`top_logprobs` goes with `logprobs: true`", "top_logprobs")
-        if self.stream_options is not None and not self.stream:
-            raise invalid("`stream_options` goes with `stream: true`", "stream_options")
-        if self.tools or self.tool_choice is not None:
-            self.client_tools.check(self.tool_choice)
-
-    @property
-    def client_tools(self) -> ClientTools:
-        """The tools that it offers. Raises `ApiError`."""
-        return ClientTools.of(self.tools) if self.tools else ClientTools()
-
-    @property
-    def stored(self) -> bool:
-        """Whether the answer is to be kept, to be read again."""
-        return self.store is True
-
-    def request(self, strategy: ServedStrategy) -> Request:
-        """Return the request for the planner and the model that the body's model name selects."""
-        generation = {
-            "max_tokens": self.max_completion_tokens or self.max_tokens,
-            "reasoning_effort": self.reasoning_effort,
-            "top_logprobs": self.top_logprobs or 0 if self.logprobs else None,
-        }
-        output = None if self.response_format is None else self.response_format.schema_of
-        messages, begin = self._begun()
-        return self._request(messages, strategy, self.client_tools, generation, output, begin)
-
-    def _begun(self) -> tuple[list[dict[str, Any]], str]:
-        """Return the messages, and the text that the answer continues."""
-        messages = self.messages
-        if any(message.keys() - _ROLE_AND_TEXT or not isinstance(message.get("content"), str) for message in messages):
-            messages = read_chat_messages(messages)  # most have nothing else, and are plain as they are
-        if not self.continue_final_message:
-            return messages, ""
-        *before, last = messages
-        beginning = last.get("content")
-        if last.get("role") != "assistant" or not isinstance(beginning, str) or last.get("tool_calls") or not before:
-            raise invalid("`continue_final_message` goes with a last message of the assistant's that is a text",
-                          "continue_final_message")  # fmt: skip
-        return before, beginning
-
-
-class TextFormat(BaseModel):
-    """`text.format` of a response."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
-    type: Literal["text", "json_object", "json_schema"] = "text"
-    name: str | None = None
-    schema_: dict[str, JsonValue] | None = Field(default=None, alias="schema")
-
-
-class TextConfig(BaseModel):
-    """`text` of a response."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
-    format: TextFormat | None = None
-
-
-LOGPROBS = "message.output_text.logprobs"
-"""The value of `include` for them."""
-
-
-class ResponseBody(Body):
-    """The body of `POST /v1/responses`."""
-
-    endpoint = "responses"
-    input: str | Annotated[list[dict[str, Any]], Field(max_length=MESSAGES)] = ""
-    instructions: str | None = None
-    max_output_tokens: int | None = Field(default=None, ge=1)
-    background: bool | None = None
-    previous_response_id: str | None = None
-    store: bool | None = None
-    text: TextConfig | None = None
-    tools: Annotated[list[ResponseTool] | None, Field(max_length=TOOLS)] = None
-    include: list[str] | None = None
-    stream_options: JsonValue = None
-    top_logprobs: int | None = Field(default=None, ge=0, le=20)
-    reasoning: dict[str, JsonValue] | None = None
-    # Of OpenAI's, but not read:
-    conversation: JsonValue = None
-    prompt: JsonValue = None
-    image: JsonValue = None
-    max_tool_calls: JsonValue = None
-    user: JsonValue = None
-    safety_identifier: JsonValue = None
-    service_tier: JsonValue = None
-    prompt_cache_key: JsonValue = None
-    prompt_cache_retention: JsonValue = None
-    prompt_cache_options: JsonValue = None
-    moderation: JsonValue = None
-    context_management: JsonValue = None
-    access_programs: JsonValue = None
-    background_options: JsonValue = None
-    truncation: JsonValue = None
-
-    def check(self) -> None:
-        """Raise `ApiError` for what cannot be honoured."""
-        if self.background and self.store is False:
-            raise invalid("a response in the background has to be stored: leave `store` out", "store")
-        if self.tools or self.tool_choice is not None:
-            self.client_tools.check(self.tool_choice)
-        if not self.input and self.previous_response_id is None and self.plait.plan is None:
-            raise ApiError(400, "`input` is missing", param="input", code="missing_required_parameter")
-
-    def request(self, messages: Sequence[Mapping[str, Any]], strategy: ServedStrategy) -> Request:
-        """Return the request for a conversation, with the planner and the model that the body's model name selects."""
-        effort = (self.reasoning or {}).get("effort")
-        likeliest = self.top_logprobs is not None or LOGPROBS in (self.include or ())
-        generation = {
-            "max_tokens": self.max_output_tokens,
-            "reasoning_effort": effort if isinstance(effort, str) else None,
-            "top_logprobs": self.top_logprobs or 0 if likeliest else None,
-        }
-        first = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        messages, begin = self._begun(messages)
-        return self._request([*first, *messages], strategy, self.client_tools, generation, self.schema_of, begin)
-
-    @property
-    def client_tools(self) -> ClientTools:
-        """The tools that it offers. Raises `ApiError`."""
-        return ClientTools.of(self.tools) if self.tools else ClientTools()
-
-    def _begun(self, messages: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], str]:
-        """Return the messages, and the text that the answer continues: a last assistant message that is marked as
-        incomplete, as in vLLM."""
-        last = self.input[-1] if isinstance(self.input, list) and self.input else {}
-        beginning = messages[-1] if messages else {}
-        partial = last.get("status") in ("in_progress", "incomplete") and last.get("role") == "assistant"
-        if not partial or not isinstance(beginning.get("content"), str) or len(messages) < 2:
-            return messages, ""
-        return messages[:-1], beginning["content"]
-
-    @property
-    def schema_of(self) -> dict[str, JsonValue] | None:
-        """The JSON schema that the answer must have; `None` for any text."""
-        form = self.text.format if self.text is not None else None
-        if form is None or form.type == "text":
-            return None
-        if form.type == "json_object":
-            return {"type": "object"}
-        if form.schema_ is None:
-            raise invalid("text.format of type json_schema needs `schema`", "text.format.schema")
-        return form.schema_
 
 
 def resolve(name: str, aliases: Mapping[str, str], served: Collection[str], any_name: bool) -> ServedStrategy:

@@ -2,19 +2,111 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from ...core.result import Usage
 from ...runtime.client.answer import Answer
 from . import stream_events as ev
 from .answers import describe_answer, describe_step, sum_usage
-from .bodies import ChatBody
-from .client_tools import to_chat_call
+from .bodies import MESSAGES, TOOLS, StreamOptions, body_with, read_schema
+from .client_tools import ToolBody, to_chat_call
+from .conversations import read_chat_messages
 from .dialect import ApiDialect, Record, StreamWriter
+from .errors import invalid
 from .tenants import ServedRun
 
-__all__ = ["ChatCompletions", "ChunkWriter", "whole_completion"]
+__all__ = ["ChatBody", "ChatCompletions", "ChunkWriter", "whole_completion"]
+
+_ROLE_AND_TEXT = frozenset(("role", "content"))
+
+
+class FormatJson(BaseModel):
+    """`response_format.json_schema`."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
+    name: str = "answer"
+    schema_: dict[str, JsonValue] = Field(default={}, alias="schema")
+
+
+class ResponseFormat(BaseModel):
+    """`response_format`."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: FormatJson | None = None
+
+
+class ChatBody(
+    body_with(
+        "modalities audio prediction web_search_options functions function_call user safety_identifier service_tier "
+        "prompt_cache_key prompt_cache_retention prompt_cache_options moderation"
+    )
+):
+    """The body of `POST /v1/chat/completions`."""
+
+    endpoint = "chat"
+    messages: list[dict[str, Any]] = Field(min_length=1, max_length=MESSAGES)
+    """Read by the core (`plait.core.chat`)."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    n: int | None = Field(default=None, ge=1, le=128)
+    stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[ToolBody] | None, Field(max_length=TOOLS)] = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    reasoning_effort: str | None = None
+    continue_final_message: bool = False
+    add_generation_prompt: bool | None = None
+    store: bool | None = None
+
+    def check(self) -> None:
+        """Raise `ApiError` for what cannot be honoured."""
+        if self.top_logprobs is not None and not self.logprobs:
+            raise invalid("`top_logprobs` goes with `logprobs: true`", "top_logprobs")
+        if self.stream_options is not None and not self.stream:
+            raise invalid("`stream_options` goes with `stream: true`", "stream_options")
+        if self.tools or self.tool_choice is not None:
+            self.client_tools.check(self.tool_choice)
+
+    @property
+    def stored(self) -> bool:
+        """Whether the answer is to be kept, to be read again."""
+        return self.store is True
+
+    def read_sampling(self) -> dict[str, object]:
+        """Return the sampling fields that this dialect has under other names."""
+        return {
+            "max_tokens": self.max_completion_tokens or self.max_tokens,
+            "reasoning_effort": self.reasoning_effort,
+            "top_logprobs": self.top_logprobs or 0 if self.logprobs else None,
+        }
+
+    @property
+    def answer_schema(self) -> dict[str, JsonValue] | None:
+        """The JSON schema that the answer must have; `None` for any text. Raises `ApiError`."""
+        given = self.response_format
+        if given is None:
+            return None
+        schema = None if given.json_schema is None else given.json_schema.schema_
+        return read_schema(given.type, schema, "response_format.json_schema")
+
+    def read_conversation(self) -> tuple[Sequence[Mapping[str, Any]], str]:
+        """Return the messages, and the text that the answer continues. Raises `ApiError`."""
+        messages = self.messages
+        if any(message.keys() - _ROLE_AND_TEXT or not isinstance(message.get("content"), str) for message in messages):
+            messages = read_chat_messages(messages)  # most have nothing else, and are plain as they are
+        if not self.continue_final_message:
+            return messages, ""
+        *before, last = messages
+        beginning = last.get("content")
+        if last.get("role") != "assistant" or not isinstance(beginning, str) or last.get("tool_calls") or not before:
+            raise invalid("`continue_final_message` goes with a last message of the assistant's that is a text",
+                          "continue_final_message")  # fmt: skip
+        return before, beginning
 
 
 class ChatCompletions(ApiDialect):

@@ -12,7 +12,6 @@ from ...runtime.client.answer import Answer
 from . import stream_events as ev
 from .bodies import Body, ServedStrategy, StreamOptions
 from .chat import ChunkWriter, whole_completion
-from .client_tools import ClientTools
 from .dialect import ApiDialect, Record
 from .errors import invalid, unsupported
 from .tenants import ServedRun
@@ -62,14 +61,9 @@ class CompletionBody(Body):
         given = [self.prompt] if isinstance(self.prompt, str) else self.prompt
         return [text for text in given if isinstance(text, str)]
 
-    def request_for(self, prompt: str, strategy: ServedStrategy) -> Request:
-        """Return the request for one prompt."""
-        generation = {
-            "max_tokens": self.max_tokens or _TOKENS,
-            "top_logprobs": self.logprobs,
-        }
-        task = self.plait.task or {"name": "plain", "options": {"raw": True}}
-        return self._request((), strategy, ClientTools(), generation, None).updated({"text": prompt, "task": task})
+    def read_sampling(self) -> dict[str, object]:
+        """Return the sampling fields that this dialect has under other names."""
+        return {"max_tokens": self.max_tokens or _TOKENS, "top_logprobs": self.logprobs}
 
     def echoed(self, place: int) -> str:
         """Return the prompt of the choice at a position, if the client wants it back."""
@@ -84,7 +78,9 @@ class Completions(ApiDialect):
 
     def requests(self, body: CompletionBody, strategy: ServedStrategy) -> list[Request]:
         """Return the requests of a body: each prompt once per choice."""
-        made = [body.request_for(prompt, strategy) for prompt in body.prompts]
+        task = body.plait.task or {"name": "plain", "options": {"raw": True}}
+        request = body.request(strategy)
+        made = [request.updated({"text": prompt, "task": task}) for prompt in body.prompts]
         return [request for request in made for _ in range(body.n or 1)]
 
     def whole(self, choices: Sequence[ev.ServedChoice], body: CompletionBody) -> Record:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -13,7 +13,7 @@ from ...core.request import Request
 from ...runtime.client.answer import Answer
 from . import stream_events as ev
 from .answers import describe_answer, describe_step
-from .bodies import MESSAGES, STOPS, TOOLS, Body, ServedStrategy
+from .bodies import MESSAGES, STOPS, TOOLS, ServedStrategy, body_with
 from .client_tools import NAME, ClientTools, FunctionTool
 from .conversations import read_blocks
 from .dialect import ApiDialect, Record, StreamWriter
@@ -66,7 +66,12 @@ class OutputConfig(BaseModel):
     format: OutputFormat | None = None
 
 
-class CountBody(Body):
+class CountBody(
+    body_with(
+        "container mcp_servers cache_control context_management service_tier speed inference_geo diagnostics "
+        "user_profile_id workspace_id"
+    )
+):
     """The body of `POST /v1/messages/count_tokens`, and the base of the body of `POST /v1/messages`."""
 
     endpoint = "messages"
@@ -78,16 +83,6 @@ class CountBody(Body):
     stop_sequences: Annotated[list[str] | None, Field(max_length=STOPS)] = None
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
-    container: JsonValue = None
-    mcp_servers: JsonValue = None
-    cache_control: JsonValue = None
-    context_management: JsonValue = None
-    service_tier: JsonValue = None
-    speed: JsonValue = None
-    inference_geo: JsonValue = None
-    diagnostics: JsonValue = None
-    user_profile_id: JsonValue = None
-    workspace_id: JsonValue = None
 
     def check(self) -> None:
         """Raise `ApiError` for what cannot be honoured."""
@@ -115,27 +110,38 @@ class CountBody(Body):
             )
         )
 
-    def request(self, strategy: ServedStrategy) -> Request:
-        """Return the request for the planner and the model that the body's model name selects."""
-        thinking, config = self.thinking, self.output_config or OutputConfig()
-        thoughts = thinking.budget_tokens if thinking is not None and thinking.type == "enabled" else None
-        most = self.max_tokens
-        generation = {
+    def read_sampling(self) -> dict[str, object]:
+        """Return the sampling fields that this dialect has under other names."""
+        thinking = self.thinking
+        tokens = thinking.budget_tokens if thinking is not None and thinking.type == "enabled" else None
+        return {
             # theirs counts the thoughts too
-            "max_tokens": None if most is None else max(1, most - (thoughts or 0)),
+            "max_tokens": None if self.max_tokens is None else max(1, self.max_tokens - (tokens or 0)),
             "stop": self.stop_sequences or None,
             "thinking": {"enabled": "on", "disabled": "off"}.get(thinking.type) if thinking is not None else None,
-            "thinking_tokens": thoughts,
-            "reasoning_effort": config.effort,
+            "thinking_tokens": tokens,
+            "reasoning_effort": None if self.output_config is None else self.output_config.effort,
         }
-        messages, begin = read_blocks(self.system, self.messages), ""
+
+    @property
+    def answer_schema(self) -> dict[str, JsonValue] | None:
+        """The JSON schema that the answer must have; `None` for any text."""
+        form = None if self.output_config is None else self.output_config.format
+        return None if form is None else form.schema_
+
+    def read_conversation(self) -> tuple[Sequence[Mapping[str, Any]], str]:
+        """Return the messages, and the text that the answer continues. Raises `ApiError`."""
+        messages = read_blocks(self.system, self.messages)
         last = messages[-1]
-        if last["role"] == "assistant" and not last["tool_calls"]:  # the answer continues its turn
-            messages, begin = messages[:-1], last["content"]
-        output = None if config.format is None else config.format.schema_
-        asked = self._request(messages, strategy, self.client_tools, generation, output, begin)
+        if last["role"] == "assistant" and not last["tool_calls"]:
+            return messages[:-1], last["content"]
+        return messages, ""
+
+    def request(self, strategy: ServedStrategy) -> Request:
+        """Return the request for the planner and the model that the body's model name selects. Raises `ApiError`."""
         choice = self.tool_choice if isinstance(self.tool_choice, dict) else {}
-        return asked.updated({"parallel_tool_calls": False} if choice.get("disable_parallel_tool_use") is True else {})
+        serial = {"parallel_tool_calls": False} if choice.get("disable_parallel_tool_use") is True else {}
+        return super().request(strategy).updated(serial)
 
 
 class MessagesBody(CountBody):

@@ -12,7 +12,8 @@ from starlette.responses import JSONResponse, Response
 
 from ...core.errors import PluginError
 from ...runtime.plugins.loader import Plugins
-from .bodies import PREFIX, ChatBody
+from .bodies import PREFIX
+from .chat import ChatBody
 from .errors import ApiError
 from .http import read
 from .service import Service

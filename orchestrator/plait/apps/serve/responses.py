@@ -13,12 +13,13 @@ from starlette.responses import JSONResponse, Response
 from ...core.errors import PlaitError
 from ...runtime.client.answer import Answer
 from .about import input_tokens
-from .bodies import MESSAGES, ResponseBody
+from .bodies import MESSAGES
 from .conversations import read_items
 from .dialect import write_stream
 from .errors import ApiError, invalid
 from .http import EventStream, apart, read, unless_disconnected
 from .kept import StoredResponse, size_of
+from .response_body import ResponseBody
 from .response_writer import ResponseWriter
 from .service import Service
 from .stream_events import ChoiceBuilder, ChoiceFailed, stream_choices
@@ -48,7 +49,7 @@ class ResponsesApi:
         await service.counted(user)
         if len(conversation) > MESSAGES:
             raise invalid(f"the conversation has come to {len(conversation)} messages, and {MESSAGES} are the most")
-        made = await apart(body.long, body.request, conversation, service.strategy(body.model, user))
+        made = await apart(body.long, body.request_after, conversation, service.strategy(body.model, user))
         told = bool(body.stream or body.background)
         live = await service.submit(made, body, user, watch=told)
         request.scope["plait.run"], request.scope["plait.ignored"] = live.handle.run, live.ignored
@@ -73,7 +74,7 @@ class ResponsesApi:
         body = await read(request, ResponseBody, self._service.settings)
         body.check()
         conversation, _ = await self._conversation(body, user)
-        asked = await apart(body.long, body.request, conversation, self._service.strategy(body.model, user))
+        asked = await apart(body.long, body.request_after, conversation, self._service.strategy(body.model, user))
         return JSONResponse({"object": "response.input_tokens", **await input_tokens(self._service, asked, user)})
 
     async def read(self, request: Request, user: User) -> Response | EventStream:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ...core.values import Frozen
-from .bodies import ChatBody
+from .chat import ChatBody
 from .errors import invalid, of_error
 from .http import apart, read
 from .kept import StoredResponse, dump_json, size_of

@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 
-from plait.apps.lab.learn.learnable import Learnable, Values, Versions, applied
-from plait.apps.lab.learn.replay import CandidateRun, LineSample, NotDrawn, Replay, candidates, drawn, learn
-from plait.apps.lab.rollouts.stored import stored_runs
 from plait.core.errors import UsageError
 from plait.core.ops import Plugin
 from plait.core.result import Result, Usage
@@ -19,6 +16,9 @@ from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.journal.directory import entries
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
+from plait_research.learn.learnable import Learnable, Values, Versions, applied
+from plait_research.learn.replay import CandidateRun, LineSample, NotDrawn, Replay, candidates, drawn, learn
+from plait_research.rollouts.stored import stored_runs
 
 TASK = Plugin(name="countdown")
 TEXT = "3 5 7 11 -> 24"

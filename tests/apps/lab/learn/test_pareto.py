@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from plait.apps.lab.learn.improve import ProblemTrial
-from plait.apps.lab.learn.learnable import Learnable, Values, Versions
-from plait.apps.lab.learn.pareto import TextSearch, search
 from plait.core.errors import UsageError
 from plait.core.ops import ModelCall
 from plait.core.plan import Plan
+from plait_research.learn.improve import ProblemTrial
+from plait_research.learn.learnable import Learnable, Values, Versions
+from plait_research.learn.pareto import TextSearch, search
 from tests.apps.lab.learn.test_learn import RULER, rules_in
 
 TWO = [Learnable(name="first", value="."), Learnable(name="second", value=".", most=40)]

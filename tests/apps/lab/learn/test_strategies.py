@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from plait.apps.lab.learn.strategies import utility
 from plait.planners.effort.route import Route
+from plait_research.learn.strategies import utility
 
 RIGHT = "<hit> 11 - 5 = 6 ; 7 - 3 = 4 ; 6 * 4 = 24 <end>"
 

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from plait.apps.common.dataset import DatasetQuestion
 from plait.apps.common.interrupt import Stopper
-from plait.apps.lab.rollouts.loop import LearningLoop, StepReport
-from plait.apps.lab.rollouts.producer import Producer, sampled
-from plait.apps.lab.rollouts.record import Record
-from plait.apps.lab.rollouts.rewards import reward_of
-from plait.apps.lab.rollouts.store import Store
 from plait.core.request import Request
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.tasks.plain import Plain
+from plait_research.rollouts.loop import LearningLoop, StepReport
+from plait_research.rollouts.producer import Producer, sampled
+from plait_research.rollouts.record import Record
+from plait_research.rollouts.rewards import reward_of
+from plait_research.rollouts.store import Store
 from tests.apps.lab.rollouts.letters import Letters
 
 PROMPTS, BRANCHES = 2, 3

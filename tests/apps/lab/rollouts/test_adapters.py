@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from plait.apps.lab.rollouts.adapters import retokenised, trl_output, verl_fields, with_advantages
-from plait.apps.lab.rollouts.advantages import grpo_advantages, weighed
-from plait.apps.lab.rollouts.export import ExclusionCounts, ExportedRun, export, select, tokenizer_of, write_texts
-from plait.apps.lab.rollouts.record import BadRecord, Record, WeightsSegment
-from plait.apps.lab.rollouts.store import RolloutReader, read_rollouts
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.tables import EventRow
 from plait.runtime.plugins.loader import Plugins
+from plait_research.rollouts.adapters import retokenised, trl_output, verl_fields, with_advantages
+from plait_research.rollouts.advantages import grpo_advantages, weighed
+from plait_research.rollouts.export import ExclusionCounts, ExportedRun, export, select, tokenizer_of, write_texts
+from plait_research.rollouts.record import BadRecord, Record, WeightsSegment
+from plait_research.rollouts.store import RolloutReader, read_rollouts
 from tests.apps.lab.rollouts.letters import Letters
 
 LETTERS = ["--worker", "tests.apps.lab.rollouts.letters:Letters", "--allow", "tests.apps.lab.rollouts.letters:Letters"]

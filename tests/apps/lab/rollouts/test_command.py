@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from plait.apps.lab.rollouts.arrow import read_arrow
-from plait.apps.lab.rollouts.record import Record
-from plait.apps.lab.rollouts.store import RolloutReader, read_rollouts
+from plait_research.rollouts.arrow import read_arrow
+from plait_research.rollouts.record import Record
+from plait_research.rollouts.store import RolloutReader, read_rollouts
 
 HERE = Path(__file__).parent
 WORKER = ["--worker", "tests.apps.lab.rollouts.letters:Letters", "--allow", "tests.apps.lab.rollouts.letters:Letters"]

@@ -12,10 +12,6 @@ import torch
 
 from plait.apps.common.dataset import DatasetQuestion
 from plait.apps.common.interrupt import Stopper
-from plait.apps.lab.rollouts.producer import Producer, Todo, sampled
-from plait.apps.lab.rollouts.record import Record
-from plait.apps.lab.rollouts.rewards import reward_of
-from plait.apps.lab.rollouts.sequences import records
 from plait.core.ops import ModelCall, Text
 from plait.core.plan import Plan, Step
 from plait.core.request import Request
@@ -24,6 +20,10 @@ from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.runlog import RunLog
 from plait.workers.engine import Engine
 from plait_bench.tasks.countdown import Countdown
+from plait_research.rollouts.producer import Producer, Todo, sampled
+from plait_research.rollouts.record import Record
+from plait_research.rollouts.rewards import reward_of
+from plait_research.rollouts.sequences import records
 from training import export
 from training.model import Llama
 from training.trades import TRADES

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from plait.apps.lab.rollouts.feed import Feed
-from plait.apps.lab.rollouts.record import Record, WeightsSegment
 from plait.core.errors import UsageError
+from plait_research.rollouts.feed import Feed
+from plait_research.rollouts.record import Record, WeightsSegment
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from plait.apps.common.interrupt import CommandInterrupted, Stopper
-from plait.apps.lab.rollouts.loop import StepReport
-from plait.apps.lab.rollouts.store import read_rollouts
 from plait.core.errors import ConfigError
+from plait_research.rollouts.loop import StepReport
+from plait_research.rollouts.store import read_rollouts
 
 from .loop_child import BRANCHES, PROMPTS, main
 

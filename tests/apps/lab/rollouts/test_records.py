@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.apps.lab.rollouts.record import BadRecord, Record, WeightsSegment
-from plait.apps.lab.rollouts.sampler import Sampler
-from plait.apps.lab.rollouts.sequences import records
 from plait.core.errors import FieldError
 from plait.core.ops import Join, ModelCall, Plugin, Ref, Text
 from plait.core.plan import Plan, Step
@@ -18,6 +15,9 @@ from plait.core.sampling import Sampling, StructuredOutput
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.runlog import RunLog
 from plait.workers.scripted import Reply, Scripted
+from plait_research.rollouts.record import BadRecord, Record, WeightsSegment
+from plait_research.rollouts.sampler import Sampler
+from plait_research.rollouts.sequences import records
 from tests.apps.lab.rollouts.letters import END, Letters
 
 GOOD: dict[str, Any] = {

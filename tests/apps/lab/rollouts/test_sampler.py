@@ -6,9 +6,6 @@ import asyncio
 
 import pytest
 
-from plait.apps.lab.rollouts.record import Record
-from plait.apps.lab.rollouts.sampler import Sampler
-from plait.apps.lab.rollouts.sequences import records
 from plait.core.errors import ConfigError
 from plait.core.ops import ModelCall, Text
 from plait.core.plan import Plan, Step
@@ -16,6 +13,9 @@ from plait.core.sampling import Sampling
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.runlog import RunLog
 from plait.workers.scripted import Reply, Scripted
+from plait_research.rollouts.record import Record
+from plait_research.rollouts.sampler import Sampler
+from plait_research.rollouts.sequences import records
 from tests.apps.lab.rollouts.letters import Letters
 
 PLAN = Plan(

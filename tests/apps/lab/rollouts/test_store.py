@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.apps.lab.rollouts.arrow import read_arrow, write_arrow
-from plait.apps.lab.rollouts.record import BadRecord, Record, WeightsSegment
-from plait.apps.lab.rollouts.store import RolloutReader, Store, read_rollouts
 from plait.core.errors import ConfigError
 from plait.core.provenance import Provenance
+from plait_research.rollouts.arrow import read_arrow, write_arrow
+from plait_research.rollouts.record import BadRecord, Record, WeightsSegment
+from plait_research.rollouts.store import RolloutReader, Store, read_rollouts
 
 HEADER = {"prompts": "abc"}
 

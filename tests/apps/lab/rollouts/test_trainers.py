@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from plait.apps.lab.rollouts.record import Record, WeightsSegment
-from plait.apps.lab.rollouts.store import Store
+from plait_research.rollouts.record import Record, WeightsSegment
+from plait_research.rollouts.store import Store
 from scripts.checkout import python_path
 
 HERE = Path(__file__).parent

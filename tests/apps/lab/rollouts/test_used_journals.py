@@ -11,8 +11,8 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from plait.apps.lab.rollouts.store import read_rollouts
 from plait.planners.votes.sample import Sample
+from plait_research.rollouts.store import read_rollouts
 
 ROOT = Path(__file__).parents[4]
 OLD = ROOT / "tests" / "runtime" / "journal" / "data" / "format-2.plait"

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from plait.apps.lab.rollouts.adapters import trl_output, verl_output, with_advantages
-from plait.apps.lab.rollouts.advantages import weighed
-from plait.apps.lab.rollouts.record import Record
-from plait.apps.lab.rollouts.store import read_rollouts
+from plait_research.rollouts.adapters import trl_output, verl_output, with_advantages
+from plait_research.rollouts.advantages import weighed
+from plait_research.rollouts.record import Record
+from plait_research.rollouts.store import read_rollouts
 
 PROMPT, RESPONSE = 40, 30
 """Tokens to which verl pads."""

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from plait.apps.lab.route.fit import RouteRow, compare, fit, follow, key_of, report
 from plait.core.features import features
 from plait.core.ops import Plugin
 from plait.core.routing import Ranking
+from plait_research.route.fit import RouteRow, compare, fit, follow, key_of, report
 
 CHEAP, DEAR = Plugin(name="single"), Plugin(name="sample", options={"n": 8})
 RIGHT = "<hit> 11 - 5 = 6 ; 7 - 3 = 4 ; 6 * 4 = 24 <end>"

@@ -1,1 +1,0 @@
-"""What researchers use and no server loads: rollouts, learning from runs, routes, tuning, calibrating."""

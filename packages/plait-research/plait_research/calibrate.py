@@ -1,0 +1,175 @@
+"""`plait simulate calibrate`: fits the simulator to recorded runs, or to a short probe of the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from plait.apps.common.options import Common, Json, common_options
+from plait.apps.common.output import Output, opened
+from plait.core.errors import UsageError
+from plait.core.events import Job
+from plait.core.ops import Plugin, ToolCall
+from plait.core.result import Failure, Result, Usage
+from plait.runtime.client.client import AsyncOrchestrator
+from plait.runtime.client.config import Config
+from plait.runtime.client.profile import profile_file
+from plait.runtime.journal.code_trust import refuse_names
+from plait.runtime.journal.directory import default_folder, entries
+from plait.runtime.simulation.calibrate import Clock, RecordedAttempt, RecordedSession, fit, recorded
+from plait.runtime.simulation.engine_profile import EngineProfile
+from plait.runtime.simulation.workload import Spread, WorkloadReport, simulate_workload
+
+__all__ = ["calibrate", "compared", "probe"]
+
+_NEWEST = 5
+"""Journals that are read where none is named."""
+_LOTS = (*((width, False) for width in (1, 2, 4, 8, 32, 64, 16, 2)), *((width, True) for width in (4, 32, 8)))
+"""Answers at the same time in a probe, one lot after another, and whether their text streams: that takes time too, and
+most steps of a plan do not."""
+_TOKENS = 64
+
+
+@common_options
+def calibrate(
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Journals of runs of the model; by default the newest ones.")
+    ] = None,
+    probing: Annotated[bool, typer.Option("--probe", help="Run some short answers on the engine first.")] = False,
+    check: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Simulate this journal's runs and say how far off that is; repeat."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the profile here.")] = None,
+    as_json: Json = False,
+    *,
+    common: Common,
+) -> None:
+    """Fit the simulator to a model on this machine: seconds of a decoding step by the number of sequences, of a prompt
+    token, of dispatch and abort, and lengths of steps. `plait simulate` uses the profile from then on.
+    Example: `plait simulate calibrate --probe`."""
+    config = common.load()
+    with opened(as_json) as output:
+        attempts, aborts = _attempts(config, files, probing)
+        profile = fit(attempts, aborts, model=config.model)
+        path = out or profile_file(config.model)
+        profile.write(path)
+        checks = {str(journal): compared(journal, profile) for journal in check or ()}
+        if as_json:
+            figures = profile.model_dump(mode="json", exclude={"lengths"})
+            output.result({**figures, "file": str(path), "checks": checks})
+        else:
+            _show(profile, path, checks, output)
+
+
+def _attempts(config: Config, files: Sequence[Path] | None, probing: bool) -> tuple[list[RecordedAttempt], list[float]]:
+    attempts: list[RecordedAttempt] = []
+    aborts: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        paths = list(files or ())
+        if probing:
+            paths.append(Path(folder) / "probe.jsonl")
+            asyncio.run(probe(config, paths[-1]))
+        if not paths:
+            place = config.journal if isinstance(config.journal, Path) else default_folder()
+            there = entries(place, []) if place.exists() else []
+            paths = list(dict.fromkeys(entry.path for entry in there if isinstance(entry.path, Path)))[:_NEWEST]
+        if not paths:
+            raise UsageError("no runs of this model are recorded: name journals, or give --probe")
+        for at, path in enumerate(paths):
+            refuse_names(path)
+            attempts_there, stops = recorded(path)
+            # workers of two journals are two workers: their times have nothing to do with one another
+            attempts += [_of(at, attempt) for attempt in attempts_there]
+            aborts += stops
+    return attempts, aborts
+
+
+def _of(number: int, attempt: RecordedAttempt) -> RecordedAttempt:
+    fields = {name: getattr(attempt, name) for name in RecordedAttempt.__slots__}
+    return RecordedAttempt(**{**fields, "worker": f"{number}:{attempt.worker}"})
+
+
+async def probe(config: Config, journal: Path) -> None:
+    """Run short answers on the engine, more and more at the same time, and write them down."""
+    config = config.model_copy(update={"journal": journal, "cache": None, "max_waiting": None})
+    async with AsyncOrchestrator(config=config) as orchestrator:
+        for lot, (width, streams) in enumerate(_LOTS):
+            options = {"answer": {"max_tokens": _TOKENS, "temperature": 1.0, "stream": streams}}
+            planner = Plugin(name="single", options=options)
+            # of equal length in a lot: else each lot has the same context per sequence, and its cost cannot be measured
+            texts = [f"{lot} {i}: {'What comes next? ' * (1, 12, 4)[lot % 3]}" for i in range(width)]
+            runs = (
+                orchestrator.run(text, task="plain", planner=planner, seed=i, budget=None)
+                for i, text in enumerate(texts)
+            )
+            await asyncio.gather(*runs)
+
+
+def compared(
+    path: Path, profile: EngineProfile, runs: Collection[str] | None = None, *, clock: Clock | None = None
+) -> dict[str, Any]:
+    """Simulate the runs of a journal (or some of them) with the lengths that they had, and compare. `clock`: the
+    profile's time by the journal's, where they differ."""
+    session = RecordedSession.read(path, runs) if clock is None else RecordedSession.read(path, runs, clock)
+    report = _again(session, profile)
+    measured = Spread.of(session.latencies)
+    return {
+        "runs": len(session.latencies),
+        "makespan_seconds": round(session.makespan, 4),
+        "simulated_makespan_seconds": round(report.makespan, 4),
+        "makespan_error": round(report.makespan / session.makespan - 1.0, 4) if session.makespan else None,
+        "p99_seconds": round(measured.p99, 4),
+        "simulated_p99_seconds": round(report.latency.p99, 4),
+        "p99_error": round(report.latency.p99 / measured.p99 - 1.0, 4) if measured.p99 else None,
+    }
+
+
+def _again(session: RecordedSession, profile: EngineProfile) -> WorkloadReport:
+    hosts = [profile.host(name, slots) for name, slots in sorted(session.slots.items())]
+
+    def outcome(job: Job, rng: Any) -> Result | Failure:
+        if isinstance(job.op, ToolCall):
+            return Result()
+        length = session.lengths.get(job.step, job.op.sampling.max_tokens)
+        prompt, cached = session.prompts.get(job.step, (0, 0))
+        value = session.values.get(job.step, "")
+        return Result(value=value, usage=Usage(prompt=prompt, cached=cached, completion=max(1, length)))
+
+    return simulate_workload(
+        session.requests,
+        session.arrivals,
+        planner=session.planners(),
+        after=session.follows(),
+        hosts=hosts,
+        latency=profile.latency(),
+        outcome=outcome,
+    )
+
+
+def _show(profile: EngineProfile, path: Path, checks: dict[str, dict[str, Any]], output: Output) -> None:
+    say = output.people.print
+    say(f"{profile.model} on {profile.machine}, by {profile.attempts} recorded attempts", markup=False)
+    say(
+        f"a step: {profile.fixed * 1e3:.3g} ms and {profile.each * 1e3:.3g} ms for each sequence (up to "
+        f"{profile.widest} were seen), {profile.streamed * 1e3:.3g} ms more for one that streams, "
+        f"{profile.context * 1e6:.3g} µs for each token of context; "
+        f"a prompt token: {profile.read * 1e6:.3g} µs; "
+        f"dispatch {profile.dispatch * 1e3:.3g} ms, abort {profile.abort * 1e3:.3g} ms",
+        markup=False,
+    )
+    say(f"attempts are predicted to {profile.error:.1%} (median); written to {path}", markup=False, soft_wrap=True)
+    for name, figures in checks.items():
+        say(
+            f"{name}: {figures['runs']} runs took {figures['makespan_seconds']:.2f} s, simulated "
+            f"{figures['simulated_makespan_seconds']:.2f} s ({figures['makespan_error']:+.1%}); "
+            f"p99 {figures['p99_seconds']:.2f} s, simulated {figures['simulated_p99_seconds']:.2f} s "
+            f"({figures['p99_error']:+.1%})",
+            markup=False,
+            soft_wrap=True,
+        )

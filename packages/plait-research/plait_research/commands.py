@@ -1,0 +1,37 @@
+"""The commands of this distribution; `plait.apps.command_table` describes the form."""
+
+from __future__ import annotations
+
+__all__ = ["COMMANDS", "FAMILIES"]
+
+COMMANDS = {
+    "Look": {
+        "runs export": (
+            ".rollouts.command",
+            "export_runs",
+            "Write runs that went well as data for supervised training.",
+        ),
+    },
+    "Measure": {
+        "simulate tune": (".tune", "tune", "Choose engines, slots, policy and width for a workload."),
+        "simulate calibrate": (".calibrate", "calibrate", "Fit the simulator to a model on this machine."),
+    },
+    "Research": {
+        "learn strategies": (".learn.command", "strategies", "Count how well strategies did, for `route`."),
+        "learn route": (".route.command", "route", "Fit which planner a request is worth, for `route`."),
+        "learn effort": (".learn.effort", "effort", "Calibrate planners that spend effort by numbers."),
+        "learn takeover": (".learn.effort", "takeover", "Calibrate the share that `takeover` takes over."),
+        "learn numbers": (".learn.numbers", "numbers", "Find numbers of planners by replaying journals."),
+        "learn prompts": (".learn.command", "prompts", "Change prompt texts by reflection on what failed."),
+        "learn show": (".learn.command", "show", "Show the versions of learned values."),
+        "learn diff": (".learn.command", "diff", "Show what changed between two versions."),
+        "learn undo": (".learn.command", "undo", "Go back to the version before the current one."),
+        "learn rollouts": (
+            ".rollouts.command",
+            "rollouts",
+            "Write token-exact records of many runs for training.",
+        ),
+        "learn import": (".samples.command", "import_samples", "Read other people's recordings as samples."),
+    },
+}
+FAMILIES = {"learn": "Learn from runs: strategies, routes, numbers, prompt texts; write rollouts for training."}

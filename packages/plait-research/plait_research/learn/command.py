@@ -1,0 +1,187 @@
+"""`plait learn`: strategies counted in journals; numbers found by replaying them; prompt texts changed by reflection;
+each change tested; versions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.table import Table as Shown
+
+from plait.apps.common.dataset import DatasetQuestion, environment_of, read_questions
+from plait.apps.common.interrupt import run_stoppable
+from plait.apps.common.journals import Place, place_of
+from plait.apps.common.options import Common, Json, common_options
+from plait.apps.common.output import Output, opened
+from plait.core.errors import UsageError
+from plait.core.messages import counted
+from plait.core.request import Request
+from plait.runtime.journal.directory import entries
+from plait.runtime.plugins.loader import Plugins
+
+from ..rollouts.export import ExclusionCounts, export
+from .improve import Round
+from .learnable import Declared, Versions, versions_of
+from .learner import Learner
+from .pareto import TextSearch
+from .strategies import count, drawing
+
+__all__ = ["diff", "prompts", "show", "strategies", "undo"]
+
+
+def strategies(
+    place: Place = None,
+    arm: Annotated[
+        list[str] | None, typer.Option(metavar="PLANNER", help="Only these, such as sample:n=8; repeatable.")
+    ] = None,
+    price: Annotated[float, typer.Option(min=0.0, help="What a generated token takes off a right answer's 1.")] = 0.0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OUT.json", help="Write a `route` of each task, for route:path=OUT.json, with the counts."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Count how well strategies did, by task, for `route:criterion=record`."""
+    left = ExclusionCounts()
+    runs = list(entries(place_of(place), []))
+    table = count(export(runs, Plugins(), left, unanswered=True), price, arm or ())
+    tasks = sorted({task for task, _ in table.rows})
+    made = {task: drawing(table, task).model_dump(mode="json") for task in tasks}
+    if out is not None:
+        out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    with opened(as_json) as output:
+        if as_json:
+            output.result({"runs": len(runs), "unjudged": table.unjudged, "left": left.why, "routes": made})
+            return
+        shown = Shown(box=None, pad_edge=False)
+        for name in ("task", "strategy", "runs", "right", "tokens a run", "wins"):
+            shown.add_column(name, justify="left" if name in ("task", "strategy") else "right")
+        for (task, key), row in sorted(table.rows.items()):
+            tokens = f"{row.tokens / row.runs:.0f}" if row.runs else "-"
+            shown.add_row(task, key, str(row.runs), str(row.right), tokens, f"{row.wins:.1f}")
+        output.people.print(shown)
+        if table.unjudged:
+            note = f"{counted(table.unjudged, 'run')} left out: their task cannot tell what is right"
+            output.people.print(note, markup=False)
+
+
+@common_options
+def prompts(
+    declared: Declared,
+    problems: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE.jsonl|csv", help='Lines {"text": …, "want": …}: some to learn from, the last to test on.'
+        ),
+    ],
+    by: Annotated[
+        Literal["combee", "gepa"],
+        typer.Option(
+            help="combee: rounds of one proposal made from many failures. gepa: a search among texts, thirds of the "
+            "problems to reflect on, to compare and to test on; needs the extra `prompts`."
+        ),
+    ] = "combee",
+    rounds: Annotated[int, typer.Option(min=1, help="combee: rounds of reflection.")] = 1,
+    runs: Annotated[int, typer.Option(min=1, help="gepa: about how many problems the search runs.")] = 300,
+    level: Annotated[
+        float, typer.Option(min=0.001, max=0.5, help="Chance of taking a change that does not help.")
+    ] = 0.1,
+    concurrency: Annotated[int, typer.Option(min=1, help="Problems at the same time.")] = 32,
+    as_json: Json = False,
+    *,
+    request: Request,
+    common: Common,
+) -> None:
+    """Learn declared values from runs that fail. A change must pass a paired test on other problems.
+
+    A value called `text` is put before each request; any other is an option of the planner.
+    """
+    versions = versions_of(declared)
+    config = common.load()
+    if config.journal is None:
+        config = config.model_copy(update={"journal": "off"})
+    questions = read_questions(problems, request.task, place=environment_of(request.task.name, None))
+    least = 6 if by == "gepa" else 4
+    if len(questions) < least:
+        shares = "a third each to reflect on, to compare and to test on" if by == "gepa" else "half to test on"
+        raise UsageError(f"{problems} has {len(questions)} problems, and {least} are least: {shares}")
+    learner = Learner(config, request, concurrency)
+    with opened(as_json) as output:
+        if by == "gepa":
+            searches: list[TextSearch] = []
+            run_stoppable(lambda stopper: learner.search(versions, questions, runs, level, searches, output, stopper))
+            _tell_search(versions, searches, output, as_json)
+            return
+        made: list[Round[DatasetQuestion]] = []
+        run_stoppable(lambda stopper: learner.improve(versions, questions, rounds, level, made, output, stopper))
+        rounds_made = [
+            {"failed": trial.failed, "proposed": trial.proposed, "faults": trial.faults,
+             "outcome": None if trial.outcome is None else str(trial.outcome),
+             "version": None if trial.version is None else trial.version.number}
+            for trial in made
+        ]  # fmt: skip
+        if as_json:
+            output.result(
+                {"version": versions.current.number, "values": versions.current.values, "rounds": rounds_made}
+            )
+            return
+        for number, trial in enumerate(made, 1):
+            what = str(trial.outcome) if trial.outcome is not None else "; ".join(trial.faults) or "nothing failed"
+            output.people.print(f"round {number}: {counted(trial.failed, 'failure')}; {what}", markup=False)
+        if versions.current.parent is not None:
+            output.people.print(versions.diff(versions.current.parent, versions.current.number), markup=False)
+
+
+def _tell_search(versions: Versions, searches: list[TextSearch], output: Output, as_json: bool) -> None:
+    """Say what came of a search; nothing if it was given up."""
+    for made in searches:
+        outcome = "no candidate was better" if made.outcome is None else str(made.outcome)
+        if as_json:
+            output.result(
+                {"version": versions.current.number, "values": versions.current.values, "runs": made.runs,
+                 "candidates": made.candidates, "merged": made.merged, "scores": made.scores,
+                 "proposed": made.proposed, "outcome": outcome}
+            )  # fmt: skip
+            return
+        counts = f"{counted(made.runs, 'run')}, {counted(made.candidates, 'candidate')} ({made.merged} merged)"
+        line = f"{counts}, score {made.scores[0]:.3g} -> {made.scores[1]:.3g}; {outcome}"
+        output.people.print(line, markup=False)
+        if made.version is not None and made.version.parent is not None:
+            output.people.print(versions.diff(made.version.parent, made.version.number), markup=False)
+
+
+def show(declared: Declared, as_json: Json = False) -> None:
+    """Show the versions of learned values, and why each was taken."""
+    versions = versions_of(declared)
+    with opened(as_json) as output:
+        if as_json:
+            rows = [version.model_dump(mode="json") for version in versions.all]
+            output.result({"current": versions.current.number, "versions": rows})
+            return
+        for version in versions.all:
+            mark = "*" if version.number == versions.current.number else " "
+            parent = "" if version.parent is None else f" from {version.parent}"
+            output.people.print(f"{mark} {version.number}{parent}  {version.why or 'as declared'}", markup=False)
+
+
+def diff(
+    declared: Declared,
+    old: Annotated[int, typer.Argument(help="A version.")],
+    new: Annotated[int, typer.Argument(help="Another.")],
+) -> None:
+    """Show what changed between two versions."""
+    typer.echo(versions_of(declared).diff(old, new))
+
+
+def undo(declared: Declared, as_json: Json = False) -> None:
+    """Go back to the version before the current one."""
+    version = versions_of(declared).undo()
+    with opened(as_json) as output:
+        if as_json:
+            output.result({"current": version.number, "values": version.values})
+        else:
+            output.people.print(f"version {version.number} is in force", markup=False)

@@ -1,0 +1,156 @@
+"""`plait learn effort`, `plait learn takeover`: the numbers by which planners spend effort, made on problems or counted
+in journals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import JsonValue
+
+from plait.apps.common.concurrently import for_each
+from plait.apps.common.dataset import DatasetQuestion, read_questions
+from plait.apps.common.interrupt import CommandInterrupted, Stopper, run_stoppable
+from plait.apps.common.journals import Place, place_of
+from plait.apps.common.options import Common, Json, common_options
+from plait.apps.common.output import Output, opened
+from plait.apps.common.session import opened_session
+from plait.core.errors import UsageError
+from plait.core.learning import LearningPlanner, RunOutcome
+from plait.core.messages import counted
+from plait.core.ops import Plugin
+from plait.core.request import Request
+from plait.runtime.client.config import Config
+from plait.runtime.client.learned_state import learn
+from plait.runtime.journal.directory import entries
+from plait.runtime.plugins.loader import Plugins
+
+from ..rollouts.export import ExclusionCounts, export
+
+__all__ = ["effort", "takeover"]
+
+MEASURED: dict[str, dict[str, JsonValue]] = {"scale": {"threshold": 0.0}, "takeover": {"threshold": 0.0}}
+"""By planner: how it is run on problems, so that what it would decide by its numbers is tried each time."""
+
+TaskName = Annotated[str, typer.Argument(metavar="TASK", help="The task that the numbers are for, such as countdown.")]
+Problems = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.jsonl|csv", help='Lines {"text": …, "want": …} to run. By default runs in journals are counted.'
+    ),
+]
+Out = Annotated[Path, typer.Option(metavar="OUT.json", help="The file, for PLANNER:path=OUT.json. It is added to.")]
+Concurrency = Annotated[int, typer.Option(min=1, help="Problems at the same time.")]
+
+
+def _calibration(usual: str, summary: str) -> Callable[..., None]:
+    """Return the command that calibrates a planner, `usual` if none is given; `summary` is its help."""
+
+    @common_options
+    def command(
+        task: TaskName,
+        out: Out,
+        problems: Problems = None,
+        place: Place = None,
+        concurrency: Concurrency = 8,
+        as_json: Json = False,
+        *,
+        request: Request,
+        common: Common,
+    ) -> None:
+        given = request.planner if "planner" in request.model_fields_set else Plugin(name=usual)
+        plugins = Plugins()
+        if not isinstance(plugins.planner(given), LearningPlanner):
+            raise UsageError(f"the planner {given.name!r} has no numbers that could be learned (`path`)")
+        asked = request.updated({"task": Plugin.of(task)})
+        left = ExclusionCounts()
+        with opened(as_json) as output:
+            if problems is None:
+                runs, learned = _from_journals(given, asked.task, place, out, plugins, left)
+            else:
+                options = {**given.options, **MEASURED.get(given.name, {}), "path": str(out), "learn": True}
+                asked = asked.updated({"planner": Plugin(name=given.name, options=options)})
+                questions = read_questions(problems, asked.task)
+                runner = _Runner(common.load(), asked, concurrency)
+                run_stoppable(lambda stopper: runner.run(questions, output, stopper))
+                runs, learned = runner.runs, runner.learned
+            if as_json:
+                output.result({"runs": runs, "learned": learned, "left": left.why, "out": str(out)})
+                return
+            for why, number in sorted(left.why.items()):
+                output.people.print(f"{counted(number, 'run')} left out: {why}", markup=False)
+            output.people.print(
+                f"{out}: {counted(learned, 'run')} of {runs} counted for {task}", markup=False, soft_wrap=True
+            )
+            if learned:
+                output.people.print(f"use it with --planner {given.name}:path={out}", markup=False, soft_wrap=True)
+
+    command.__doc__ = summary
+    return command
+
+
+effort = _calibration(
+    "scale",
+    """Calibrate a planner that spends effort by numbers: `scale` by default, `ssr`, `mars`, `route:criterion=record`.
+
+    With `--problems` each is run with `--planner` so that it makes records (`scale` does every step the easy way).
+    Without, the runs of that planner in journals are counted.
+    """,
+)
+takeover = _calibration(
+    "takeover",
+    """Calibrate `takeover`: the scores of segments that a draft writes, by round, so that it keeps a promised share.
+
+    With `--problems` the draft writes all of them and each segment is scored. Without, the scores of runs in journals
+    are counted.
+    """,
+)
+
+
+def _from_journals(
+    given: Plugin, task: Plugin, place: str | None, out: Path, plugins: Plugins, left: ExclusionCounts
+) -> tuple[int, int]:
+    """Count the runs of a planner in journals. Return the number of runs, and of those that taught something."""
+    runs = learned = 0
+    for run in export(list(entries(place_of(place), [])), plugins, left, unanswered=True):
+        request, finish = run.run.request, run.run.finish
+        if request.planner.name != given.name or request.task.name != task.name:
+            continue
+        runs += 1
+        outcome = RunOutcome(
+            planner=request.planner, text=request.text, seed=request.seed, tokens=run.tokens,
+            right=None if run.right is None else float(run.right),
+            key=None if run.answer is None else run.task.key(run.answer),
+            data=None if finish is None or finish.result is None else finish.result.data,
+        )  # fmt: skip
+        learned += learn(request, outcome, plugins.planner, out)
+    return runs, learned
+
+
+class _Runner:
+    """Runs problems with a planner that learns."""
+
+    def __init__(self, config: Config, request: Request, concurrency: int) -> None:
+        self._config = config if config.journal is not None else config.model_copy(update={"journal": "off"})
+        self._request, self._concurrency = request, concurrency
+        self.runs = self.learned = 0
+
+    async def run(self, questions: list[DatasetQuestion], output: Output, stopper: Stopper) -> None:
+        """Run all problems."""
+        try:
+            async with opened_session(self._config, output, stopper) as session:
+                lessons = session.orchestrator.lessons
+
+                async def one(question: DatasetQuestion) -> None:
+                    answer = await session.orchestrator.run(self._request.updated({"text": question.text}))
+                    self.runs += 1
+                    if answer.verified is None and answer.answer is not None:
+                        await lessons.feedback(answer.run, float(question.is_right(answer.answer)))
+                    learned = await lessons.counted(answer.run)
+                    self.learned += learned
+
+                await for_each(questions, one, min(self._concurrency, max(1, len(questions))), stopper)
+        except CommandInterrupted:
+            return

@@ -1,0 +1,168 @@
+"""Texts learned by GEPA (Agrawal et al., arXiv 2507.19457): its package searches, with plait's runs as its adapter.
+
+A candidate holds all texts. The search draws a candidate from the Pareto set (those that are best on some problem),
+runs it on a few problems, has a model rewrite one of its texts from the results, and runs the new candidate on the same
+problems: it is run on all of the second part only if it scores higher there. Candidates of one ancestor that changed
+different texts are merged. The third part decides about the best one, and is run once, after the search.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from pydantic import JsonValue
+
+from plait.core.errors import PlaitError, UsageError
+from plait.core.extras import extra
+from plait.core.ops import ModelCall, Text
+from plait.core.plan import Plan, Step
+from plait.core.sampling import Sampling
+
+from .accept import PairedTest, paired_test
+from .improve import Ask, ProblemTrial, Solve
+from .learnable import Values, Version, Versions
+
+__all__ = ["TextSearch", "search"]
+
+MINIBATCH = 3
+"""Problems that a new candidate is compared on with the one that it was made of."""
+MERGES = 5
+"""Merges at most."""
+
+P = TypeVar("P")
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class TextSearch:
+    """What came of a search."""
+
+    runs: int
+    """Problems that the search ran."""
+    candidates: int
+    """Candidates that were run on all of the second part, the texts in force among them."""
+    merged: int
+    """How many of these are merged of two."""
+    scores: tuple[float, float]
+    """Mean scores on the second part: of the texts in force, and of the best candidate."""
+    proposed: Values = field(default_factory=dict[str, JsonValue])
+    """Texts of the best candidate that differ from those in force."""
+    outcome: PairedTest | None = None
+    """`None`: no candidate was better than the texts in force."""
+    version: Version | None = None
+
+
+async def search(
+    versions: Versions,
+    parts: tuple[Sequence[P], Sequence[P], Sequence[P]],
+    solve: Solve[P],
+    ask: Ask,
+    *,
+    runs: int,
+    level: float = 0.1,
+    seed: int = 0,
+    chat: bool = True,
+    sampling: Sampling | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> TextSearch:
+    """Search for better texts, and accept those of the best candidate if they pass a paired test.
+
+    `parts`: problems that are reflected on, those that candidates are compared on, and those that decide; without any
+    of the last nothing is taken. `runs`: about how many problems the search runs. `chat`: whether the model that
+    reflects is asked by messages. Raises `UsageError` without a declared text or without the package.
+    """
+    gepa: Any = extra("gepa", "GEPA is not installed: pip install 'plait[prompts]'", UsageError)
+    now = dict(versions.current.values)
+    names = [name for name, learnable in versions.learnables.items() if learnable.kind == "text"]
+    if not names:
+        raise UsageError("GEPA changes texts, and none is declared: give one with kind `text`")
+    sampled = sampling or Sampling(max_tokens=2048, temperature=0.7, seed=seed)
+    adapter = _Adapter(versions, now, solve, asyncio.get_running_loop())
+
+    def reflect(prompt: object) -> str:
+        think = ModelCall(prompt=(Text(text=str(prompt)),), chat=chat, sampling=sampled)
+        return adapter.awaited(ask(Plan(steps=(Step(name="reflect", op=think, label="reflect"),), output="reflect")))
+
+    result: Any = await asyncio.to_thread(
+        gepa.optimize,
+        seed_candidate={name: str(now[name]) for name in names},
+        trainset=list(parts[0]),
+        valset=list(parts[1]),
+        adapter=adapter,
+        reflection_lm=reflect,
+        reflection_minibatch_size=min(MINIBATCH, len(parts[0])),
+        use_merge=len(names) > 1,  # of one text there is nothing to put together
+        max_merge_invocations=MERGES,
+        max_metric_calls=runs,
+        stop_callbacks=lambda state: stopped(),
+        cache_evaluation=True,
+        logger=_Quiet(),
+        seed=seed,
+    )
+    scores = result.val_aggregate_scores
+    best: dict[str, str] = result.candidates[result.best_idx]
+    merged = sum(len([parent for parent in parents if parent is not None]) > 1 for parents in result.parents)
+    changed: Values = {name: text for name, text in best.items() if text != now[name]}
+    made = TextSearch(adapter.runs, len(scores), merged, (scores[0], scores[result.best_idx]), changed)
+    if not changed or not parts[2] or stopped():
+        return made
+    before, after = await solve(now, parts[2]), await solve({**now, **changed}, parts[2])
+    made.outcome = paired_test([trial.score for trial in before], [trial.score for trial in after], level)
+    if made.outcome.accepted:
+        made.version = versions.add(changed, str(made.outcome))
+    return made
+
+
+class _Adapter(Generic[P]):
+    """Our runs as GEPA's: it calls from a thread, and the runs are on the loop."""
+
+    propose_new_texts = None
+
+    def __init__(self, versions: Versions, now: Values, solve: Solve[P], loop: asyncio.AbstractEventLoop) -> None:
+        self._versions, self._now, self._solve, self._loop = versions, now, solve, loop
+        self.runs = 0
+
+    def awaited(self, work: Awaitable[T]) -> T:
+        """Run work on the loop and return its result."""
+
+        async def result() -> T:
+            return await work
+
+        return asyncio.run_coroutine_threadsafe(result(), self._loop).result()
+
+    def evaluate(self, batch: list[P], candidate: dict[str, str], capture_traces: bool = False) -> Any:
+        """Run a candidate on problems."""
+        batch_of: Any = extra("gepa.core.adapter", "", UsageError).EvaluationBatch
+        faults = self._versions.faults(candidate)
+        if faults:  # not run: it may not be taken, and the next proposal reads why
+            trials = [ProblemTrial(0.0, "; ".join(faults)) for _ in batch]
+        else:
+            self.runs += len(batch)
+            trials = self.awaited(self._tried({**self._now, **candidate}, batch))
+        scores = [trial.score for trial in trials]
+        return batch_of(outputs=scores, scores=scores, trajectories=trials if capture_traces else None)
+
+    async def _tried(self, values: Values, batch: list[P]) -> list[ProblemTrial]:
+        try:
+            return await self._solve(values, batch)
+        except PlaitError as error:
+            if values == self._now:  # what is in force has to work
+                raise
+            return [ProblemTrial(0.0, str(error)) for _ in batch]  # such as a template that names no field
+
+    def make_reflective_dataset(
+        self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
+    ) -> Mapping[str, Sequence[Mapping[str, str]]]:
+        """Return the feedback about each problem, the same for each text."""
+        told = [{"Run": trial.lesson or "the answer is right"} for trial in eval_batch.trajectories]
+        return dict.fromkeys(components_to_update, told)
+
+
+class _Quiet:
+    """Takes the package's lines, which speak of its own matters."""
+
+    def log(self, message: str) -> None:
+        """Say nothing."""

@@ -1,0 +1,306 @@
+"""`plait learn rollouts`, `plait runs export`: records for training, from new runs and from those of journals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from plait.apps.common.dataset import read_questions
+from plait.apps.common.interrupt import CommandInterrupted, Stopper, run_stoppable
+from plait.apps.common.journals import Place, place_of
+from plait.apps.common.options import Common, Json, common_options
+from plait.apps.common.output import Output, opened
+from plait.apps.common.progress import counting
+from plait.apps.common.session import opened_session
+from plait.core.errors import ConfigError, UsageError
+from plait.core.messages import counted
+from plait.core.request import Request
+from plait.runtime.client.config import Config
+from plait.runtime.client.worker_factory import workers as build_workers
+from plait.runtime.journal.directory import entries
+from plait.runtime.plugins.loader import Plugins
+
+from ..samples.of_runs import samples_of
+from ..samples.recordings import wanted_answers
+from ..samples.sample import write_samples
+from .arrow import demand_arrow, write_arrow
+from .export import ExclusionCounts, export, select, tokenizer_of, write_records, write_texts
+from .producer import Producer, ProductionCounts, Todo, sampled, todo
+from .rewards import own_reward_of, reward_of
+from .sampler import Sampler
+from .store import Store
+from .weights import follow_weights, until_taken
+
+__all__ = ["export_runs", "rollouts"]
+
+
+@common_options
+def rollouts(
+    prompts: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PROMPTS.jsonl|csv", help='Lines {"text": …, "want": …}; `want` where the task cannot verify.'
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(metavar="OUT.jsonl|arrow", help="Where the records go, one line a sequence; it only grows.")
+    ],
+    branches: Annotated[int, typer.Option(min=1, help="Rollouts of a prompt: a group.")] = 8,
+    reward: Annotated[
+        str, typer.Option(metavar="NAME", help="verified, accelerated[:SHARE], or FILE.py:FUNCTION(answer, want).")
+    ] = "verified",
+    own: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:FUNCTION", help="Judges a sequence, such as a thread: FUNCTION(record)."),
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Rollouts at the same time.")] = 64,
+    ahead: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Maximum number of rollouts not yet taken by a trainer (OUT.jsonl.taken has the count)."
+        ),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Names the folder of the newest weights; looked at all the time (engine)."),
+    ] = None,
+    text: Annotated[str, typer.Option(metavar="FIELD", help="The field of a line that is asked.")] = "text",
+    want: Annotated[str, typer.Option(metavar="FIELD", help="The field with the right answer.")] = "want",
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N prompts.")] = None,
+    as_json: Json = False,
+    *,
+    request: Request,
+    common: Common,
+) -> None:
+    """Run prompts many times and write what a trainer needs of each token; resumes after a crash.
+
+    One record a sequence: token ids, which of them the model generated, the sampler's log-probabilities, the version of
+    the weights, the sequence that it was forked off, the reward and the group. An OUT.arrow is made when all are there.
+    """
+    if out.suffix not in (".jsonl", ".arrow"):
+        raise UsageError(f"--out {out} has to end in .jsonl or .arrow: the ending selects the format")
+    if out.suffix == ".arrow":
+        demand_arrow()
+    config = common.load()
+    if config.journal is None:
+        config = config.model_copy(update={"journal": "off"})  # a rollout is made again from its beginning
+    judge, judge_own = reward_of(reward), None if own is None else own_reward_of(own)
+    questions = read_questions(prompts, request.task, text, want)[:limit]
+    log = out if out.suffix == ".jsonl" else out.with_suffix(".jsonl")
+    asked = {
+        "branches": branches,
+        "reward": reward,
+        **({} if own is None else {"own": own}),
+        "seed": config.seed,
+    }
+    header = {"prompts": _digest(prompts), **asked, "request": request.model_dump(mode="json", exclude_unset=True)}
+    began = time.monotonic()
+    with opened(as_json) as output, Store(log, header) as store:
+        already = len(store.done)
+        wanted = [item for item in todo(questions, branches) if item.rollout not in store.done]
+        if already:
+            output.progress.print(f"{counted(already, 'rollout')} are there from an earlier try", markup=False)
+        producer, stopped = Producer(request, judge, config.seed, judge_own), False
+        if wanted:
+            pace = ProductionPace(concurrency, ahead, weights)
+            stopped = run_stoppable(lambda stopper: _run(config, wanted, pace, producer, store, output, stopper))
+        whole = len(store.done) == len(questions) * branches
+        if whole and out.suffix == ".arrow":
+            write_arrow(log, out)
+        made = producer.made
+        summary = {
+            "status": "done" if whole else "cancelled" if stopped else "unfinished",
+            "prompts": len(questions),
+            "rollouts": len(store.done),
+            "resumed": already,
+            "records": made.records,
+            "tokens": made.tokens,
+            "reward_mean": round(made.reward / max(1, made.rollouts - made.unjudged), 4),
+            "unjudged": made.unjudged,
+            "out": str(out if whole else log),
+            "seconds": round(time.monotonic() - began, 3),
+        }
+        output.result(summary) if as_json else _show(summary, output)
+    if not whole:
+        raise typer.Exit(130)
+
+
+@dataclass(frozen=True, slots=True)
+class ProductionPace:
+    """How many rollouts at a time, how many ahead of a trainer, and where its weights are named."""
+
+    concurrency: int
+    ahead: int | None
+    weights: Path | None
+
+
+def export_runs(
+    out: Annotated[Path, typer.Option(metavar="OUT.jsonl", help="Where the data go.")],
+    place: Place = None,
+    form: Annotated[
+        Literal["tokens", "text", "samples"],
+        typer.Option(
+            "--format",
+            help="tokens: exact records, as of `plait learn rollouts`; text: prompts and completions; samples: the "
+            "branches of each vote, as of `plait learn import`.",
+        ),
+    ] = "tokens",
+    verified: Annotated[bool, typer.Option("--verified", help="Only answers that the task finds right.")] = False,
+    cheapest: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Of each question only the N cheapest runs.")
+    ] = None,
+    by: Annotated[
+        Literal["total", "critical"], typer.Option(help="Cheap in all generated tokens, or along the critical path.")
+    ] = "total",
+    distinct: Annotated[
+        bool, typer.Option("--distinct", help="Of answers to a question that mean the same only the cheapest.")
+    ] = False,
+    planner: Annotated[str | None, typer.Option(help="Only runs of this planner.")] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(metavar="MODEL", help="Refuse what does not re-tokenise to itself with its tokenizer."),
+    ] = None,
+    redact: Annotated[bool, typer.Option("--redact", help="Lengths in the place of texts (text).")] = False,
+    answers: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.jsonl", help="Lines of `question` and `answer`, to grade by (samples)."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write runs that went well as data for supervised training. Journals of every version are read."""
+    if form == "samples" and (verified or cheapest or distinct or tokenizer):
+        raise UsageError("--verified, --cheapest, --distinct and --tokenizer choose what to train on: samples are all")
+    if redact and form != "text":
+        raise UsageError("--redact goes with --format text: token ids are the text itself")
+    left = ExclusionCounts()
+    known = None if tokenizer is None else tokenizer_of(tokenizer)
+    with opened(as_json) as output:
+        unread: list[str] = []
+        wanted = [entry for entry in entries(place_of(place), unread) if planner in (None, entry.planner)]
+        runs = export(wanted, Plugins(), left, unanswered=form == "samples")
+        if form == "tokens" and out.exists():
+            raise UsageError(f"{out} is there already: name another file, or delete it")
+        if form == "samples":  # all of them: a sample that is wrong is one too
+            rows = write_samples(samples_of(runs, {} if answers is None else wanted_answers(answers)), out)
+            count = len(wanted) - sum(left.why.values())
+        else:
+            with select(runs, left, verified=verified, most=cheapest, distinct=distinct, by=by) as kept:
+                tokens = form == "tokens"
+                rows = write_records(kept, out, left, known) if tokens else write_texts(kept, out, left, redact)
+                count = len(kept)
+        summary = {
+            "runs": len(wanted),
+            "kept": count,
+            "rows": rows,
+            "left": left.why,
+            "unread": unread,
+            "out": str(out),
+        }
+        if as_json:
+            output.result(summary)
+            return
+        output.people.print(f"{out}: {rows} rows of {counted(count, 'run')} out of {len(wanted)}", markup=False)
+        for why, count in sorted(left.why.items()):
+            output.people.print(f"  left out: {count} ({why})", markup=False)
+
+
+async def _run(
+    config: Config,
+    wanted: list[Todo],
+    pace: ProductionPace,
+    producer: Producer,
+    store: Store,
+    output: Output,
+    stopper: Stopper,
+) -> bool:
+    """Make what is missing; return whether the user gave up."""
+    workers, samplers = sampled(build_workers(config, Plugins(), processed=True))
+    started = len(store.done)
+
+    async def credit() -> None:
+        nonlocal started
+        if pace.ahead is not None:
+            await until_taken(store.path, pace.ahead, started)
+        started += 1
+
+    try:
+        async with (
+            opened_session(config, output, stopper, workers, watch=producer.log.take) as session,
+            _following(pace.weights, samplers, output),
+        ):
+            made = await session.orchestrator.provenance(producer.request, text=wanted[0].question.text)
+            # each record has its own version of weights that change during the run
+            store.claim(made if pace.weights is None else made.model_copy(update={"models": ()}))
+            with _progress(output, len(wanted), producer.made) as advance:
+                await producer.make(
+                    session.orchestrator,
+                    wanted,
+                    store.add,
+                    stopper,
+                    concurrency=pace.concurrency,
+                    credit=credit,
+                    advance=advance,
+                )
+            return stopper.requested
+    except CommandInterrupted:
+        return True
+
+
+@contextlib.asynccontextmanager
+async def _following(file: Path | None, samplers: list[Sampler], output: Output) -> AsyncIterator[None]:
+    """Keep the samplers at the weights that a file names; what goes wrong there ends the command."""
+    if file is None:
+        yield
+        return
+
+    def say(text: str) -> None:
+        output.progress.print(text, style="dim", markup=False)
+
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(follow_weights(file, samplers, say))
+        try:
+            yield
+        finally:
+            following.cancel()
+
+
+def _progress(
+    output: Output, total: int, made: ProductionCounts
+) -> contextlib.AbstractContextManager[Callable[[], None]]:
+    def reward() -> float:
+        return made.reward / max(1, made.rollouts - made.unjudged)
+
+    def line() -> str:
+        return f"{made.rollouts} of {total} rollouts, {made.records} records, mean reward {reward():.3f}"
+
+    return counting(output, total, lambda: made.rollouts, lambda: f"rollouts, reward {reward():.3f}", line)
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError as error:
+        raise ConfigError(f"the prompts {path} cannot be read: {error.strerror}") from None
+
+
+def _show(summary: dict[str, Any], output: Output) -> None:
+    console = output.people
+    resumed = f", {summary['resumed']} of them from an earlier try" if summary["resumed"] else ""
+    console.print(f"{summary['rollouts']} rollouts of {summary['prompts']} prompts{resumed}", markup=False)
+    console.print(
+        f"made now: {summary['records']} records, {summary['tokens']} generated tokens, mean reward "
+        f"{summary['reward_mean']:.3f}, {summary['unjudged']} without a reward",
+        markup=False,
+    )
+    if summary["status"] == "done":
+        console.print(f"{summary['out']} ({summary['seconds']:.1f} s)", markup=False, soft_wrap=True)
+    else:
+        console.print("run the same command again to continue", markup=False)

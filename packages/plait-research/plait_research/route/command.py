@@ -1,0 +1,167 @@
+"""`plait learn route`: which planner requests are worth, fitted to the runs in journals."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table as Shown
+
+from plait.apps.common.journals import Place, place_of
+from plait.apps.common.options import Json
+from plait.apps.common.output import Output, opened
+from plait.core.errors import PlaitError
+from plait.core.features import agreed_in
+from plait.core.messages import counted
+from plait.core.ops import Plugin
+from plait.core.routing import Ranking
+from plait.core.task import Task
+from plait.core.values import as_text
+from plait.runtime.journal.directory import RunEntry, entries
+from plait.runtime.plugins.loader import Plugins
+
+from ..rollouts.stored import stored_runs
+from .fit import RouteReport, RouteRow, fit, key_of, report
+
+__all__ = ["route", "rows_of"]
+
+Tasks = dict[str, list[RouteRow]]
+
+
+def route(
+    place: Place = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="OUT.json", help="Write the routes of all tasks, for route:path=OUT.json.")
+    ] = None,
+    lose: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of right answers that may be lost to save tokens.")
+    ] = 0.01,
+    least: Annotated[int, typer.Option(min=2, help="Runs that a planner needs.")] = 100,
+    price: Annotated[
+        float | None, typer.Option(min=0.0, help="What a token takes off a right answer's 1; found if left out.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Fit, for each task, which planner a request is worth, to the runs in journals."""
+    left: dict[str, int] = defaultdict(int)
+    tasks, checked = rows_of(entries(place_of(place), []), Plugins(), left)
+    routes: dict[str, Ranking] = {}
+    reports: dict[str, RouteReport | None] = {}
+    for task, rows in sorted(tasks.items()):
+        made = fit(rows, checked[task], lose=lose, least=least, price=price)
+        if made is None:
+            left[f"of a task without two planners that have {least} runs ({task})"] += len(rows)
+            continue
+        routes[task], reports[task] = made, report(rows, made, checked[task])
+    if out is not None:
+        plugins = {task: _plugin(ranking).model_dump(mode="json") for task, ranking in routes.items()}
+        out.write_text(json.dumps(plugins, indent=1) + "\n", encoding="utf-8")
+    with opened(as_json) as output:
+        if as_json:
+            output.result(
+                {
+                    "routes": {task: ranking.model_dump(mode="json") for task, ranking in routes.items()},
+                    "reports": {task: _figures(report) for task, report in reports.items() if report is not None},
+                    "left": dict(left),
+                }
+            )
+            return
+        for task, figures in reports.items():
+            _show(output, task, routes[task], figures)
+        for why, number in sorted(left.items()):
+            output.people.print(f"{counted(number, 'run')} left out: {why}", markup=False)
+        if not routes:
+            output.people.print("no route: run the same requests with two planners or more, and journal them")
+
+
+def rows_of(runs: Iterable[RunEntry], plugins: Plugins, left: dict[str, int]) -> tuple[Tasks, dict[str, bool]]:
+    """Return the runs of journals by task, and whether each task can tell a wrong answer by itself. A run that ended
+    without an answer was wrong; one that cannot be read or judged is counted in `left`."""
+    tasks: Tasks = {}
+    checked: dict[str, bool] = {}
+
+    def failed(error: Exception) -> None:
+        left[f"that cannot be read ({type(error).__name__})"] += 1
+
+    for run in stored_runs(runs, plugins, failed):
+        finish = run.finish
+        if finish is None or finish.status not in ("done", "partial"):
+            left["that did not end"] += 1
+            continue
+        request = run.request
+        try:
+            task = plugins.task(request.task, request.text)
+            value = None if finish.result is None else finish.result.value
+            extracted = finish.result is not None and finish.result.extracted
+            answer = value if extracted or not isinstance(value, str) else task.extract(value)
+            right = False if answer is None else task.verify(answer)
+        except (PlaitError, ValueError) as error:
+            failed(error)
+            continue
+        if type(task).verify is Task.verify or right is None:
+            left["that cannot be graded: the task has no verifier"] += 1
+            continue
+        checked[request.task.name] = True
+        text = None if finish.result is None else as_text(value)
+        agreed = None if finish.result is None else agreed_in(finish.result.why)
+        row = RouteRow(request.text, request.planner, float(right), float(finish.usage.completion), text, agreed)
+        tasks.setdefault(request.task.name, []).append(row)
+    return tasks, checked
+
+
+def _plugin(route: Ranking) -> Plugin:
+    fit = route.model_dump(mode="json")
+    return Plugin(name="route", options={"criterion": "features", "candidates": fit.pop("tiers"), "fit": fit})
+
+
+def _show(output: Output, task: str, route: Ranking, report: RouteReport | None) -> None:
+    output.people.print(
+        f"{task}: {counted(len(route.tiers), 'planner')}, price {route.price:.2g} a token", markup=False
+    )
+    if route.first is not None:
+        first = key_of(route.tiers[route.first].planner)
+        output.people.print(
+            f"{first} answers first, and its answer is read: it stays, or another answers", markup=False
+        )
+    if report is None:
+        output.people.print("no request was run with all of them, so nothing can be compared", markup=False)
+        return
+    shown = Shown(box=None, pad_edge=False)
+    for name in ("choice", "right", "tokens a request", "of the oracle's saving"):
+        shown.add_column(name, justify="left" if name == "choice" else "right")
+    always = {f"always {key}": outcome for key, outcome in report.tiers.items()}
+    shares = {"all in turn": report.saved_by_cascade, "this route": report.saved, "oracle": 1.0}
+    ways = {
+        **always,
+        "at random, same mix": report.random,
+        "all in turn": report.cascade,
+        f"in hindsight: {', then '.join(report.hindsight)}": report.ordered,
+        "this route": report.route,
+        "oracle": report.oracle,
+    }
+    for name, outcome in ways.items():
+        share = f"{shares[name]:.0%}" if name in shares else ""
+        shown.add_row(name, f"{outcome.right:.1%}", f"{outcome.tokens:.0f}", share)
+    output.people.print(shown)
+    if report.elasticity is not None:
+        output.people.print(
+            f"elasticity against the cheapest (our reading of TEP): {report.elasticity:.2f}", markup=False
+        )
+    output.people.print(f"over {counted(report.requests, 'request')}, each routed by numbers of others", markup=False)
+
+
+def _figures(report: RouteReport) -> dict[str, object]:
+    named = {"route": report.route, "random": report.random, "cascade": report.cascade, "oracle": report.oracle}
+    return {
+        "requests": report.requests,
+        "best": report.best,
+        "tiers": {key: outcome._asdict() for key, outcome in report.tiers.items()},
+        **{name: outcome._asdict() for name, outcome in named.items()},
+        "saved": report.saved,
+        "saved_by_cascade": report.saved_by_cascade,
+        "elasticity": report.elasticity,
+    }

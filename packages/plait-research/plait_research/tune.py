@@ -1,0 +1,254 @@
+"""`plait simulate tune`: engines, slots, branches and policy for a workload, chosen by simulation and then measured."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any, Literal
+
+import typer
+from rich import box
+from rich.table import Table
+
+from plait.apps.commands.plan import briefed
+from plait.apps.common.options import Common, Json, Merge, Planner, Task, Tokens, common_options
+from plait.apps.common.output import Output, opened
+from plait.core.errors import UsageError
+from plait.core.interfaces import PlanningContext
+from plait.core.messages import counted
+from plait.core.ops import Plugin
+from plait.core.request import Request
+from plait.runtime.client.client import AsyncOrchestrator
+from plait.runtime.client.config import Config
+from plait.runtime.client.profile import profile_file
+from plait.runtime.simulation.engine_profile import EngineProfile, load_engine
+from plait.runtime.simulation.workload import Spread, WorkloadReport, at_rate, simulate_workload
+
+from .tuning import KEPT, Configuration, Trial, figure, grid, halve, interval, plain
+
+__all__ = ["tune"]
+
+_TRIED = "What is tried"
+_LOAD = "The workload"
+GoalName = Literal["p50", "p90", "p99", "mean", "runs-per-second", "in-time"]
+
+
+@common_options
+def tune(
+    text: Annotated[str, typer.Argument(help="What is asked.")],
+    task: Task = "plain",
+    planner: Planner = None,
+    merge: Merge = None,
+    tokens: Tokens = None,
+    runs: Annotated[int, typer.Option(min=2, help="Runs of the workload.", rich_help_panel=_LOAD)] = 200,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=0.000001, metavar="R", help="Runs a second; all at once by default.", rich_help_panel=_LOAD),
+    ] = None,
+    within: Annotated[
+        float | None,
+        typer.Option(min=0.001, metavar="SECONDS", help="In which a run should be done.", rich_help_panel=_LOAD),
+    ] = None,
+    share: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Of the runs that should be, with --within.", rich_help_panel=_LOAD)
+    ] = 0.95,
+    widths: Annotated[
+        list[int] | None, typer.Option("--n", min=1, help="Samples or threads; repeat.", rich_help_panel=_TRIED)
+    ] = None,
+    replicas: Annotated[
+        list[int] | None, typer.Option("--replicas", min=1, help="Engines; repeat.", rich_help_panel=_TRIED)
+    ] = None,
+    slots: Annotated[
+        list[int] | None, typer.Option(min=1, help="Slots of an engine; repeat.", rich_help_panel=_TRIED)
+    ] = None,
+    policies: Annotated[
+        list[str] | None,
+        typer.Option("--policy", metavar="NAME[+NAME…]", help="Repeat to try several.", rich_help_panel=_TRIED),
+    ] = None,
+    goal: Annotated[GoalName, typer.Option(help="What is compared.", rich_help_panel=_TRIED)] = "p99",
+    seeds: Annotated[int, typer.Option(min=1, max=64, help="Of the last ones.", rich_help_panel=_TRIED)] = 8,
+    profile: Annotated[Path | None, typer.Option(metavar="FILE", help="Of `plait simulate calibrate`.")] = None,
+    cache: Annotated[int, typer.Option(min=0, help="Tokens in each engine's prefix cache.")] = 0,
+    confirm: Annotated[
+        int,
+        typer.Option(
+            "--confirm", min=0, metavar="RUNS", help="Number of runs that measure the top three on the engine."
+        ),
+    ] = 0,
+    as_json: Json = False,
+    *,
+    common: Common,
+) -> None:
+    """Choose engines, slots, policy and width for a workload: all are simulated, the better half again with more
+    seeds, and the last three can be measured.
+
+    Example: `plait simulate tune "Why?" --planner sample --n 4 --n 8 --rate 5`."""
+    config = common.load()
+    if goal == "in-time" and within is None:
+        raise UsageError("--goal in-time needs to know the time: give --within SECONDS")
+    path = profile or profile_file(config.model)
+    if profile is None and not path.exists():
+        raise UsageError(
+            f"the simulator is uncalibrated for {Path(config.model).name} on this machine, so what it would choose "
+            "means nothing: run `plait simulate calibrate --probe`, or give --profile FILE"
+        )
+    known = load_engine(path)
+    candidates = grid(replicas or [1, 2], slots or [16, 64], policies or ["affinity", "least-loaded"], widths or [None])
+    given = {"text": text, "task": task, "planner": planner, "merge": merge, "tokens": tokens}
+    briefs = {
+        width: briefed(config, Request.of({**given, "n": width}))
+        for width in dict.fromkeys(candidate.width for candidate in candidates)
+    }
+    simulated = _Simulation(known, briefs, runs, rate, math.inf if within is None else within, cache)
+    with opened(as_json) as output:
+        tried = halve(candidates, simulated.play, goal, seeds, None if within is None else share)
+        rows = [dict(plain(trial, goal)) for trial in tried]
+        measured = list[dict[str, Any]]()
+        if confirm:
+            options = {"task": task, "planner": planner, "merge": merge, "tokens": tokens}
+            for trial in tried[:KEPT]:
+                told = simulated.play(trial.candidate, 0, confirm)
+                work = _measured(config, text, options, trial.candidate, told, confirm, rate, goal, simulated.within)
+                measured.append(asyncio.run(work))
+        if as_json:
+            head = {"goal": goal, "calibrated": f"{known.model} on {known.machine}", "error": known.error}
+            output.result({**head, "configurations": rows, "measured": measured})
+        else:
+            _show(tried, known, goal, within, measured, output)
+
+
+class _Simulation:
+    """The workload on a calibrated cluster."""
+
+    def __init__(
+        self,
+        known: EngineProfile,
+        briefs: dict[int | None, PlanningContext],
+        runs: int,
+        rate: float | None,
+        within: float,
+        cache: int,
+    ) -> None:
+        self._known, self._briefs, self._runs, self._rate = known, briefs, runs, rate
+        self.within, self._cache = within, cache
+
+    def play(self, candidate: Configuration, seed: int, runs: int = 0) -> WorkloadReport:
+        """Simulate one configuration with one seed."""
+        known, brief = self._known, self._briefs[candidate.width]
+        policies = tuple(Plugin.of(spec) for spec in candidate.policy.split("+"))
+        request = brief.request.model_copy(update={"policies": policies, "seed": 1_000_000 * seed})
+        hosts = [
+            known.host(f"host-{i}", candidate.slots, cache_tokens=self._cache) for i in range(1, candidate.engines + 1)
+        ]
+        return simulate_workload(
+            request,
+            at_rate(runs or self._runs, self._rate, seed=seed),
+            hosts=hosts,
+            latency=known.latency(),
+            outcome=known.outcome(),
+            tools=brief.tools,
+            seed=seed,
+            within=self.within,
+        )
+
+
+async def _measured(
+    config: Config,
+    text: str,
+    options: dict[str, Any],
+    candidate: Configuration,
+    told: WorkloadReport,
+    runs: int,
+    rate: float | None,
+    goal: GoalName,
+    within: float,
+) -> dict[str, Any]:
+    """Run a workload on the engine in one configuration. Return the simulated and the measured figures."""
+    worker = "ray" if candidate.engines > 1 and config.worker == "engine" else config.worker
+    settings = {
+        "engines": candidate.engines,
+        "slots": candidate.slots,
+        "worker": worker,
+        "cache": None,
+        "max_waiting": None,
+    }
+    arrivals, seconds = at_rate(runs, rate, seed=0), list[float]()
+    async with AsyncOrchestrator(config=config.model_copy(update=settings)) as orchestrator:
+        await orchestrator.run(text, n=candidate.width, **options)  # the first one pays for what is made only once
+        began = perf_counter()
+
+        async def one(i: int) -> None:
+            await asyncio.sleep(max(0.0, arrivals[i] - (perf_counter() - began)))
+            at = perf_counter()
+            policies = candidate.policy.split("+")
+            await orchestrator.run(text, n=candidate.width, policies=policies, seed=i, **options)
+            seconds.append(perf_counter() - at)
+
+        await asyncio.gather(*map(one, range(runs)))
+        took = perf_counter() - began
+    spread = Spread.of(seconds)
+    if goal == "runs-per-second":
+        measured = runs / took
+    elif goal == "in-time":
+        measured = sum(latency <= within for latency in seconds) / runs
+    else:
+        measured = float(getattr(spread, goal))
+    expected = figure(told, goal)
+    return {
+        **candidate._asdict(),
+        "runs": runs,
+        "simulated": round(expected, 4),
+        "measured": round(measured, 4),
+        "error": round(expected / measured - 1.0, 4) if measured else None,
+    }
+
+
+def _show(
+    tried: Sequence[Trial],
+    known: EngineProfile,
+    goal: str,
+    within: float | None,
+    measured: list[dict[str, Any]],
+    output: Output,
+) -> None:
+    say = output.people.print
+    say(
+        f"calibrated: {known.model} on {known.machine}, attempts to {known.error:.0%}; engines are taken to have cores "
+        "or GPUs of their own",
+        markup=False,
+    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    columns = ("engines", "slots", "policy", "n", goal, "90 % interval", "seeds", "runs/s")
+    for name in (*columns, f"within {within:g} s") if within is not None else columns:
+        table.add_column(name, justify="left" if name == "policy" else "right")
+    for trial in tried:
+        low, high = interval(trial.figures)
+        figures = plain(trial, goal)  # type: ignore[arg-type]
+        engines, slots, policy, width = trial.candidate
+        wide = "*" if slots > 2 * known.widest else ""
+        table.add_row(
+            f"{engines}", f"{slots}{wide}", policy, "" if width is None else f"{width}", f"{trial.mean:.4g}",
+            f"{low:.4g}–{high:.4g}", f"{len(trial.figures)}", f"{figures['runs_per_second']:.3g}",
+            *([f"{figures['in_time']:.0%}"] if within is not None else []),
+        )  # fmt: skip
+    say(table)
+    best = tried[0].candidate
+    width = "" if best.width is None else f", n={best.width}"
+    say(f"best: {counted(best.engines, 'engine')}, slots={best.slots}, policy {best.policy}{width}", markup=False)
+    close = [a for a, b in pairwise(tried[:KEPT]) if interval(a.figures)[1] >= interval(b.figures)[0]]
+    if close and goal not in ("runs-per-second", "in-time"):
+        say("the first ones lie within one another's intervals: measure them (--confirm RUNS)", markup=False)
+    if any(trial.candidate.slots > 2 * known.widest for trial in tried):
+        say(f"*: only up to {known.widest} sequences together were seen in calibration", markup=False)
+    for row in measured:
+        wide = "" if row["width"] is None else f", n={row['width']}"
+        say(
+            f"measured: {row['engines']} × {row['slots']}, {row['policy']}{wide}: {goal} {row['measured']:.4g} over "
+            f"{counted(row['runs'], 'run')}, simulated {row['simulated']:.4g}"
+            + ("" if row["error"] is None else f" ({row['error']:+.0%})"),
+            markup=False,
+        )
