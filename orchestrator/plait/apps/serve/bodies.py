@@ -184,7 +184,8 @@ class Body(FormFields):
 
     def request(self, strategy: ServedStrategy) -> Request:
         """Return the request for the planner and the model that the body's model name selects. Raises `ApiError`."""
-        extra, (messages, begin), tools, schema = self.plait, self.read_conversation(), self.client_tools, self.answer_schema
+        extra, (messages, begin) = self.plait, self.read_conversation()
+        tools, schema = self.client_tools, self.answer_schema
         choice, allowed = (None, None) if self.tool_choice is None else parse_choice(self.tool_choice)
         formed = not self.model_fields_set.isdisjoint(FormFields.model_fields)
         sampling = {

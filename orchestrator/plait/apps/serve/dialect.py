@@ -57,7 +57,8 @@ class ApiDialect:
 
     def requests(self, body: Any, strategy: ServedStrategy) -> list[Request]:
         """Return the requests of a body, one per choice. Raises `ApiError`, and the errors of `Request.of`."""
-        return [body.request(strategy)] * (getattr(body, "n", None) or 1)
+        choices = body.n if "n" in type(body).model_fields else None  # else `n` is an unknown field of any type
+        return [body.request(strategy)] * (choices or 1)
 
     def whole(self, choices: Sequence[ServedChoice], body: Any) -> Record:
         """Return the answer to send of runs that have ended."""

@@ -101,7 +101,7 @@ def not_found(message: str, param: str | None = None, code: str | None = None) -
 
 
 def unavailable(message: str = "the server cannot answer this at the moment") -> ApiError:
-    """Return the error (503) for what is the operator's to mend; its cause stands in the log."""
+    """Return the error (503) for a problem of the operator, whose cause the log has."""
     return ApiError(503, f"{message}: send the request again in {RETRY_AFTER_S} s", code="server_unavailable",
                     retry=True, headers={"retry-after": str(RETRY_AFTER_S)})  # fmt: skip
 
@@ -125,7 +125,7 @@ def of_error(error: Exception) -> ApiError:
         return invalid(message, param=subject, code=code)
     if isinstance(error, RunTaken):
         return ApiError(409, str(error), code=error.code)
-    if isinstance(error, ConfigError):  # the operator's to mend, and nothing that a tenant should read
+    if isinstance(error, ConfigError):  # a problem of the operator; its message has paths
         return unavailable()
     if isinstance(error, NotAllowed):
         return ApiError(403, str(error), param=error.param or None, code=error.code)

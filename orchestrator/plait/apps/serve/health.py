@@ -1,7 +1,7 @@
 """Whether the server can serve: upstreams that answer, journals that can be written, tenants that can be kept apart.
 
-What is wrong here is the operator's to mend. It makes the server not ready, is a metric and one line of the log; the
-tenants get 503, and are told neither paths nor settings.
+Only the operator can solve these problems. They make the server not ready and log one warning; tenants get 503, and see
+neither paths nor settings.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class ServerHealth:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What keeps the server from serving, in words that anybody may read; empty if nothing does."""
+        """Why the server cannot serve, for any reader; empty if it can."""
         problems = ["no upstream answers"] if self._models and len(self._away) == len(self._models) else []
         if self._probing is not None:
-            problems.append("what it is asked cannot be stored")
+            problems.append("requests cannot be stored")
         if self.unsalted:
             problems.append("tenants cannot be kept apart")
         return tuple(problems)
@@ -103,7 +103,7 @@ class ServerHealth:
         again."""
         cause = error.__cause__ if isinstance(error, ApiError) else error
         if isinstance(cause, ConfigError) and self._store is not None and self._probing is None:
-            log.warning("requests fail, for %s; until that is mended the server is not ready", cause)
+            log.warning("requests fail and the server is not ready: %s", cause)
             self._probing = asyncio.ensure_future(self._probe())
 
     async def _probe(self) -> None:

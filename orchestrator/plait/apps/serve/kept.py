@@ -127,7 +127,7 @@ def size_of(value: Any) -> int:
 
 
 def labels_of(response: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a list can filter a response by."""
+    """Return the labels by which a list can filter a response."""
     notes = {f"metadata.{name}": value for name, value in (response.get("metadata") or {}).items()}
     return {**notes, "model": str(response.get("model") or "")}
 

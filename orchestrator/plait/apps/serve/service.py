@@ -35,7 +35,7 @@ from ...runtime.journal.location import Database
 from ..common import outside
 from .admission import RequestAdmission
 from .bodies import Body, ServedStrategy, resolve
-from .errors import ApiError, invalid
+from .errors import ApiError, invalid, unavailable
 from .fields import held
 from .health import ServerHealth
 from .http import HostGuard, apart
@@ -147,9 +147,9 @@ class Service:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Why the server is not ready, in words that anybody may read; empty if it is."""
+        """Why the server is not ready, for any reader; empty if it is."""
         if self.closing or not self.ready:
-            return ("it is being stopped" if self.closing else "it is starting",)
+            return ("stopping" if self.closing else "starting",)
         return self.health.problems
 
     @property
@@ -160,11 +160,19 @@ class Service:
     @property
     def any_name(self) -> bool:
         """Whether a worker accepts any model name."""
-        return any(not offer(worker).models and "think" in offer(worker).serves for worker in self.workers)
+        return any(
+            not offer(worker).models and "think" in offer(worker).serves and getattr(worker, "has_answered", True)
+            for worker in self.workers
+        )
 
     def strategy(self, model: str, user: User) -> ServedStrategy:
         """Return the strategy that a model name selects. Raises `ApiError`, also for a model of other tenants."""
-        strategy = resolve(model, self.settings.aliases, self.served, self.any_name)
+        try:
+            strategy = resolve(model, self.settings.aliases, self.served, self.any_name)
+        except ApiError as error:
+            if error.status == 404 and not all(getattr(worker, "has_answered", True) for worker in self.workers):
+                raise unavailable("an upstream has not answered yet, and may have this model") from None
+            raise
         user.may_ask(model, strategy.model)
         return strategy
 

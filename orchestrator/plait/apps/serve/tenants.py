@@ -312,7 +312,7 @@ class Tenants:
 
     def run_limit(self, user: User, free: int) -> int:
         """Return the number of runs that a tenant may have while `free` places are left: its part by weight, and
-        beyond that no more than it leaves to the others. So a lone tenant gets half, and nobody fills the server."""
+        beyond that no more than it leaves to the others. So a lone tenant gets half, and none fills the server."""
         return max(1, self._places.get(user, 0), free)
 
     def login(self, key: str) -> str:

@@ -95,6 +95,11 @@ class Http(Worker):
         return hashlib.blake2b(key.encode(), digest_size=16).hexdigest() if key else ""
 
     @property
+    def has_answered(self) -> bool:
+        """Whether the server has answered since the start: its models are known only then."""
+        return self._sender is not None
+
+    @property
     def takes_salt(self) -> bool:
         """Whether the server isolates the prefix cache of requests by their salt, as far as that is known."""
         return self._sender is None or self._sender.server.dialect.ids

@@ -324,7 +324,7 @@ def build_body(spec: RequestSpec) -> dict[str, Any]:
             continue
         if row.needs is not None and not supported[row.needs]:
             option = row.option or row.name
-            if row.name == "cache_salt":  # the operator's to mend: who asked cannot do without it
+            if row.name == "cache_salt":  # a problem of the operator: the client cannot drop it
                 raise EngineError("this server does not isolate its prefix cache by salts")
             raise Rejected(f"this server does not take the option {option!r}: do without it, or use a vLLM server")
         body[row.name] = value
