@@ -41,7 +41,7 @@ CHECKS: dict[str, tuple[str, str]] = {
     "repl": ("prompt_toolkit", "plait repl --help"),
     "retrieval": ("bm25s", "plait plugins"),
     "search": ("scipy", "plait plugins search"),
-    "serve": ("starlette, uvicorn, plait.apps.serve.app", "plait serve --new-key"),
+    "serve": ("starlette, uvicorn, plait_server.app", "plait serve --new-key"),
     "tokenizer": ("tokenizers, jinja2", "plait plugins"),
 }
 """By extra: what is imported, and the command. The others are imported by their installation alone."""

@@ -18,7 +18,6 @@ from rich.text import Text
 
 import plait.apps.repl.cli  # noqa: F401 - enters the commands in the table
 from plait import AsyncOrchestrator
-from plait.apps.adapters.local import local_server
 from plait.apps.common.tree import StepTree
 from plait.apps.repl.conversation import ended, started
 from plait.apps.repl.state import Manner
@@ -28,6 +27,7 @@ from plait.core.request import Request
 from plait.runtime.client.answer import RunEnded
 from plait.runtime.client.config import Config
 from plait.workers.scripted import Reply, Scripted
+from plait_server.adapters.local import local_server
 from tests.apps.viewer.chromium import Tab, tab
 
 IMAGES = Path(__file__).parents[1] / "docs/images"

@@ -126,7 +126,7 @@ def pages() -> dict[str, str]:
 
 def _fields() -> str:
     """Return the page of what becomes of each field of a request to `plait serve`."""
-    from plait.apps.serve.fields import LEDGER
+    from plait_server.fields import LEDGER
 
     said: dict[str, list[str]] = {}
     for name, row in sorted(LEDGER.items()):

@@ -221,7 +221,7 @@ EVENTS = frozenset(
     [
         "orchestrator/plait/core/events.py",
         "orchestrator/plait/runtime/client/answer.py",
-        "orchestrator/plait/apps/serve/stream_events.py",
+        "packages/plait-server/plait_server/stream_events.py",
         "workers/plait/workers/_shared/cached_blocks.py",
     ]
 )
@@ -408,7 +408,7 @@ def test_imports_inside_a_folder_are_relative(path: str) -> None:
 OF_RAY = {
     "orchestrator/plait/apps/batch/ray_data.py": ("ray",),
     "orchestrator/plait/apps/job.py": ("ray.job_submission",),
-    "orchestrator/plait/apps/serve/ray_serve.py": ("ray.serve",),
+    "packages/plait-server/plait_server/ray_serve.py": ("ray.serve",),
 }
 
 
@@ -487,7 +487,8 @@ def test_core_can_be_imported_without_the_engine_and_plugins() -> None:
 def test_everything_can_be_imported_without_the_engine() -> None:
     modules = [module_name(path) for path in sources(*SHIPPED)]
     frameworks = [
-        f"plait.apps.adapters.{name}" for name in ("agui", "inspect_ai", "langchain", "pydantic_ai", "verifiers")
+        *(f"plait.apps.adapters.{name}" for name in ("agui", "inspect_ai", "verifiers")),
+        *(f"plait_server.adapters.{name}" for name in ("langchain", "pydantic_ai")),
     ]
     inside = [f"plait.workers.engine.{name}" for name in ("arithmetic", "distribution")]  # loaded by vLLM itself
     modules = [name for name in modules if not name.endswith("__main__") and name not in (*frameworks, *inside)]

@@ -17,7 +17,7 @@ import yaml
 
 import plait
 from plait.apps.main import check_words
-from plait.apps.serve.settings import Settings
+from plait_server.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -96,7 +96,7 @@ def test_the_services_of_compose_find_one_another(tmp_path: Path) -> None:
 
 def test_the_application_of_ray_serve_is_one() -> None:
     schema = pytest.importorskip("ray.serve.schema")
-    from plait.apps.serve import ray_serve
+    from plait_server import ray_serve
 
     made = schema.ServeDeploySchema.model_validate(loaded(DEPLOY / "ray-serve.yaml"))
     (application,) = made.applications

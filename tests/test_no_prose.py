@@ -109,7 +109,7 @@ def test_the_page_of_errors_and_the_classes_agree() -> None:
 
 def test_the_page_of_errors_has_the_status_that_the_server_gives_and_every_cause() -> None:
     pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'plait[serve]'")
-    from plait.apps.serve.errors import of_error
+    from plait_server.errors import of_error
 
     page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
     for error in errors.error_classes():

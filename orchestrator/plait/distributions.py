@@ -23,7 +23,7 @@ CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "plait-server": {
-        "command": ("mcp",),
+        "command": ("mcp", "serve"),
     },
 }  # fmt: skip
 """By distribution and kind: names of plugins, and words of commands."""

@@ -68,10 +68,10 @@ async def test_by_the_sdk() -> None:
 
 async def test_by_the_server() -> None:
     pytest.importorskip("starlette")
-    from plait.apps.serve.app import build
-    from plait.apps.serve.service import Service
-    from plait.apps.serve.settings import Settings
     from plait.runtime.client.config import Config
+    from plait_server.app import build
+    from plait_server.service import Service
+    from plait_server.settings import Settings
 
     workers = [worker()]
     service = Service(AsyncOrchestrator(config=Config(journal="off"), workers=workers), Settings(), workers)

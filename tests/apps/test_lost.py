@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from plait.apps.commands.plugins import plugins as names
-from plait.apps.serve.new_runs import _planners
 from plait.runtime.plugins.loader import Plugins
+from plait_server.new_runs import _planners
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 LABELS = {"deepprune": "DeepPrune (probes)", "mars": "MARS", "deepconf": "DeepConf online",

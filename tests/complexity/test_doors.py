@@ -14,7 +14,7 @@ from tests.complexity.counted import EXPONENT, counting, exponent
 
 pytest.importorskip("uvicorn", reason="the server's packages are not installed: pip install 'plait[serve]'")
 
-from plait.apps.serve.app import build
+from plait_server.app import build
 from tests.apps.serve.conftest import Served, _starting
 
 Body = Callable[[int], dict[str, Any]]

@@ -13,7 +13,6 @@ import pytest
 import plait
 import plait.core
 import plait.planning
-from plait.apps.serve.settings import Tenant
 from plait.core.errors import FieldError
 from plait.core.ops import Join, Plugin
 from plait.core.plan import Plan
@@ -23,6 +22,7 @@ from plait.core.request import Request
 from plait.planners.votes.adaptive import Adaptive
 from plait.runtime.client.config import Config
 from plait.runtime.plugins.loader import Plugins
+from plait_server.settings import Tenant
 
 PUBLIC = [(module, old, new) for module in (plait, plait.core, plait.planning)
           for old, new in CLASSES.items() if new in module.__all__]  # fmt: skip

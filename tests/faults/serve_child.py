@@ -11,11 +11,11 @@ import os
 import sys
 
 from plait import AsyncOrchestrator, Config, tool
-from plait.apps.serve.server import Server
-from plait.apps.serve.service import Service
-from plait.apps.serve.settings import Settings, Upstream, workers_of
 from plait.core.interfaces import Worker
 from plait.core.tools.context import ToolContext
+from plait_server.server import Server
+from plait_server.service import Service
+from plait_server.settings import Settings, Upstream, workers_of
 
 STORE, LEDGER, ADDRESS, PORT, *MODELS = sys.argv[1:]
 

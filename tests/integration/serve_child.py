@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from plait.apps.common.interrupt import descendants
-from plait.apps.serve.ray_serve import DeployArguments, app
+from plait_server.ray_serve import DeployArguments, app
 
 REPLICA = "ray::ServeReplica:plait:plait"
 SMALL: dict[str, Any] = {"object_store_memory": 100 << 20}

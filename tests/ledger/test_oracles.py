@@ -20,9 +20,6 @@ import httpx
 import pytest
 
 from plait import AsyncOrchestrator, Config, Plugin
-from plait.apps.serve.app import build
-from plait.apps.serve.service import Service
-from plait.apps.serve.settings import Settings
 from plait.core.chat import with_prompt
 from plait.core.events import Job
 from plait.core.interfaces import Worker
@@ -33,6 +30,9 @@ from plait.runtime.journal.journal import Journal
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.http import Http
 from plait.workers.scripted import Reply, Scripted
+from plait_server.app import build
+from plait_server.service import Service
+from plait_server.settings import Settings
 from tests.planners.test_contract import ASKS, NAMES, OPTIONS, PROMPT, planner as made, run_python, search
 
 from .cells import replies

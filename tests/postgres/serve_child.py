@@ -8,11 +8,11 @@ import os
 import sys
 
 from plait import AsyncOrchestrator, Config, tool
-from plait.apps.serve.server import Server
-from plait.apps.serve.service import Service
-from plait.apps.serve.settings import Settings
 from plait.core.tools.context import ToolContext
 from plait.workers.scripted import Reply, Scripted
+from plait_server.server import Server
+from plait_server.service import Service
+from plait_server.settings import Settings
 
 
 def write(**line: object) -> None:

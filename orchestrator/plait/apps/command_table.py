@@ -68,7 +68,6 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "simulate": (".commands.simulate", "simulate", "Run a plan in virtual time and compare policies."),
     },
     "Serve": {
-        "serve": (".serve.command", "serve", "Serve the OpenAI API, answered by planners."),
         "job submit": (".job", "submit", "Submit a plait command to a Ray cluster."),
         "job manifest": (".job", "manifest", "Write a plait command as a RayJob of Kubernetes."),
     },

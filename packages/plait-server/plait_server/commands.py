@@ -6,6 +6,7 @@ __all__ = ["COMMANDS"]
 
 COMMANDS = {
     "Serve": {
+        "serve": (".command", "serve", "Serve the OpenAI API, answered by planners."),
         "mcp": (".mcp.command", "mcp", "Offer plait as tools of the Model Context Protocol."),
     },
 }

@@ -11,10 +11,10 @@ import sys
 import traceback
 
 from plait import AsyncOrchestrator, tool
-from plait.apps.adapters.local import local_server
 from plait.core.plan import Plan
 from plait.core.tools.context import ToolContext
 from plait.workers.scripted import Reply, Scripted
+from plait_server.adapters.local import local_server
 
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
 REPLIES = [
@@ -31,7 +31,7 @@ def worker() -> Scripted:
 def pydantic_ai() -> None:
     from pydantic_ai import Agent
 
-    from plait.apps.adapters.pydantic_ai import PlaitModel
+    from plait_server.adapters.pydantic_ai import PlaitModel
 
     with local_server(workers=[worker()], journal="off") as url:
         agent = Agent(PlaitModel("sample:n=3", url))
@@ -47,7 +47,7 @@ def pydantic_ai() -> None:
 
 
 def langchain_openai() -> None:
-    from plait.apps.adapters.langchain import PlaitChatModel
+    from plait_server.adapters.langchain import PlaitChatModel
 
     with local_server(workers=[worker()], journal="off") as url:
         assert "42" in PlaitChatModel("sample:n=3", url).invoke("six by seven?").text

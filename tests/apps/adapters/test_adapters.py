@@ -16,9 +16,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from plait.apps.adapters.local import local_server
 from plait.core.errors import ConfigError
 from plait.workers.scripted import Reply, Scripted
+from plait_server.adapters.local import local_server
 
 CHILD = Path(__file__).parent / "adapters_child.py"
 ABSENT = "not installed"

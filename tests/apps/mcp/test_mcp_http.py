@@ -8,12 +8,12 @@ import httpx
 import pytest
 
 from plait import AsyncOrchestrator
-from plait.apps.serve.tenants import hashed
 from plait.core.errors import ConfigError
 from plait.workers.scripted import Reply, Scripted
 from plait_server.mcp.http import build_app, load_access
 from plait_server.mcp.jobs import Jobs
 from plait_server.mcp.server import build
+from plait_server.tenants import hashed
 
 INITIALIZE = {
     "jsonrpc": "2.0",

@@ -30,7 +30,6 @@ from mcp.types import (
 from pydantic import ConfigDict
 
 from plait import AsyncOrchestrator, tool
-from plait.apps.serve.settings import Settings
 from plait.core.tools.context import ToolContext
 from plait.runtime.client.config import Config
 from plait.runtime.client.handle import Handle
@@ -40,6 +39,7 @@ from plait_server.mcp import command
 from plait_server.mcp.jobs import Jobs
 from plait_server.mcp.server import build
 from plait_server.mcp.tasks import IDENTIFIER, Tasks
+from plait_server.settings import Settings
 
 MODERN = "2026-07-28"
 SLOW = Reply(when="slow", text="word " * 2000, tokens_per_second=20)

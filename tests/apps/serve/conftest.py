@@ -19,9 +19,9 @@ from plait.workers.scripted import Reply, Scripted
 
 pytest.importorskip("uvicorn", reason="the server's packages are not installed: pip install 'plait[serve]'")
 
-from plait.apps.serve.server import Server
-from plait.apps.serve.service import Service
-from plait.apps.serve.settings import Settings
+from plait_server.server import Server
+from plait_server.service import Service
+from plait_server.settings import Settings
 
 
 @dataclass

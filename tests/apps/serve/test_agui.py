@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from plait import ToolContext, tool
-from plait.apps.serve.settings import Tenant
-from plait.apps.serve.tenants import hashed
 from plait.workers.scripted import Reply
+from plait_server.settings import Tenant
+from plait_server.tenants import hashed
 
 ag: Any = pytest.importorskip("ag_ui.core")
 ASK: dict[str, Any] = {"threadId": "t", "runId": "r", "messages": [{"id": "1", "role": "user", "content": "6 × 7?"}]}

@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from plait import ToolContext, tool
-from plait.apps.serve.settings import Tenant
-from plait.apps.serve.tenants import hashed, new_key
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.journal import Journal
+from plait_server.settings import Tenant
+from plait_server.tenants import hashed, new_key
 
 ANN, BOB, EVE, ROOT = (new_key() for _ in range(4))
 PLAN = {"steps": [{"name": "a", "op": {"kind": "call", "tool": "pay", "args": {"to": "mallory"}}}], "output": "a"}

@@ -11,13 +11,13 @@ import pydantic
 import pytest
 from hypothesis import assume, given, strategies as st
 
-from plait.apps.serve.answers import check_answer
-from plait.apps.serve.errors import ApiError
-from plait.apps.serve.stream_events import TextSplitter
 from plait.core.chat import spoken
 from plait.core.result import Failure
 from plait.runtime.client.answer import Answer
 from plait.workers.scripted import Reply, Scripted
+from plait_server.answers import check_answer
+from plait_server.errors import ApiError
+from plait_server.stream_events import TextSplitter
 
 openai = pytest.importorskip("openai")
 

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from plait.apps.serve import connections
-from plait.apps.serve.connections import Connections, count_connections, raise_descriptor_limit
-from plait.apps.serve.settings import Settings
+from plait_server import connections
+from plait_server.connections import Connections, count_connections, raise_descriptor_limit
+from plait_server.settings import Settings
 
 HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

@@ -10,13 +10,13 @@ import httpx
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.apps.serve.allowance import Allowance
-from plait.apps.serve.settings import Tenant
-from plait.apps.serve.tenants import hashed, new_key, used_by
 from plait.core.result import Usage
 from plait.runtime.journal.documents import Documents
 from plait.workers import scripted
 from plait.workers.scripted import Reply
+from plait_server.allowance import Allowance
+from plait_server.settings import Tenant
+from plait_server.tenants import hashed, new_key, used_by
 
 ANN = new_key()
 ASK = {"model": "q", "messages": [{"role": "user", "content": "x"}]}

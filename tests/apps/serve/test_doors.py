@@ -220,7 +220,7 @@ async def test_errors_are_anthropics_exceptions(serve: Any, claude: Any) -> None
 
 
 async def test_anthropics_key_is_a_tenants_key(serve: Any) -> None:
-    from plait.apps.serve.tenants import hashed
+    from plait_server.tenants import hashed
 
     tenants = ({"name": "ann", "keys": (hashed("secret"),)},)
     ask = {"model": "q", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]}

@@ -17,11 +17,11 @@ from typing import Any
 import httpx
 import pytest
 
-from plait.apps.serve.admission import RequestAdmission, TenantLoad
-from plait.apps.serve.errors import ApiError
-from plait.apps.serve.settings import Settings, Tenant
-from plait.apps.serve.tenants import Tenants, hashed, new_key
 from plait.workers.scripted import Reply, Scripted
+from plait_server.admission import RequestAdmission, TenantLoad
+from plait_server.errors import ApiError
+from plait_server.settings import Settings, Tenant
+from plait_server.tenants import Tenants, hashed, new_key
 from tests.apps.serve.processes import serving, worked
 
 ANN, BOB = new_key(), new_key()

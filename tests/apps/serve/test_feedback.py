@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from plait.apps.serve.settings import Tenant
-from plait.apps.serve.tenants import hashed, new_key
 from plait.core.ops import Plugin
+from plait_server.settings import Tenant
+from plait_server.tenants import hashed, new_key
 
 ANN, BOB = ({"authorization": f"Bearer {new_key()}"} for _ in "ab")
 ASK = {"model": "q", "messages": [{"role": "user", "content": "Why?"}]}

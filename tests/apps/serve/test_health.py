@@ -11,13 +11,13 @@ from typing import Any
 import httpx
 import pytest
 
-from plait.apps.serve import health
-from plait.apps.serve.settings import Settings, Tenant, Upstream, workers_of
-from plait.apps.serve.tenants import hashed, new_key
 from plait.core.errors import ConfigError, EngineError
 from plait.runtime.client.config import Config
 from plait.runtime.journal import documents
 from plait.workers.http import Http
+from plait_server import health
+from plait_server.settings import Settings, Tenant, Upstream, workers_of
+from plait_server.tenants import hashed, new_key
 from tests.workers.http.fake_server import FakeServer, Fault
 
 KEY = new_key()

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from plait.apps.serve.settings import Settings
 from plait.core.errors import ConfigError
+from plait_server.settings import Settings
 
 BODY = {"model": "scripted", "input": "hello"}
 FOREIGN: list[tuple[dict[str, str], int, str]] = [

@@ -10,15 +10,15 @@ from typing import Any
 import httpx
 import pytest
 
-from plait.apps.serve.app import BODIES
-from plait.apps.serve.bodies import Body
-from plait.apps.serve.chat import ChatBody
-from plait.apps.serve.fields import LEDGER, row_of, tells
-from plait.apps.serve.response_body import ResponseBody
-from plait.apps.serve.settings import Tenant
-from plait.apps.serve.tenants import hashed
 from plait.workers.http import Http
 from plait.workers.scripted import Reply, Scripted
+from plait_server.app import BODIES
+from plait_server.bodies import Body
+from plait_server.chat import ChatBody
+from plait_server.fields import LEDGER, row_of, tells
+from plait_server.response_body import ResponseBody
+from plait_server.settings import Tenant
+from plait_server.tenants import hashed
 from tests.workers.http.fake_server import FakeServer
 
 SGLANG = Path(__file__).with_name("sglang_fields.txt")

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from plait import Plan, Step, ToolCall, ToolContext, tool
-from plait.apps.serve.settings import Tenant
-from plait.apps.serve.tenants import hashed, new_key
 from plait.workers.scripted import Reply
+from plait_server.settings import Tenant
+from plait_server.tenants import hashed, new_key
 from tests.apps.viewer.chromium import BROWSER, Tab, tab
 
 pytest.importorskip("websockets", reason="websockets, which the browser is driven with, is not installed")
@@ -106,7 +106,7 @@ def _filtered(words: str) -> str:
 
 
 def stranger(served, handle):
-    from plait.apps.serve.tenants import ServedRun
+    from plait_server.tenants import ServedRun
 
     return ServedRun(handle, served.service.tenants.everybody, "q", steps=False)
 

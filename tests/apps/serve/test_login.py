@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from plait.apps.serve import tenants
-from plait.apps.serve.runs import LOGIN_BYTES
-from plait.apps.serve.settings import Settings, Tenant
-from plait.apps.serve.tenants import SESSION_LIFETIME_S, Tenants, hashed, new_key
+from plait_server import tenants
+from plait_server.runs import LOGIN_BYTES
+from plait_server.settings import Settings, Tenant
+from plait_server.tenants import SESSION_LIFETIME_S, Tenants, hashed, new_key
 
 ANN, BOB = new_key(), new_key()
 TENANTS = (Tenant(name="ann", keys=(hashed(ANN),)), Tenant(name="bob", keys=(hashed(BOB),)))

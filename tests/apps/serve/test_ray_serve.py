@@ -1,4 +1,4 @@
-"""`serve run plait.apps.serve.ray_serve:app` on a Ray of its own: the command and the file that the how-to shows."""
+"""`serve run plait_server.ray_serve:app` on a Ray of its own: the command and the file that the how-to shows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from plait.core.errors import ConfigError
 
 pytest.importorskip("ray.serve", reason="Ray Serve is not installed: pip install 'plait[ray-serve]'")
 
-from plait.apps.serve.ray_serve import DeployArguments, app
+from plait_server.ray_serve import DeployArguments, app
 from scripts.checkout import python_path
 
 ROOT = Path(__file__).parents[3]

@@ -16,10 +16,6 @@ from pydantic import BaseModel, ValidationError
 
 from plait import AsyncOrchestrator, Config
 from plait.apps.common import outside
-from plait.apps.serve.errors import ApiError
-from plait.apps.serve.service import Service
-from plait.apps.serve.settings import Settings, Tenant
-from plait.apps.serve.tenants import hashed, new_key
 from plait.core.declarations import Access
 from plait.core.errors import NotAllowed, PlaitError
 from plait.core.interfaces import PlanningContext
@@ -32,6 +28,10 @@ from plait.runtime.driver.expander import Expander
 from plait.runtime.driver.plan_preparation import revised
 from plait.runtime.plugins.loader import PACKAGES, Plugins
 from plait.workers.scripted import Reply, Scripted
+from plait_server.errors import ApiError
+from plait_server.service import Service
+from plait_server.settings import Settings, Tenant
+from plait_server.tenants import hashed, new_key
 
 KEY = new_key()
 LINK_LOCAL = "http://169.254.169.254/latest/meta-data"

@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from plait import AsyncOrchestrator, Config
-from plait.apps.serve.settings import Tenant
-from plait.apps.serve.tenants import hashed, new_key
 from plait.workers.scripted import Reply, Scripted
+from plait_server.settings import Tenant
+from plait_server.tenants import hashed, new_key
 
 
 def asking(question: str, planner: str = "single", model: str = "") -> dict[str, str]:

@@ -7,9 +7,9 @@ import asyncio
 import httpx
 import pytest
 
-from plait.apps.serve.settings import Tenant
-from plait.apps.serve.tenants import hashed, new_key
 from plait.workers.scripted import Reply
+from plait_server.settings import Tenant
+from plait_server.tenants import hashed, new_key
 
 ANN, BOB = new_key(), new_key()
 

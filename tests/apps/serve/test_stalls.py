@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from plait.apps.serve.http import BodyShape
 from plait.workers.scripted import Reply
+from plait_server.http import BodyShape
 
 _EVIL = "(a+)+$"
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"

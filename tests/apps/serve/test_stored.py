@@ -13,11 +13,11 @@ from typing import Any
 import httpx
 import pytest
 
-from plait.apps.serve.kept import Responses, StoredResponse
-from plait.apps.serve.settings import Settings, Tenant
-from plait.apps.serve.tenants import Tenants, hashed
 from plait.runtime.journal.documents import Documents
 from plait.workers.scripted import Reply
+from plait_server.kept import Responses, StoredResponse
+from plait_server.settings import Settings, Tenant
+from plait_server.tenants import Tenants, hashed
 
 openai: Any = pytest.importorskip("openai")
 ASK: Any = [{"role": "user", "content": "?"}]

@@ -9,12 +9,12 @@ import logging
 import httpx
 import pytest
 
-from plait.apps.serve.command import JsonLines
-from plait.apps.serve.settings import Settings, Tenant
-from plait.apps.serve.tenants import Tenants, hashed, new_key
 from plait.core.errors import FieldError
 from plait.core.prices import Price
 from plait.workers.scripted import Reply, Scripted
+from plait_server.command import JsonLines
+from plait_server.settings import Settings, Tenant
+from plait_server.tenants import Tenants, hashed, new_key
 
 openai = pytest.importorskip("openai")
 

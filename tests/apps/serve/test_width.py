@@ -11,10 +11,6 @@ from pydantic import BaseModel
 
 from plait import AsyncOrchestrator, Config
 from plait.apps.common import outside
-from plait.apps.serve.app import build
-from plait.apps.serve.errors import of_error
-from plait.apps.serve.service import Service
-from plait.apps.serve.settings import Settings
 from plait.core.declarations import Access
 from plait.core.errors import NotAllowed, PlaitError
 from plait.core.interfaces import Merge, Planner, Policy
@@ -25,6 +21,10 @@ from plait.core.rights import Rights
 from plait.core.vocabulary import N, OnePlugin
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
+from plait_server.app import build
+from plait_server.errors import of_error
+from plait_server.service import Service
+from plait_server.settings import Settings
 
 WIDTH = 256
 

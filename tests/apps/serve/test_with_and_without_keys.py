@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from plait.apps.serve.settings import Tenant
-from plait.apps.serve.tenants import hashed, new_key
 from plait.workers.scripted import Reply, Scripted
+from plait_server.settings import Tenant
+from plait_server.tenants import hashed, new_key
 
 KEY = new_key()
 HEADERS = {"authorization": f"Bearer {KEY}"}

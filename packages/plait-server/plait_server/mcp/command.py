@@ -28,7 +28,7 @@ from plait.runtime.client.config import Config
 from plait.runtime.driver.garbage_collection import settle
 
 if TYPE_CHECKING:
-    from plait.apps.serve.settings import Settings
+    from ..settings import Settings
 
 __all__ = ["mcp"]
 
@@ -79,8 +79,7 @@ def mcp(
 
 
 async def _serve(config: Config, access: Settings | None) -> None:
-    from plait.apps.serve.settings import LOOPBACK
-
+    from ..settings import LOOPBACK
     from .jobs import Jobs
     from .server import build
 

@@ -16,14 +16,15 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from plait.apps.serve.errors import ApiError
-from plait.apps.serve.http import HostGuard
-from plait.apps.serve.settings import LOOPBACK, Settings
-from plait.apps.serve.tenants import Tenants
 from plait.core.errors import ConfigError
 from plait.core.messages import explain, first_of_each, json_path
 from plait.core.values import Frozen
 from plait.runtime.client.config import table
+
+from ..errors import ApiError
+from ..http import HostGuard
+from ..settings import LOOPBACK, Settings
+from ..tenants import Tenants
 
 __all__ = ["TABLE", "AccessGuard", "load_access", "serve_http"]
 

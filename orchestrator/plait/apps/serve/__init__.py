@@ -1,1 +1,0 @@
-"""`plait serve`: the orchestrator behind the OpenAI API."""

@@ -1,0 +1,1 @@
+"""Other frameworks over plait serve."""

@@ -1,0 +1,349 @@
+"""The ASGI application: routes, keys, errors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from plait.runtime.client.answer import Answer
+
+from .about import AboutApi
+from .admission import PLACE
+from .agui import AguiApi, AguiBody
+from .bodies import LARGE, Body
+from .chat import ChatCompletions
+from .completions import Completions
+from .dialect import ApiDialect, write_stream
+from .errors import RETRY_AFTER_S, ApiError, not_found, of_error
+from .http import EventStream, apart, read, same_page, unless_disconnected
+from .messages import CountBody, Messages
+from .new_runs import NewRuns
+from .response_body import ResponseBody
+from .responses import ResponsesApi
+from .runs import COOKIE, RunsApi
+from .service import Service
+from .stored import StoredCompletions
+from .stream_events import ChoiceEnded, ChoiceEvent, read_choice, stream_choices
+from .tenants import ServedRun, User
+
+__all__ = ["BODIES", "DIALECTS", "build"]
+
+log = logging.getLogger("plait.serve")
+
+
+_BODIES: dict[str, type[Body]] = {
+    "/v1/responses": ResponseBody,
+    "/v1/responses/input_tokens": ResponseBody,
+    "/v1/messages/count_tokens": CountBody,
+    "/agui": AguiBody,
+}
+"""The bodies of the endpoints without a dialect."""
+DIALECTS: tuple[ApiDialect, ...] = (ChatCompletions(), Completions(), Messages())
+BODIES = tuple(dict.fromkeys([*(dialect.body for dialect in DIALECTS), *_BODIES.values()]))
+
+Handler = Callable[[Request, User], Awaitable[Any]]
+_SECURE = {"x-content-type-options": "nosniff"}
+
+
+def build(service: Service) -> Starlette:
+    """Return the application of a service. It starts the orchestrator, and closes it at the end."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        try:
+            await service.start()
+            yield
+        finally:
+            await service.close()
+
+    routes = [
+        Route("/healthz", _healthz),
+        Route("/readyz", _Endpoint(service, _readyz, "readyz", keys=False)),
+        Route("/v1/models", _Endpoint(service, _models(service), "models"), methods=["GET"]),
+        Route("/v1/models/{name:path}", _Endpoint(service, _model(service), "models")),
+        Route("/metrics", _Endpoint(service, _metrics, "metrics")),
+    ]
+    for dialect in DIALECTS:
+        endpoint = _Endpoint(
+            service, DialectHandler(service, dialect), dialect.name, starts_run=True, form=dialect.error
+        )
+        routes.append(Route(dialect.path, endpoint, methods=["POST"]))
+    about = AboutApi(service, routes, {dialect.path: dialect.body for dialect in DIALECTS} | _BODIES)
+    for path, handler, keys in (
+        ("/health", about.health, False),
+        ("/version", about.version, True),
+        ("/openapi.json", about.openapi, True),
+    ):
+        routes.append(Route(path, _Endpoint(service, handler, "about", keys=keys), methods=["GET"]))
+    counting = _Endpoint(service, about.count_message, "about", form=Messages().error)
+    routes.append(Route("/v1/messages/count_tokens", counting, methods=["POST"]))
+    routes.append(Route("/agui", _Endpoint(service, AguiApi(service).run, "agui", starts_run=True), methods=["POST"]))
+    stored = StoredCompletions(service)
+    for path, handler, method in (
+        ("", stored.list, "GET"),
+        ("/{id}", stored.read, "GET"),
+        ("/{id}", stored.update, "POST"),
+        ("/{id}", stored.delete, "DELETE"),
+        ("/{id}/messages", stored.messages, "GET"),
+    ):
+        endpoint = _Endpoint(service, handler, "chat", reads=method == "GET")
+        routes.append(Route(f"/v1/chat/completions{path}", endpoint, methods=[method]))
+    responses = ResponsesApi(service)
+    for path, handler, method in (
+        ("", responses.create, "POST"),
+        ("/input_tokens", responses.count, "POST"),
+        ("/{id}", responses.read, "GET"),
+        ("/{id}", responses.delete, "DELETE"),
+        ("/{id}/input_items", responses.items, "GET"),
+        ("/{id}/cancel", responses.cancel, "POST"),
+    ):
+        endpoint = _Endpoint(service, handler, "responses", starts_run=handler == responses.create)
+        routes.append(Route(f"/v1/responses{path}", endpoint, methods=[method]))
+    runs, new = RunsApi(service), NewRuns(service)
+    for path, handler, method in (
+        ("/runs", runs.list, "GET"),
+        ("/runs", new.start, "POST"),
+        ("/runs/new", new.choices, "GET"),
+        ("/runs/{run}", runs.show, "GET"),
+        ("/runs/{run}/data", runs.data, "GET"),
+        ("/runs/{run}/page", runs.page, "GET"),
+        ("/runs/{run}/events", runs.events, "GET"),
+        ("/runs/{run}/feedback", runs.feedback, "POST"),
+        ("/runs/{run}/{verb}", runs.order, "POST"),
+    ):
+        reads = handler in (runs.list, runs.data)
+        endpoint = _Endpoint(service, handler, "runs", starts_run=handler == new.start, reads=reads, browser=True)
+        routes.append(Route(path, endpoint, methods=[method]))
+    routes.append(Route("/", _Endpoint(service, runs.index, "page", keys=False), methods=["GET"]))
+    for path, handler in (("/login", runs.login), ("/logout", runs.logout)):
+        routes.append(Route(path, _Endpoint(service, handler, "login", keys=False), methods=["POST"]))
+    app = Starlette(routes=routes, lifespan=lifespan)
+    app.add_exception_handler(404, _no_route)
+    app.add_exception_handler(405, _no_method)
+    app.state.service = service
+    return app
+
+
+class DialectHandler:
+    """Answers the requests of a dialect: from a body to runs, and from their choices to what is sent."""
+
+    def __init__(self, service: Service, dialect: ApiDialect) -> None:
+        self._service, self._dialect = service, dialect
+        self._stored = StoredCompletions(service)
+
+    async def __call__(self, request: Request, user: User) -> Any:
+        """Answer a request."""
+        dialect = self._dialect
+        body: Any = await read(request, dialect.body, self._service.settings)
+        body.check()
+        lives = await self._started(body, user)
+        request.scope["plait.run"], request.scope["plait.ignored"] = lives[0].handle.run, lives[0].ignored
+
+        def give_up() -> None:
+            for live in lives:
+                live.handle.cancel(cause="client-gone")
+
+        if body.stream:
+            events = self._events(lives, body, user)
+            return EventStream(write_stream(dialect.writer(lives, body), events), give_up)
+        finished = asyncio.gather(*(live.handle.finished for live in lives))
+        answers = await unless_disconnected(request.receive, finished, give_up)
+        if answers is None:
+            return Response(status_code=499)
+        long = body.long or sum(answer.usage.completion for answer in answers) > LARGE
+        whole = await apart(long, self._whole, lives, answers, body)
+        if body.stored:
+            await self._stored.keep(whole, body, user)
+        return await apart(long, JSONResponse, whole, 200, {"x-request-id": lives[0].handle.run})
+
+    def _whole(self, lives: Sequence[ServedRun], answers: Sequence[Answer], body: Any) -> dict[str, Any]:
+        choices = [read_choice(*pair, self._dialect.raw) for pair in zip(lives, answers, strict=True)]
+        return self._dialect.whole(choices, body)
+
+    async def _events(
+        self, lives: Sequence[ServedRun], body: Any, user: User
+    ) -> AsyncGenerator[tuple[int, ChoiceEvent], None]:
+        """Yield the events of the choices. The answer is stored before its last event is sent."""
+        left = len(lives)
+        async for place, event in stream_choices(lives, self._dialect.raw):
+            left -= isinstance(event, ChoiceEnded)
+            if not left and body.stored:
+                answers = [live.handle.finished.result() for live in lives]
+                with contextlib.suppress(Exception):  # the client gets its answer also if it cannot be stored
+                    await self._stored.keep(self._whole(lives, answers, body), body, user)
+            yield place, event
+
+    async def _started(self, body: Any, user: User) -> list[ServedRun]:
+        """Start a run for each choice. Raises `ApiError`, and then none is left."""
+        service, lives = self._service, list[ServedRun]()
+        async with service.admission.turn(user.load):
+            asked = await apart(body.long, self._dialect.requests, body, service.strategy(body.model, user))
+        # Without a seed of the client's the choices differ too: else all would be the same.
+        first, many = body.seed if body.seed is not None else 1, len(asked) > 1
+        # All of a request have slots and turns as one run has; those of a tenant have them in the tenant's share.
+        share = f"choices-{secrets.token_hex(8)}" if many else ""
+        try:
+            for place, request in enumerate(asked):
+                await service.counted(user)
+                own = request.model_copy(update={"seed": first + place}) if many else request
+                lives.append(await service.submit(own, body, user, watch=bool(body.stream), fairness_group=share))
+        except BaseException:
+            for live in lives:
+                live.handle.cancel("another choice of the request was refused")
+            raise
+        return lives
+
+
+class _Endpoint:
+    """An ASGI app around a handler: finds the tenant, answers errors in its `form`, which is OpenAI's by default."""
+
+    def __init__(
+        self,
+        service: Service,
+        handler: Handler,
+        name: str,
+        *,
+        keys: bool = True,
+        starts_run: bool = False,
+        reads: bool = False,
+        browser: bool = False,
+        form: Callable[[ApiError], dict[str, Any]] = ApiError.body,
+    ) -> None:
+        self._service, self._handler, self._name, self._keys = service, handler, name, keys
+        self._form = form
+        self._starts_run = starts_run
+        """Whether a request starts a run: then a tenant without a place is refused before its body is read."""
+        self._reads = reads
+        """Whether it reads what is stored: a tenant's reads then come one after another, beside those of others."""
+        self._browser = browser
+        """Whether the cookie of a logged-in browser is accepted in place of a key."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request."""
+        request = Request(scope, receive, send)
+        began, status, place = time.perf_counter(), 500, contextlib.AsyncExitStack()
+        user: User | None = None
+
+        async def heard(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                if ignored := scope.get("plait.ignored"):
+                    more = (b"x-plait-ignored", ", ".join(ignored).encode())
+                    message = {**message, "headers": [*message.get("headers", ()), more]}
+            await send(message)
+
+        try:
+            try:
+                self._service.guard.check(request)
+                if self._keys:
+                    user = self._user(request)
+                    scope[PLACE] = place.enter_context(self._service.admission.request(user.load))
+                    if self._starts_run:
+                        self._service.check_places(user)
+                    if self._reads:
+                        await place.enter_async_context(self._service.admission.reads.turn(user.load))
+                answer = await self._handler(request, user)  # pyright: ignore[reportArgumentType]
+            except ClientDisconnect:
+                status = 499
+                return
+            except Exception as error:
+                answer = self._error(error)
+            await answer(scope, receive, heard)
+        finally:
+            await place.aclose()
+            self._service.answered(self._name, request, user, status, time.perf_counter() - began)
+
+    def _user(self, request: Request) -> User:
+        tenants, headers = self._service.tenants, request.headers
+        key_given = headers.get("authorization", "")
+        if not key_given and (key := headers.get("x-api-key", "")):  # as Anthropic's clients say it
+            key_given = f"Bearer {key}"
+        user = tenants.of_session(request.cookies.get(COOKIE, "")) if self._browser and not key_given else None
+        if user is not None:
+            same_page(request)  # a browser sends the cookie along for pages of other ports too
+        return user or tenants.find(key_given)
+
+    def _error(self, error: Exception) -> Response:
+        self._service.health.note_error(error)
+        told = of_error(error)
+        if told.status == 500 and told.code == "internal_error":
+            log.error("internal error while handling a request", exc_info=error)
+        return JSONResponse(self._form(told), told.status, headers=told.headers)
+
+
+async def _healthz(_: Request) -> Response:
+    """Alive: the event loop runs."""
+    return PlainTextResponse("ok", headers=_SECURE)
+
+
+async def _readyz(request: Request, _: User) -> Response:
+    service: Service = request.app.state.service
+    if not (problems := service.problems):
+        return PlainTextResponse("ready", headers=_SECURE)
+    headers = {**_SECURE, "retry-after": str(RETRY_AFTER_S)}
+    return PlainTextResponse(f"not ready: {', '.join(problems)}", 503, headers=headers)
+
+
+async def _metrics(request: Request, user: User) -> Response:
+    if not user.tenant.admin:
+        raise ApiError(403, "the metrics are for tenants that are `admin`")
+    service: Service = request.app.state.service
+    return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _models(service: Service) -> Handler:
+    async def models(_: Request, user: User) -> Response:
+        return JSONResponse({"object": "list", "data": list(listed(service, user).values())})
+
+    return models
+
+
+def _model(service: Service) -> Handler:
+    async def model(request: Request, user: User) -> Response:
+        name = request.path_params["name"]
+        card = listed(service, user).get(name)
+        if card is None:
+            service.strategy(name, user)  # a planner's name with options is a model too
+            card = _card(name)
+        return JSONResponse(card)
+
+    return model
+
+
+def listed(service: Service, user: User) -> dict[str, dict[str, Any]]:
+    """Return the models that a tenant may ask for: aliases, the workers' models, and each planner over each of them."""
+    served = service.served
+    plain = [*service.settings.aliases, *served]
+    planned = [f"plait/{planner}@{model}" for planner in user.planners for model in served]
+    planned = planned or [f"plait/{planner}" for planner in user.planners]
+    names = dict.fromkeys([*plain, *planned])
+    cards: dict[str, dict[str, Any]] = {}
+    for name in names:
+        with contextlib.suppress(ApiError):
+            service.strategy(name, user)
+            cards[name] = _card(name)
+    return cards
+
+
+def _card(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "plait"}
+
+
+async def _no_route(request: Request, _: Exception) -> Response:
+    return not_found(f"there is nothing at {request.method} {request.url.path}", code="unknown_url").response()
+
+
+async def _no_method(request: Request, _: Exception) -> Response:
+    message = f"{request.url.path} does not take {request.method}"
+    return ApiError(405, message, code="method_not_allowed").response()

@@ -1,0 +1,293 @@
+"""The bodies of requests: what OpenAI's clients send, checked, and the `Request` that each makes.
+
+The body's model name, or its field `plait`, selects planner, policies and model. `fields.py` lists how each field is
+treated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr, create_model
+
+from plait.core.budget import Budget
+from plait.core.errors import PluginError
+from plait.core.ops import Plugin
+from plait.core.plan import Plan
+from plait.core.request import Request
+from plait.core.values import Frozen
+
+from .admission import BodyBytes
+from .client_tools import ClientTools, parse_choice
+from .errors import ApiError, invalid, not_found, unsupported
+from .fields import row_of, shown, tells
+from .forms import FormFields
+
+__all__ = ["PREFIX", "Body", "ServedStrategy", "body_with", "read_schema", "resolve"]
+
+PREFIX = "plait/"
+AUTO = "auto"
+"""In the name of a model: the planner that chooses a planner."""
+MESSAGES = 2_000
+TOOLS = 1_000
+BIASES = 4_000
+STOPS = 64
+"""Maximum number of each in a body: far more than clients send, and few enough that a request is made in milliseconds.
+"""
+LARGE = 8 << 10
+"""Bytes of a body from which on a request is made of it on a thread."""
+_SHORT = frozenset(
+    ("model", "messages", "input", "prompt", "instructions", "system", "stream", "stream_options", "temperature",
+     "top_p", "top_k", "seed", "max_tokens", "max_completion_tokens", "max_output_tokens", "n", "stop", "user")
+)  # fmt: skip
+"""Fields that take little time if they have few bytes. Others may take long: plans, schemas, regular expressions."""
+_MORE = re.compile(r"\+(?=[a-z][a-z0-9.-]*(?:[:+]|$))")
+"""Where a policy begins: `sample:n=16+consensus`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedStrategy:
+    """What the name of a model asks for."""
+
+    planner: Plugin | None = None
+    policies: tuple[Plugin, ...] = ()
+    model: str | None = None
+    """The model that answers; `None`: any."""
+
+
+class PlaitField(Frozen):
+    """The field `plait` of a body: what OpenAI's fields have no words for."""
+
+    planner: str | Plugin | None = None
+    """As in the name of a model: `sample:n=16`."""
+    policies: tuple[str | Plugin, ...] | None = None
+    merge: str | Plugin | None = None
+    n: int | None = Field(default=None, ge=1)
+    task: str | Plugin | None = None
+    plan: Plan | None = None
+    """A finished plan, in the place of a planner's."""
+    budget: Budget | None = None
+    steps: bool = False
+    """Whether the branches are streamed: as reasoning, with the ids of their steps."""
+
+
+class Body(FormFields):
+    """What all bodies say. What of them is no field here is passed on, ignored or refused (`fields.py`)."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=False)
+    endpoint: ClassVar[str] = ""
+    """Whose body it is, in the ledger of fields."""
+
+    model: str = Field(min_length=1, max_length=2000)
+    stream: bool | None = None
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    metadata: Annotated[dict[str, str] | None, Field(max_length=16)] = None
+    tool_choice: str | dict[str, JsonValue] | None = None
+    parallel_tool_calls: bool | None = None
+    plait: PlaitField = PlaitField()
+    stop: str | Annotated[list[str], Field(max_length=STOPS)] | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: Annotated[dict[str, float] | None, Field(max_length=BIASES)] = None
+    # Of vLLM and its kin:
+    top_k: int | None = Field(default=None, ge=-1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    repetition_penalty: float | None = Field(default=None, gt=0)
+    chat_template_kwargs: dict[str, JsonValue] | None = None
+    thinking_token_budget: int | None = Field(default=None, ge=0)
+    include_reasoning: bool = True
+    cache_salt: str | None = Field(default=None, max_length=1000)
+    priority: int | None = None
+    session_id: str | None = Field(default=None, max_length=200)
+
+    _size: int = PrivateAttr(0)
+    _bytes: BodyBytes | None = PrivateAttr(None)
+
+    @property
+    def long(self) -> bool:
+        """Whether making a request from it may take long."""
+        return self._size >= LARGE or not self.model_fields_set <= _SHORT
+
+    @property
+    def bytes_held(self) -> BodyBytes | None:
+        """Its bytes as they are counted for the tenant."""
+        return self._bytes
+
+    def tell_size(self, size: int, held: BodyBytes | None = None) -> None:
+        """Say how many bytes the body had as it came."""
+        self._size, self._bytes = size, held
+
+    def settle(self, strict: bool) -> None:
+        """Raise `ApiError` for a field that is refused; with `strict` also for one that would be ignored and that
+        OpenAI does not have."""
+        for name, _ in self._told():
+            row = row_of(name, self.endpoint)
+            if row is None:
+                if strict:
+                    raise invalid(f"unknown parameter: {name[:80]!r}", name[:80], "unknown_parameter")
+            elif row.fate == "refused" or (strict and row.fate == "ignored" and name in (self.model_extra or {})):
+                raise unsupported(name, f"`{name}` is not taken here: {row.note}")
+
+    @property
+    def passed(self) -> dict[str, Any]:
+        """Fields for the upstream, as they are."""
+        told = ((name, value, row_of(name, self.endpoint)) for name, value in self._told())
+        return {name: value for name, value, row in told if row is not None and row.fate == "passed on"}
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Names of fields that ask for something and change nothing."""
+        rows = ((name, row_of(name, self.endpoint)) for name, _ in self._told())
+        unread = [name for name, row in rows if row is None or row.fate == "ignored"]
+        tools = self.client_tools
+        return shown([*unread, *(["tools.format"] if tools.tools and tools.has_unenforced_grammar else [])])
+
+    @property
+    def client_tools(self) -> ClientTools:
+        """The tools that it offers. Raises `ApiError`."""
+        return ClientTools.of(getattr(self, "tools", None))
+
+    @property
+    def custom_tools(self) -> frozenset[str]:
+        """The names of the tools that take any text."""
+        tools = self.client_tools
+        return tools.custom if tools.tools else frozenset()
+
+    @property
+    def stored(self) -> bool:
+        """Whether the answer is to be kept, to be read again."""
+        return False
+
+    def _told(self) -> list[tuple[str, Any]]:
+        extra, given = self.model_extra or {}, self.model_fields_set
+        declared = ((name, getattr(self, name)) for name in type(self).model_fields if name in given)
+        return [(name, value) for name, value in (*declared, *extra.items()) if tells(name, value)]
+
+    # What a request is made of, in each dialect's own fields.
+
+    def read_conversation(self) -> tuple[Sequence[Mapping[str, Any]], str]:
+        """Return the messages, and the text that the answer continues. Raises `ApiError`."""
+        return (), ""
+
+    def read_sampling(self) -> dict[str, object]:
+        """Return the sampling fields that this dialect has under other names."""
+        return {}
+
+    @property
+    def answer_schema(self) -> dict[str, JsonValue] | None:
+        """The JSON schema that the answer must have; `None` for any text. Raises `ApiError`."""
+        return None
+
+    def request(self, strategy: ServedStrategy) -> Request:
+        """Return the request for the planner and the model that the body's model name selects. Raises `ApiError`."""
+        extra, (messages, begin) = self.plait, self.read_conversation()
+        tools, schema = self.client_tools, self.answer_schema
+        choice, allowed = (None, None) if self.tool_choice is None else parse_choice(self.tool_choice)
+        formed = not self.model_fields_set.isdisjoint(FormFields.model_fields)
+        sampling = {
+            **{name: getattr(self, name) for name in _SAMPLING},
+            "top_k": 0 if self.top_k == -1 else self.top_k,  # vLLM's number for all
+            "thinking_tokens": self.thinking_token_budget,
+            "stop": self.stop or None,
+            **self.read_sampling(),
+        }
+        return Request.of(
+            {
+                "messages": list(messages) or None,
+                "planner": extra.planner or strategy.planner,
+                "policies": (strategy.policies or None) if extra.policies is None else extra.policies,
+                "model": strategy.model,
+                **{name: getattr(extra, name) for name in ("merge", "n", "task", "budget")},
+                **{name: getattr(self, field) for name, field in _REQUEST.items()},
+                "output": self.output_form if schema is None and formed else schema,
+                "form": self.text_form if formed else None,
+                "tools": list(tools.functions(allowed)) if tools.tools else [],
+                "tool_choice": choice,
+                "begin": begin,
+                "generation": {name: value for name, value in sampling.items() if value is not None},
+            }
+        )
+
+
+_REQUEST = {
+    "seed": "seed",
+    "metadata": "metadata",
+    "session": "session_id",
+    "salt": "cache_salt",
+    "priority": "priority",
+    "parallel_tool_calls": "parallel_tool_calls",
+}
+"""Fields of a request, and of a body."""
+_SAMPLING = (
+    "temperature", "top_p", "min_p", "repetition_penalty", "chat_template_kwargs", "presence_penalty",
+    "frequency_penalty", "logit_bias",
+)  # fmt: skip
+"""Fields with one name in a body and in a request's sampling."""
+
+
+def body_with(names: str) -> type[Body]:
+    """Return a base for a body whose API also has fields that nothing reads."""
+    fields: dict[str, Any] = dict.fromkeys(names.split(), (JsonValue, None))
+    return create_model("Body", __base__=Body, **fields)
+
+
+def read_schema(kind: str, schema: dict[str, JsonValue] | None, param: str) -> dict[str, JsonValue] | None:
+    """Return the JSON schema that a format asks for; `None` for any text. Raises `ApiError`; `param`: where the schema
+    would be."""
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    if schema is None:
+        form, _, name = param.rpartition(".")
+        raise invalid(f"{form} of type json_schema needs `{name}`", param)
+    return schema
+
+
+class StreamOptions(BaseModel):
+    """`stream_options`."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
+    include_usage: bool = False
+
+
+def resolve(name: str, aliases: Mapping[str, str], served: Collection[str], any_name: bool) -> ServedStrategy:
+    """Return the strategy that the name of a model selects.
+
+    Args:
+        name: `plait/PLANNER:option=value+POLICY@MODEL`, an alias, or the name of a model.
+        aliases: other names, each once.
+        served: models that the workers have.
+        any_name: whether a worker takes any name.
+
+    An empty name selects the server's default. Raises `ApiError` for an unknown name.
+    """
+    if not name:
+        return ServedStrategy()
+    alias = aliases.get(name, name)
+    if not alias.startswith(PREFIX):
+        if alias in served or any_name:
+            return ServedStrategy(model=alias if alias in served else None)
+        raise _no_model(name, served, aliases)
+    plan, at, model = alias.removeprefix(PREFIX).rpartition("@")
+    plan, model = (plan, model) if at else (model, "")
+    if model and model not in served and not any_name:
+        raise _no_model(model, served, aliases)
+    try:
+        first, *policies = map(Plugin.of, _MORE.split(plan))
+        if first == Plugin(name=AUTO):
+            first = Plugin(name="route")
+    except PluginError as error:
+        raise invalid(f"model {name!r}: {error}", "model") from None
+    return ServedStrategy(first, tuple(policies), model or None)
+
+
+def _no_model(name: str, served: Collection[str], aliases: Mapping[str, str]) -> ApiError:
+    known = ", ".join(sorted({*served, *aliases})[:20])
+    message = f"there is no model {name!r} here; there are: {known} (or plait/PLANNER@MODEL)"
+    return not_found(message, "model", "model_not_found")

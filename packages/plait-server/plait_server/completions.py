@@ -1,0 +1,140 @@
+"""`POST /v1/completions`: a text that the model continues, without roles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+from pydantic import Field, JsonValue
+
+from plait.core.request import Request
+from plait.runtime.client.answer import Answer
+
+from . import stream_events as ev
+from .bodies import Body, ServedStrategy, StreamOptions
+from .chat import ChunkWriter, whole_completion
+from .dialect import ApiDialect, Record
+from .errors import invalid, unsupported
+from .tenants import ServedRun
+
+__all__ = ["Completions"]
+
+_CHOICES = 128
+"""Maximum number of choices of one request, over all its prompts."""
+_TOKENS = 16
+"""Default of `max_tokens`, the same as OpenAI's."""
+
+
+class CompletionBody(Body):
+    """The body."""
+
+    endpoint = "completions"
+    prompt: str | Annotated[list[str], Field(min_length=1, max_length=_CHOICES)] | list[int] | list[list[int]]
+    max_tokens: int | None = Field(default=None, ge=1)
+    n: int | None = Field(default=None, ge=1, le=_CHOICES)
+    best_of: int | None = None
+    echo: bool | None = None
+    suffix: JsonValue = None
+    stream_options: StreamOptions | None = None
+    logprobs: int | None = Field(default=None, ge=0, le=20)
+    user: JsonValue = None
+
+    def check(self) -> None:
+        """Raise `ApiError` for what cannot be honoured."""
+        if not self.prompts:
+            raise unsupported("prompt", "prompts are texts here, not token ids: give a string, or a list of them")
+        if not all(text.strip() for text in self.prompts):
+            raise invalid("`prompt` contains an empty text; every prompt needs at least one character", "prompt")
+        if len(self.prompts) * (self.n or 1) > _CHOICES:
+            raise invalid(f"that is more than {_CHOICES} choices: ask for fewer, or send several requests", "n")
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            raise unsupported("best_of", "`best_of` is not supported: ask plait/sample:n=…,merge=best-of for the best")
+        if self.echo and self.logprobs is not None:
+            raise unsupported("logprobs", "the log-probabilities of a prompt are not known: leave `echo` out")
+        if self.tool_choice is not None or self.parallel_tool_calls is not None:
+            raise unsupported("tool_choice", "tools go with conversations: /v1/chat/completions")
+        if self.stream_options is not None and not self.stream:
+            raise invalid("`stream_options` goes with `stream: true`", "stream_options")
+
+    @property
+    def prompts(self) -> list[str]:
+        """The prompts; empty if the field has no texts."""
+        given = [self.prompt] if isinstance(self.prompt, str) else self.prompt
+        return [text for text in given if isinstance(text, str)]
+
+    def read_sampling(self) -> dict[str, object]:
+        """Return the sampling fields that this dialect has under other names."""
+        return {"max_tokens": self.max_tokens or _TOKENS, "top_logprobs": self.logprobs}
+
+    def echoed(self, place: int) -> str:
+        """Return the prompt of the choice at a position, if the client wants it back."""
+        return self.prompts[place // (self.n or 1)] if self.echo else ""
+
+
+class Completions(ApiDialect):
+    """Completions."""
+
+    path, name, body = "/v1/completions", "completions", CompletionBody
+    raw = True
+
+    def requests(self, body: CompletionBody, strategy: ServedStrategy) -> list[Request]:
+        """Return the requests of a body: each prompt once per choice."""
+        task = body.plait.task or {"name": "plain", "options": {"raw": True}}
+        request = body.request(strategy)
+        made = [request.updated({"text": prompt, "task": task}) for prompt in body.prompts]
+        return [request for request in made for _ in range(body.n or 1)]
+
+    def whole(self, choices: Sequence[ev.ServedChoice], body: CompletionBody) -> Record:
+        """Return the answer of runs that have ended, a choice for each."""
+        made = [
+            _choice(place, body.echoed(place) + (choice.text or ""), choice.answer, choice.tokens)
+            for place, choice in enumerate(choices)
+        ]
+        return whole_completion(choices, made, "cmpl", "text_completion")
+
+    def writer(self, runs: Sequence[ServedRun], body: CompletionBody) -> CompletionWriter:
+        """Return the writer of the stream."""
+        return CompletionWriter(runs, body)
+
+
+class CompletionWriter(ChunkWriter):
+    """Makes the chunks of a completion."""
+
+    prefix, object = "cmpl", "text_completion"
+
+    def begin(self) -> Iterator[Record]:
+        """Yield the prompts, if the client wants them."""
+        for place in range(len(self._runs) if self._body.echo else 0):
+            yield self.chunk(_choice(place, self._body.echoed(place)))
+
+    def add(self, place: int, event: ev.ChoiceEvent) -> Iterator[Record]:
+        """Yield the records of an event of the choice at a position. This format has no place for steps."""
+        match event:
+            case ev.PartDelta(ev.AnswerText(), text):
+                yield self.chunk(_choice(place, text))
+            case ev.ChoiceEnded(answer, tokens):
+                yield self.chunk(_choice(place, "", answer, tokens), answer)
+            case ev.ChoiceFailed(error=error):
+                yield error.body()
+            case _:
+                pass
+
+
+def _choice(place: int, text: str, ended: Answer | None = None, tokens: list[Record] | None = None) -> Record:
+    logprobs = None if tokens is None else _logprobs(tokens)
+    finish = None if ended is None else "length" if ended.cut else "stop"
+    return {"text": text, "index": place, "logprobs": logprobs, "finish_reason": finish}
+
+
+def _logprobs(tokens: list[Record]) -> Record:
+    """Return the tokens in the form of completions: a list for each of what is known of them."""
+    offsets, at = list[int](), 0
+    for token in tokens:
+        offsets.append(at)
+        at += len(token["token"])
+    return {
+        "tokens": [token["token"] for token in tokens],
+        "token_logprobs": [token["logprob"] for token in tokens],
+        "top_logprobs": [{top["token"]: top["logprob"] for top in token["top_logprobs"]} for token in tokens],
+        "text_offset": offsets,
+    }

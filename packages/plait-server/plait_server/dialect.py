@@ -1,0 +1,95 @@
+"""A dialect: the format of the requests and answers of one endpoint, and what drives it.
+
+A dialect reads a body to requests, and makes records of the events of their choices: dictionaries, which become
+server-sent events. Its whole answer is made of the same choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from typing import Any, ClassVar
+
+from plait.core.request import Request
+
+from .bodies import Body, ServedStrategy
+from .errors import ApiError
+from .http import sse
+from .stream_events import ChoiceEvent, ChoiceFailed, ServedChoice
+from .tenants import ServedRun
+
+__all__ = ["ApiDialect", "Record", "StreamWriter", "write_stream"]
+
+Record = dict[str, Any]
+
+
+class StreamWriter:
+    """Makes the records of a stream; one for each request."""
+
+    typed: ClassVar[bool] = True
+    """Whether each server-sent event is named by its record's `type`."""
+    done: ClassVar[bytes] = b""
+    """What follows the last event."""
+    has_ended = False
+    """Whether nothing may follow, as after an error."""
+
+    def begin(self) -> Iterator[Record]:
+        """Yield the records before the first event."""
+        yield from ()
+
+    def add(self, place: int, event: ChoiceEvent) -> Iterator[Record]:
+        """Yield the records of an event of the choice at a position."""
+        raise NotImplementedError
+
+    def end(self) -> Iterator[Record]:
+        """Yield the records after the last choice ended."""
+        yield from ()
+
+
+class ApiDialect:
+    """One endpoint: its own file, and an entry in `DIALECTS`."""
+
+    path: ClassVar[str]
+    name: ClassVar[str]
+    """In metrics and in the audit file."""
+    body: ClassVar[type[Body]]
+    """What a client sends."""
+    raw: ClassVar[bool] = False
+    """Whether the text of a choice contains the reasoning and the calls."""
+
+    def requests(self, body: Any, strategy: ServedStrategy) -> list[Request]:
+        """Return the requests of a body, one per choice. Raises `ApiError`, and the errors of `Request.of`."""
+        choices = body.n if "n" in type(body).model_fields else None  # else `n` is an unknown field of any type
+        return [body.request(strategy)] * (choices or 1)
+
+    def whole(self, choices: Sequence[ServedChoice], body: Any) -> Record:
+        """Return the answer to send of runs that have ended."""
+        raise NotImplementedError
+
+    def writer(self, runs: Sequence[ServedRun], body: Any) -> StreamWriter:
+        """Return the writer of the stream."""
+        raise NotImplementedError
+
+    def error(self, error: ApiError) -> Record:
+        """Return an error in this format."""
+        return error.body()
+
+
+async def write_stream(
+    writer: StreamWriter, events: AsyncIterator[tuple[int, ChoiceEvent]]
+) -> AsyncGenerator[bytes, None]:
+    """Yield the server-sent events of a stream. It ends after the first choice that failed."""
+
+    def encode(record: Record) -> bytes:
+        return sse(record, record["type"] if writer.typed else "")
+
+    for record in writer.begin():
+        yield encode(record)
+    async for place, event in events:
+        for record in writer.add(place, event):
+            yield encode(record)
+        if isinstance(event, ChoiceFailed) or writer.has_ended:
+            return
+    for record in writer.end():
+        yield encode(record)
+    if writer.done:
+        yield writer.done

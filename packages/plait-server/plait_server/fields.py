@@ -1,0 +1,207 @@
+"""The ledger of fields: what becomes of each field that OpenAI's, vLLM's and SGLang's protocols have.
+
+A field is *honoured* (a body reads it), *passed on* to the upstream as it is, *ignored* and named in the header
+`x-plait-ignored`, or *refused*. `docs/reference/fields.md` is made of this, and a test holds it to the packages, so
+that a field of a new release is not left out. What has no row is ignored and named; `strict = true` in `[serve]`
+refuses it, and what is ignored though OpenAI does not have it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from pydantic import JsonValue
+
+from plait.core.request import Request
+from plait.core.rights import Rights
+
+__all__ = ["LEDGER", "Fate", "Row", "held", "row_of", "shown", "tells"]
+
+Fate = Literal["honoured", "passed on", "ignored", "refused"]
+
+
+class Row(NamedTuple):
+    """What becomes of a field, and why, or what it is here."""
+
+    fate: Fate
+    note: str = ""
+
+
+_TABLE: Mapping[Fate, Mapping[str, str]] = {
+    "honoured": {
+        "plait": "plait's own: planner, policies, budget, a plan, the branches",
+        "model": "also names planner and policies (`plait/sample:n=4@qwen3`), or an alias",
+        "messages input stream top_k min_p seed n stop frequency_penalty presence_penalty repetition_penalty "
+        "logit_bias parallel_tool_calls reasoning_effort include_reasoning background previous_response_id "
+        "responses.store system prompt": "",
+        "instructions agui.context": "a system message before the others",
+        "stream_options": "`include_usage`",
+        "temperature top_p max_tokens": "of the calls that answer",
+        "max_completion_tokens max_output_tokens": "the same as `max_tokens`",
+        "logprobs": "where the answer is the text of one model call",
+        "top_logprobs": "with `logprobs`",
+        "response_format": "the answer is held to it, read by it, and repaired once",
+        "text": "`text.format`, as `response_format`",
+        "structured_outputs": "`json` as `response_format`; `regex`, `choice`, `grammar` for the calls that answer",
+        "guided_json json_schema": "the same as `structured_outputs.json`",
+        "guided_regex regex": "the same as `structured_outputs.regex`",
+        "guided_choice": "the same as `structured_outputs.choice`",
+        "guided_grammar ebnf": "the same as `structured_outputs.grammar`",
+        "tools": "functions, and custom tools; the client runs them",
+        "tool_choice": "`none`, `auto`, `required`, a tool, `allowed_tools`",
+        "reasoning": "`reasoning.effort`",
+        "thinking_token_budget": "`thinking_tokens` of the calls that answer",
+        "chat_template_kwargs": "values for the template, not settings of its renderer",
+        "continue_final_message": "the last message of the assistant's is how the answer begins",
+        "add_generation_prompt": "with `continue_final_message`",
+        "metadata session_id": "kept with the run",
+        "cache_salt": "with tenants the server sets it: ignored then",
+        "priority": "of all steps of the run; with tenants ignored",
+        "chat.store": "the completion is kept, to be read and listed",
+        "include": "`message.output_text.logprobs`",
+        "completions.echo": "not together with `logprobs`",
+        "completions.best_of": "the same as `n`: plait/sample:n=… chooses",
+        "stop_sequences": "the response does not report which of them matched",
+        "messages.thinking": "`budget_tokens` is a part of `max_tokens`",
+        "output_config": "`format` as `response_format`, `effort` as `reasoning_effort`",
+        "agui.thread_id": "kept with the run, as its session",
+        "agui.run_id": "in the events; the run has an id of its own",
+        "agui.resume": "answers what the tools of a run have asked",
+    },
+    "passed on": {
+        "min_tokens ignore_eos bad_words stop_token_ids stop_regex allowed_token_ids "
+        "include_stop_str_in_output no_stop_trim spaces_between_special_tokens truncate_prompt_tokens "
+        "truncation_side add_special_tokens repetition_detection watermark watermarking "
+        "custom_logit_processor custom_params": "of all model calls of the run",
+        "documents": "for the chat template",
+        "chat_template media_io_kwargs mm_processor_kwargs images_config video_config max_dynamic_patch "
+        "min_dynamic_patch use_audio_in_video lora_path task thinking verbosity agent_hints": "",
+        "extra_key": "of cached prefixes, with SGLang",
+        "ngram_corpus_id": "of speculated tokens, with SGLang",
+        "vllm_xargs": "together with what plait tells the stack",
+        "nvext": "together with what plait tells the stack (NVIDIA Dynamo)",
+    },
+    "ignored": {
+        "user safety_identifier": "who asks is known by the key",
+        "service_tier speed": "all have the same",
+        "moderation": "nothing is moderated",
+        "prediction": "it changes the speed alone",
+        "prompt_cache_key prompt_cache_options cache_control": "steps go where their prefix is cached",
+        "prompt_cache_retention": "the engine decides",
+        "store": "only chat completions and responses are kept",
+        "inference_geo": "the server is where it is",
+        "diagnostics user_profile_id workspace_id": "Anthropic's own",
+        "max_tool_calls": "the server calls no tools for a client",
+        "truncation context_management": "nothing is left out of a conversation",
+        "access_programs": "OpenAI's own",
+        "background_options": "a response in the background is kept as any",
+        "agui.state": "a run has no state of the frontend's",
+        "agui.protocol_version": "events are those of version 1.0",
+        "agui.parent_run_id": "a run has no parent",
+        "separate_reasoning": "reasoning stands apart always",
+        "stream_reasoning": "reasoning is streamed as it comes",
+        "stream_interval": "text is streamed as it comes",
+        "skip_special_tokens": "workers read what they need, and the answer has none",
+        "length_penalty": "of beam search",
+        "request_id rid": "the run's id is the answer's",
+        "session_params kv_transfer_params ec_transfer_params bootstrap_host bootstrap_port bootstrap_room":
+            "about one request to an engine, and a run makes several",
+        "data_parallel_rank routed_dp_rank disagg_prefill_dp_rank": "plait places the steps",
+        "custom_labels": "of SGLang's metrics",
+        "prompt_logprobs logprob_token_ids sampling_logprobs_mode return_token_ids return_tokens_as_token_ids "
+        "return_token_offsets return_prompt_text return_prompt_token_ids return_mm_kwargs "
+        "return_hidden_states return_meta_info return_routed_experts return_sampling_mask "
+        "return_weight_versions return_cached_tokens_details return_spec_tokens_details "
+        "return_input_ids_in_sglext return_output_ids_in_sglext return_flat_raw_output_top_logprobs "
+        "return_flat_raw_top_logprobs_b64 routed_experts_prompt_start routed_experts_start_len "
+        "enable_response_messages": "the answer has no place for it",
+    },
+    "refused": {
+        "modalities audio": "only text is answered: leave `modalities` and `audio` out",
+        "functions function_call": "this is the old form: give `tools` and `tool_choice`",
+        "web_search_options": "the server searches nothing: leave it out",
+        "conversation": "conversations are not kept: give `previous_response_id`",
+        "responses.prompt": "prompts are not kept: give the text itself",
+        "image": "only text is answered: leave it out",
+        "use_beam_search": "ask a planner such as plait/tree for a search",
+        "container": "the server runs no code for a client: leave it out",
+        "mcp_servers": "the server calls no tools for a client: leave it out",
+        "best_of": "plait/sample:n=… samples and chooses",
+        "echo": "the question is not repeated: leave it out",
+        "suffix": "text is only written on: leave it out",
+        "prompt_embeds input_ids mm_payload": "the question is read as text: give it so",
+        "previous_input_messages": "give `previous_response_id`, or the messages as `input`",
+    },
+}  # fmt: skip
+"""By names of fields, with spaces between them: what they are here, or why they are not read."""
+LEDGER: Mapping[str, Row] = {
+    name: Row(fate, note) for fate, notes in _TABLE.items() for names, note in notes.items() for name in names.split()
+}
+"""By name; one that means another thing at one endpoint by `ENDPOINT.name` too."""
+_NEUTRAL: Mapping[str, JsonValue] = {
+    "best_of": 1,
+    "modalities": ["text"],
+    "truncation": "disabled",
+    "length_penalty": 1.0,
+    "service_tier": "auto",
+    "separate_reasoning": True,
+    "stream_reasoning": True,
+    "skip_special_tokens": True,
+}
+"""Values that ask for what happens anyway."""
+_NAME = re.compile(r"[A-Za-z_][\w.-]{0,63}", re.ASCII)
+_SHOWN = 20
+
+
+def row_of(name: str, endpoint: str = "") -> Row | None:
+    """Return the row of a field: whether it is honoured, ignored or refused. Its fate is `None` for an unknown field.
+
+    >>> row_of("store", "responses").fate, row_of("store").fate, row_of("nonsense")
+    ('honoured', 'ignored', None)
+    """
+    return LEDGER.get(f"{endpoint}.{name}") or LEDGER.get(name)
+
+
+def tells(name: str, value: object) -> bool:
+    """Return whether a field has an effect: it is not empty and not the default."""
+    return value not in (None, False, [], {}, "", 0) and value != _NEUTRAL.get(name)
+
+
+def shown(names: Iterable[str]) -> tuple[str, ...]:
+    """Return names as a header may hold them: those that are no names, and too many, are counted."""
+    known = [*dict.fromkeys(name for name in names)]
+    kept = [name for name in known if _NAME.fullmatch(name)][:_SHOWN]
+    return (*kept, *([f"{len(known) - len(kept)} more"] if len(kept) < len(known) else ()))
+
+
+def held(
+    request: Request, passed: Mapping[str, Any], rights: Rights, takes: Iterable[Collection[str] | None]
+) -> tuple[Request, tuple[str, ...]]:
+    """Return a request as its sender's rights and the workers have it, and the names of the fields that go unheard.
+
+    Args:
+        request: the request of the body.
+        passed: fields of the body for the upstream.
+        rights: of who asks. The body's fields that they do not allow are left out, as their senders often do not know
+            them; what a plan or an option asks for beside is refused.
+        takes: which of such fields each worker takes; `None`: any.
+    """
+    allowed = [names for names in (rights.extra_body, *takes) if names is not None]
+    sent = {name: value for name, value in passed.items() if all(name in names for names in allowed)}
+    update: dict[str, Any] = {}
+    if sent:
+        own = request.generation
+        update["generation"] = own.model_copy(update={"extra_body": {**sent, **own.extra_body}})
+    unheard = [name for name in passed if name not in sent]
+    if rights.apart:
+        unheard += _left_to_the_server(request, update)
+    return (request.model_copy(update=update) if update else request), tuple(unheard)
+
+
+def _left_to_the_server(request: Request, update: dict[str, Any]) -> Iterator[str]:
+    for name, field, nothing in (("cache_salt", "salt", ""), ("priority", "priority", 0)):
+        if getattr(request, field) != nothing:
+            update[field] = nothing
+            yield name

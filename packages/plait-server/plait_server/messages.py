@@ -1,0 +1,267 @@
+"""`POST /v1/messages`: Anthropic's API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from plait.core.chat import MessageToolCall
+from plait.core.request import Request
+from plait.runtime.client.answer import Answer
+
+from . import stream_events as ev
+from .answers import describe_answer, describe_step
+from .bodies import MESSAGES, STOPS, TOOLS, ServedStrategy, body_with
+from .client_tools import NAME, ClientTools, FunctionTool
+from .conversations import read_blocks
+from .dialect import ApiDialect, Record, StreamWriter
+from .errors import ApiError, invalid, unsupported
+from .tenants import ServedRun
+
+__all__ = ["CountBody", "Messages", "MessagesBody"]
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+class ClientTool(BaseModel):
+    """A tool that the client runs."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    type: str | None = None
+    name: str = Field(pattern=NAME)
+    description: str | None = None
+    input_schema: dict[str, JsonValue] | None = None
+
+
+class ThinkingConfig(BaseModel):
+    """`thinking`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: int | None = Field(default=None, ge=1)
+
+
+class OutputFormat(BaseModel):
+    """`output_config.format`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    type: Literal["json_schema"]
+    schema_: dict[str, JsonValue] = Field(alias="schema")
+
+
+class OutputConfig(BaseModel):
+    """`output_config`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    effort: str | None = None
+    format: OutputFormat | None = None
+
+
+class CountBody(
+    body_with(
+        "container mcp_servers cache_control context_management service_tier speed inference_geo diagnostics "
+        "user_profile_id workspace_id"
+    )
+):
+    """The body of `POST /v1/messages/count_tokens`, and the base of the body of `POST /v1/messages`."""
+
+    endpoint = "messages"
+    messages: list[dict[str, Any]] = Field(min_length=1, max_length=MESSAGES)
+    """Read by `read_blocks`."""
+    system: str | list[dict[str, Any]] | None = None
+    tools: Annotated[list[ClientTool] | None, Field(max_length=TOOLS)] = None
+    max_tokens: int | None = Field(default=None, ge=1)
+    stop_sequences: Annotated[list[str] | None, Field(max_length=STOPS)] = None
+    thinking: ThinkingConfig | None = None
+    output_config: OutputConfig | None = None
+
+    def check(self) -> None:
+        """Raise `ApiError` for what cannot be honoured."""
+        for place, tool in enumerate(self.tools or ()):
+            if tool.type not in (None, "custom"):
+                raise unsupported(f"tools[{place}].type", f"the tool {tool.type!r} is not run here: describe it as one "
+                                  "of your own, with `input_schema`")  # fmt: skip
+        names = [tool.name for tool in self.tools or ()]
+        choice = self.tool_choice or {"type": "auto"}
+        if not isinstance(choice, dict) or choice.get("type") not in ("auto", "any", "tool", "none"):
+            raise invalid("tool_choice must be auto, any, tool or none", "tool_choice")
+        if choice["type"] == "tool" and choice.get("name") not in names:
+            raise invalid(f"tool_choice names {choice.get('name')!r}, and the tools are {', '.join(names)}",
+                          "tool_choice")  # fmt: skip
+        if choice["type"] == "any" and not names:
+            raise invalid("`tool_choice` goes with `tools`", "tool_choice")
+
+    @property
+    def client_tools(self) -> ClientTools:
+        """The tools that it offers."""
+        return ClientTools(
+            tuple(
+                FunctionTool(name=tool.name, description=tool.description, parameters=tool.input_schema)
+                for tool in self.tools or ()
+            )
+        )
+
+    def read_sampling(self) -> dict[str, object]:
+        """Return the sampling fields that this dialect has under other names."""
+        thinking = self.thinking
+        tokens = thinking.budget_tokens if thinking is not None and thinking.type == "enabled" else None
+        return {
+            # theirs counts the thoughts too
+            "max_tokens": None if self.max_tokens is None else max(1, self.max_tokens - (tokens or 0)),
+            "stop": self.stop_sequences or None,
+            "thinking": {"enabled": "on", "disabled": "off"}.get(thinking.type) if thinking is not None else None,
+            "thinking_tokens": tokens,
+            "reasoning_effort": None if self.output_config is None else self.output_config.effort,
+        }
+
+    @property
+    def answer_schema(self) -> dict[str, JsonValue] | None:
+        """The JSON schema that the answer must have; `None` for any text."""
+        form = None if self.output_config is None else self.output_config.format
+        return None if form is None else form.schema_
+
+    def read_conversation(self) -> tuple[Sequence[Mapping[str, Any]], str]:
+        """Return the messages, and the text that the answer continues. Raises `ApiError`."""
+        messages = read_blocks(self.system, self.messages)
+        last = messages[-1]
+        if last["role"] == "assistant" and not last["tool_calls"]:
+            return messages[:-1], last["content"]
+        return messages, ""
+
+    def request(self, strategy: ServedStrategy) -> Request:
+        """Return the request for the planner and the model that the body's model name selects. Raises `ApiError`."""
+        choice = self.tool_choice if isinstance(self.tool_choice, dict) else {}
+        serial = {"parallel_tool_calls": False} if choice.get("disable_parallel_tool_use") is True else {}
+        return super().request(strategy).updated(serial)
+
+
+class MessagesBody(CountBody):
+    """The body of `POST /v1/messages`."""
+
+    def check(self) -> None:
+        """Raise `ApiError` for what cannot be honoured."""
+        if self.max_tokens is None:
+            raise invalid("`max_tokens` is missing", "max_tokens", "missing_required_parameter")
+        super().check()
+
+
+class Messages(ApiDialect):
+    """Anthropic's messages."""
+
+    path, name, body = "/v1/messages", "messages", MessagesBody
+
+    def whole(self, choices: Sequence[ev.ServedChoice], body: MessagesBody) -> Record:
+        """Return the message of a run that has ended."""
+        (choice,) = choices
+        content = [_block(part) for part in choice.parts]
+        message = {**_message(choice.run), "content": content, "stop_reason": _stop_reason(choice.answer)}
+        return {**message, **_usage(choice.answer), "plait": describe_answer(choice.answer, choice.run.steps)}
+
+    def writer(self, runs: Sequence[ServedRun], body: MessagesBody) -> MessageWriter:
+        """Return the writer of the stream."""
+        return MessageWriter(runs[0])
+
+    def error(self, error: ApiError) -> Record:
+        """Return an error in this format; `code` and `param` are OpenAI's."""
+        kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+        fields = {"type": kind, "message": error.message, "code": error.code, "param": error.param}
+        return {"type": "error", "error": fields, "request_id": None}
+
+
+class MessageWriter(StreamWriter):
+    """Makes the events of a message. Each step is a block of thoughts of its own."""
+
+    def __init__(self, run: ServedRun) -> None:
+        self._run = run
+
+    def begin(self) -> Iterator[Record]:
+        """Yield the message without its content."""
+        usage = {"input_tokens": 0, "output_tokens": 0}
+        yield {"type": "message_start", "message": {**_message(self._run), "content": [], "usage": usage}}
+
+    def add(self, place: int, event: ev.ChoiceEvent) -> Iterator[Record]:
+        """Yield the records of an event."""
+        match event:
+            case ev.PartBegan(part):
+                yield {"type": "content_block_start", "index": part.index, "content_block": _block(part, begins=True)}
+            case ev.PartDelta(part, text):
+                kind, field = _DELTAS[type(part)]
+                delta = {"type": kind, field: text}
+                yield {"type": "content_block_delta", "index": part.index, "delta": delta}
+            case ev.PartEnded(part):
+                yield {"type": "content_block_stop", "index": part.index}
+            case ev.ChoiceEnded(answer):
+                delta = {"stop_reason": _stop_reason(answer), "stop_sequence": None}
+                plait = describe_answer(answer, self._run.steps)
+                yield {"type": "message_delta", "delta": delta, **_usage(answer), "plait": plait}
+            case ev.ChoiceFailed(error=error):
+                yield {"type": "error", "error": Messages().error(error)["error"]}
+            case _:
+                pass
+
+    def end(self) -> Iterator[Record]:
+        """Yield the end of the message."""
+        yield {"type": "message_stop"}
+
+
+_DELTAS = {
+    ev.AnswerText: ("text_delta", "text"),
+    ev.ReasoningPart: ("thinking_delta", "thinking"),
+    ev.StepPart: ("thinking_delta", "thinking"),
+    ev.CallPart: ("input_json_delta", "partial_json"),
+}
+
+
+def _block(part: ev.AnswerPart, begins: bool = False) -> Record:
+    """Return the block of a part; `begins`: as it is before its first delta."""
+    match part:
+        case ev.CallPart(call=call):
+            arguments = {} if begins else _read_arguments(call)
+            return {"type": "tool_use", "id": call.id, "name": call.function.name, "input": arguments}
+        case ev.AnswerText():
+            return {"type": "text", "text": part.text, **({} if begins else {"citations": None})}
+        case _:
+            step = {"plait": describe_step(part.step)} if isinstance(part, ev.StepPart) else {}
+            return {"type": "thinking", "thinking": part.text, "signature": "", **step}
+
+
+def _read_arguments(call: MessageToolCall) -> Record:
+    """Return the arguments of a call as an object. Text of the model that is not an object is kept as `arguments`."""
+    try:
+        arguments = json.loads(call.function.arguments)
+    except ValueError:
+        arguments = call.function.arguments
+    return arguments if isinstance(arguments, dict) else {"arguments": arguments}
+
+
+def _message(run: ServedRun) -> Record:
+    name = f"msg_{run.handle.run}"
+    return {"id": name, "type": "message", "role": "assistant", "model": run.model, "stop_reason": None,
+            "stop_sequence": None}  # fmt: skip
+
+
+def _stop_reason(answer: Answer) -> str:
+    return "max_tokens" if answer.cut else "tool_use" if answer.message.tool_calls else "end_turn"
+
+
+def _usage(answer: Answer) -> Record:
+    """Return the tokens of a run in this format, which counts cached ones apart."""
+    usage = answer.usage
+    counts = {
+        "input_tokens": usage.prompt - usage.cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached,
+        "output_tokens": usage.completion,
+        "output_tokens_details": {"thinking_tokens": usage.thoughts},
+    }
+    return {"usage": counts}

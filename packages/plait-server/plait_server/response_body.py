@@ -1,0 +1,103 @@
+"""The body of `POST /v1/responses`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr
+
+from plait.core.request import Request
+
+from .bodies import MESSAGES, TOOLS, ServedStrategy, body_with, read_schema
+from .client_tools import ResponseTool
+from .errors import ApiError, invalid
+
+__all__ = ["ResponseBody"]
+
+
+class TextFormat(BaseModel):
+    """`text.format` of a response."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    name: str | None = None
+    schema_: dict[str, JsonValue] | None = Field(default=None, alias="schema")
+
+
+class TextConfig(BaseModel):
+    """`text` of a response."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
+    format: TextFormat | None = None
+
+
+LOGPROBS = "message.output_text.logprobs"
+"""The value of `include` for them."""
+
+
+class ResponseBody(
+    body_with(
+        "conversation prompt image max_tool_calls user safety_identifier service_tier prompt_cache_key "
+        "prompt_cache_retention prompt_cache_options moderation context_management access_programs "
+        "background_options truncation"
+    )
+):
+    """The body of `POST /v1/responses`."""
+
+    endpoint = "responses"
+    input: str | Annotated[list[dict[str, Any]], Field(max_length=MESSAGES)] = ""
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    background: bool | None = None
+    previous_response_id: str | None = None
+    store: bool | None = None
+    text: TextConfig | None = None
+    tools: Annotated[list[ResponseTool] | None, Field(max_length=TOOLS)] = None
+    include: list[str] | None = None
+    stream_options: JsonValue = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    reasoning: dict[str, JsonValue] | None = None
+
+    _messages: Sequence[Mapping[str, Any]] = PrivateAttr(())
+
+    def check(self) -> None:
+        """Raise `ApiError` for what cannot be honoured."""
+        if self.background and self.store is False:
+            raise invalid("a response in the background has to be stored: leave `store` out", "store")
+        if self.tools or self.tool_choice is not None:
+            self.client_tools.check(self.tool_choice)
+        if not self.input and self.previous_response_id is None and self.plait.plan is None:
+            raise ApiError(400, "`input` is missing", param="input", code="missing_required_parameter")
+
+    def read_sampling(self) -> dict[str, object]:
+        """Return the sampling fields that this dialect has under other names."""
+        effort = (self.reasoning or {}).get("effort")
+        likeliest = self.top_logprobs is not None or LOGPROBS in (self.include or ())
+        return {
+            "max_tokens": self.max_output_tokens,
+            "reasoning_effort": effort if isinstance(effort, str) else None,
+            "top_logprobs": self.top_logprobs or 0 if likeliest else None,
+        }
+
+    @property
+    def answer_schema(self) -> dict[str, JsonValue] | None:
+        """The JSON schema that the answer must have; `None` for any text. Raises `ApiError`."""
+        form = self.text.format if self.text is not None else None
+        return None if form is None else read_schema(form.type, form.schema_, "text.format.schema")
+
+    def read_conversation(self) -> tuple[Sequence[Mapping[str, Any]], str]:
+        """Return the messages, and the text that the answer continues: a last assistant message that is marked as
+        incomplete, as in vLLM."""
+        messages = self._messages
+        first = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        last = self.input[-1] if isinstance(self.input, list) and self.input else {}
+        partial = last.get("status") in ("in_progress", "incomplete") and last.get("role") == "assistant"
+        if partial and len(messages) > 1 and isinstance(begin := messages[-1].get("content"), str):
+            return [*first, *messages[:-1]], begin
+        return [*first, *messages], ""
+
+    def request_after(self, messages: Sequence[Mapping[str, Any]], strategy: ServedStrategy) -> Request:
+        """Return the request for a conversation, of which the input is the end."""
+        self._messages = messages
+        return self.request(strategy)

@@ -1,0 +1,356 @@
+"""State that all endpoints share: the orchestrator, the running runs and the rights, without scheduling of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue
+from starlette.requests import Request as HttpRequest
+
+from plait.apps.common import outside
+from plait.core.budget import Budget
+from plait.core.errors import ConfigError, UsageError
+from plait.core.interfaces import Worker, offer
+from plait.core.ops import Plugin
+from plait.core.plan import Plan
+from plait.core.request import Request
+from plait.core.weights import cost_of
+from plait.runtime.client.client import AsyncOrchestrator, Handle
+from plait.runtime.client.pricing import table
+from plait.runtime.client.request_preparation import Live
+from plait.runtime.driver.typed_answers import check_schema
+from plait.runtime.journal import store
+from plait.runtime.journal.counters import Counters
+from plait.runtime.journal.directory import find, place
+from plait.runtime.journal.documents import Documents
+from plait.runtime.journal.location import Database
+
+from .admission import RequestAdmission
+from .bodies import Body, ServedStrategy, resolve
+from .errors import ApiError, invalid, unavailable
+from .fields import held
+from .health import ServerHealth
+from .http import HostGuard, apart
+from .kept import Responses
+from .listing import EndedRuns
+from .metrics import Metrics
+from .settings import Settings
+from .tenants import ServedRun, Tenants, User, used_by
+
+__all__ = ["Service"]
+
+log = logging.getLogger("plait.serve")
+
+_OWNERS = 10_000
+"""Maximum number of runs whose tenant is kept in memory."""
+_NOT_AUDITED = ("models", "metrics", "page", "login", "about", "readyz")
+
+
+class Audit:
+    """The file of requests. Lines are added whole, so several processes may share it."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._file: int | None = None
+        if path is not None:
+            try:
+                self._file = os.open(path.expanduser(), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            except OSError as error:
+                raise ConfigError(f"the audit file {path} cannot be written: {error.strerror}") from None
+
+    def write(self, **fields: Any) -> None:
+        """Add a line."""
+        if self._file is not None:
+            line = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), **fields}
+            os.write(self._file, (json.dumps(line, ensure_ascii=True) + "\n").encode())
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+class Service:
+    """The server without HTTP."""
+
+    def __init__(self, orchestrator: AsyncOrchestrator, settings: Settings, workers: Sequence[Worker]) -> None:
+        self.orchestrator = orchestrator
+        self.settings = settings
+        self.workers = tuple(workers)
+        self.tenants = Tenants(settings)
+        self._ours = _named_in(settings)
+        self.guard = HostGuard(settings)
+        config = orchestrator.config
+        self.store = config.journal if isinstance(config.journal, Database) else None
+        """What is shared with other processes."""
+        self._counters = Counters(self.store) if self.store is not None else None
+        self.pooled = self.store is not None and config.pool is not None
+        """Whether other processes take over the runs of processes that died."""
+        kept = place(config) if config.journal != "off" else None
+        self.responses = Responses(settings, kept and Documents(kept, "response"))
+        self.completions = Responses(settings, kept and Documents(kept, "completion"), "chat completion")
+        self.metrics = Metrics(settings.planners, list(self.tenants.users), self.workers, lambda: not self.problems)
+        requests = settings.requests_per_tenant or max(1, settings.connections // 2)
+        self.admission = RequestAdmission(requests, settings.body_bytes_per_tenant)
+        self.health = ServerHealth(self.workers, self.tenants, kept, settings.upstream_wait)
+        orchestrator.watch(self.health)
+        self.audit = Audit(settings.audit)
+        orchestrator.watch(self.metrics)
+        orchestrator.on_taken = self._taken
+        self.on_taken: Callable[[ServedRun], Awaitable[None]] | None = None
+        self._work: set[asyncio.Task[None]] = set()
+        self.live: dict[str, ServedRun] = {}
+        self.ended = EndedRuns()
+        self._owners: OrderedDict[str, str] = OrderedDict()
+        self.ready = False
+        self.closing = False
+        self._priced = False
+        """Whether the cost of a run can be limited."""
+
+    async def start(self) -> None:
+        """Start the workers."""
+        await self.orchestrator.start()
+        self.ready = True
+        config = self.orchestrator.config
+        self._priced = any(getattr(worker, "prices", None) or table(config, [worker]) for worker in self.workers)
+
+    async def close(self) -> None:
+        """Let what runs end, and free everything."""
+        await self.drain()
+        self.ready = False
+        await self.health.close()
+        await self.orchestrator.close()
+        if self._work:
+            await asyncio.wait(self._work, timeout=self.settings.drain_seconds)
+        for kept in (self.responses, self.completions):
+            await asyncio.to_thread(kept.close)
+        self.audit.close()
+
+    def answered(self, endpoint: str, request: HttpRequest, user: User | None, status: int, seconds: float) -> None:
+        """Take note of a request that was answered."""
+        self.metrics.answered(endpoint, status, seconds)
+        run = request.scope.get("plait.run", "")
+        who = user.name if user is not None else ""
+        fields = {"tenant": who, "endpoint": endpoint, "run": run, "status": status, "seconds": round(seconds, 4)}
+        log.info("%s %s", request.method, request.url.path, extra=fields)
+        if endpoint not in _NOT_AUDITED:
+            client = request.client.host if request.client is not None else ""
+            self.audit.write(**fields, method=request.method, path=request.url.path[:200], client=client)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why the server is not ready, for any reader; empty if it is."""
+        if self.closing or not self.ready:
+            return ("stopping" if self.closing else "starting",)
+        return self.health.problems
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """Names of models that the workers have."""
+        return tuple(dict.fromkeys(name for worker in self.workers for name in offer(worker).models))
+
+    @property
+    def any_name(self) -> bool:
+        """Whether a worker accepts any model name."""
+        return any(
+            not offer(worker).models and "think" in offer(worker).serves and getattr(worker, "has_answered", True)
+            for worker in self.workers
+        )
+
+    def strategy(self, model: str, user: User) -> ServedStrategy:
+        """Return the strategy that a model name selects. Raises `ApiError`, also for a model of other tenants."""
+        try:
+            strategy = resolve(model, self.settings.aliases, self.served, self.any_name)
+        except ApiError as error:
+            if error.status == 404 and not all(getattr(worker, "has_answered", True) for worker in self.workers):
+                raise unavailable("an upstream has not answered yet, and may have this model") from None
+            raise
+        user.may_ask(model, strategy.model)
+        return strategy
+
+    async def counted(self, user: User) -> None:
+        """Count a request of a tenant's over all processes of the store, and learn what they have counted. Raises
+        `ApiError` beyond the rate."""
+        if self._counters is None or not user.limited:
+            return
+        minute, day = user.spans
+        (requests,) = await asyncio.to_thread(self._counters.add, f"requests {user.name}", minute, (1.0,))
+        tokens, cost = await asyncio.to_thread(self._counters.add, f"used {user.name}", day, (0.0, 0.0))
+        user.learned(tokens, cost, requests)
+
+    async def _used(self, user: User, tokens: int, cost: float) -> None:
+        assert self._counters is not None
+        used = await asyncio.to_thread(self._counters.add, f"used {user.name}", user.spans[1], (float(tokens), cost))
+        user.learned(*used)
+
+    def limits(self, user: User) -> Budget:
+        """Return the budget of one run of a tenant."""
+        tokens = min(self.settings.tokens_per_run, user.tokens_left())
+        return Budget(tokens=tokens, seconds=self.settings.seconds_per_run)
+
+    def allowed(self, request: Request, plan: Plan | None, user: User) -> Request:
+        """Return a request within the bounds of a tenant. Raises `ApiError` for what is not this tenant's."""
+        named = "planner" in request.model_fields_set
+        planner = request.planner if named else self.orchestrator.config.planner
+        if plan is None:
+            user.may_plan(planner)
+        elif len(plan.steps) > self.settings.steps_per_plan:
+            raise invalid(f"the plan has {len(plan.steps)} steps, and {self.settings.steps_per_plan} are the most here")
+        rights, width = user.rights(request.model), self.settings.width
+        outside.check(request, plan, rights, self.orchestrator.plugins, self._ours, width)
+        if request.output is not None:
+            check_schema(request.output)
+        mine, theirs = request.budget.limits, self.limits(user).limits
+        if (
+            plan is not None
+            and (tokens := cost_of(plan, request.retries, 0, self.orchestrator.plugins.merge_class).tokens) is not None
+        ):
+            theirs["tokens"] = min(theirs["tokens"], max(1, tokens))  # it cannot use more, so it need not reserve more
+        least = {name: min(limits[name] for limits in (mine, theirs) if name in limits) for name in mine | theirs}
+        budget = Budget.model_validate({**least, "strict": request.budget.strict})
+        most = self.settings.value_bytes_per_run
+        return user.own(request.model_copy(update={"planner": planner, "budget": budget, "value_bytes": most}))
+
+    async def submit(
+        self, request: Request, body: Body, user: User, *, watch: bool, fairness_group: str = ""
+    ) -> ServedRun:
+        """Start a run; `fairness_group` is for a run without a tenant. A tenant's runs are always in the tenant's
+        group: in a group of its own, each request would weigh as much as the tenant. Raises `ApiError`, and the
+        orchestrator's errors for an invalid request."""
+        if self.closing:
+            raise ApiError(503, "the server is being stopped: send the request again, to another", retry=True)
+        self.check_places(user)
+        async with self.admission.turn(user.load):
+            return await self._submit(request, body, user, watch, fairness_group)
+
+    def check_places(self, user: User) -> None:
+        """Raise `ApiError` (429) if a tenant, or the whole server, has as many runs as it may have."""
+        free = self.settings.runs - len(self.live)
+        if free > 0:
+            user.check_runs(self.tenants.run_limit(user, free))
+        else:
+            raise ApiError(429, "the server is full: send the request again later", code="server_busy", retry=True,
+                           headers={"retry-after": "1"})  # fmt: skip
+
+    async def _submit(self, request: Request, body: Body, user: User, watch: bool, fairness_group: str) -> ServedRun:
+        self.check_places(user)  # others may have taken them meanwhile
+        self.health.check_salt(user.salt)
+        takes = (getattr(worker, "extra_body", None) for worker in self.workers if "think" in offer(worker).serves)
+        request, unheard = held(request, body.passed, user.rights(request.model), takes)
+        request = await apart(body.long, self.allowed, request, body.plait.plan, user)
+        if fairness_group and not request.fairness_group:  # after the check, which refuses a group from outside
+            request = request.model_copy(update={"fairness_group": fairness_group})
+        with user.admitted():
+            # Clients send a temperature with every request: the response reports that it is ignored.
+            live = Live(lenient=True, outside=True)
+            async with user.reserving(request.budget, self._priced) as reserved:
+                request = request.model_copy(update={"budget": reserved.budget})
+                handle = await self.orchestrator.submit(request, plan=body.plait.plan, watch=watch, live=live)
+                reserved.handle = handle
+        run = ServedRun(handle, user, body.model, body.plait.steps)
+        run.unread, run.thoughts = (*body.unread, *unheard), body.include_reasoning
+        if body.bytes_held is not None:
+            body.bytes_held.hold()
+            run.body = body.bytes_held
+        self._began(run)
+        return run
+
+    def _began(self, live: ServedRun) -> None:
+        handle, user = live.handle, live.user
+        self.live[handle.run] = live
+        user.began(handle.run, handle)
+        if self.tenants.everybody is None:  # else all runs are everybody's
+            self._owners[handle.run] = user.name
+        if len(self._owners) > _OWNERS:
+            self._owners.popitem(last=False)
+        handle.finished.add_done_callback(lambda done: self._ended(live, done))
+
+    def _taken(self, handle: Handle) -> None:
+        """Register a run that this process took over from another one."""
+        user = self.tenants.everybody or self.tenants.users.get(handle.request.tenant)
+        if user is None:  # the tenant was removed: the run ends, and no client can read it
+            return
+        live = ServedRun(handle, user, "", steps=False)
+        self._began(live)
+        if self.on_taken is not None:
+            self.behind(self.on_taken(live), "the response of a run that was taken over")
+
+    def behind(self, work: Awaitable[None], what: str) -> None:
+        """Run something in the background."""
+        task = asyncio.ensure_future(_logged(work, what))
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+    async def order(self, run: str, verb: str, about: str = "", value: JsonValue = None) -> None:
+        """Tell the process that has a run what a client wants of it. Raises `UsageError` for a run that is over."""
+        if self.store is not None:
+            await asyncio.to_thread(store.order, self.store, run, verb, about, value)
+
+    async def status(self, run: str) -> str | None:
+        """Return the status of a run that does not run in this process: `running`, `interrupted`, or how it ended;
+        `None` for a run without a journal."""
+        try:
+            entry = await asyncio.to_thread(find, place(self.orchestrator.config), run)
+        except (UsageError, ConfigError):
+            return None
+        return entry.status
+
+    def owns(self, user: User, run: str, share: str | None = None) -> bool:
+        """Return whether a tenant may see a run, running or past. A store keeps the tenant of each run (`share`); for
+        runs in files, the server knows only the tenants of runs since its start."""
+        return user.tenant.admin or share == user.name or (share is None and self._owners.get(run) == user.name)
+
+    def _ended(self, live: ServedRun, done: asyncio.Future) -> None:
+        self.live.pop(live.handle.run, None)
+        failed = done.cancelled() or done.exception() is not None
+        answer = None if failed else done.result()
+        self.ended.add(live, answer)
+        live.user.ended(live.handle.run, answer)
+        if live.body is not None:
+            live.body.release()
+        if answer is not None:
+            usage = answer.usage
+            if self._counters is not None and live.user.limited:
+                self.behind(self._used(live.user, *used_by(answer)), "what a run took")
+            self.metrics.used(live.user.name, usage.completion)
+            self.audit.write(
+                tenant=live.user.name, run=live.handle.run, model=live.model[:200],
+                planner=live.handle.request.planner.name, ended=answer.status, prompt_tokens=usage.prompt,
+                completion_tokens=usage.completion, cancelled_tokens=usage.cancelled, cost=usage.cost,
+                seconds=round(answer.seconds, 4),
+            )  # fmt: skip
+
+    async def drain(self) -> None:
+        """Wait up to `drain_seconds` for running runs to end, then cancel them."""
+        self.closing = True
+        waiting = [live.handle.finished for live in self.live.values()]
+        if waiting:
+            await asyncio.wait(waiting, timeout=self.settings.drain_seconds)
+        for live in list(self.live.values()):
+            live.handle.cancel("the server was stopped", cause="closed")
+
+
+def _named_in(settings: Settings) -> list[Plugin]:
+    """Return the plugins that the operator has named in aliases: their options may say more than a request's."""
+    plugins: list[Plugin] = []
+    for name in settings.aliases:
+        with contextlib.suppress(ApiError):  # an alias for nothing is refused where it is asked for
+            strategy = resolve(name, settings.aliases, (), any_name=True)
+            plugins += [plugin for plugin in (strategy.planner, *strategy.policies) if plugin is not None]
+    return plugins
+
+
+async def _logged(work: Awaitable[None], what: str) -> None:
+    try:
+        await work
+    except Exception as error:
+        log.error("%s: %s", what, error)
