@@ -58,6 +58,9 @@ def serve(
     temperature: Temperature = None,
     top_p: TopP = None,
     thinking: Think = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check address, upstreams, tenants and journals, and end.")
+    ] = False,
     new_key: Annotated[bool, typer.Option("--new-key", help="Print a fresh API key and its hash, and end.")] = False,
     *,
     common: Common,
@@ -101,6 +104,10 @@ def serve(
         for handler in logging.getLogger("plait").handlers:
             handler.setFormatter(JsonLines())
     settings = settings.model_copy(update={"aliases": {**settings.aliases, **_aliases(alias or [])}})
+    if check:
+        from .check import check as would_serve
+
+        raise typer.Exit(0 if asyncio.run(would_serve(config, settings, typer.echo)) else 1)
     from .server import run
 
     asyncio.run(run(config, settings))

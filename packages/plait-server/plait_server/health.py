@@ -23,7 +23,7 @@ from plait.runtime.journal.location import Database, Location
 from .errors import ApiError, unavailable
 from .tenants import Tenants
 
-__all__ = ["ServerHealth"]
+__all__ = ["ServerHealth", "is_writable"]
 
 log = logging.getLogger("plait.serve")
 
@@ -114,7 +114,7 @@ class ServerHealth:
         try:
             while True:
                 await asyncio.sleep(PROBE_INTERVAL_S)
-                if await asyncio.to_thread(_is_writable, self._store):
+                if await asyncio.to_thread(is_writable, self._store):
                     break
             log.warning("requests can be stored again, after %.0f s", time.monotonic() - began)
         finally:
@@ -127,7 +127,7 @@ class ServerHealth:
             await asyncio.wait([probing])
 
 
-def _is_writable(store: Location) -> bool:
+def is_writable(store: Location) -> bool:
     """Return whether a store takes writes: of a database, a connection; of a folder, the bytes of a few runs."""
     with contextlib.suppress(ConfigError, OSError):
         if isinstance(store, Database):

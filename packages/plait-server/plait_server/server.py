@@ -23,7 +23,7 @@ from .connections import LISTEN_BACKLOG, Connections, raise_descriptor_limit
 from .service import Service
 from .settings import Settings, workers_of
 
-__all__ = ["Server", "run"]
+__all__ = ["Server", "listen", "run"]
 
 _KEEP_ALIVE = 75
 """Seconds for which an idle connection may be used again. Clients keep theirs for less (httpx for 5 s), so that none
@@ -80,7 +80,7 @@ class Server:
             ),
             settings,
         )
-        self.socket = _listening(settings)
+        self.socket = listen(settings)
 
     @property
     def url(self) -> str:
@@ -179,7 +179,8 @@ class _Quiet(uvicorn.Server):
         yield
 
 
-def _listening(settings: Settings) -> socket.socket:
+def listen(settings: Settings) -> socket.socket:
+    """Return a listening socket of the address. Raises `ConfigError`."""
     made = None
     try:
         info = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]

@@ -158,7 +158,7 @@ async def test_a_store_that_cannot_be_written_is_503_and_not_ready_while_it_last
 ) -> None:
     full = [False]
     monkeypatch.setattr(health, "PROBE_INTERVAL_S", 0.02)
-    real, writable = documents.Documents.put, health._is_writable
+    real, writable = documents.Documents.put, health.is_writable
 
     def put(*given: Any) -> None:
         if full[0]:
@@ -166,7 +166,7 @@ async def test_a_store_that_cannot_be_written_is_503_and_not_ready_while_it_last
         real(*given)
 
     monkeypatch.setattr(documents.Documents, "put", put)
-    monkeypatch.setattr(health, "_is_writable", lambda store: not full[0] and writable(store))
+    monkeypatch.setattr(health, "is_writable", lambda store: not full[0] and writable(store))
     body = {"model": "q", "input": "x", "background": True}
     async with (
         serve("fine", journal=str(tmp_path / "runs.db"), tenants=TENANTS) as served,
