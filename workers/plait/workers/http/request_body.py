@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from plait.core.chat import Message, with_prompt
-from plait.core.errors import EngineError, Rejected
+from plait.core.errors import Rejected
 from plait.core.ops import ModelCall
 from plait.core.planning import fraction
 from plait.core.sampling import Sampling
@@ -324,8 +324,6 @@ def build_body(spec: RequestSpec) -> dict[str, Any]:
             continue
         if row.needs is not None and not supported[row.needs]:
             option = row.option or row.name
-            if row.name == "cache_salt":  # a problem of the operator: the client cannot drop it
-                raise EngineError("this server does not isolate its prefix cache by salts")
             raise Rejected(f"this server does not take the option {option!r}: do without it, or use a vLLM server")
         body[row.name] = value
     if reserved := sorted(RESERVED_FIELDS.intersection(spec.sampling.extra_body)):
