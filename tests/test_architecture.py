@@ -47,10 +47,23 @@ PLUGINS: dict[str, type] = {
     "orchestrator/plait/tasks": task.Task,
     "packages/plait-bench/plait_bench/tasks": task.Task,
     "packages/plait-research/plait_research/planners": interfaces.Planner,
+    "packages/plait-research/plait_research/policies/merge": interfaces.Merge,
+    "packages/plait-research/plait_research/policies/prune": interfaces.Policy,
+    "packages/plait-research/plait_research/policies/stop": interfaces.Policy,
     "workers/plait/workers": interfaces.Worker,
 }
 OF_SIDE = tuple(root.rpartition("/")[2].replace("-", "_") for root in SIDE)
 """The packages of the side distributions."""
+PLANNERS, POLICIES, TASKS, WORKERS = (
+    (home, *(f"{root}/{package}/{kind}" for root, package in zip(SIDE, OF_SIDE, strict=True)))
+    for kind, home in (
+        ("planners", "planners"),
+        ("policies", "policies"),
+        ("tasks", "orchestrator/plait/tasks"),
+        ("workers", "workers"),
+    )
+)
+"""Folders of plugins, of plait and of the side distributions."""
 HEAVY = ("ray", "torch", "transformers", "vllm")
 OPTIONAL = (
     *HEAVY,
@@ -301,7 +314,7 @@ def test_core_has_no_any(path: str) -> None:
             assert node.attr != "Any", f"{path}:{node.lineno} uses Any"
 
 
-@over(sources(CORE, "policies"))
+@over(sources(CORE, *POLICIES))
 def test_pure_code_depends_on_no_order_of_a_set_and_no_hash(path: str) -> None:
     """A set of strings is iterated in another order under another PYTHONHASHSEED, and replay diverges."""
     hashers = [node for node in ast.walk(tree(path)) if getattr(node, "name", "") == "__hash__"]
@@ -329,10 +342,7 @@ LOADS_BY_NAME = {
 }
 
 
-MODEL_TEXT = tuple(f"{folder}/" for folder in PLUGINS if not folder.startswith("workers/"))
-
-
-@over([path for path in sources(*SHIPPED) if path.startswith(("planners/", "policies/", *MODEL_TEXT))])
+@over(sources(*PLANNERS, *POLICIES, *TASKS))
 def test_what_reads_a_models_text_can_execute_nothing(path: str) -> None:
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Name):  # not only calls: `run = eval` is one, too
@@ -349,9 +359,9 @@ def test_what_reads_a_models_text_can_execute_nothing(path: str) -> None:
 # --- who imports what ------------------------------------------------------------------------------------------------
 
 
-@over(sources("planners", "policies", "workers", "orchestrator/plait/tasks"))
+@over(sources(*PLANNERS, *POLICIES, *TASKS, *WORKERS))
 def test_plugins_import_only_the_core_of_ours(path: str) -> None:
-    own = ".".join(module_name(path).split(".")[:2])
+    own = ".".join(["plait", *module_name(path).split(".")[1:2]])  # with what plugins of this kind share
     for module, line in imports(path):
         if module.split(".")[0] == "plait":
             allowed = is_within(module, "plait.core") or is_within(module, own)
@@ -360,8 +370,8 @@ def test_plugins_import_only_the_core_of_ours(path: str) -> None:
 
 @over(sources(*SHIPPED))
 def test_what_begins_with_an_underscore_is_seen_by_its_siblings_only(path: str) -> None:
-    """`plait.workers._shared` is for `plait.workers`, `plait.policies.merge._asking` for `plait.policies.merge`. A side
-    distribution, which requires exactly this version, may use `plait.workers._shared` for its workers, and so on."""
+    """`plait.workers._shared` is for `plait.workers`, `plait.policies.merge._grouping` for `plait.policies.merge`. A
+    side distribution requires exactly this version, so it may use `plait.workers._shared` in its workers, and so on."""
     siblings = module_name(path)
     if path.startswith(SIDE):
         siblings = f"plait.{'.'.join(siblings.split('.')[1:])}"
@@ -374,7 +384,7 @@ def test_what_begins_with_an_underscore_is_seen_by_its_siblings_only(path: str) 
                 assert is_sibling, f"{path}:{line} imports {module}, private to {home}"
 
 
-@over(sources("planners", "policies", "workers", "orchestrator/plait/tasks"))
+@over(sources(*PLANNERS, *POLICIES, *TASKS, *WORKERS))
 def test_a_plugins_package_is_private_to_it(path: str) -> None:
     """Another plugin may import the names of a package's `__init__.py`, but none of the modules in it."""
     packages = {module_name(each) for each in plugin_files() if each.endswith("/__init__.py")}
@@ -487,8 +497,8 @@ def test_core_can_be_imported_without_the_engine_and_plugins() -> None:
 def test_everything_can_be_imported_without_the_engine() -> None:
     modules = [module_name(path) for path in sources(*SHIPPED)]
     frameworks = [
-        *(f"plait.apps.adapters.{name}" for name in ("agui", "inspect_ai", "verifiers")),
-        *(f"plait_server.adapters.{name}" for name in ("langchain", "pydantic_ai")),
+        *(f"plait.apps.adapters.{name}" for name in ("inspect_ai", "verifiers")),
+        *(f"plait_server.adapters.{name}" for name in ("agui", "langchain", "pydantic_ai")),
     ]
     inside = [f"plait.workers.engine.{name}" for name in ("arithmetic", "distribution")]  # loaded by vLLM itself
     modules = [name for name in modules if not name.endswith("__main__") and name not in (*frameworks, *inside)]

@@ -13,7 +13,7 @@ import pytest
 from plait.core import errors
 from plait.core.causes import Cause
 from plait.core.errors import PlaitError
-from tests.test_architecture import ROOT, SHIPPED, module_name, over, sources, tree
+from tests.test_architecture import PLANNERS, ROOT, SHIPPED, module_name, over, sources, tree
 
 PROSE = ("reason", "why", "message")
 """Fields that hold sentences for people."""
@@ -139,7 +139,7 @@ def test_docstrings_are_shown_and_decide_nothing(path: str) -> None:
     assert reads == (path in READS_DOCSTRINGS), f"{path}: declare it as a field, a type or a class variable"
 
 
-@over(sources("planners"))
+@over(sources(*PLANNERS))
 def test_a_planner_does_not_parse_names_and_labels_of_steps(path: str) -> None:
     for node in ast.walk(tree(path)):
         match node:

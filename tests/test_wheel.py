@@ -189,7 +189,7 @@ AS_COMMAND: Command = lambda installed: [sys.executable, installed.target / "bin
 def test_commands_work_beside_foreign_packages(installed: Installed, command: Command) -> None:
     start = command(installed)
     assert installed.run(*start, "--version") == f"plait {plait.__version__}\n"
-    planned = installed.run(*start, "plan", "3 5 7 11 -> 24", "--task", "countdown", "--planner", "sample:n=4")
+    planned = installed.run(*start, "plan", "Why?", "--planner", "sample:n=4")
     assert "sample-1 .. sample-4 (4)" in planned
     simulated = installed.run(*start, "simulate", "Why?", "--planner", "sample", "--policy", "critical-path")
     assert "in virtual time" in simulated
@@ -243,8 +243,8 @@ def test_without_extras_it_plans_simulates_runs_and_replays(slim: Installed) -> 
     [
         ("run six?", 1, "cpu"),
         ("run six? --worker engine", 1, "cpu"),
-        ("run six? --tools tools.py --tool-actors 1 --script replies.json", 1, "ray"),
-        ("run six? --script replies.json --otel", 2, "otel"),
+        ("run six? --tools tools.py --set tool_actors=1 --script replies.json", 1, "ray"),
+        ("run six? --script replies.json --set telemetry=true", 2, "otel"),
         ("run six? --script replies.json --mcp http://localhost:1/mcp", 2, "mcp"),
         ("batch rows.jsonl --out rows.parquet --script replies.json", 2, "batch"),
         ("job submit -- run six?", 1, "job"),

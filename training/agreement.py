@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from plait_bench.tasks.tables import asking
+from plait_bench.tasks.tables import questions as asking
 
 from .decode import generate
 from .evaluate import held_out, wilson

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from plait.apps.common.problems import CountdownProblem, is_right
-from plait.planners._shared.seeds import derive
+from plait.planners._shared.steps import derive
 
 N, WIDTH, MODEL = 8, 8, "countdown"
 

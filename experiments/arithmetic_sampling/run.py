@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 
 from plait.core.ops import Plugin
-from plait.planners._shared.seeds import derive, line_code
+from plait.planners._shared.steps import derive, trajectory_code
 from plait.runtime.client.config import BUNDLED_MODEL
 from plait.runtime.plugins.loader import Plugins
 from plait.workers._shared.arithmetic_codes import ArithmeticCode
@@ -84,7 +84,7 @@ def collect(count: int, seed: int, kept: Path) -> None:
 def _drawn(level: int, text: str, votes: Sequence[Vote], seed: int) -> list[Drawn]:
     import torch
 
-    from plait.workers.engine.distribution import chosen
+    from plait.workers.engine.arithmetic import chosen
     from training.arithmetic.vocab import END, ID, WORDS
 
     task = Plugins().task(Plugin(name="sums", options={"skill": level}), text)
@@ -128,7 +128,7 @@ class _Line:
     def of(cls, vote: Vote, index: int, level: int, text: str, seed: int) -> _Line:
         run = seed * 1_000_003 + 101 * vote.repeat + vote.size
         own = derive(run, "sample", index)
-        code = ArithmeticCode(line_code(run, index, vote.size), own) if vote.codes else None
+        code = ArithmeticCode(trajectory_code(run, index, vote.size), own) if vote.codes else None
         return cls(code, random.Random(f"{level}{text}{own}"))
 
     def next(self, position: int) -> ArithmeticCode:

@@ -37,8 +37,8 @@ from plait import AsyncOrchestrator, Config
 from plait.apps.batch.order import Order, in_order
 from plait.apps.batch.outcome import outcome
 from plait.apps.batch.rows import BatchRow
-from plait.apps.common.concurrently import for_each
 from plait.apps.common.interrupt import Stopper
+from plait.apps.common.progress import for_each
 from plait.core.messages import counted
 from plait.core.request import Request
 from plait.workers.engine import Engine

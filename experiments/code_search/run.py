@@ -23,11 +23,11 @@ from plait.core.flow import Answerable, Context
 from plait.core.ops import ModelCall, Plugin, Text
 from plait.core.request import Request
 from plait.core.result import Result, Usage
-from plait.planners._shared.functions import problem_of
+from plait.planners._shared.functions import read_problem
 from plait.planners.search.code_search import CodeSearch, Searching
-from plait.planners.search.code_search.choose import Evidence, Rule, chosen
-from plait.runtime.simulation.latency import Host
-from plait.runtime.simulation.simulator import simulate
+from plait.planners.search.code_search.selection import Evidence, Rule, choose
+from plait_research.simulation.latency import Host
+from plait_research.simulation.simulator import simulate
 
 from .._tools.command import Given, command
 from .._tools.functions import PUBLIC, TESTS, Function, functions, run_here, run_python
@@ -69,7 +69,7 @@ class _Measured(CodeSearch):
     """Keeps its last search."""
 
     async def run(self, ctx: Context, question: str) -> Answerable:
-        entry, public = problem_of(ctx.brief.task, "code-search")
+        entry, public = read_problem(ctx.brief.task, "code-search")
         _LAST[:] = [Searching(self, ctx, question, entry, public)]
         return await _LAST[0].answer()
 
@@ -137,13 +137,13 @@ def row_of(world: str, error: float, n: int, repairs: int, fix: float, given: Se
         pool = [candidate for candidate, _ in search.evidence]
         marks = [function.is_right(each.program) for each in pool]
         for rule in RULES:
-            picked = marks[chosen([each for _, each in search.evidence], rule)] if len(pool) > 1 else marks[0]
+            picked = marks[choose([each for _, each in search.evidence], rule)] if len(pool) > 1 else marks[0]
             right[rule].append(float(picked))
         by_trust = [
             Evidence(round(trust, 6), each.cluster, each.length)
             for (_, each), trust in zip(search.evidence, search.trust or [1.0], strict=True)
         ]
-        right["mutual"].append(float(marks[chosen(by_trust)]))
+        right["mutual"].append(float(marks[choose(by_trust)]))
         weights = [each.weight for each in pool]
         right["random"].append(sum(w for w, mark in zip(weights, marks, strict=True) if mark) / sum(weights))
         found.append(float(any(function.is_right(each.program) for each in search.candidates)))

@@ -118,7 +118,9 @@ def unpacked(lines: Sequence[str]) -> tuple[list[Drawn], dict[Setting, Rows]]:
         else:
             merge, policies, *rest = row["setting"]
             merge, *rest = (_under_new_names(spec) if isinstance(spec, str) else spec for spec in (merge, *rest))
-            outcomes[Setting(merge, tuple(map(_under_new_names, policies)), *rest)] = np.array(row["rows"], dtype=np.float64)
+            outcomes[Setting(merge, tuple(map(_under_new_names, policies)), *rest)] = np.array(
+                row["rows"], dtype=np.float64
+            )
     return drawn, outcomes
 
 

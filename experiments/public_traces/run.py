@@ -18,7 +18,7 @@ from typing import Any
 
 from plait.core.learning import RunOutcome
 from plait.core.ops import Plugin
-from plait.planners.effort.takeover import Takeover
+from plait_research.planners.takeover import Takeover
 from plait_research.route.fit import RouteRow, compare, fit, follow, key_of
 from plait_research.samples.sample import RecordedSample
 

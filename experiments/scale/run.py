@@ -22,11 +22,11 @@ import numpy as np
 
 from plait.apps.common.intervals import wilson
 from plait.core.ops import Plugin
-from plait.planners.effort.scale import isotonic
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL, Config
 from plait_bench.tasks.brackets import worked
+from plait_research.planners.scale import isotonic
 from plait_research.route.fit import RouteRow as Routed
 from training.outline import vocab
 from training.outline.evaluate import cases

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from plait.core.errors import UsageError
-from plait.planners.effort.takeover import p_value
+from plait_research.planners.takeover import p_value
 
 from .._tools.statistics import Estimate
 

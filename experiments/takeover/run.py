@@ -28,14 +28,14 @@ from plait.core.flow import Answerable, Context, Flow
 from plait.core.interfaces import Planner
 from plait.core.search import Scorer, SearchNode
 from plait.core.task import Style, Task
-from plait.planners.effort.ssr import SSR
-from plait.planners.effort.takeover import Takeover
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL, Config
 from plait.workers.engine import Engine
 from plait.workers.http import Http
-from plait_bench.tasks.tables.asking import held_out
+from plait_bench.tasks.tables.questions import held_out
+from plait_research.planners.ssr import SSR
+from plait_research.planners.takeover import Takeover
 from training.tables import check, vocab
 from training.tables.generate import Case
 

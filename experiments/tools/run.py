@@ -27,8 +27,8 @@ from plait.core.record import StepRecord
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL, Config
 from plait_bench.demo.turns import OneCallATurn
-from plait_bench.tasks.tables.asking import held_out
 from plait_bench.tasks.tables.plan import PARAMETERS
+from plait_bench.tasks.tables.questions import held_out
 
 from .._tools.command import Given, command
 from .._tools.statistics import share

@@ -17,15 +17,15 @@ from plait.apps.common.output import Output
 from plait.core.interfaces import Job, Progress
 from plait.core.ops import ModelCall, Text
 from plait.core.result import Failure, Result
-from plait.planners.split.decompose.rules import signals
+from plait.planners.split.decompose.rules import find_signals
 from plait.runtime.client.config import BUNDLED_MODEL, Config
 from plait.workers.scripted import Reply, Scripted
 from plait_bench.demo.plain import PLAIN, ask_plainly, chat_of
 from plait_bench.demo.questions import PIECES, QUESTIONS, SPLIT, ask_questions, family_of
 from plait_bench.demo.turns import OneCallATurn, read_call
 from plait_bench.tasks.tables import Tables
-from plait_bench.tasks.tables.asking import is_test
 from plait_bench.tasks.tables.language import NAMES, read
+from plait_bench.tasks.tables.questions import is_test
 from training.tables.formula import formula
 
 SPECS = {tool.name: tool.spec for tool in Tables(text="who is Ardan?").tools()}
@@ -83,7 +83,7 @@ def test_the_questions_are_of_the_test_split_and_the_request_can_be_split() -> N
     names = {f"s{at}": name for at, name in enumerate(NAMES[:10])} | {f"n{at}": str(at + 2) for at in range(10)}
     for piece in pieces:
         assert read(piece) and is_test(re.sub(r"\b[sn][0-9]\b", lambda found: names[found[0]], piece))
-    assert signals(SPLIT)
+    assert find_signals(SPLIT)
 
 
 def test_the_family_is_asked_only_where_no_other_model_or_worker_was_asked_for() -> None:

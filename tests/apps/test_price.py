@@ -45,7 +45,7 @@ def test_it_says_the_worst_case_and_what_is_likely_by_what_was_recorded(capsys: 
 def test_a_budget_bounds_it_and_a_plan_without_a_price_has_none(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert told(capsys, "--budget", "tokens=100,strict=true")["at_most"]["tokens"] == 100
+    assert told(capsys, "--set", "budget=tokens=100,strict=true")["at_most"]["tokens"] == 100
     (tmp_path / "plait.toml").unlink()
     assert "cost" not in told(capsys)["at_most"]
     assert main.run(WORDS) == 0
@@ -81,6 +81,15 @@ def test_a_dry_run_has_the_usage_of_calls_that_are_as_long_as_they_may_be(
     brief = client.brief(Request.of(fields))
     usage = dry_run(brief.request, None, lambda job, op: op.sampling.max_tokens)
     assert usage.completion == tokens
+
+
+def test_without_plait_research_the_price_has_no_seconds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plait.runtime.plugins.entry_points.HOOKS", "plait.no-hooks")
+    price = told(capsys)
+    assert price["at_most"]["tokens"] == 4 * 64 and "seconds" not in price
+    assert "pip install 'plait[research]'" in str(price["seconds_by"])
 
 
 def test_a_dry_run_wakes_a_policy_that_waits_for_a_time() -> None:

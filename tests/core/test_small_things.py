@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from plait.core.flow import flow_step
+from plait.core.notebook_html import bar
 from plait.core.ops import Plugin
 from plait.core.rights import host_of
-from plait.core.shown import bar
-from plait.core.tools.more import found_in
 from plait.core.tools.tool import ToolSpec
+from plait.core.tools.tool_search import found_in
 from plait_research.planners.debate import Debate
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.bash_sql.run import PLANNERS, attempt, by_planner, page, reply_to, script, solve_all
 from plait.core.tools.tool import ToolSpec
-from plait.planners.search.tree.calls import about_tools, spoken
+from plait.planners.search.tree.calls import strip_call, tool_instructions
 from plait.runtime.client.config import Config
 from plait.workers.http import Http
 from plait.workers.scripted import Scripted
@@ -76,13 +76,13 @@ async def test_the_table_has_a_row_for_each_planner(tmp_path: Path) -> None:
 
 def test_a_model_of_a_tree_is_told_of_its_tools_and_how_to_end() -> None:
     spec = ToolSpec(name="look", description="Look.", parameters={"type": "object"})
-    told = about_tools([spec], until="done", give_up="give up")
+    told = tool_instructions([spec], until="done", give_up="give up")
     assert json.dumps({"name": "look", "description": "Look.", "parameters": {"type": "object"}}) in told
     assert "`done`" in told and "`give up`" in told
-    assert "give up" not in about_tools([spec])
+    assert "give up" not in tool_instructions([spec])
 
 
 def test_what_an_argument_says_ends_no_path() -> None:
     call = '<tool_call>{"name": "bash", "arguments": {"command": "for f in *; do rm $f; done"}}'
-    assert spoken(f"I delete them. {call}") == "I delete them. "
-    assert spoken("It is done.") == "It is done."
+    assert strip_call(f"I delete them. {call}") == "I delete them. "
+    assert strip_call("It is done.") == "It is done."

@@ -9,11 +9,11 @@ import pytest
 
 from experiments._tools.plain import Plain, timed
 from experiments.takeover.run import DRAFT, TARGET, Alone
-from plait.planners.effort.ssr import SSR
-from plait.planners.effort.takeover import Takeover
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL
-from plait_bench.tasks.tables.asking import held_out
+from plait_bench.tasks.tables.questions import held_out
+from plait_research.planners.ssr import SSR
+from plait_research.planners.takeover import Takeover
 from training.decode import generate
 from training.export import load
 from training.tables import vocab

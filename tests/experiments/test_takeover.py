@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.takeover.run import CONDITIONS, PlanText, Row, calibration_of, page_of, planner_of
-from plait.planners.effort.ssr import SSR
-from plait.planners.effort.takeover import Takeover
-from plait_bench.tasks.tables.asking import held_out
+from plait_bench.tasks.tables.questions import held_out
+from plait_research.planners.ssr import SSR
+from plait_research.planners.takeover import Takeover
 from training.tables.generate import Case, plan_text
 
 ROW = Row("q", "target", True, "1. x\n2. join()", 0, 20, 1, {}, 1.0)

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from plait import AsyncOrchestrator, Config, Plugin
-from plait.core.prices import Price
-from plait.core.result import Usage
+from plait.core.result import Price, Usage
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.handle import Handle
 from plait.workers.http import Http

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from plait import AsyncOrchestrator, Budget, Config, Flow
-from plait.core.prices import Price
+from plait.core.result import Price
 from plait.workers.http import Http
 from plait.workers.http.usage_meter import UNREAD_TOKENS
 from tests.planners.test_contract import PROMPT

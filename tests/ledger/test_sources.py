@@ -11,8 +11,7 @@ import pytest
 from plait import AsyncOrchestrator, Config, Flow
 from plait.apps.trace.read import read_trace
 from plait.core.events import Job
-from plait.core.prices import Price
-from plait.core.result import Result, Sources, Usage, least_sure
+from plait.core.result import Price, Result, Sources, Usage, least_sure
 from plait.runtime.client.answer import Answer
 from plait.runtime.plugins.loader import Plugins
 from plait.runtime.runlog import AttemptRecord

@@ -9,7 +9,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from plait.planners.votes.mars.rule import LineLooks, Look, SteadyVote, Switching, calibrated, safe
+from plait_research.planners.mars.rule import LineLooks, Look, SteadyVote, Switching, calibrate, is_safe
 from tests.oracles.harness import Oracle, take
 
 REPOSITORY = "Wenbo11/MARS"
@@ -59,7 +59,7 @@ def stop_ours(case: dict[str, Any]) -> bool:
     keys = [_key(each) for each in case["ids"]]
     first = dict.fromkeys(sorted(key for key in keys if key is not None), 0)  # of equals theirs takes the lowest id
     votes = Counter({**first, **Counter(key for key in keys if key is not None)})
-    return safe(votes, list(zip(keys, case["q"], strict=True)), case["gamma"])
+    return is_safe(votes, list(zip(keys, case["q"], strict=True)), case["gamma"])
 
 
 def _traces(random: Random) -> Iterator[dict[str, Any]]:
@@ -109,7 +109,7 @@ def gamma_theirs(clone: Path) -> Callable[[Any], Any]:
 
 
 def gamma_ours(case: dict[str, Any]) -> float:
-    return calibrated(
+    return calibrate(
         [
             LineLooks([Look(_key(each), 0.0) for each in line], _key(final))
             for line, final in zip(case["looks"], case["finals"], strict=True)

@@ -12,8 +12,8 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from plait.planners.effort.takeover import p_value
 from plait.planners.tools.llmcompiler.parser import PlanText
+from plait_research.planners.takeover import p_value
 from tests.oracles.harness import Oracle, take
 
 COMPILER = ("SqueezeAILab/LLMCompiler", "a00c9d35507507da70e8c637eee64efc8c1857ae", "MIT")

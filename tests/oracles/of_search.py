@@ -22,8 +22,8 @@ from plait.policies.search.beam import Beam
 from plait.policies.search.dfs import Dfs
 from plait.policies.search.dvts import Dvts
 from plait.policies.search.ets import Ets
-from plait.policies.search.particle import Particle, odds
-from plait.policies.search.rebase import shares
+from plait.policies.search.particle import Particle, draw_probabilities
+from plait.policies.search.rebase import share_children
 from tests.oracles.harness import Oracle, take
 
 ETS = ("SqueezeAILab/ETS", "ac937a72319fae68b2f4e9c439d3a07c85377f1f", "none given")
@@ -93,7 +93,7 @@ def rebase_theirs(clone: Path) -> Callable[[Any], Any]:
 
 def rebase_ours(case: dict[str, Any]) -> list[int]:
     order = sorted(range(len(case["scores"])), key=lambda i: -case["scores"][i])
-    counts = shares([case["scores"][i] for i in order], case["width"], 0.2)
+    counts = share_children([case["scores"][i] for i in order], case["width"], 0.2)
     return [counts[order.index(i)] for i in range(len(order))]
 
 
@@ -331,11 +331,11 @@ def gibbs_ours(case: dict[str, Any]) -> list[list[str]]:
 
     def drawn(nodes: list[SearchNode], count: int) -> list[SearchNode]:
         paths = [_path(node.name) for node in nodes]
-        weights = odds([tree.prior(node) for node in nodes])
+        weights = draw_probabilities([tree.prior(node) for node in nodes])
         known = dict(zip(paths, nodes, strict=True))
         return [known[path] for path in lines.draw(list(zip(paths, weights, strict=True)), count)]
 
-    frontier._drawn = drawn
+    frontier._resample = drawn
     came: list[SearchNode] = []
     while (parent := frontier.take()) is not None or came:
         if parent is None:
@@ -473,7 +473,7 @@ ORACLES = [
     ),
     Oracle(
         "its-hub-odds", *ITS_HUB, "its_hub/algorithms/particle_gibbs.py _inv_sigmoid, _softmax", _marks, odds_theirs,
-        odds,
+        draw_probabilities,
     ),
     Oracle(
         "its-hub-gibbs", *ITS_HUB, "its_hub/algorithms/particle_gibbs.py ParticleGibbs.infer", _passes, gibbs_theirs,

@@ -14,7 +14,7 @@ from plait.core.result import Result, Signals
 from plait.core.sampling_theory import majority_probability
 from plait.core.states import State
 from plait.core.view import Branch
-from plait.policies._ballots import lead, percentile
+from plait.policies._ballots import percentile, top_two
 from plait.policies.merge.weighted import Weighted
 from plait.policies.stop.adaptive_consistency import AdaptiveConsistency
 from plait.policies.stop.esc import _Windows
@@ -207,7 +207,7 @@ def beta_theirs(clone: Path) -> Callable[[Any], Any]:
 
 
 def beta_ours(case: dict[str, Any]) -> dict[str, Any]:
-    first, second = lead(Counter(case["answers"]).values())
+    first, second = top_two(Counter(case["answers"]).values())
     sure = majority_probability(first, second)
     return {"prob": sure, "stop": sure >= AdaptiveConsistency().confidence}
 

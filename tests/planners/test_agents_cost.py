@@ -8,7 +8,7 @@ import pytest
 
 from plait import Agent, Budget, Orchestrator
 from plait.core.errors import UsageError
-from plait.core.prices import Price
+from plait.core.result import Price
 from plait.workers.scripted import Reply
 from tests.planners.test_react import call, look
 from tests.runtime.client.test_messages import Seen

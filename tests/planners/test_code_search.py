@@ -15,8 +15,8 @@ from plait import Orchestrator, tool
 from plait.core.errors import TaskError
 from plait.core.programs import harness, outputs, traced
 from plait.planners.search.code_search import CodeSearch
-from plait.planners.search.code_search.choose import Evidence, chosen, decided, mutual
-from plait.planners.search.code_search.programs import mutated, tests_in as read_tests
+from plait.planners.search.code_search.programs import mutate_inputs, read_tests
+from plait.planners.search.code_search.selection import Evidence, choose, is_decided, score_mutually
 from plait.tasks.code import Code
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools.sandbox import Program, ProgramOutcome, Sandbox
@@ -88,23 +88,23 @@ def test_no_test_is_asked_for_that_could_change_nothing() -> None:
 
 
 def test_a_lead_decides_only_beyond_what_is_still_to_come() -> None:
-    assert decided([5, 3], ["a", "b"], 1)
-    assert not decided([5, 3], ["a", "b"], 2)
-    assert decided([5, 5, 3], ["a", "a", "b"], 1), "programs that behave alike are no rivals"
-    assert decided([0], ["a"], 9)
+    assert is_decided([5, 3], ["a", "b"], 1)
+    assert not is_decided([5, 3], ["a", "b"], 2)
+    assert is_decided([5, 5, 3], ["a", "a", "b"], 1), "programs that behave alike are no rivals"
+    assert is_decided([0], ["a"], 9)
 
 
 def test_a_mutual_check_doubts_tests_that_likely_programs_fail() -> None:
     right = [[True] * 6 + [False], [True] * 5 + [False] * 2, [True] * 4 + [False, True, False]]
     wrong = [False, False, True, False, False, False, True]
-    programs, tests = mutual([*right, wrong])
+    programs, tests = score_mutually([*right, wrong])
     assert programs[0] > 0.9 and min(programs[:3]) > 0.5 > 0.1 > programs[3]
     assert min(tests[:6]) > 0.9 > 0.5 > tests[6]
     copies = [[False, True, True, False]] * 5
-    programs, _ = mutual([[True, True, False, True], *copies, [True, False, False, True]])
+    programs, _ = score_mutually([[True, True, False, True], *copies, [True, False, False, True]])
     assert programs[0] > max(programs[1:6]), "copies of one bug vouch for nothing"
-    assert mutual([]) == ([], [])
-    programs, tests = mutual([[True] * 5, [False] * 5] * 400)
+    assert score_mutually([]) == ([], [])
+    programs, tests = score_mutually([[True] * 5, [False] * 5] * 400)
     assert all(0 <= each <= 1 for each in (*programs, *tests)), "sums far from 0 do not overflow"
 
 
@@ -170,8 +170,8 @@ def test_a_program_can_print_and_fail_without_harm() -> None:
 
 
 def test_inputs_are_made_from_known_ones_and_tests_are_read_from_any_text() -> None:
-    assert [2, "ab"] in mutated([1, "ab"]) and [1, "ba"] in mutated([1, "ab"])
-    assert mutated([None, {}]) == []
+    assert [2, "ab"] in mutate_inputs([1, "ab"]) and [1, "ba"] in mutate_inputs([1, "ab"])
+    assert mutate_inputs([None, {}]) == []
     found = read_tests(TESTS + '{"args": [5, 3], "want": 6}\n{"args": 3, "want": 1}\n' + "[" * 9000, 8)
     assert found == [([5, 3], 5), ([0, 9], 9)]
 
@@ -196,13 +196,13 @@ def test_programs_are_equal_when_they_parse_to_the_same() -> None:
 def test_which_rule_wins_depends_on_the_world() -> None:
     """Where wrong programs share bugs, votes of tests win; a lone right program loses by agreement."""
     alone = [Evidence(8, 1, 100), Evidence(6, 5, 100)]
-    assert (chosen(alone), chosen(alone, "agreement"), chosen(alone, "majority")) == (0, 1, 1)
+    assert (choose(alone), choose(alone, "agreement"), choose(alone, "majority")) == (0, 1, 1)
     equal = [Evidence(3, 1, 90), Evidence(3, 2, 100)]
-    assert chosen(equal) == 1
+    assert choose(equal) == 1
     random = Random(1)
     for _ in range(100):
         given = [Evidence(random.randrange(9), random.randrange(1, 9), random.randrange(99)) for _ in range(5)]
-        assert given[chosen(given)].votes == max(each.votes for each in given)
+        assert given[choose(given)].votes == max(each.votes for each in given)
 
 
 def test_programs_of_a_model_are_run_in_a_real_sandbox() -> None:

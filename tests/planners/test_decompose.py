@@ -16,7 +16,7 @@ from plait.core.result import Result
 from plait.core.sampling import StructuredOutput
 from plait.planners._shared.json_text import read_object
 from plait.planners.split.decompose import Decompose
-from plait.planners.split.decompose.rules import Split, faults, read as read_split, signals, tier
+from plait.planners.split.decompose.rules import Split, choose_tier, find_faults, find_signals, read_split
 from plait.workers.scripted import Reply
 from tests.planners.scripted_runs import ask, brief, checked, labels, made, prompt
 
@@ -50,7 +50,7 @@ ASKED = "<request>"
     ],
 )
 def test_prompts_that_cannot_be_split(text: str) -> None:
-    assert signals(text) == frozenset()
+    assert find_signals(text) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_prompts_that_cannot_be_split(text: str) -> None:
     ],
 )
 def test_signs_of_several_pieces(text: str, sign: str) -> None:
-    assert sign in signals(text)
+    assert sign in find_signals(text)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_signs_of_several_pieces(text: str, sign: str) -> None:
 )
 def test_the_gate_is_cheap_for_any_prompt(text: str) -> None:
     began = time.process_time()
-    signals(text)
+    find_signals(text)
     assert time.process_time() - began < 2.0, "linear: a quadratic pattern takes many seconds here"
 
 
@@ -98,10 +98,10 @@ def split(**fields: Any) -> Split:
 
 
 def test_a_sound_split() -> None:
-    assert faults(split(), TRANSLATE, 64) == []
+    assert find_faults(split(), TRANSLATE, 64) == []
     riddle = read_split(RIDDLE)
-    assert isinstance(riddle, Split) and faults(riddle, RIDDLES, 64) == []
-    assert faults(riddle, "Write three riddles about rain", 64) == [], "a number may be a word"
+    assert isinstance(riddle, Split) and find_faults(riddle, RIDDLES, 64) == []
+    assert find_faults(riddle, "Write three riddles about rain", 64) == [], "a number may be a word"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_sound_split() -> None:
     ],
 )
 def test_splits_that_are_not_sound(fields: dict[str, Any], fault: str) -> None:
-    assert fault in "; ".join(faults(split(**fields), TRANSLATE, 64))
+    assert fault in "; ".join(find_faults(split(**fields), TRANSLATE, 64))
 
 
 @pytest.mark.parametrize(
@@ -139,16 +139,24 @@ def test_splits_that_are_not_sound(fields: dict[str, Any], fault: str) -> None:
 )
 def test_repeated_generation_that_is_not_sound(fields: dict[str, Any], text: str, fault: str) -> None:
     made = read_split({**RIDDLE, **fields})
-    assert isinstance(made, Split) and fault in "; ".join(faults(made, text, 64))
+    assert isinstance(made, Split) and fault in "; ".join(find_faults(made, text, 64))
 
 
 def test_tiers_of_confidence() -> None:
     two = split(data=["Good day.", "Good night."], category="Other")
-    assert tier(two, {"count"}) == tier(two, {"items"}) == tier(two, {"questions"}) == tier(two, {"multiple"}) == "high"
-    assert tier(two, {"commas"}) == tier(two, {"each"}) == tier(two, {"plural"}) == "medium"
-    assert tier(two, {"pieces"}) == "low"
-    assert tier(split(data=["Good day.", "Good night."]), set()) == "medium", "translation is done piece by piece"
-    assert tier(split(category="Other"), set()) == "medium", "three pieces"
+    assert (
+        choose_tier(two, {"count"})
+        == choose_tier(two, {"items"})
+        == choose_tier(two, {"questions"})
+        == choose_tier(two, {"multiple"})
+        == "high"
+    )
+    assert choose_tier(two, {"commas"}) == choose_tier(two, {"each"}) == choose_tier(two, {"plural"}) == "medium"
+    assert choose_tier(two, {"pieces"}) == "low"
+    assert choose_tier(split(data=["Good day.", "Good night."]), set()) == "medium", (
+        "translation is done piece by piece"
+    )
+    assert choose_tier(split(category="Other"), set()) == "medium", "three pieces"
 
 
 def test_what_models_write_in_place_of_the_schema() -> None:
@@ -214,7 +222,7 @@ def test_json_is_read_or_not_but_nothing_raises(text: str) -> None:
     json.dumps(value)
     made = read_split(value)
     if isinstance(made, Split):
-        faults(made, TRANSLATE, 64)
+        find_faults(made, TRANSLATE, 64)
 
 
 # --- plans and patches -----------------------------------------------------------------------------------------------

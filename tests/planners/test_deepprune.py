@@ -13,8 +13,8 @@ from plait import AsyncOrchestrator, tool
 from plait.core.events import Job
 from plait.core.request import Request
 from plait.core.result import Failure
-from plait.planners.votes.deepprune import DeepPrune
 from plait.workers.scripted import Reply, Scripted
+from plait_research.planners.deepprune import DeepPrune
 from tests.planners.driving import Outcome, drive
 
 TASK = "q"

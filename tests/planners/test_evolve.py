@@ -20,13 +20,13 @@ from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.core.tools.tool import tool
 from plait.planners.search.evolve import Evolve
-from plait.planners.search.evolve.islands import _blocks  # pyright: ignore[reportPrivateUsage]
-from plait.planners.search.evolve.population import Grid, Member, better, spread
-from plait.runtime.simulation.latency import Host
-from plait.runtime.simulation.simulator import simulate
+from plait.planners.search.evolve.islands import _read_changes  # pyright: ignore[reportPrivateUsage]
+from plait.planners.search.evolve.population import Grid, Member, is_better, median_and_deviation
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools.environments.code import CodeEnvironment
 from plait.workers.tools.sandbox import Program, ProgramOutcome, Sandbox, shared
+from plait_research.simulation.latency import Host
+from plait_research.simulation.simulator import simulate
 
 CASES = [{"args": [[3, 1, 2]], "want": [1, 2, 3]}, {"args": [[]], "want": []}, {"args": [[2, 2]], "want": [2, 2]}]
 PROBLEM = json.dumps({"prompt": "Sort numbers.", "entry": "ordered", "public": CASES})
@@ -90,10 +90,12 @@ def member(share: int = 0, seconds: float | None = None, mad: float = 0.0, progr
 
 
 def test_better_is_by_running_then_share_then_time_beyond_noise() -> None:
-    assert better(member(3), member(2)) and not better(member(2), member(3))
-    assert better(member(0), Member("x", False, (0, 1, 2, 3), 4))
-    assert better(member(4, 1.0, 0.1), member(4, 1.3, 0.1)) and not better(member(4, 1.0, 0.1), member(4, 1.15, 0.1))
-    assert not better(member(4, 1.0), member(4, 1.0)) and better(member(4, 1.0), member(4))
+    assert is_better(member(3), member(2)) and not is_better(member(2), member(3))
+    assert is_better(member(0), Member("x", False, (0, 1, 2, 3), 4))
+    assert is_better(member(4, 1.0, 0.1), member(4, 1.3, 0.1)) and not is_better(
+        member(4, 1.0, 0.1), member(4, 1.15, 0.1)
+    )
+    assert not is_better(member(4, 1.0), member(4, 1.0)) and is_better(member(4, 1.0), member(4))
 
 
 def test_a_grid_keeps_different_ways_to_fail_and_ranks_them() -> None:
@@ -101,7 +103,7 @@ def test_a_grid_keeps_different_ways_to_fail_and_ranks_them() -> None:
     for i in range(200):
         failing = tuple(sorted(random.sample(range(4), random.randrange(5))))
         grid.add(Member("y" * random.randrange(1, 40), True, failing, 4, "", 1.0 + i if not failing else None))
-    ranked = grid.ranked()
+    ranked = grid.rank()
     assert len(ranked) > 20 and len({each.cell for each in ranked}) == len(ranked)
     assert [each.share for each in ranked] == sorted((each.share for each in ranked), reverse=True)
 
@@ -110,13 +112,13 @@ def test_a_cell_keeps_the_better_of_two_and_only_beyond_noise() -> None:
     grid, slow, fast = Grid(), member(4, 2.0, 0.1, "slow"), member(4, 1.0, 0.1, "fast")
     assert grid.add(slow) and grid.add(fast) and not grid.add(slow)
     assert not grid.add(member(4, 0.9, 0.1, "luck")), "a difference within twice the deviation is none"
-    assert [each.program for each in grid.ranked()] == ["fast"]
-    assert grid.add(member(3, program="half")) and [each.program for each in grid.ranked()] == ["fast", "half"]
+    assert [each.program for each in grid.rank()] == ["fast"]
+    assert grid.add(member(3, program="half")) and [each.program for each in grid.rank()] == ["fast", "half"]
 
 
 def test_a_time_is_the_median_with_its_deviation_so_one_slow_run_counts_nothing() -> None:
-    assert spread([1.0, 1.1, 9.0, 1.2, 0.9]) == (1.1, pytest.approx(0.1))
-    assert better(Member("x", True, (), 4, "", *spread([1.0, 1.0, 50.0])), member(4, 2.0))
+    assert median_and_deviation([1.0, 1.1, 9.0, 1.2, 0.9]) == (1.1, pytest.approx(0.1))
+    assert is_better(Member("x", True, (), 4, "", *median_and_deviation([1.0, 1.0, 50.0])), member(4, 2.0))
 
 
 def test_programs_are_timed_one_at_a_time() -> None:
@@ -309,7 +311,10 @@ LOCKSTEP: dict[str, dict[str, str]] = {}
 def test_changes_are_read_between_their_fences() -> None:
     one = "<<<<<<< SEARCH\n    return 1\n=======\n    return 7\n>>>>>>> REPLACE"
     gone = "<<<<< SEARCH \nx = 1\ny = 2\n=====\n>>>>> REPLACE"
-    assert _blocks(f"Two changes.\n{one}\nand\n{gone}") == [("    return 1", "    return 7"), ("x = 1\ny = 2", "")]
-    assert _blocks(one.removesuffix("E")) == [], "it was cut"
-    assert _blocks(f"<<<<<<< SEARCH\nbroken off\n{one}") == [("    return 1", "    return 7")]
-    assert _blocks("<<<<< SEARCH\n=====\n>" * 100_000) == []
+    assert _read_changes(f"Two changes.\n{one}\nand\n{gone}") == [
+        ("    return 1", "    return 7"),
+        ("x = 1\ny = 2", ""),
+    ]
+    assert _read_changes(one.removesuffix("E")) == [], "it was cut"
+    assert _read_changes(f"<<<<<<< SEARCH\nbroken off\n{one}") == [("    return 1", "    return 7")]
+    assert _read_changes("<<<<< SEARCH\n=====\n>" * 100_000) == []

@@ -24,14 +24,14 @@ from plait.core.plan import Plan, Step
 from plait.core.routing import Tier
 from plait.planners.effort.route import Route
 from plait.planners.effort.route.bandit import contenders
-from plait.planners.effort.scale import Scale
-from plait.planners.effort.ssr import SSR
-from plait.planners.effort.takeover import Takeover
-from plait.planners.votes.mars import Mars
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.sync import Orchestrator
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
+from plait_research.planners.mars import Mars
+from plait_research.planners.scale import Scale
+from plait_research.planners.ssr import SSR
+from plait_research.planners.takeover import Takeover
 from tests.planners.test_takeover import BOTH, models
 from tests.planners.two_models import ran
 

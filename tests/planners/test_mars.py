@@ -11,8 +11,8 @@ import pytest
 from plait.core.events import Job
 from plait.core.request import Request
 from plait.core.result import Failure
-from plait.planners.votes.mars import Mars
-from plait.planners.votes.mars.rule import LineLooks, Look, Switching, calibrated, safe
+from plait_research.planners.mars import Mars
+from plait_research.planners.mars.rule import LineLooks, Look, Switching, calibrate, is_safe
 from tests.planners.driving import Outcome, drive
 
 
@@ -29,7 +29,7 @@ def test_safe_is_the_margin_over_the_expected_damage_to_each_challenger() -> Non
         votes = Counter([key for key, _ in active if key] + [rng.choice("AAAB") for _ in range(rng.randint(0, 12))])
         gamma = rng.choice([0.5, 0.8, 1.0])
         if not votes:
-            assert not safe(votes, active, gamma)
+            assert not is_safe(votes, active, gamma)
             continue
         first = max(votes, key=lambda key: votes[key])
         others = [key for key in votes if key != first] + ["nobody's"]
@@ -37,17 +37,17 @@ def test_safe_is_the_margin_over_the_expected_damage_to_each_challenger() -> Non
             votes[first] - votes[other] - sum(q * cost(key, first, other, gamma) for key, q in active) > 1e-12
             for other in others
         )
-        assert safe(votes, active, gamma) == wanted
+        assert is_safe(votes, active, gamma) == wanted
 
 
 def test_what_surely_does_not_switch_is_safe_and_what_may_switch_is_not() -> None:
     votes = Counter("AAAB")
-    assert safe(votes, [])
-    assert safe(votes, [("A", 0.01)] * 3)
-    assert not safe(votes, [("A", 0.5)] * 3)
-    assert not safe(Counter("AB"), [])
-    assert not safe(Counter("AA"), [("A", 0.5)] * 2), "answers that nobody has given yet count as well"
-    assert safe(Counter("A"), [(None, 0.6)] * 2), "a line without an answer takes none away"
+    assert is_safe(votes, [])
+    assert is_safe(votes, [("A", 0.01)] * 3)
+    assert not is_safe(votes, [("A", 0.5)] * 3)
+    assert not is_safe(Counter("AB"), [])
+    assert not is_safe(Counter("AA"), [("A", 0.5)] * 2), "answers that nobody has given yet count as well"
+    assert is_safe(Counter("A"), [(None, 0.6)] * 2), "a line without an answer takes none away"
 
 
 def test_the_chances_of_switching_are_learnt() -> None:
@@ -70,10 +70,10 @@ def test_the_chances_of_switching_are_learnt() -> None:
 
 def test_gamma_is_between_a_half_and_one() -> None:
     sure = [LineLooks([Look("A", 0.0)] * 3, "A")] * 9 + [LineLooks([Look("B", 0.0)] * 3, "B")]
-    assert calibrated(sure) == 0.5, "nothing switches: the grid is walked to 0, then the floor"
+    assert calibrate(sure) == 0.5, "nothing switches: the grid is walked to 0, then the floor"
     fickle = [LineLooks([Look("B", 0.0)], "A")] * 5 + [LineLooks([Look("B", 0.0)], "B")] * 4
-    assert calibrated(fickle) == 1.0
-    assert calibrated([]) == 1.0 and calibrated(sure[:3]) == 1.0, "fewer than four lines teach nothing"
+    assert calibrate(fickle) == 1.0
+    assert calibrate([]) == 1.0 and calibrate(sure[:3]) == 1.0, "fewer than four lines teach nothing"
 
 
 def solve(says: list[list[str]], finals: list[str], **options: object) -> Outcome:

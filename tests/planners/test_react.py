@@ -20,12 +20,12 @@ from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.core.tools.tool import ToolSpec
 from plait.core.tools.turns import unread, wanted
-from plait.planners._shared.told import LAST
+from plait.planners._shared.tool_instructions import LAST
 from plait.planners.tools.react import React
-from plait.planners.tools.react.fates import fates
-from plait.runtime.simulation.latency import Host, LatencyModel
-from plait.runtime.simulation.simulator import SimReport, simulate
+from plait.planners.tools.react.options import classify_calls
 from plait.workers.scripted import Reply, Scripted
+from plait_research.simulation.latency import Host, LatencyModel
+from plait_research.simulation.simulator import SimReport, simulate
 from tests.runtime.client.test_messages import Seen, said
 
 SPECS = (
@@ -102,8 +102,8 @@ def test_any_turn_is_read(pieces: list[str]):
 def test_what_becomes_of_calls():
     text = "".join([call("look", at="a"), call("look", at="a"), call("write"), call("write"), call("more", id="x")])
     calls = wanted(text, "native", 1, SPECS)
-    assert [fate for _, fate in fates(calls, SPECS, [], 3, ["more"])] == ["run", "same", "run", "run", "limit"]
-    assert [fate for _, fate in fates(calls, SPECS, [calls[0].key], 8, ["more"])] == [
+    assert [fate for _, fate in classify_calls(calls, SPECS, [], 3, ["more"])] == ["run", "same", "run", "run", "limit"]
+    assert [fate for _, fate in classify_calls(calls, SPECS, [calls[0].key], 8, ["more"])] == [
         "same",
         "same",
         "run",

@@ -13,7 +13,7 @@ from plait.core.ops import Join, ModelCall, Plugin
 from plait.core.plan import Plan, Step
 from plait.core.result import Result
 from plait.planners.votes.refine import Refine
-from plait.planners.votes.refine.prompts import chosen
+from plait.planners.votes.refine.prompts import read_choice
 from plait.workers.scripted import Reply
 from tests.planners.scripted_runs import ask, brief, checked, named, prompt, read, states
 
@@ -183,7 +183,7 @@ def test_a_model_chooses(distiller: str, judges: int) -> None:
     ],
 )
 def test_what_a_judge_says(said: str, expected: list[int]) -> None:
-    assert chosen(said, 4, 2) == expected
+    assert read_choice(said, 4, 2) == expected
 
 
 def test_a_judge_that_says_nothing_leaves_it_to_votes() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.planners.effort.scale import Scale, StepCounts, isotonic
 from plait.workers.scripted import Reply
+from plait_research.planners.scale import Scale, StepCounts, isotonic
 from tests.planners.scripted_runs import ask, labels
 from tests.planners.two_models import Models, ran
 

@@ -12,7 +12,7 @@ from plait.core.ops import Join, ModelCall, Plugin, Text
 from plait.core.result import Result
 from plait.core.sampling import StructuredOutput
 from plait.planners.split.skeleton import Skeleton
-from plait.planners.split.skeleton.text import letter, points
+from plait.planners.split.skeleton.text import read_letter, read_points
 from plait.workers.scripted import Reply, Scripted
 from tests.planners.scripted_runs import ask, brief, checked, labels, made, named, prompt, states
 
@@ -21,7 +21,7 @@ SKELETON = "1. Roots drink\n2. Stem carries\n3. Leaves eat"
 
 
 def texts(text: str, most: int = 10, cut: bool = False) -> list[str]:
-    return [str(point) for point in points(text, most, cut)]
+    return [str(point) for point in read_points(text, most, cut)]
 
 
 # --- what is read ----------------------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ def texts(text: str, most: int = 10, cut: bool = False) -> list[str]:
     ],
 )
 def test_the_routers_letter(said: str, expected: str | None) -> None:
-    assert letter(said) == expected
+    assert read_letter(said) == expected
 
 
 def test_points_as_the_model_writes_them() -> None:
@@ -80,11 +80,11 @@ def test_a_skeleton_that_was_cut_off_loses_its_last_line() -> None:
 
 @given(st.text(alphabet="12 .\n)*#-a<think>/A:\r\x00é", max_size=200), st.booleans())
 def test_anything_can_be_read(text: str, cut: bool) -> None:
-    found = points(text, 10, cut)
+    found = read_points(text, 10, cut)
     assert len(found) <= 10
     assert len({point.number for point in found}) == len(found)
     assert all(point.text.strip() for point in found)
-    assert letter(text) in (None, "A", "B", "C")
+    assert read_letter(text) in (None, "A", "B", "C")
 
 
 # --- plans and patches -----------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.core.errors import FieldError
-from plait.planners.effort.takeover import Takeover, p_value
 from plait.tasks.plain import Plain
+from plait_research.planners.takeover import Takeover, p_value
 from tests.planners.two_models import Models, goes_on, ran
 
 TARGET = " t1 t2 t3 t4 t5 t6 t7 t8 Answer: 7"

@@ -9,7 +9,7 @@ from plait.core.call_config import CallConfig
 from plait.core.ops import Join, ModelCall
 from plait.core.plan import Plan
 from plait.core.result import Result
-from plait.planners._shared.drafts import Draft, block, drafts_of, histogram, ranked
+from plait.planners._shared.drafts import Draft, format_histogram, rank_drafts, read_drafts, render_block
 from plait.planners.votes.think_summarize import ThinkSummarize
 from plait.workers.scripted import Reply
 from tests.planners.scripted_runs import ask, brief, checked, made, named, prompt, states
@@ -107,19 +107,19 @@ def draft(text: str, tokens: int | None = None, **more: object) -> Draft:
 
 def test_drafts_are_cut_to_the_tokens_there_are_and_keep_their_end() -> None:
     long, short = draft("x" * 300 + " so it is 42", tokens=100), draft("y" * 40, tokens=10)
-    text = block([long, short], 60)
+    text = render_block([long, short], 60)
     assert "y" * 40 in text, "a short draft is kept whole"
     assert "…" in text and "so it is 42" in text
     shown = len(text.partition("…")[2].partition("\n")[0])
     assert shown == len(long.text) // 2, "50 of its 100 tokens"
-    assert block([long, short], 1000).count("…") == 0
-    assert block([long], 1) == "### Draft 1\n…" + long.text[-3:] + "\n"
+    assert render_block([long, short], 1000).count("…") == 0
+    assert render_block([long], 1) == "### Draft 1\n…" + long.text[-3:] + "\n"
 
 
 @given(st.lists(st.tuples(st.text(min_size=1, max_size=80), st.integers(0, 60)), max_size=6), st.integers(1, 100))
 def test_a_block_never_has_more_tokens_than_allowed(texts: list[tuple[str, int]], most: int) -> None:
     drafts = [draft(text, tokens=tokens) for text, tokens in texts]
-    shown = block(drafts, most)
+    shown = render_block(drafts, most)
     tokens = 0.0
     for i, each in enumerate(drafts, 1):
         body = shown.partition(f"### Draft {i}\n")[2].partition(f"\n### Draft {i + 1}\n")[0].strip("\n …")
@@ -129,15 +129,15 @@ def test_a_block_never_has_more_tokens_than_allowed(texts: list[tuple[str, int]]
 
 
 def test_reasoning_blocks_are_not_read() -> None:
-    assert block([draft("<think>so many words</think>It is 42.")], 100) == "### Draft 1\nIt is 42.\n"
+    assert render_block([draft("<think>so many words</think>It is 42.")], 100) == "### Draft 1\nIt is 42.\n"
 
 
 def test_answers_are_counted_and_prose_is_not() -> None:
     same = {"answer": "42", "key": "42"}
     drafts = [draft("a", **same), draft("b", answer="41", key="41"), draft("c", **same), draft("d")]
-    assert histogram(drafts) == "Answers of the drafts: 42 (2 of 4), 41 (1 of 4); no short answer in 1."
-    assert histogram([draft("a", answer="word " * 40, key="x")]) == ""
-    assert histogram([draft("a", answer=["11-7=4"], key="k", verified=False)]) == (
+    assert format_histogram(drafts) == "Answers of the drafts: 42 (2 of 4), 41 (1 of 4); no short answer in 1."
+    assert format_histogram([draft("a", answer="word " * 40, key="x")]) == ""
+    assert format_histogram([draft("a", answer=["11-7=4"], key="k", verified=False)]) == (
         'Answers of the drafts: ["11-7=4"] (1 of 1 and wrong).'
     )
 
@@ -147,13 +147,13 @@ def test_ranking() -> None:
     right = draft("right", key="2", verified=True)
     often = [draft(f"often {i}", key="3", logprob=-float(i)) for i in (2, 1)]
     rare, half = draft("rare", key="4"), draft("half", done=False)
-    order = ranked([half, wrong, rare, *often, right])
+    order = rank_drafts([half, wrong, rare, *often, right])
     assert [each.text for each in order] == ["right", "often 1", "often 2", "rare", "half", "wrong"]
 
 
 def test_records_that_are_none_are_passed_over() -> None:
-    assert drafts_of(Result(value=None)) == [] == drafts_of(Result(value="x"))
-    assert drafts_of(Result(value=[1, {"name": "a"}, record("path-1", "x")])) == [Draft("path-1", "x", tokens=1)]
+    assert read_drafts(Result(value=None)) == [] == read_drafts(Result(value="x"))
+    assert read_drafts(Result(value=[1, {"name": "a"}, record("path-1", "x")])) == [Draft("path-1", "x", tokens=1)]
 
 
 # --- end to end ------------------------------------------------------------------------------------------------------

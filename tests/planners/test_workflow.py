@@ -13,9 +13,9 @@ from pydantic import BaseModel
 from plait import Orchestrator, tool
 from plait.core.tools.tool import ToolSpec
 from plait.planners.tools.workflow import Workflow
-from plait.planners.tools.workflow.check import check
-from plait.planners.tools.workflow.execute import holds
-from plait.planners.tools.workflow.plan import WorkflowRef, abstracted, every, filled, parse, references, repaired
+from plait.planners.tools.workflow.plan import WorkflowRef, abstract, apply_repair, fill, parse, references, walk_nodes
+from plait.planners.tools.workflow.runner import condition_holds
+from plait.planners.tools.workflow.validation import find_faults
 from plait.workers.scripted import Reply
 from plait.workers.tools.plan_library import plan_library
 from tests.runtime.client.test_messages import Seen, said
@@ -217,7 +217,7 @@ FAULTS: list[tuple[str, list[Any], Any, str, str, str]] = [
 def test_every_fault_is_found_with_candidates(
     node: str, steps: list[Any], answer: Any, kind: str, words: str, near: str
 ):
-    faults = check(parse({"steps": steps, "answer": answer}), SPECS)
+    faults = find_faults(parse({"steps": steps, "answer": answer}), SPECS)
     fault = next(each for each in faults if (each.node, each.kind) == (node, kind))
     assert words in fault.message
     assert not near or near in fault.candidates
@@ -225,13 +225,13 @@ def test_every_fault_is_found_with_candidates(
 
 def test_all_faults_are_told_at_once_and_a_good_plan_has_none():
     steps: list[Any] = [call("a", "flihgts", to="x"), call("b", "seats"), call("c", "seats", flight_id="$z")]
-    kinds = [each.kind for each in check(parse({"steps": steps, "answer": ["$a", "$b", "$c"]}), SPECS)]
+    kinds = [each.kind for each in find_faults(parse({"steps": steps, "answer": ["$a", "$b", "$c"]}), SPECS)]
     assert sorted(kinds) == ["missing", "reference", "tool"]
     good: list[Any] = [
         FOUND,
         {"id": "l", "foreach": "$found", "as": "f", "do": [call("n", "seats", flight_id="$f.id")]},
     ]
-    assert check(parse({"steps": good, "answer": "$l.0"}), SPECS) == []
+    assert find_faults(parse({"steps": good, "answer": "$l.0"}), SPECS) == []
 
 
 JSON = st.recursive(
@@ -251,16 +251,16 @@ JSON = st.recursive(
 @given(st.lists(JSON, max_size=4), JSON)
 def test_any_words_of_a_model_make_a_plan_with_faults_or_one_that_can_be_checked(steps: list[Any], answer: Any):
     plan = parse({"steps": steps, "answer": answer})
-    faults = check(plan, SPECS)
-    again = parse(plan.written())
-    assert [each.id for each in every(again.nodes)] == [each.id for each in every(plan.nodes)]
-    repaired(plan, {"replace": {each.node: steps for each in faults}, "answer": answer}, faults)
-    abstracted(plan)
+    faults = find_faults(plan, SPECS)
+    again = parse(plan.to_json())
+    assert [each.id for each in walk_nodes(again.nodes)] == [each.id for each in walk_nodes(plan.nodes)]
+    apply_repair(plan, {"replace": {each.node: steps for each in faults}, "answer": answer}, faults)
+    abstract(plan)
 
 
 def test_references_are_values_and_what_values_contain_is_no_reference():
     look = {WorkflowRef("a", ()): "$b", WorkflowRef("b", ("x",)): 3}
-    assert filled({"k": ["$a", "n {$b.x}", "$$5", "$ 5", "5 $"]}, look) == {"k": ["$b", "n 3", "$5", "$ 5", "5 $"]}
+    assert fill({"k": ["$a", "n {$b.x}", "$$5", "$ 5", "5 $"]}, look) == {"k": ["$b", "n 3", "$5", "$ 5", "5 $"]}
     assert references("costs $a today") == []
 
 
@@ -274,8 +274,8 @@ def test_references_are_values_and_what_values_contain_is_no_reference():
     ],
 )
 def test_conditions_that_hold(condition: Any):
-    assert holds(condition, {}) is True
-    assert holds({"not": condition}, {}) is False
+    assert condition_holds(condition, {}) is True
+    assert condition_holds({"not": condition}, {}) is False
 
 
 # -- repairs -----------------------------------------------------------------------------------------------------------

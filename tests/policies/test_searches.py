@@ -14,7 +14,7 @@ from hypothesis import given, seed, strategies as st
 
 from plait.core.ops import Plugin
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
-from plait.policies.search._kept_leaves import by_program, by_tree
+from plait.policies.search._leaf_selection import select_by_program, select_by_tree
 from plait.policies.search.beam import Beam
 from plait.policies.search.best_first import BestFirst
 from plait.policies.search.dfs import Dfs
@@ -22,7 +22,7 @@ from plait.policies.search.dvts import Dvts
 from plait.policies.search.ets import Ets
 from plait.policies.search.mcts import Mcts
 from plait.policies.search.particle import Particle
-from plait.policies.search.rebase import Rebase, shares
+from plait.policies.search.rebase import Rebase, share_children
 from plait.policies.search.stride import Stride
 from plait.policies.search.tot import Tot
 from plait.runtime.plugins.loader import Plugins
@@ -82,7 +82,7 @@ def children_of_four(search: Search, children: int) -> list[int]:
 
 def test_stride_gives_the_shares_of_rebase_without_rounding_up() -> None:
     assert children_of_four(Stride(), 64) == [36, 22, 5, 1]
-    assert shares([0.9, 0.8, 0.5, 0.2], 64, 0.2) == [37, 22, 5, 0]
+    assert share_children([0.9, 0.8, 0.5, 0.2], 64, 0.2) == [37, 22, 5, 0]
 
 
 def test_a_node_that_is_scored_late_catches_up() -> None:
@@ -148,7 +148,7 @@ def test_a_merged_state_takes_no_width_from_the_next_depth() -> None:
 
 @pytest.mark.parametrize("scores", [[1e308, -1e308, 0.0], [0.0] * 5, [700.0, 0.0]])
 def test_shares_of_any_scores_add_up(scores: list[float]) -> None:
-    assert sum(shares(sorted(scores, reverse=True), 16, 0.2)) <= 16
+    assert sum(share_children(sorted(scores, reverse=True), 16, 0.2)) <= 16
 
 
 def test_rebase_waits_for_the_whole_depth_and_best_first_does_not() -> None:
@@ -261,7 +261,7 @@ def test_the_reference_line_of_particle_gibbs_is_never_lost() -> None:
     class Kept(Particle):
         def frontier(self, tree: SearchTree) -> Frontier:
             made = super().frontier(tree)
-            drawn, begun = made._drawn, made._again  # type: ignore[attr-defined]
+            drawn, begun = made._resample, made._next_iteration  # type: ignore[attr-defined]
             last: list[SearchNode] = []
 
             def again() -> list[SearchNode]:
@@ -274,7 +274,7 @@ def test_the_reference_line_of_particle_gibbs_is_never_lost() -> None:
                 sizes.append((count, bool(made._reference)))  # type: ignore[attr-defined]
                 return drawn(nodes, count)
 
-            made._again, made._drawn = again, watched  # type: ignore[attr-defined]
+            made._next_iteration, made._resample = again, watched  # type: ignore[attr-defined]
             return made
 
     sizes: list[tuple[int, bool]] = []
@@ -327,7 +327,7 @@ def test_the_leaves_kept_are_the_best_by_brute_force() -> None:
     random = Random(5)
     for _ in range(400):
         weights, paths, cost = random_tree(random)
-        kept = tuple(by_tree(weights, paths, cost))
+        kept = tuple(select_by_tree(weights, paths, cost))
         best = max(worth(each, weights, paths, cost) for each in subsets(len(weights)))
         assert kept and worth(kept, weights, paths, cost) == pytest.approx(best)
 
@@ -338,7 +338,7 @@ def test_the_integer_program_is_right_about_clusters() -> None:
     for _ in range(30):
         weights, paths, cost = random_tree(random)
         clusters = [random.randrange(3) for _ in weights]
-        kept = by_program(weights, paths, cost, clusters, 0.4)
+        kept = select_by_program(weights, paths, cost, clusters, 0.4)
         assert kept is not None
         best = max(worth(each, weights, paths, cost, clusters, 0.4) for each in subsets(len(weights)))
         assert worth(tuple(kept), weights, paths, cost, clusters, 0.4) == pytest.approx(best, abs=1e-6)

@@ -24,13 +24,13 @@ from plait.planners.votes.sample import Sample
 from plait.policies._stopping import Poll, StopRule
 from plait.policies.stop.adaptive_consistency import AdaptiveConsistency, majority_probability
 from plait.policies.stop.confident import Confident
-from plait.policies.stop.deepconf_consensus import DeepConfConsensus
 from plait.policies.stop.esc import ESC
 from plait.policies.stop.first_finish import FirstFinish
 from plait.policies.stop.futility import Futility
 from plait.policies.stop.saturation import Saturation
 from plait.policies.stop.semantic_entropy import SemanticEntropy, secretary
 from plait.runtime.plugins.loader import Plugins
+from plait_research.policies.stop.deepconf_consensus import DeepConfConsensus
 from tests.planners.driving import Outcome, drive
 from tests.policies.branches import LETTERS, branch, confident, ended, voter
 

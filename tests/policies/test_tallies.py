@@ -18,20 +18,20 @@ from plait.core.sampling_theory import majority_probability
 from plait.core.states import State
 from plait.core.view import Branch
 from plait.machine import steps, views
-from plait.policies._ballots import VoteTally, classes, lead, read
+from plait.policies._ballots import VoteTally, group_by_answer, read_roll, top_two
 from plait.policies._stopping import Poll
 from plait.policies.merge.best_of import BestOf
 from plait.policies.merge.majority import Majority
 from plait.policies.merge.synthesis_drafts import SynthesisDrafts
 from plait.policies.stop.cges import CGES
 from plait.policies.stop.confident import Confident
-from plait.policies.stop.deepconf_consensus import DeepConfConsensus
 from plait.policies.stop.esc import ESC
 from plait.policies.stop.futility import Futility
 from plait.policies.stop.saturation import Saturation
 from plait.policies.stop.semantic_entropy import SemanticEntropy
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.simulation.simulator import Host, LatencyModel, simulate
+from plait_research.policies.stop.deepconf_consensus import DeepConfConsensus
+from plait_research.simulation.simulator import Host, LatencyModel, simulate
 from tests.policies.branches import LETTERS, branch, branches, confident, ended
 
 ANSWERS = st.sampled_from(["A", "B", "c", "?", None])
@@ -55,8 +55,8 @@ def votes(draw: st.DrawFn) -> tuple[list[Branch], list[int], dict[str, int]]:
 
 
 def recounted(branches: Sequence[Branch], weights: dict[str, int]) -> tuple[dict[str, int], int]:
-    roll = read(branches, LETTERS, weights)
-    return {each.first.key: each.votes for each in classes(roll.ballots)}, roll.pending
+    roll = read_roll(branches, LETTERS, weights)
+    return {each.first.key: each.votes for each in group_by_answer(roll.ballots)}, roll.pending
 
 
 @seed(3)
@@ -72,7 +72,7 @@ def test_a_tally_is_the_count_of_all_branches(given: tuple[list[Branch], list[in
         counts, pending = recounted(now, weights)
         assert tally.counts == counts
         assert tally.pending == pending
-        assert (tally.top, tally.second) == lead(counts.values())
+        assert (tally.top, tally.second) == top_two(counts.values())
         assert tally.votes == sum(counts.values())
         for merge in (Majority(weights=weights), BestOf(), SynthesisDrafts(enough=2, stop_on_verified=True)):
             kept = merge.tally(LETTERS)

@@ -19,8 +19,8 @@ from plait.policies.merge.best_scored import BestScored
 from plait.policies.merge.inverse_entropy import InverseEntropy
 from plait.policies.merge.majority import Majority
 from plait.policies.merge.self_certainty import SelfCertainty
-from plait.policies.merge.shortest_majority import ShortestMajority
 from plait.policies.merge.weighted import Weighted
+from plait_research.policies.merge.shortest_majority import ShortestMajority
 from tests.policies.branches import LETTERS, branch, branches, confident, ended, voter
 
 FIGURE = st.floats(0.01, 40.0, allow_nan=False)

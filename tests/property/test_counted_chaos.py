@@ -9,7 +9,7 @@ import pytest
 
 from plait.core.budget import Budget
 from plait.core.events import Action, Count, Counted, Event, WorkerUp
-from plait.core.prices import Price
+from plait.core.result import Price
 from tests.property import chaos
 from tests.property.chaos import Chaos
 

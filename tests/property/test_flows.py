@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from plait.core.awaited import StepFailed, Trajectory
 from plait.core.budget import Budget
 from plait.core.errors import Interrupted
 from plait.core.events import (
@@ -35,6 +34,7 @@ from plait.core.interfaces import PlanningContext
 from plait.core.ops import ModelCall, Plugin, ToolCall
 from plait.core.request import Request, Retries
 from plait.core.result import Failure, Result, Usage, as_failure
+from plait.core.step_handles import StepFailed, Trajectory
 from plait.machine.invariants import check
 from plait.machine.machine import Machine
 from plait.runtime.driver.expander import Expander, heard_at

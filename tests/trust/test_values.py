@@ -11,7 +11,7 @@ from plait import AsyncOrchestrator, Plan, tool
 from plait.core.errors import PlanError
 from plait.core.request import Request
 from plait.workers.scripted import Reply, Scripted
-from tests.core.test_weights import doubling, plan
+from tests.core.test_value_sizes import doubling, plan
 
 
 def lenient(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from plait.core.interfaces import Worker
 from plait.core.ops import ModelCall, Text
 from plait.core.result import Result
 from plait.core.sampling import Sampling
-from plait.planners._shared.seeds import line_code
+from plait.planners._shared.steps import trajectory_code
 
 LINES = 200
 
@@ -28,7 +28,7 @@ async def ask(worker: Worker, attempt: int, **sampling: Any) -> Result:
 
 async def divides_the_distribution(worker: Worker) -> None:
     """Check that each token has its share of the lines to within one, after temperature and top-k."""
-    codes = [line_code(3, i, LINES) for i in range(1, LINES + 1)]
+    codes = [trajectory_code(3, i, LINES) for i in range(1, LINES + 1)]
     asked = [
         ask(worker, i, seed=i, arithmetic=code, temperature=0.7, max_tokens=1, logprobs=1, top_k=4)
         for i, code in enumerate(codes, 1)
@@ -45,7 +45,7 @@ async def divides_the_distribution(worker: Worker) -> None:
 
 async def gives_a_line_again(worker: Worker) -> None:
     """Check that a line is the same alone and in company, and that lines differ."""
-    codes = [line_code(7, i, 6) for i in range(1, 7)]
+    codes = [trajectory_code(7, i, 6) for i in range(1, 7)]
     asked = {"temperature": 0.7, "max_tokens": 12, "top_k": 8}
     together = await asyncio.gather(*(ask(worker, 500 + i, seed=i, arithmetic=codes[i], **asked) for i in range(6)))
     alone = await ask(worker, 600, seed=0, arithmetic=codes[0], **asked)

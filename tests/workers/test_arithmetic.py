@@ -10,7 +10,7 @@ import pytest
 from plait.core.ops import ModelCall
 from plait.core.planning import fraction
 from plait.core.sampling import Sampling
-from plait.planners._shared.seeds import line_code
+from plait.planners._shared.steps import trajectory_code
 from plait.workers._shared.arithmetic_codes import BITS, ArithmeticCode, is_code
 
 torch = pytest.importorskip("torch")
@@ -59,14 +59,14 @@ def test_each_position_of_a_line_with_a_uniform_code_is_an_ordinary_draw() -> No
 def test_lines_of_one_question_divide_the_distribution_among_them() -> None:
     for seed in range(20):
         n = 20
-        drawn = texts([line_code(seed, i, n) for i in range(1, n + 1)], 1)
+        drawn = texts([trajectory_code(seed, i, n) for i in range(1, n + 1)], 1)
         counts = Counter(line[0] for line in drawn)
         assert all(abs(counts[token] - n * p) <= 1 for token, p in enumerate(P))  # by chance they are 2 off, and more
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 8, 12, 32])
 def test_codes_are_evenly_spread_and_so_is_every_beginning_of_them(n: int) -> None:
-    codes = [line_code(11, i, n) for i in range(1, n + 1)]
+    codes = [trajectory_code(11, i, n) for i in range(1, n + 1)]
     start = fraction(11, "codes")
     assert sorted(codes) == pytest.approx(sorted((start + i / n) % 1.0 for i in range(n)))
     assert len({int(code * 1e9) for code in codes}) == n
@@ -74,11 +74,11 @@ def test_codes_are_evenly_spread_and_so_is_every_beginning_of_them(n: int) -> No
         at = sorted(codes[:k])
         gaps = [b - a for a, b in zip(at, [*at[1:], at[0] + 1], strict=True)]
         assert max(gaps) <= 2.001 / (1 << (k.bit_length() - 1)) + 1 / n  # no gap above twice the even one
-    assert line_code(12, 1, n) != codes[0]
+    assert trajectory_code(12, 1, n) != codes[0]
 
 
 def test_a_line_does_not_depend_on_the_others_nor_on_when_it_is_drawn() -> None:
-    codes = [line_code(5, i, 8) for i in range(1, 9)]
+    codes = [trajectory_code(5, i, 8) for i in range(1, 9)]
     together = texts(codes, 40, keys=list(range(8)))
     alone = [texts([code], 40, keys=[key])[0] for key, code in enumerate(codes)]
     order = [6, 1, 7, 0, 3, 5, 2, 4]

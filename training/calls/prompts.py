@@ -24,4 +24,4 @@ The functions are:
 def prompt(example: Example) -> str:
     """Return what a user's message holds."""
     brief = PlanningContext(Request(text=example.question), Plain(text=example.question), example.tools)
-    return prompts.plan(CallConfig(template=TEMPLATE), brief) + "\n"
+    return prompts.plan_prompt(CallConfig(template=TEMPLATE), brief) + "\n"

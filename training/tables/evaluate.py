@@ -14,7 +14,7 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 
-from plait_bench.tasks.tables.asking import held_out
+from plait_bench.tasks.tables.questions import held_out
 
 from ..decode import generate
 from ..evaluate import wilson

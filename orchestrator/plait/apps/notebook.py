@@ -12,8 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 from ..core.errors import UsageError
-from ..core.record import StepRecord
-from ..core.steps_table import steps_table
+from ..core.record import StepRecord, steps_table
 from ..runtime.client.answer import Answer, RunEnded, RunEvent, StepEvent
 from .commands.compare import Comparison, compared
 

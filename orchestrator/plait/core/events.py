@@ -17,9 +17,8 @@ from .budget import Budget
 from .causes import Cause
 from .ops import Kind, ModelCall, ToolCall
 from .plan import Plan
-from .prices import Price
 from .request import Request
-from .result import NO_USAGE, Failure, Result, Usage
+from .result import NO_USAGE, Failure, Price, Result, Usage
 
 
 class _Record:

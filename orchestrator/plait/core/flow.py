@@ -20,7 +20,16 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, Typed
 
 from pydantic import JsonValue
 
-from .awaited import (
+from .budget import Budget
+from .call_config import CallConfig
+from .chat import Message
+from .errors import FlowError
+from .interfaces import Merge, Planner, PlanningContext, Reader
+from .ops import Join, ModelCall, Op, Part, Plugin, Ref, Text, ToolCall
+from .plan import Plan, Step
+from .planning import CallOptions, TrajectoryOptions, call_model, derive
+from .renamed import accept
+from .step_handles import (
     All,
     CallHandle,
     Chance,
@@ -35,15 +44,6 @@ from .awaited import (
     StepHandle,
     Trajectory,
 )
-from .budget import Budget
-from .call_config import CallConfig
-from .chat import Message
-from .errors import FlowError
-from .interfaces import Merge, Planner, PlanningContext, Reader
-from .ops import Join, ModelCall, Op, Part, Plugin, Ref, Text, ToolCall
-from .plan import Plan, Step
-from .planning import CallOptions, TrajectoryOptions, call_model, derive
-from .renamed import accept
 from .tools.context import ToolContext
 from .tools.tool import tool
 

@@ -19,9 +19,8 @@ from .errors import PlannerError, PluginError
 from .events import CacheUpdate, Event, Job
 from .ops import Kind, ModelCall, Plugin
 from .plan import Plan, Step
-from .prices import Price
 from .request import Request
-from .result import Failure, Result
+from .result import Failure, Price, Result
 from .task import Task
 from .tools.tool import ToolSpec
 from .values import Frozen
@@ -181,7 +180,7 @@ class Policy(PluginModel):
     """
 
     needs_stream: ClassVar[bool] = False
-    """Whether it judges the branches of a vote while they are written, so that they have to stream."""
+    """Whether it reads text while it is written. Model calls of its run then stream unless they forbid it."""
 
     def rank(self, step: StepView, view: View) -> tuple[float, ...]:
         """Return the key of a step that has just become ready; smaller runs first. Asked once a time."""

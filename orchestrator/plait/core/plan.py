@@ -24,9 +24,9 @@ from pydantic import (
 from .budget import Budget
 from .errors import PlanError
 from .messages import did_you_mean
+from .notebook_html import marked, table
 from .ops import Join, ModelCall, Op, Ref, ToolCall
-from .shown import marked, table
-from .tools.more import MORE_TOOLS
+from .tools.tool_search import MORE_TOOLS
 from .values import Frozen, StepName, complaints, json_references
 
 if TYPE_CHECKING:

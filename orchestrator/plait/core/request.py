@@ -166,7 +166,7 @@ class Request(Frozen):
     planners do not see it. `None`: no limit."""
     value_bytes: int | None = Field(default=None, ge=1, exclude_if=lambda limit: limit is None)
     """Most bytes of values that the run may put together: those that its joins read, and that are put into prompts and
-    arguments of its steps. By default 64 MiB (`plait.core.weights`)."""
+    arguments of its steps. By default 64 MiB (`plait.core.value_sizes`)."""
     retries: Retries = Retries.model_construct()
     fairness_group: str = Field(default="", max_length=200, exclude_if=lambda share: not share)
     """Runs that name the same share divide slots with others as one run would, and go in order of arrival among

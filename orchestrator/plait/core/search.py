@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import JsonValue
 
-from .awaited import Chance, Trajectory
 from .declarations import PluginModel
+from .step_handles import Chance, Trajectory
 
 if TYPE_CHECKING:
     from .flow import Context

@@ -23,10 +23,10 @@ from plait.core.values import Frozen
 from .admission import BodyBytes
 from .client_tools import ClientTools, parse_choice
 from .errors import ApiError, invalid, not_found, unsupported
-from .fields import row_of, shown, tells
-from .forms import FormFields
+from .fields import find_row, fit_in_header, is_set
+from .structured_output import StructuredOutputFields
 
-__all__ = ["PREFIX", "Body", "ServedStrategy", "body_with", "read_schema", "resolve"]
+__all__ = ["PREFIX", "Body", "ServedStrategy", "body_with", "read_path", "resolve"]
 
 PREFIX = "plait/"
 AUTO = "auto"
@@ -74,12 +74,16 @@ class PlaitField(Frozen):
     """Whether the branches are streamed: as reasoning, with the ids of their steps."""
 
 
-class Body(FormFields):
+class Body(StructuredOutputFields):
     """What all bodies say. What of them is no field here is passed on, ignored or refused (`fields.py`)."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=False)
     endpoint: ClassVar[str] = ""
     """Whose body it is, in the ledger of fields."""
+    sampling: ClassVar[Mapping[str, str]] = {}
+    """Sampling fields of a request, and the paths of the fields that this dialect has for them."""
+    answer_format: ClassVar[tuple[str, str]] = ("", "")
+    """The path of the format of the answer, and in it that of a JSON schema."""
 
     model: str = Field(min_length=1, max_length=2000)
     stream: bool | None = None
@@ -126,31 +130,31 @@ class Body(FormFields):
         """Raise `ApiError` for a field that is refused; with `strict` also for one that would be ignored and that
         OpenAI does not have."""
         for name, _ in self._told():
-            row = row_of(name, self.endpoint)
+            row = find_row(name, self.endpoint)
             if row is None:
                 if strict:
                     raise invalid(f"unknown parameter: {name[:80]!r}", name[:80], "unknown_parameter")
-            elif row.fate == "refused" or (strict and row.fate == "ignored" and name in (self.model_extra or {})):
+            elif row.support == "refused" or (strict and row.support == "ignored" and name in (self.model_extra or {})):
                 raise unsupported(name, f"`{name}` is not taken here: {row.note}")
 
     @property
     def passed(self) -> dict[str, Any]:
         """Fields for the upstream, as they are."""
-        told = ((name, value, row_of(name, self.endpoint)) for name, value in self._told())
-        return {name: value for name, value, row in told if row is not None and row.fate == "passed on"}
+        told = ((name, value, find_row(name, self.endpoint)) for name, value in self._told())
+        return {name: value for name, value, row in told if row is not None and row.support == "passed on"}
 
     @property
     def unread(self) -> tuple[str, ...]:
         """Names of fields that ask for something and change nothing."""
-        rows = ((name, row_of(name, self.endpoint)) for name, _ in self._told())
-        unread = [name for name, row in rows if row is None or row.fate == "ignored"]
+        rows = ((name, find_row(name, self.endpoint)) for name, _ in self._told())
+        unread = [name for name, row in rows if row is None or row.support == "ignored"]
         tools = self.client_tools
-        return shown([*unread, *(["tools.format"] if tools.tools and tools.has_unenforced_grammar else [])])
+        return fit_in_header([*unread, *(["tools.format"] if tools.tools and tools.has_unenforced_grammar else [])])
 
     @property
     def client_tools(self) -> ClientTools:
         """The tools that it offers. Raises `ApiError`."""
-        return ClientTools.of(getattr(self, "tools", None))
+        return ClientTools.of(getattr(self, "tools", None) if "tools" in type(self).model_fields else None)
 
     @property
     def custom_tools(self) -> frozenset[str]:
@@ -166,36 +170,42 @@ class Body(FormFields):
     def _told(self) -> list[tuple[str, Any]]:
         extra, given = self.model_extra or {}, self.model_fields_set
         declared = ((name, getattr(self, name)) for name in type(self).model_fields if name in given)
-        return [(name, value) for name, value in (*declared, *extra.items()) if tells(name, value)]
-
-    # What a request is made of, in each dialect's own fields.
+        return [(name, value) for name, value in (*declared, *extra.items()) if is_set(name, value)]
 
     def read_conversation(self) -> tuple[Sequence[Mapping[str, Any]], str]:
         """Return the messages, and the text that the answer continues. Raises `ApiError`."""
         return (), ""
 
     def read_sampling(self) -> dict[str, object]:
-        """Return the sampling fields that this dialect has under other names."""
-        return {}
-
-    @property
-    def answer_schema(self) -> dict[str, JsonValue] | None:
-        """The JSON schema that the answer must have; `None` for any text. Raises `ApiError`."""
-        return None
-
-    def request(self, strategy: ServedStrategy) -> Request:
-        """Return the request for the planner and the model that the body's model name selects. Raises `ApiError`."""
-        extra, (messages, begin) = self.plait, self.read_conversation()
-        tools, schema = self.client_tools, self.answer_schema
-        choice, allowed = (None, None) if self.tool_choice is None else parse_choice(self.tool_choice)
-        formed = not self.model_fields_set.isdisjoint(FormFields.model_fields)
-        sampling = {
+        """Return the sampling fields of a request. Dialects override it for values that need more than a table."""
+        return {
             **{name: getattr(self, name) for name in _SAMPLING},
             "top_k": 0 if self.top_k == -1 else self.top_k,  # vLLM's number for all
             "thinking_tokens": self.thinking_token_budget,
             "stop": self.stop or None,
-            **self.read_sampling(),
+            **{name: read_path(self, path) for name, path in self.sampling.items()},
         }
+
+    def read_schema(self) -> dict[str, JsonValue] | None:
+        """Return the JSON schema that the answer must have; `None` for any text. Raises `ApiError`."""
+        where, path = self.answer_format
+        form = read_path(self, where) if where else None
+        if form is None or form.type == "text":
+            return None
+        if form.type == "json_object":
+            return {"type": "object"}
+        if (schema := read_path(form, path)) is None:
+            name = path.partition(".")[0].rstrip("_")
+            raise invalid(f"{where} of type json_schema needs `{name}`", f"{where}.{name}")
+        return schema
+
+    def request(self, strategy: ServedStrategy) -> Request:
+        """Return the request for the planner and the model that the body's model name selects. Raises `ApiError`."""
+        extra, (messages, begin) = self.plait, self.read_conversation()
+        tools, schema = self.client_tools, self.read_schema()
+        choice, allowed = (None, None) if self.tool_choice is None else parse_choice(self.tool_choice)
+        formed = not self.model_fields_set.isdisjoint(StructuredOutputFields.model_fields)
+        sampling = self.read_sampling()
         return Request.of(
             {
                 "messages": list(messages) or None,
@@ -236,17 +246,11 @@ def body_with(names: str) -> type[Body]:
     return create_model("Body", __base__=Body, **fields)
 
 
-def read_schema(kind: str, schema: dict[str, JsonValue] | None, param: str) -> dict[str, JsonValue] | None:
-    """Return the JSON schema that a format asks for; `None` for any text. Raises `ApiError`; `param`: where the schema
-    would be."""
-    if kind == "text":
-        return None
-    if kind == "json_object":
-        return {"type": "object"}
-    if schema is None:
-        form, _, name = param.rpartition(".")
-        raise invalid(f"{form} of type json_schema needs `{name}`", param)
-    return schema
+def read_path(value: Any, path: str) -> Any:
+    """Return the field at a path: `text.format`; `None` where a part of the path is not set."""
+    for name in path.split("."):
+        value = None if value is None else getattr(value, name)
+    return value
 
 
 class StreamOptions(BaseModel):

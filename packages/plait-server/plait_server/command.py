@@ -19,9 +19,7 @@ from plait.apps.common.options import (
     Policies,
     Seconds,
     Temperature,
-    Think,
     Tokens,
-    TopP,
     common_options,
 )
 from plait.core.errors import ConfigError
@@ -56,8 +54,6 @@ def serve(
     seconds: Seconds = None,
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
-    top_p: TopP = None,
-    thinking: Think = None,
     check: Annotated[
         bool, typer.Option("--check", help="Check address, upstreams, tenants and journals, and end.")
     ] = False,
@@ -85,8 +81,6 @@ def serve(
         seconds=seconds,
         max_tokens=max_tokens,
         temperature=temperature,
-        top_p=top_p,
-        thinking=thinking,
     )
     if isinstance(config.journal, Database) and config.pool is None:
         config = config.model_copy(update={"pool": "serve"})

@@ -6,7 +6,7 @@ server-sent events. Its whole answer is made of the same choices.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from typing import Any, ClassVar
 
 from plait.core.request import Request
@@ -23,53 +23,57 @@ Record = dict[str, Any]
 
 
 class StreamWriter:
-    """Makes the records of a stream; one for each request."""
+    """Makes the records of one stream."""
 
     typed: ClassVar[bool] = True
     """Whether each server-sent event is named by its record's `type`."""
     done: ClassVar[bytes] = b""
     """What follows the last event."""
     has_ended = False
-    """Whether nothing may follow, as after an error."""
+    """Whether nothing may follow."""
 
-    def begin(self) -> Iterator[Record]:
-        """Yield the records before the first event."""
-        yield from ()
+    def begin(self) -> Iterable[Any]:
+        """Return the records before the first event."""
+        return ()
 
-    def add(self, place: int, event: ChoiceEvent) -> Iterator[Record]:
-        """Yield the records of an event of the choice at a position."""
+    def add(self, place: int, event: ChoiceEvent) -> Iterable[Any]:
+        """Return the records of an event of the choice at a position."""
         raise NotImplementedError
 
-    def end(self) -> Iterator[Record]:
-        """Yield the records after the last choice ended."""
-        yield from ()
+    def end(self) -> Iterable[Any]:
+        """Return the records after the last choice ended."""
+        return ()
+
+    def encode(self, record: Any) -> bytes:
+        """Return a record as a server-sent event."""
+        return sse(record, record["type"] if self.typed else "")
 
 
-class ApiDialect:
-    """One endpoint: its own file, and an entry in `DIALECTS`."""
+class ApiDialect(StreamWriter):
+    """The answer to one request of an endpoint. A dialect is a file of its own, and an entry in `DIALECTS`."""
 
     path: ClassVar[str]
     name: ClassVar[str]
     """In metrics and in the audit file."""
-    body: ClassVar[type[Body]]
+    body_type: ClassVar[type[Body]]
     """What a client sends."""
     raw: ClassVar[bool] = False
     """Whether the text of a choice contains the reasoning and the calls."""
 
-    def requests(self, body: Any, strategy: ServedStrategy) -> list[Request]:
-        """Return the requests of a body, one per choice. Raises `ApiError`, and the errors of `Request.of`."""
-        choices = body.n if "n" in type(body).model_fields else None  # else `n` is an unknown field of any type
-        return [body.request(strategy)] * (choices or 1)
+    def __init__(self, runs: Sequence[ServedRun], body: Any) -> None:
+        self.runs, self.body = runs, body
 
-    def whole(self, choices: Sequence[ServedChoice], body: Any) -> Record:
+    @classmethod
+    def read_requests(cls, body: Any, strategy: ServedStrategy) -> list[Request]:
+        """Return the requests of a body, one per choice. Raises `ApiError`, and the errors of `Request.of`."""
+        return [body.request(strategy)]
+
+    def whole(self, choices: Sequence[ServedChoice]) -> Record:
         """Return the answer to send of runs that have ended."""
         raise NotImplementedError
 
-    def writer(self, runs: Sequence[ServedRun], body: Any) -> StreamWriter:
-        """Return the writer of the stream."""
-        raise NotImplementedError
-
-    def error(self, error: ApiError) -> Record:
+    @classmethod
+    def error(cls, error: ApiError) -> Record:
         """Return an error in this format."""
         return error.body()
 
@@ -78,18 +82,14 @@ async def write_stream(
     writer: StreamWriter, events: AsyncIterator[tuple[int, ChoiceEvent]]
 ) -> AsyncGenerator[bytes, None]:
     """Yield the server-sent events of a stream. It ends after the first choice that failed."""
-
-    def encode(record: Record) -> bytes:
-        return sse(record, record["type"] if writer.typed else "")
-
     for record in writer.begin():
-        yield encode(record)
+        yield writer.encode(record)
     async for place, event in events:
         for record in writer.add(place, event):
-            yield encode(record)
+            yield writer.encode(record)
         if isinstance(event, ChoiceFailed) or writer.has_ended:
             return
     for record in writer.end():
-        yield encode(record)
+        yield writer.encode(record)
     if writer.done:
         yield writer.done

@@ -23,21 +23,21 @@ from plait.core.interfaces import Worker, offer
 from plait.core.ops import Plugin
 from plait.core.plan import Plan
 from plait.core.request import Request
-from plait.core.weights import cost_of
+from plait.core.value_sizes import cost_of
 from plait.runtime.client.client import AsyncOrchestrator, Handle
 from plait.runtime.client.pricing import table
 from plait.runtime.client.request_preparation import Live
 from plait.runtime.driver.typed_answers import check_schema
 from plait.runtime.journal import store
-from plait.runtime.journal.counters import Counters
 from plait.runtime.journal.directory import find, place
 from plait.runtime.journal.documents import Documents
 from plait.runtime.journal.location import Database
+from plait.runtime.journal.store_membership import Counters
 
 from .admission import RequestAdmission
 from .bodies import Body, ServedStrategy, resolve
 from .errors import ApiError, invalid, unavailable
-from .fields import held
+from .fields import apply_rights
 from .health import ServerHealth
 from .http import HostGuard, apart
 from .kept import Responses
@@ -245,7 +245,7 @@ class Service:
         self.check_places(user)  # others may have taken them meanwhile
         self.health.check_salt(user.salt)
         takes = (getattr(worker, "extra_body", None) for worker in self.workers if "think" in offer(worker).serves)
-        request, unheard = held(request, body.passed, user.rights(request.model), takes)
+        request, unheard = apply_rights(request, body.passed, user.rights(request.model), takes)
         request = await apart(body.long, self.allowed, request, body.plait.plan, user)
         if fairness_group and not request.fairness_group:  # after the check, which refuses a group from outside
             request = request.model_copy(update={"fairness_group": fairness_group})

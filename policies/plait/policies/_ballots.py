@@ -93,15 +93,15 @@ _MEMO: dict[str, _ReadAnswer] = {}
 _MEMO_SIZE = 16_384
 
 
-def claim_of(branch: Branch, task: Task) -> Claim:
+def read_claim(branch: Branch, task: Task) -> Claim:
     """Return the answer of a finished branch with its key, or `None`. Cached: a text is read once for each task."""
-    known = _known(branch, task)
+    known = _read_answer(branch, task)
     return None if known is None else known.claim
 
 
-def truth_of(branch: Branch, task: Task) -> bool | None:
+def read_truth(branch: Branch, task: Task) -> bool | None:
     """Return the verifier's judgement of a branch's answer. Cached."""
-    known = _known(branch, task)
+    known = _read_answer(branch, task)
     if known is None or known.claim is None:
         return None
     if not known.judged:
@@ -109,7 +109,7 @@ def truth_of(branch: Branch, task: Task) -> bool | None:
     return known.truth
 
 
-def _known(branch: Branch, task: Task) -> _ReadAnswer | None:
+def _read_answer(branch: Branch, task: Task) -> _ReadAnswer | None:
     result = branch.result
     if not branch.done or result is None or result.value is None:
         return None
@@ -130,16 +130,16 @@ def _known(branch: Branch, task: Task) -> _ReadAnswer | None:
     return known
 
 
-def read(branches: Sequence[Branch], task: Task, weights: Mapping[str, int] | None = None) -> Roll:
+def read_roll(branches: Sequence[Branch], task: Task, weights: Mapping[str, int] | None = None) -> Roll:
     """Return the roll of a join's branches. `weights`: votes of a branch, by its name; 1 where it has none."""
-    extra = _stood_for(branches)
+    extra = _count_proxy_votes(branches)
     for branch in branches if weights else ():
         extra[branch.step] = extra.get(branch.step, 0) + (weights or {}).get(branch.name, 1) - 1
     roll = Roll([], [], [], 0, len(branches))
     for place, branch in enumerate(branches):
         more = extra.get(branch.step, 0) if extra else 0
         if branch.state is State.DONE:
-            claim = claim_of(branch, task)
+            claim = read_claim(branch, task)
             if claim is None:
                 roll.silent.append(branch.name)
             else:
@@ -153,22 +153,22 @@ def read(branches: Sequence[Branch], task: Task, weights: Mapping[str, int] | No
     return roll
 
 
-def count(
+def count_votes(
     branches: Sequence[Branch], task: Task, weights: Mapping[str, int] | None = None
 ) -> tuple[dict[str, int], int]:
     """Return the votes of each answer, by its key, and `Roll.pending`. Quicker than `read` and `classes`: it is called
     with every branch that ends."""
     votes: dict[str, int] = {}
     if weights or any(branch.merged_into is not None for branch in branches):
-        roll = read(branches, task, weights)
-        return {group.first.key: group.votes for group in classes(roll.ballots)}, roll.pending
+        roll = read_roll(branches, task, weights)
+        return {group.first.key: group.votes for group in group_by_answer(roll.ballots)}, roll.pending
     done = State.DONE
     for branch in branches:
         if branch.state is not done:
             continue
         known = _MEMO.get(branch.step)
         if known is None or known.result() is not branch.result or known.task() is not task:
-            known = _known(branch, task)
+            known = _read_answer(branch, task)
         if known is not None and known.claim is not None:
             key = known.claim[1]
             votes[key] = votes.get(key, 0) + 1
@@ -264,7 +264,7 @@ class VoteTally:
             self._ends[step] = (branch.merged_into,)
             self._add(branch.merged_into, waiting + 1)
             return
-        claim = claim_of(branch, self._task)
+        claim = read_claim(branch, self._task)
         key = self._ends[step] = None if claim is None else claim[1]
         self._log.append((branch, key))
         self._add(step, waiting + own)
@@ -307,7 +307,7 @@ class OpenTally(VoteTally):
         return False
 
 
-def _stood_for(branches: Sequence[Branch]) -> dict[str, int]:
+def _count_proxy_votes(branches: Sequence[Branch]) -> dict[str, int]:
     """Return the number of given-up branches each branch votes for, by step id; chains are followed to their end."""
     into = {branch.step: branch.merged_into for branch in branches if branch.merged_into is not None}
     counts: dict[str, int] = {}
@@ -319,7 +319,7 @@ def _stood_for(branches: Sequence[Branch]) -> dict[str, int]:
     return counts
 
 
-def classes(ballots: Sequence[Ballot], weight: Callable[[Ballot], float] | None = None) -> list[Class]:
+def group_by_answer(ballots: Sequence[Ballot], weight: Callable[[Ballot], float] | None = None) -> list[Class]:
     """Return the answers in the order of their first voters. A ballot's weight (1 by default) counts once for every
     branch that it represents."""
     groups: dict[str, Class] = {}
@@ -333,7 +333,7 @@ def classes(ballots: Sequence[Ballot], weight: Callable[[Ballot], float] | None 
     return list(groups.values())
 
 
-def most(counted: Sequence[Class]) -> tuple[Class, str]:
+def find_winner(counted: Sequence[Class]) -> tuple[Class, str]:
     """Return the class with the most votes, and how a tie was settled: by the sum of the voters' mean
     log-probabilities, if every voter of the tied classes has one, else by order."""
     top = max(group.votes for group in counted)
@@ -355,7 +355,7 @@ def _logprob(group: Class) -> float | None:
     return math.fsum(known) if len(known) == len(group.ballots) else None
 
 
-def lead(votes: Iterable[int]) -> tuple[int, int]:
+def top_two(votes: Iterable[int]) -> tuple[int, int]:
     """Return the highest and the second highest of some counts; 0 for a missing one."""
     top = second = 0
     for vote in votes:
@@ -366,21 +366,22 @@ def lead(votes: Iterable[int]) -> tuple[int, int]:
     return top, second
 
 
-def weighted(roll: Roll, weight: Callable[[Ballot], float], what: str, left_out: Sequence[str] = ()) -> Verdict:
+def weigh_votes(roll: Roll, weight: Callable[[Ballot], float], what: str, left_out: Sequence[str] = ()) -> Verdict:
     """Return the answer whose ballots weigh most together.
 
     Ties go to the answer with more votes, then to the one whose first voter comes earliest in the join's order. `what`
     names the weight; `left_out` is a list of remarks on branches that were left out before.
     """
-    counted = classes(roll.ballots, weight)
+    counted = group_by_answer(roll.ballots, weight)
     if not counted:
-        return nobody(roll, left_out)
+        return no_vote_verdict(roll, left_out)
     best = min(counted, key=lambda group: (-group.weight, -group.votes, group.first.place))
     others = [group for group in counted if group is not best]
     second = max((group.weight for group in others), default=0.0)
     total = math.fsum(group.weight for group in counted)
-    why = f"{what} {_figure(best.weight)} of {_figure(total)}, margin {_figure(best.weight - second)}"
-    why += f"; {best.votes} of {roll.votes} votes in {_count(len(counted), 'answer')}"
+    margin = _format_figure(best.weight - second)
+    why = f"{what} {_format_figure(best.weight)} of {_format_figure(total)}, margin {margin}"
+    why += f"; {best.votes} of {roll.votes} votes in {_format_count(len(counted), 'answer')}"
     tied = sum(group.weight == best.weight for group in counted)
     if tied > 1:
         more = sum(group.weight == best.weight and group.votes == best.votes for group in counted)
@@ -388,39 +389,39 @@ def weighted(roll: Roll, weight: Callable[[Ballot], float], what: str, left_out:
     most = max(others, key=lambda group: group.votes, default=None)
     if most is not None and most.votes > best.votes:
         why += f", against the majority of {most.votes}"
-    return verdict(best, why, roll, left_out)
+    return build_verdict(best, why, roll, left_out)
 
 
-def verdict(best: Class, why: str, roll: Roll, left_out: Sequence[str] = ()) -> Verdict:
+def build_verdict(best: Class, why: str, roll: Roll, left_out: Sequence[str] = ()) -> Verdict:
     """Return a class's answer as a verdict; `why` ends with the branches that did not vote."""
-    why_all = "; ".join([why, *left_out, *absent(roll)])
+    why_all = "; ".join([why, *left_out, *list_absent(roll)])
     return Verdict(value=best.first.answer, why=why_all, winner=best.first.branch.name, extracted=True)
 
 
-def nobody(roll: Roll, left_out: Sequence[str] = ()) -> Verdict:
+def no_vote_verdict(roll: Roll, left_out: Sequence[str] = ()) -> Verdict:
     """Return the verdict of a vote without a voter."""
-    return Verdict(value=None, why="; ".join([f"no votes in {roll.n} branches", *left_out, *absent(roll)]))
+    return Verdict(value=None, why="; ".join([f"no votes in {roll.n} branches", *left_out, *list_absent(roll)]))
 
 
-def absent(roll: Roll) -> list[str]:
+def list_absent(roll: Roll) -> list[str]:
     """Return remarks on the branches that did not vote."""
-    reasons = [f"no answer in {names(roll.silent)}"] if roll.silent else []
+    reasons = [f"no answer in {format_names(roll.silent)}"] if roll.silent else []
     if roll.missing:
-        reasons.append(f"not counted: {names(roll.missing)}")
+        reasons.append(f"not counted: {format_names(roll.missing)}")
     merged = sum(ballot.count - 1 for ballot in roll.ballots)
     if merged:
         reasons.append(f"{merged} given up as redundant, counted with those like them")
     return reasons
 
 
-def without(roll: Roll, keep: Callable[[Ballot], bool]) -> tuple[Roll, list[str]]:
+def drop_ballots(roll: Roll, keep: Callable[[Ballot], bool]) -> tuple[Roll, list[str]]:
     """Return a roll without some ballots, and the names of their branches."""
     kept = [ballot for ballot in roll.ballots if keep(ballot)]
     out = [ballot.branch.name for ballot in roll.ballots if not keep(ballot)]
     return Roll(kept, roll.silent, roll.missing, roll.pending, roll.n), out
 
 
-def measured(
+def measure_ballots(
     roll: Roll, value: Callable[[Result], float | None], what: str, remedy: str
 ) -> tuple[Roll, dict[int, float], list[str]]:
     """Return the ballots that have a figure, the figures by place, and remarks on the branches without one.
@@ -430,11 +431,11 @@ def measured(
     figures = {ballot.place: number for ballot in roll.ballots if (number := value(ballot.result)) is not None}
     if roll.ballots and not figures:
         raise PluginError(f"no branch says its {what}: {remedy}")
-    kept, out = without(roll, lambda ballot: ballot.place in figures)
-    return kept, figures, [f"no {what} in {names(out)}"] if out else []
+    kept, out = drop_ballots(roll, lambda ballot: ballot.place in figures)
+    return kept, figures, [f"no {what} in {format_names(out)}"] if out else []
 
 
-def signal(result: Result, by: Signal) -> float | None:
+def confidence_signal(result: Result, by: Signal) -> float | None:
     """Return a signal of confidence in nats, if the result has it: higher is surer, so entropy is negated."""
     if by == "logprob":
         return result.logprob
@@ -450,7 +451,7 @@ def signal(result: Result, by: Signal) -> float | None:
             return getattr(signals, by)
 
 
-def clipped(figures: dict[int, float], cap: float | None) -> dict[int, float]:
+def clip(figures: dict[int, float], cap: float | None) -> dict[int, float]:
     """Return the figures, limited to the range from median / `cap` to median * `cap`."""
     if cap is None or not figures:
         return figures
@@ -468,12 +469,12 @@ def percentile(figures: Sequence[float], percent: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
 
 
-def names(listed: Sequence[str]) -> str:
+def format_names(listed: Sequence[str]) -> str:
     """Return some names, the first five and how many more."""
     return ", ".join(listed[:5]) + (f" and {len(listed) - 5} more" if len(listed) > 5 else "")
 
 
-def without_thoughts(text: str, *, open_ended: bool = False) -> str:
+def strip_thoughts(text: str, *, open_ended: bool = False) -> str:
     """Return a text without its first `<think>` block; `open_ended`: also without a block that was cut off."""
     start = text.find("<think>")
     end = text.find("</think>", start) if start >= 0 else -1
@@ -482,9 +483,9 @@ def without_thoughts(text: str, *, open_ended: bool = False) -> str:
     return text[:start] if start >= 0 and open_ended else text
 
 
-def _count(n: int, noun: str) -> str:
+def _format_count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def _figure(value: float) -> str:
+def _format_figure(value: float) -> str:
     return f"{value:.4g}"

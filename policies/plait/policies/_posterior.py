@@ -9,18 +9,18 @@ from collections.abc import Mapping
 from plait.core.errors import PluginError
 from plait.core.result import Result
 
-from ._ballots import Signal, signal
+from ._ballots import Signal, confidence_signal
 
-__all__ = ["AnswerPosterior", "sureness"]
+__all__ = ["AnswerPosterior", "vote_confidence"]
 
 EDGE = 1e-3
 """A vote is never taken for surer than 1 - EDGE, nor for less sure than EDGE."""
 
 
-def sureness(result: Result, by: Signal, temperature: float) -> float:
+def vote_confidence(result: Result, by: Signal, temperature: float) -> float:
     """Return c = exp(signal / temperature) of a vote, within `EDGE` of 0 and 1. Raises `PluginError` without the
     signal."""
-    value = signal(result, by)
+    value = confidence_signal(result, by)
     if value is None:
         raise PluginError(f"a branch does not say its {by}: ask for it with logprobs in the planner")
     return min(max(math.exp(min(0.0, value) / temperature), EDGE), 1 - EDGE)

@@ -11,7 +11,7 @@ from plait.core.ops import Join
 from plait.core.task import Task
 from plait.core.view import Branch, StepView, View
 
-from ._ballots import F, Roll, VoteTally, claim_of, count, lead, read
+from ._ballots import F, Roll, VoteTally, count_votes, read_claim, read_roll, top_two
 
 
 class Poll:
@@ -45,12 +45,12 @@ class Poll:
     @cached_property
     def counts(self) -> Mapping[str, int]:
         """Votes of each answer, by its key."""
-        return self._tally.counts if self._tally is not None else count(self.branches, self.task)[0]
+        return self._tally.counts if self._tally is not None else count_votes(self.branches, self.task)[0]
 
     @cached_property
     def roll(self) -> Roll:
         """The branches as voters."""
-        return read(self.branches, self.task)
+        return read_roll(self.branches, self.task)
 
     @cached_property
     def votes(self) -> int:
@@ -61,7 +61,7 @@ class Poll:
         """Return the votes of the first and of the second answer."""
         if self._tally is not None:
             return self._tally.top, self._tally.second
-        return lead(self.counts.values())
+        return top_two(self.counts.values())
 
     def keys(self) -> list[str | None]:
         """Return the key of each branch's answer in the join's order, `None` without an answer (yet). A branch that
@@ -74,7 +74,7 @@ class Poll:
                 if at is None or at.merged_into is None:
                     break
                 at = by_step.get(at.merged_into)
-            claim = claim_of(at, self.task) if at is not None else None
+            claim = read_claim(at, self.task) if at is not None else None
             answers.append(None if claim is None else claim[1])
         return answers
 
@@ -93,17 +93,17 @@ class StopRule(Policy):
         if not isinstance(event, Succeeded | Failed) or view.subject is None:
             return ()
         stops: dict[str, Stop] = {}
-        for join in votes_of(view.subject):
+        for join in tolerant_votes(view.subject):
             if not join.outstanding:
                 continue
             poll = Poll(join.branches, join.reads(), join.tally)
             reason = self.enough(poll)
             if reason is not None:
-                stops.update(rest(join, poll.branches, reason, view))
+                stops.update(stop_rest(join, poll.branches, reason, view))
         return tuple(stops.values())
 
 
-def votes_of(step: StepView) -> list[StepView]:
+def tolerant_votes(step: StepView) -> list[StepView]:
     """Return the tolerant votes that read a step, or that read a step whose value it has just become."""
     return [join for join in tolerant_joins(step) if join.votes]
 
@@ -121,15 +121,15 @@ def tolerant_joins(step: StepView) -> list[StepView]:
     return joins
 
 
-def rest(join: StepView, branches: Sequence[Branch], reason: str, view: View) -> Iterator[tuple[str, Stop]]:
+def stop_rest(join: StepView, branches: Sequence[Branch], reason: str, view: View) -> Iterator[tuple[str, Stop]]:
     """Yield the branches that have not ended, by id, with the order to give them up."""
     why = f"{join.plan.name} is decided: {reason}"
     for branch in branches:
-        if not branch.state.ended and only_for(join, branch, view):
+        if not branch.state.ended and is_only_for(join, branch, view):
             yield branch.step, Stop(branch.step, why)
 
 
-def only_for(join: StepView, branch: Branch, view: View) -> bool:
+def is_only_for(join: StepView, branch: Branch, view: View) -> bool:
     """Whether a join alone reads a branch."""
     step = view.step(branch.step)
     return step is not None and all(reader == join for reader in step.consumers)

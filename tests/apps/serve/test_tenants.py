@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from plait.core.errors import FieldError
-from plait.core.prices import Price
+from plait.core.result import Price
 from plait.workers.scripted import Reply, Scripted
 from plait_server.command import JsonLines
 from plait_server.settings import Settings, Tenant

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from plait import AsyncOrchestrator, Budget, tool
-from plait.core.awaited import StepFailed
 from plait.core.errors import ConfigError, FlowError
 from plait.core.flow import Context, Flow
 from plait.core.graph import text
@@ -23,12 +22,13 @@ from plait.core.ops import ModelCall
 from plait.core.plan import Plan, Step
 from plait.core.planning import OnResult, call_model, pass_through
 from plait.core.request import Request
+from plait.core.step_handles import StepFailed
 from plait.policies.merge.majority import Majority
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.replay import replay
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.simulation.simulator import simulate
 from plait.workers.scripted import Reply, Scripted
+from plait_research.simulation.simulator import simulate
 
 REPLIES = [
     Reply(when="slow", text="answer: slow", delay=30.0),

@@ -12,13 +12,12 @@ from plait.core.budget import Budget
 from plait.core.events import Dispatch, Event, Submitted
 from plait.core.ops import Join, ModelCall, Text
 from plait.core.plan import Plan, Step
-from plait.core.prices import Price
 from plait.core.request import Request
-from plait.core.result import Result, Usage
+from plait.core.result import Price, Result, Usage
 from plait.core.sampling import Sampling
 from plait.machine import Machine
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.simulation.simulator import Host, LatencyModel, SimReport, simulate
+from plait_research.simulation.simulator import Host, LatencyModel, SimReport, simulate
 
 REPORTS, SLOTS, RATE, LATENCY = 8, 4, 100.0, 0.02
 LATE = REPORTS + int(RATE * LATENCY) + 1

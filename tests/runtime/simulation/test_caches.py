@@ -10,13 +10,13 @@ from hypothesis import given, strategies as st
 from plait.core.events import Action, Dispatch, Event, Progressed
 from plait.core.ops import Join, ModelCall, Text
 from plait.core.plan import Plan, Step
-from plait.core.prefix_tree import PrefixTree
+from plait.core.prefix_index import PrefixTree
 from plait.core.request import Request, Retries
 from plait.core.result import Result, Usage
 from plait.core.sampling import Sampling
-from plait.runtime.simulation.latency import LatencyModel
-from plait.runtime.simulation.prefix_cache import PrefixCache
-from plait.runtime.simulation.simulator import Host, SimReport, Throttle, WorkerFault, simulate, varied
+from plait_research.simulation.latency import LatencyModel
+from plait_research.simulation.simulator import Host, SimReport, Throttle, WorkerFault, simulate, varied
+from plait_research.simulation.tokens import PrefixCache
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), max_size=24), max_size=12)
 

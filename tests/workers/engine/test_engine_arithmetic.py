@@ -13,7 +13,7 @@ from plait.core.events import Job
 from plait.core.ops import ModelCall, Text
 from plait.core.result import Result
 from plait.core.sampling import Sampling
-from plait.planners._shared.seeds import line_code
+from plait.planners._shared.steps import trajectory_code
 from plait.workers.engine import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
@@ -37,7 +37,7 @@ async def lines(worker: Any, n: int, codes: list[float | None], **sampling: Any)
 
 async def test_the_lines_divide_the_distribution_after_temperature_and_top_k_exactly(engine: Engine) -> None:
     n = 200
-    codes: list[float | None] = [line_code(3, i, n) for i in range(1, n + 1)]
+    codes: list[float | None] = [trajectory_code(3, i, n) for i in range(1, n + 1)]
     for limit, tokens in ({"top_k": 4}, 4), ({"min_p": 0.5}, None), ({"top_p": 0.05}, None):
         drawn = await lines(engine, n, codes, max_tokens=1, logprobs=1, **limit)
         counts = Counter(each.token_ids[0] for each in drawn)
@@ -51,7 +51,7 @@ async def test_the_lines_divide_the_distribution_after_temperature_and_top_k_exa
 
 async def test_a_line_of_a_uniform_code_is_an_ordinary_sample(engine: Engine) -> None:
     n = 240
-    uniform: list[float | None] = [line_code(900 + i, 1, 1) for i in range(n)]
+    uniform: list[float | None] = [trajectory_code(900 + i, 1, 1) for i in range(n)]
     by_code = await lines(engine, n, uniform, max_tokens=3, top_k=2)
     by_chance = await lines(engine, n, [None] * n, max_tokens=3, top_k=2)
     ours, others = (Counter(tuple(each.token_ids) for each in drawn) for drawn in (by_code, by_chance))
@@ -61,7 +61,7 @@ async def test_a_line_of_a_uniform_code_is_an_ordinary_sample(engine: Engine) ->
 
 
 async def test_a_line_is_the_same_again_in_other_company(engine: Engine) -> None:
-    codes: list[float | None] = [line_code(7, i, 6) for i in range(1, 7)]
+    codes: list[float | None] = [trajectory_code(7, i, 6) for i in range(1, 7)]
     together = await lines(engine, 6, codes, max_tokens=12, top_k=8)
     alone = await lines(engine, 1, codes, max_tokens=12, top_k=8)
     mixed = await asyncio.gather(

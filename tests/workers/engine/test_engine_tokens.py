@@ -14,7 +14,7 @@ from plait.core.events import Job
 from plait.core.interfaces import Worker
 from plait.workers._shared.prompt import Prompter
 from plait.workers.engine import Engine
-from plait.workers.engine.output_tokens import LEAST, spelled
+from plait.workers.engine.requests import LEAST, spelled
 from tests.apps.serve.conftest import Serve, serve  # noqa: F401  (a fixture)
 
 from ..byte_model import build_bytes

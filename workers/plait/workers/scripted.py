@@ -22,7 +22,7 @@ from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
 from plait.core.messages import explain, first_of_each, json_path
 from plait.core.ops import Kind, ModelCall, Text
-from plait.core.prefix_tree import PrefixTree
+from plait.core.prefix_index import PrefixTree
 from plait.core.result import Failure, Result, Usage, as_failure
 from plait.core.sampling import Sampling
 from plait.core.values import Frozen

@@ -31,7 +31,7 @@ from ...core.rights import Rights
 from ...core.routing import Odds, Tier
 from ...core.sampling import Generation, Sampling, StructuredOutput
 from ...core.task import Task
-from ...runtime.client.auto_branches import AUTO
+from ...runtime.client.profile import AUTO
 from ...runtime.plugins.loader import Plugins
 
 __all__ = ["ROWS", "Check", "check", "leaves", "option_check"]

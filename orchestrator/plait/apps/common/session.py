@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...core.errors import EngineError
+from pydantic import JsonValue
+
+from ...core.errors import EngineError, Unanswered
 from ...core.interfaces import Worker
+from ...core.tools.context import Question
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
-from ...runtime.driver.event_subscribers import Watcher
+from ...runtime.driver.event_pump import Watcher
 from ...runtime.plugins.loader import Plugins
 from ..doctor.checks import model_folder
 from ..models.standing import joined
-from .ask import ask_on_terminal
 from .interrupt import Stopper
 from .output import Output
+from .terminal import safe
 
-__all__ = ["Session", "engine_name", "join", "opened_session", "refuse_model"]
+__all__ = ["Session", "ask_on_terminal", "engine_name", "join", "opened_session", "refuse_model"]
 
 _NAMES = {"ray": "the engine (vLLM in a Ray actor)", "engine": "the engine (vLLM in this process)"}
 
@@ -112,3 +116,38 @@ def _saying(output: Output, orchestrator: AsyncOrchestrator, any_model: bool) ->
         yield
     what = engine_name(orchestrator.config)  # another one where Ray did not start
     console.print(f"{what} is ready after {time.monotonic() - began:.1f} s", style="dim")
+
+
+def ask_on_terminal(question: Question) -> JsonValue:
+    """Ask on standard error and read the answer from standard input; choices may be given by their number.
+
+    Blocks until a line is there that answers the question. Raises `Unanswered` where there is no terminal, or its input
+    ends.
+    """
+    if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
+        raise Unanswered(
+            f"{question.text!r}: this is not a terminal, so no one can answer; run the command in one, or answer "
+            "through the SDK (on_ask=…)"
+        )
+    while True:
+        sys.stderr.write(safe(_worded(question)))
+        sys.stderr.flush()
+        line = sys.stdin.readline()
+        if not line:
+            raise Unanswered(f"{question.text!r}: the terminal's input ended before there was an answer")
+        reply = line.strip()
+        try:
+            return question.check(_chosen(question, reply))
+        except Unanswered as error:
+            sys.stderr.write(safe(f"{error}\n"))
+
+
+def _worded(question: Question) -> str:
+    choices = "".join(f"  {number}  {choice}\n" for number, choice in enumerate(question.choices, 1))
+    return f"\n{question.step} asks: {question.text}\n{choices}> "
+
+
+def _chosen(question: Question, reply: str) -> JsonValue:
+    if reply.isdecimal() and reply not in map(str, question.choices) and 1 <= int(reply) <= len(question.choices):
+        return question.choices[int(reply) - 1]
+    return reply

@@ -1,9 +1,11 @@
-"""Find plait's installed dependencies, without importing any."""
+"""Find plait's installed side distributions and dependencies, without importing any."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import platform
+
+from ...distributions import CONTENTS
 
 __all__ = ["version_of", "versions"]
 
@@ -20,9 +22,10 @@ def version_of(distribution: str) -> str | None:
 
 
 def versions() -> dict[str, str | None]:
-    """Return the versions of the libraries, by distribution; of the engine's two builds only the one that is there."""
+    """Return the versions of side distributions and libraries; of the engine's two builds only the installed one."""
     engines = {name: version for name in _ENGINES if (version := version_of(name)) is not None}
     return {
+        **{name: version_of(name) for name in CONTENTS},
         "python": platform.python_version(),
         **(engines or {"vllm": None}),
         **{name: version_of(name) for name in _LIBRARIES},

@@ -17,13 +17,12 @@ from ...core.chat import Message, spoken
 from ...core.errors import CutInForm, CutInThoughts, OutcomeUnknown, RunFailed, TaskError
 from ...core.events import Status
 from ...core.form import ADAPTERS, Form
+from ...core.notebook_html import bar, marked, table
 from ...core.ops import Kind
 from ...core.plan import Plan
 from ...core.provenance import Provenance
-from ...core.record import StepRecord
+from ...core.record import StepRecord, steps_table
 from ...core.result import NO_USAGE, Failure, Finish, Token, Usage, as_failure
-from ...core.shown import bar, marked, table
-from ...core.steps_table import steps_table
 from ...core.tools.context import Question
 from ...core.values import Frozen, as_text
 from ..runlog import RunRecord

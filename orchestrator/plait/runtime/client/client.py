@@ -26,7 +26,7 @@ from ...core.events import Submitted
 from ...core.flow import Flow
 from ...core.interfaces import PlanningContext, Worker
 from ...core.plan import Plan
-from ...core.provenance import Provenance
+from ...core.provenance import Provenance, facts, models_of
 from ...core.renamed import accept
 from ...core.request import Request, listed
 from ...core.task import Task
@@ -35,8 +35,7 @@ from ...machine import Machine
 from .. import telemetry
 from ..control.socket import ControlSocket
 from ..driver.driver import CALL_SILENCE_LIMIT_S, MODEL_SILENCE_LIMIT_S, Driver, watch_silence
-from ..driver.event_pump import LOOP_SLICE_S, OFFLOAD_PLAN_STEPS
-from ..driver.event_subscribers import Watcher
+from ..driver.event_pump import LOOP_SLICE_S, OFFLOAD_PLAN_STEPS, Watcher
 from ..driver.expander import Expander
 from ..driver.flows import first_patch
 from ..driver.plan_preparation import revised
@@ -55,7 +54,6 @@ from .handle import Handle, Questions, read_answer
 from .learned_state import Lessons
 from .pool import Pool
 from .pricing import priced
-from .provenance import facts, models_of
 from .questions import OnAsk, QuestionQueue
 from .request_preparation import Briefs, Live, ToolLike, of_kind, taken
 from .worker_factory import bound_load, handed_over, started, tools as build_tools, workers as build_workers
@@ -78,8 +76,8 @@ class AsyncOrchestrator:
         on_ask: puts the questions of tools (`await ctx.ask(…)`) to a person and returns the answer; an ordinary
             function is called on a thread of its own. Without it a question waits for `Handle.answer`, and in `run`,
             which gives out no handle, the tool fails. `"later"`: it waits there too, for an answer from another process
-            (`plait runs questions`).
-        control: whether `plait runs` and `plait runs top` see and steer its runs, as they do those of commands.
+            (`plait runs answer`).
+        control: whether `plait runs` sees and steers its runs, as they do those of commands.
         config: a whole configuration; without it `Config.load` reads file, environment and `settings`, by their names.
 
     >>> from plait.workers.scripted import Reply, Scripted

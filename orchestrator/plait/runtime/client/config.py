@@ -27,12 +27,12 @@ from ...core.budget import Budget
 from ...core.errors import ConfigError, FieldError, PluginError, UsageError
 from ...core.messages import did_you_mean, explain, first_of_each, json_path
 from ...core.ops import Plugin
-from ...core.prices import Price
+from ...core.result import Price
 from ...core.sampling import Thinking
-from ...core.weights import MOST_BYTES
+from ...core.value_sizes import MOST_BYTES
 from ..journal.location import SCHEMES, Database, located
 from ..plugins.spec import typed
-from ..plugins.user_code import own_code
+from ..plugins.trust import own_code
 from .models import BUNDLED, folder_of
 
 __all__ = ["BUNDLED_MODEL", "Config", "table"]

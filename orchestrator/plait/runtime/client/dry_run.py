@@ -27,9 +27,8 @@ from ...core.events import (
 from ...core.interfaces import PlanningContext
 from ...core.ops import ModelCall, Text
 from ...core.plan import Plan, validate
-from ...core.prices import Price
 from ...core.request import Request
-from ...core.result import Result, Usage
+from ...core.result import Price, Result, Usage
 from ...core.tools.tool import ToolSpec
 from ...machine import Machine
 from ..driver.expander import Expander

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from pydantic import PrivateAttr
 
-from ...core.awaited import FlowPlace, Group, Promise, StepHandle
 from ...core.events import Event
 from ...core.flow import Answerable, Context, Flow
+from ...core.step_handles import FlowPlace, Group, Promise, StepHandle
 from ..driver.flows import RunningFlow
 from .answer import Answer
 from .handle import Handle

@@ -16,8 +16,7 @@ from ...core.events import Job
 from ...core.interfaces import Progress, Worker
 from ...core.ops import Plugin
 from ...core.plan import Plan
-from ...core.prices import Price
-from ...core.result import Failure, Result
+from ...core.result import Failure, Price, Result
 from ..driver.worker_proxy import WorkerProxy
 from .config import Config
 

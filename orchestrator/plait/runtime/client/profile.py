@@ -6,11 +6,17 @@ from __future__ import annotations
 import os
 import platform
 from pathlib import Path
+from typing import cast
 
 from pydantic import Field, ValidationError
 
-from ...core.errors import ConfigError
+from ...core.budget import Budget
+from ...core.errors import ConfigError, UsageError
+from ...core.interfaces import Planner
+from ...core.ops import Plugin
 from ...core.values import Frozen
+from ..plugins.loader import Plugins
+from .config import Config
 
 __all__ = ["Profile", "load", "machine", "profile_file"]
 
@@ -80,3 +86,42 @@ def load(path: Path) -> Profile:
         raise ConfigError(
             f"{path} is no profile ({where}: {first['msg']}): `plait simulate calibrate` writes one"
         ) from None
+
+
+AUTO = "auto"
+MOST = 256
+"""Most branches that are chosen."""
+
+
+def settled(spec: Plugin, plugins: Plugins, config: Config, budget: Budget) -> Plugin:
+    """Return a planner with a number in the place of `auto`: the most branches of which all have ended within the
+    budget's seconds with probability 0.9, by the recorded lengths of such steps and the engine's pace, on one engine
+    with nothing else to do. At least one.
+
+    Raises `UsageError` without a limit of seconds and where the model is not calibrated on this machine.
+    """
+    if spec.options.get("n") != AUTO:
+        return spec
+    from ...core.runtime_distribution import Branches, n_for
+    from .profile import load, profile_file
+
+    planner = cast("type[Planner]", plugins.class_of("planner", spec.name))
+    if "n" not in planner.model_fields:  # the planner's own refusal is clearer
+        return spec
+    if budget.seconds is None:
+        raise UsageError("n=auto takes as many branches as end in time: say how long that is (seconds)")
+    path = profile_file(config.model)
+    if not path.exists():
+        raise UsageError(
+            f"n=auto needs to know how fast {Path(config.model).name} is here, and it is uncalibrated: "
+            "run `plait simulate calibrate --probe`, or give n as a number"
+        )
+    profile = load(path)
+    known = next((recorded for name, recorded in profile.lengths.items() if name.startswith(spec.name)), ())
+    lengths = known or tuple(length for recorded in profile.lengths.values() for length in recorded)
+    made = plugins.planner(Plugin(name=spec.name, options={**spec.options, "n": 1}))
+    prompts = (getattr(made, name) for name in planner.says_answer())
+    limit = max((prompt.max_tokens or 0 for prompt in prompts), default=0) or 512
+    branches = Branches([max(1, min(length, limit)) for length in lengths or (limit,)])
+    number = n_for(budget.seconds - profile.dispatch, branches, profile.step, most=MOST)
+    return Plugin(name=spec.name, options={**spec.options, "n": max(1, number)})

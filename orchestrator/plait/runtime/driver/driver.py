@@ -45,8 +45,7 @@ from ...machine import Machine, Run
 from ..journal.writer import Recorder
 from .admission import Admission
 from .autoscaler import Elastic
-from .event_pump import IDLE, Adoption, Pump, WaitForThread
-from .event_subscribers import Watcher, Watchers
+from .event_pump import IDLE, Adoption, Pump, WaitForThread, Watcher, Watchers
 from .expander import Expander
 from .garbage_collection import Collector
 from .jobs import JobTable, sound_cache

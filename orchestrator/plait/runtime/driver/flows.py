@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, TypeVar, cast
 
-from ...core.awaited import FlowPlace, Group, Promise, StepFailed, StepHandle
 from ...core.errors import RAISED, BudgetExceeded, ConfigError, FlowError, NotAllowed, PlaitError, PlannerError
 from ...core.events import Event, Expanded, Pruned
 from ...core.flow import ROOT, Context, Flow
@@ -24,6 +23,7 @@ from ...core.interfaces import PlanningContext
 from ...core.plan import Plan, Step
 from ...core.planning import derive
 from ...core.result import Failure, Result, as_failure, frames_of
+from ...core.step_handles import FlowPlace, Group, Promise, StepFailed, StepHandle
 from .plan_preparation import demand_size
 from .turn_counter import Calls, Turns
 from .watchdog import WATCHDOG, TooLong, WatchSpan

@@ -16,8 +16,8 @@ from ...core.plan import Plan, Step
 from ...core.request import Request
 from ...core.rights import Rights
 from ...core.sampling import ANSWER_FIELDS, resolve, set_fields
-from ...core.tools.more import MORE_TOOLS
 from ...core.tools.tool import ToolSpec
+from ...core.tools.tool_search import MORE_TOOLS
 from ...core.values import json_value
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ...core.awaited import FlowPlace, Group, Promise, Several, StepHandle
 from ...core.plan import Step
+from ...core.step_handles import FlowPlace, Group, Promise, Several, StepHandle
 
 Calls = dict[str, int]
 """Model calls by scope that limits `turns`; those of the whole flow under the empty name."""

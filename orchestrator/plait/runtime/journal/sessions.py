@@ -17,11 +17,11 @@ from ...core.errors import ConfigError, UsageError
 from ...core.events import Finish
 from ...core.flow import Flow, is_root
 from ...core.interfaces import Planner, PlanningContext
+from ...core.provenance import check
 from ...core.task import Task
 from ...core.tools.tool import ToolSpec
 from ...machine import Run
 from ..client.config import Config
-from ..client.provenance import check
 from ..client.questions import QuestionQueue, Told
 from ..driver.driver import Driver
 from ..plugins.loader import Plugins

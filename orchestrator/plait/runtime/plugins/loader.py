@@ -24,13 +24,12 @@ from typing import Any, Literal, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field as PydanticField, ValidationError, create_model
 
 from ...core.addresses import allow, check, found_in, is_allowed
-from ...core.environment import Environment
 from ...core.errors import RAISED, PlaitError, PluginError, TaskError
 from ...core.interfaces import Merge, Planner, Policy, Worker
 from ...core.messages import did_you_mean, explain, first_line, first_of_each, json_path
 from ...core.ops import HANDED_OVER, Plugin
 from ...core.search import Scorer, Search
-from ...core.task import Task
+from ...core.task import Environment, Task
 from ...core.tools.docstring import first_sentence
 from .entry_points import InstalledPlugin, installed
 from .inline import Kind, bind, handed_over, made_of, verified

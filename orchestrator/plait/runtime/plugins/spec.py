@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from ...core.errors import PluginError
 from ...core.ops import Plugin
-from .user_code import own_code
+from .trust import own_code
 
 __all__ = ["spelled", "typed", "with_option"]
 

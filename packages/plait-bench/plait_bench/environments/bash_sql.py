@@ -10,8 +10,8 @@ from typing import Any, cast
 from pydantic import Field, JsonValue, PrivateAttr
 
 from plait.core.declarations import Fidelity
-from plait.core.environment import Environment
 from plait.core.errors import ToolError
+from plait.core.task import Environment
 from plait.core.tools.tool import Tool, tool
 from plait.workers.tools.sandbox import Program, Sandbox, SandboxLimits, shared
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from plait.core.environment import Environment
 from plait.core.errors import ToolError
 from plait.core.extras import extra
+from plait.core.task import Environment
 
 __all__ = ["ReasoningGymEnvironment"]
 

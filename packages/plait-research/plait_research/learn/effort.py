@@ -10,12 +10,12 @@ from typing import Annotated
 import typer
 from pydantic import JsonValue
 
-from plait.apps.common.concurrently import for_each
 from plait.apps.common.dataset import DatasetQuestion, read_questions
 from plait.apps.common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from plait.apps.common.journals import Place, place_of
 from plait.apps.common.options import Common, Json, common_options
 from plait.apps.common.output import Output, opened
+from plait.apps.common.progress import for_each
 from plait.apps.common.session import opened_session
 from plait.core.errors import UsageError
 from plait.core.learning import LearningPlanner, RunOutcome

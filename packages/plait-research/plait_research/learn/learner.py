@@ -7,17 +7,17 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from plait.apps.common.concurrently import for_each
 from plait.apps.common.dataset import DatasetQuestion
 from plait.apps.common.interrupt import CommandInterrupted, Stopper
 from plait.apps.common.output import Output
+from plait.apps.common.progress import for_each
 from plait.apps.common.session import Session, opened_session
 from plait.core.chat import Message
-from plait.core.environment import Environment
 from plait.core.errors import UsageError
 from plait.core.ops import Plugin
 from plait.core.plan import Plan
 from plait.core.request import Request
+from plait.core.task import Environment
 from plait.runtime.client.config import Config
 from plait.runtime.runlog import RunLog
 

@@ -8,11 +8,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.awaited import Trajectory
 from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Part
+from plait.core.step_handles import Trajectory
 from plait.core.vocabulary import Depth, N, Rounds
 
 __all__ = ["Blackboard"]
@@ -78,7 +78,7 @@ class Blackboard(Flow):
             last = next((step for step in rows[ended] if _ENDS.search(step.text)), None)
             if last is not None:
                 return ctx.answer(last, f"found by {last.step.label}", name="answer")
-        pieces = [*start, *_log(rows), *self.answer.parts("Write the line `answer: …` now.")]
+        pieces = [*start, *_build_log(rows), *self.answer.parts("Write the line `answer: …` now.")]
         return ctx.think(pieces, self.answer, name="finish", label="finish")
 
     def _step(
@@ -89,9 +89,9 @@ class Blackboard(Flow):
         known = rows[: max(0, len(rows) - self.depth)]
         own = [(place, rows[place - 1][worker]) for place in range(len(known) + 1, number)]
         pieces = [piece for place, step in own for piece in (f"**{me} [{place}]:** ", step, "\n\n")]
-        refused = "".join(f"(Refused: {reason})\n\n" for reason in _refused(known, worker))
+        refused = "".join(f"(Refused: {reason})\n\n" for reason in _list_rejections(known, worker))
         return ctx.think(
-            [*start, *_log(known), *pieces, f"{refused}**{me} [{number}]:**"],
+            [*start, *_build_log(known), *pieces, f"{refused}**{me} [{number}]:**"],
             self.step,
             name=f"{me}-{number}",
             label=f"{me}, step {number}",
@@ -99,7 +99,7 @@ class Blackboard(Flow):
         )
 
 
-def _log(rows: Sequence[Sequence[Trajectory]]) -> list[str | Trajectory]:
+def _build_log(rows: Sequence[Sequence[Trajectory]]) -> list[str | Trajectory]:
     """Return the log: all steps in the order of rounds and workers."""
     return [
         piece
@@ -109,7 +109,7 @@ def _log(rows: Sequence[Sequence[Trajectory]]) -> list[str | Trajectory]:
     ]
 
 
-def _refused(rows: Sequence[Sequence[Trajectory]], worker: int) -> list[str]:
+def _list_rejections(rows: Sequence[Sequence[Trajectory]], worker: int) -> list[str]:
     """Return why claims of a worker do not count: another one has made them before, in the order of the log."""
     owners: dict[str, int] = {}
     refused: list[str] = []

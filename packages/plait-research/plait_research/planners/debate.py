@@ -7,16 +7,16 @@ from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.awaited import StepFailed, Trajectory
 from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Part, Plugin
+from plait.core.step_handles import StepFailed, Trajectory
 from plait.core.vocabulary import MaxPromptItems, MergeOption, N, Rounds
-from plait.planners._shared.steps import visible
+from plait.planners._shared.steps import strip_reasoning
 
-from ._flips import Flips, agreed, table
+from ._answer_changes import AnswerChanges, format_changes, have_agreed
 
 __all__ = ["Debate"]
 
@@ -67,26 +67,28 @@ class Debate(Flow):
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Have the agents answer, read and answer again, and vote."""
-        task, flips = ctx.brief.task, list[Flips]()
+        task, flips = ctx.brief.task, list[AnswerChanges]()
         asks = self.answer.parts("{question}", question=question)
         lines = await self._round(ctx, [self._ask(ctx, None, asks, i, 1) for i in range(self.n)], [])
         for number in range(2, self.rounds + 1):
             before = [task.extract(line.line) if line is not None else None for line in lines]
             # Agents that agree would only read their own answer again.
-            if agreed(before, task):
+            if have_agreed(before, task):
                 break
             asked = [
-                None if line is None else self._ask(ctx, line, self._seen(lines, i), i, number)
+                None if line is None else self._ask(ctx, line, self._show_answers(lines, i), i, number)
                 for i, line in enumerate(lines)
             ]
             lines = await self._round(ctx, asked, lines)
-            flips.append(Flips.of(number, before, [task.extract(line.line) if line else None for line in lines], task))
+            flips.append(
+                AnswerChanges.of(number, before, [task.extract(line.line) if line else None for line in lines], task)
+            )
             # Who read all and changed nothing reads the same again in the next round.
             if not flips[-1].changed:
                 break
         voting = [line for line in lines if line is not None]
         vote = ctx.join(voting, self.merge, on_failure="best-effort", name="vote")
-        return ctx.answer(vote, table(flips), name="answer")
+        return ctx.answer(vote, format_changes(flips), name="answer")
 
     def _ask(
         self, ctx: Context, before: Trajectory | None, pieces: Sequence[Part], agent: int, number: int
@@ -116,17 +118,17 @@ class Debate(Flow):
             raise error if isinstance(error, StepFailed) else PlannerError("no agent has answered")
         return lines
 
-    def _seen(self, lines: Sequence[Trajectory | None], agent: int) -> tuple[Part, ...]:
+    def _show_answers(self, lines: Sequence[Trajectory | None], agent: int) -> tuple[Part, ...]:
         """Return the message that shows an agent what the others said."""
         others = [lines[(agent + step) % len(lines)] for step in range(1, len(lines))]
-        shown = [visible(line.text).strip() for line in others[: self.max_prompt_items] if line is not None]
+        shown = [strip_reasoning(line.text).strip() for line in others[: self.max_prompt_items] if line is not None]
         answers, arguments = (
-            "\n\n".join(f"One agent: {text}" for text in texts) for texts in (shown, map(_without_claim, shown))
+            "\n\n".join(f"One agent: {text}" for text in texts) for texts in (shown, map(_strip_claim, shown))
         )
         return self.turn.parts(_SEEN, answers=answers, arguments=arguments)
 
 
-def _without_claim(text: str) -> str:
+def _strip_claim(text: str) -> str:
     """Return an argument without the lines that claim an answer."""
     kept = [line for line in text.splitlines() if "answer" not in line.casefold() and "\\boxed" not in line]
     return "\n".join(kept) or "(no argument)"

@@ -7,16 +7,16 @@ from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.awaited import Trajectory
 from plait.core.call_config import CallConfig, Uses
 from plait.core.chat import Message
 from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.ops import Text
+from plait.core.step_handles import Trajectory
 from plait.core.vocabulary import Models, N, Rounds
-from plait.planners._shared.steps import visible
+from plait.planners._shared.steps import strip_reasoning
 
-from ._flips import Flips, agreed, table
+from ._answer_changes import AnswerChanges, format_changes, have_agreed
 
 __all__ = ["Layers"]
 
@@ -59,7 +59,7 @@ class Layers(Flow):
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Have each layer read the one before, and aggregate."""
-        task, flips = ctx.brief.task, list[Flips]()
+        task, flips = ctx.brief.task, list[AnswerChanges]()
         lines: list[Trajectory] = []
         for layer in range(1, self.rounds):
             before = [task.extract(line.line) for line in lines]
@@ -70,18 +70,20 @@ class Layers(Flow):
                 raise next(error for error in ended if isinstance(error, BaseException))
             # With an answer missing nobody can say which changed into which.
             if layer > 1 and len(done) == len(before):
-                flips.append(Flips.of(layer, before, [task.extract(answer.line) for answer in done], task))
+                flips.append(AnswerChanges.of(layer, before, [task.extract(answer.line) for answer in done], task))
             lines = done
-            if agreed([task.extract(line.line) for line in lines], task):
-                return ctx.answer(lines[0], f"all {len(lines)} of layer {layer} agree; {table(flips)}", name="answer")
+            if have_agreed([task.extract(line.line) for line in lines], task):
+                return ctx.answer(
+                    lines[0], f"all {len(lines)} of layer {layer} agree; {format_changes(flips)}", name="answer"
+                )
         last = await self._ask(ctx, question, lines, self.rounds, 0, last=True)
-        return ctx.answer(last, f"aggregated of {len(lines)}; {table(flips)}", name="answer")
+        return ctx.answer(last, f"aggregated of {len(lines)}; {format_changes(flips)}", name="answer")
 
     def _ask(
         self, ctx: Context, question: str, read: Sequence[Trajectory], layer: int, place: int, last: bool = False
     ) -> Trajectory:
         history = list(ctx.brief.request.messages)
-        shown = [visible(line.text).strip() for line in read]
+        shown = [strip_reasoning(line.text).strip() for line in read]
         # Models favour what stands first; a shuffled order gives no place of the layer before that for good.
         ctx.random.shuffle(shown)
         answers = "\n".join(f"{number}. {text}" for number, text in enumerate(shown, 1))

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from plait.core.result import Result
 from plait.core.values import as_text
 
-from .steps import visible
+from .steps import strip_reasoning
 
 SHORT = 80
 """Most characters of an answer that is counted: longer ones are prose, and never the same."""
@@ -39,7 +39,7 @@ class Draft:
         return text if text is not None and len(text) <= SHORT and "\n" not in text else None
 
 
-def drafts_of(result: Result) -> list[Draft]:
+def read_drafts(result: Result) -> list[Draft]:
     """Return the drafts in a join's value, in the join's order."""
     drafts: list[Draft] = []
     for record in result.value if isinstance(result.value, list) else ():
@@ -63,15 +63,15 @@ def drafts_of(result: Result) -> list[Draft]:
     return drafts
 
 
-def verified(drafts: Sequence[Draft]) -> Draft | None:
+def find_verified(drafts: Sequence[Draft]) -> Draft | None:
     """Return the first draft whose answer the task's verifier has found right."""
     return next((draft for draft in drafts if draft.verified), None)
 
 
-def ranked(drafts: Sequence[Draft]) -> list[Draft]:
+def rank_drafts(drafts: Sequence[Draft]) -> list[Draft]:
     """Return the drafts, best first: verified before unjudged before found wrong, then by how many drafts give the same
     answer, then by mean log-probability, then finished before cut off, then in order."""
-    votes = _votes(drafts)
+    votes = _count_votes(drafts)
 
     def key(draft: Draft) -> tuple[int, int, float, bool]:
         truth = {True: 0, None: 1, False: 2}[draft.verified]
@@ -81,7 +81,7 @@ def ranked(drafts: Sequence[Draft]) -> list[Draft]:
     return sorted(drafts, key=key)
 
 
-def histogram(drafts: Sequence[Draft]) -> str:
+def format_histogram(drafts: Sequence[Draft]) -> str:
     """Return the answers with how many drafts give each, most frequent first, as one line; empty if none is short
     enough to be counted. A summary can lose the answer of a minority; this line does not."""
     votes: dict[str, list[Draft]] = {}
@@ -99,7 +99,7 @@ def histogram(drafts: Sequence[Draft]) -> str:
     return f"Answers of the drafts: {', '.join(parts)}{none}."
 
 
-def block(drafts: Sequence[Draft], most: int | None, what: str = "Draft") -> str:
+def render_block(drafts: Sequence[Draft], most: int | None, what: str = "Draft") -> str:
     """Return drafts under headings, numbered from 1, at most `max_branches` tokens of their text in all (`None`: all of
     it).
 
@@ -107,22 +107,27 @@ def block(drafts: Sequence[Draft], most: int | None, what: str = "Draft") -> str
     conclusion stands. Tokens are the engine's count, spread evenly over the characters.
     """
     parts: list[str] = []
-    for i, (draft, text) in enumerate(zip(drafts, shown(drafts, most), strict=True), 1):
+    for i, (draft, text) in enumerate(zip(drafts, render_drafts(drafts, most), strict=True), 1):
         state = "" if draft.done else ", stopped before its end"
         parts.append(f"### {what} {i}{state}\n{text}\n")
     return "\n".join(parts)
 
 
-def shown(drafts: Sequence[Draft], most: int | None) -> list[str]:
+def render_drafts(drafts: Sequence[Draft], most: int | None) -> list[str]:
     """Return the drafts' texts as in `block`."""
-    texts = [visible(draft.text).strip() or draft.text.strip() for draft in drafts]
+    texts = [strip_reasoning(draft.text).strip() or draft.text.strip() for draft in drafts]
     if most is None:
         return texts
-    shares = _shares([max(1, _tokens(draft, text)) for draft, text in zip(drafts, texts, strict=True)], most)
-    return [_cut(text, _tokens(draft, text), share) for draft, text, share in zip(drafts, texts, shares, strict=True)]
+    shares = _split_tokens(
+        [max(1, _count_tokens(draft, text)) for draft, text in zip(drafts, texts, strict=True)], most
+    )
+    return [
+        _cut_text(text, _count_tokens(draft, text), share)
+        for draft, text, share in zip(drafts, texts, shares, strict=True)
+    ]
 
 
-def _votes(drafts: Sequence[Draft]) -> dict[str, int]:
+def _count_votes(drafts: Sequence[Draft]) -> dict[str, int]:
     votes: dict[str, int] = {}
     for draft in drafts:
         if draft.key is not None:
@@ -130,14 +135,14 @@ def _votes(drafts: Sequence[Draft]) -> dict[str, int]:
     return votes
 
 
-def _tokens(draft: Draft, text: str) -> int:
+def _count_tokens(draft: Draft, text: str) -> int:
     """Return the tokens of what is shown of a draft; four characters a token where nobody counted."""
     if draft.tokens > 0 and draft.text:
         return max(1, round(draft.tokens * len(text) / len(draft.text)))
     return (len(text) + 3) // 4
 
 
-def _shares(wanted: Sequence[int], most: int) -> list[int]:
+def _split_tokens(wanted: Sequence[int], most: int) -> list[int]:
     """Return how many tokens each draft may have, `max_branches` in all: small drafts whole, the others an even
     share."""
     shares = [0] * len(wanted)
@@ -149,7 +154,7 @@ def _shares(wanted: Sequence[int], most: int) -> list[int]:
     return shares
 
 
-def _cut(text: str, tokens: int, share: int) -> str:
+def _cut_text(text: str, tokens: int, share: int) -> str:
     if share >= tokens:
         return text
     kept = int(len(text) * share / tokens)

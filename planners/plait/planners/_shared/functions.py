@@ -11,7 +11,7 @@ from plait.core.errors import PlannerError
 from plait.core.programs import Cell
 from plait.core.task import Task
 
-__all__ = ["RUN_PYTHON", "Cases", "problem_of", "shown"]
+__all__ = ["RUN_PYTHON", "Cases", "read_problem", "render_cell"]
 
 RUN_PYTHON = "run_python"
 """The tool of a sandbox that runs programs."""
@@ -19,7 +19,7 @@ Cases = Sequence[tuple[list[JsonValue], JsonValue]]
 """Arguments of a call, and what it shall return."""
 
 
-def problem_of(task: Task, planner: str) -> tuple[str, list[tuple[list[JsonValue], JsonValue]]]:
+def read_problem(task: Task, planner: str) -> tuple[str, list[tuple[list[JsonValue], JsonValue]]]:
     """Return the name of the function that is asked for, and its public cases. Raises `PlannerError` for other
     tasks."""
     entry, public = getattr(task, "entry", None), getattr(task, "public", ())
@@ -28,7 +28,7 @@ def problem_of(task: Task, planner: str) -> tuple[str, list[tuple[list[JsonValue
     return entry, [(list(case.args), case.want) for case in public]
 
 
-def shown(cell: Cell) -> str:
+def render_cell(cell: Cell) -> str:
     """Return what a call came to, in words for a model."""
     kind, value = cell
     return {"value": json.dumps(value), "none": "nothing: it was ended before"}.get(kind, str(value))

@@ -7,7 +7,7 @@ import re
 
 from pydantic import JsonValue
 
-from .steps import visible
+from .steps import strip_reasoning
 
 MAX_CHARS = 60_000
 """Characters of a text that are looked at."""
@@ -24,21 +24,21 @@ def read_object(text: str) -> JsonValue:
     Commas too many or missing, other quotes, comments and a text that was cut off are forgiven (json_repair). What the
     text says is never evaluated; nesting deeper than a few dozen levels is no object.
     """
-    text = visible(text[:MAX_CHARS])
+    text = strip_reasoning(text[:MAX_CHARS])
     fenced = [block[1] for block in _FENCE.finditer(text) if "{" in block[1]]
     for candidate in (*fenced, text):
         start, end = candidate.find("{"), candidate.rfind("}")
         if start < 0:
             continue
         open_ended = end <= start or '"' in candidate[end:]  # that brace was inside a string: it was cut off later
-        value = _loaded(candidate[start:] if open_ended else candidate[start : end + 1])
+        value = _load_json(candidate[start:] if open_ended else candidate[start : end + 1])
         if isinstance(value, dict):
             return value
     return None
 
 
-def _loaded(text: str) -> JsonValue:
-    if _too_deep(text):
+def _load_json(text: str) -> JsonValue:
+    if _is_too_deep(text):
         return None
     try:
         return _DECODER.raw_decode(text)[0]  # whatever follows the object
@@ -56,7 +56,7 @@ def _loaded(text: str) -> JsonValue:
     return value  # pyright: ignore[reportReturnType]
 
 
-def _too_deep(text: str) -> bool:
+def _is_too_deep(text: str) -> bool:
     """Whether brackets outside strings nest deeper than any answer needs: a parser's stack, or its time, would
     suffer."""
     depth = 0

@@ -9,13 +9,13 @@ from typing import ClassVar
 
 from pydantic import Field, JsonValue
 
-from plait.core.awaited import StepFailed, Trajectory
 from plait.core.call_config import CallConfig
 from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context
+from plait.core.step_handles import StepFailed, Trajectory
 from plait.core.vocabulary import Depth, Rounds, Threshold, Width
 
-from .._shared.talk import Talk, ToolTurns, Turn
+from .._shared.conversation import ToolConversation, ToolTurns, Turn
 
 __all__ = ["Speculate", "SpeculationRecord", "best_window"]
 
@@ -89,11 +89,11 @@ class Speculate(ToolTurns):
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Take steps, round after round, until one is the answer."""
-        talk = Talk(ctx, question, self, thoughts=False)
+        talk = ToolConversation(ctx, question, self, thoughts=False)
         pace, done, windows = SpeculationRecord(), list[Turn](), list[int]()
-        while not done or not (done[-1].final or len(done) >= self.rounds):
+        while not done or not (done[-1].is_final or len(done) >= self.rounds):
             if done and done[-1].calls and not done[-1].results:
-                done[-1] = await talk.observed(done[-1])
+                done[-1] = await talk.observe(done[-1])
             windows.append(min(pace.window(self.depth, self.price), self.rounds - len(done)))
             done += await self._round(ctx, talk, pace, done, windows[-1])
         text = "".join(line.text for line in done) if not talk.functions else done[-1].text
@@ -102,7 +102,7 @@ class Speculate(ToolTurns):
         return ctx.answer(text, why, data=counts, name="answer")
 
     async def _round(
-        self, ctx: Context, talk: Talk, pace: SpeculationRecord, done: Sequence[Turn], window: int
+        self, ctx: Context, talk: ToolConversation, pace: SpeculationRecord, done: Sequence[Turn], window: int
     ) -> list[Turn]:
         """Return the target's next steps after `done`: up to the first that the draft did not foresee, or `window`. The
         calls of the last one are not made yet."""
@@ -111,17 +111,17 @@ class Speculate(ToolTurns):
         pace.asked += 1
         branches = [Ahead() for _ in range(pace.branches(self.width, self.threshold) if window > 1 else 0)]
         guesses = [
-            ctx.gather(self._ahead(ctx, talk, pace, done, window, branch, branches[:place]))
+            ctx.gather(self._draft_ahead(ctx, talk, pace, done, window, branch, branches[:place]))
             for place, branch in enumerate(branches)
         ]
         await line
         pace.target.add(ctx.now() - began, line.tokens)
         turn = talk.read(line, done)
-        right = next((i for i, branch in enumerate(branches) if branch.turn and talk.same(turn, branch.turn)), None)
+        right = next((i for i, branch in enumerate(branches) if branch.turn and talk.are_same(turn, branch.turn)), None)
         if any(branch.turn for branch in branches):
             pace.compared += 1
             pace.agreed += right is not None
-        going_on = right is not None and not turn.final and talk.free(turn)
+        going_on = right is not None and not turn.is_final and talk.is_free_of_effects(turn)
         for place, guess in enumerate(guesses):
             if not going_on or place != right:
                 ctx.cancel(guess, "the target does something else")
@@ -131,10 +131,10 @@ class Speculate(ToolTurns):
         observed = branches[right].observed
         return [turn if observed is None else observed, *rest]
 
-    async def _ahead(
+    async def _draft_ahead(
         self,
         ctx: Context,
-        talk: Talk,
+        talk: ToolConversation,
         pace: SpeculationRecord,
         done: Sequence[Turn],
         window: int,
@@ -149,16 +149,16 @@ class Speculate(ToolTurns):
         except StepFailed:
             return []
         turn = talk.read(line, done)
-        if any(other.turn and talk.same(turn, other.turn) for other in others):
+        if any(other.turn and talk.are_same(turn, other.turn) for other in others):
             return []
         ahead.turn = turn
-        if turn.final or not talk.free(turn):
+        if turn.is_final or not talk.is_free_of_effects(turn):
             return []
-        ahead.observed = await talk.observed(turn) if turn.calls else turn
+        ahead.observed = await talk.observe(turn) if turn.calls else turn
         pace.draft.add(ctx.now() - began, line.tokens)
         return await self._round(ctx, talk, pace, [*done, ahead.observed], window - 1)
 
-    def _ask(self, talk: Talk, done: Sequence[Turn], prompt: CallConfig, who: str) -> Trajectory:
+    def _ask(self, talk: ToolConversation, done: Sequence[Turn], prompt: CallConfig, who: str) -> Trajectory:
         # Both models have to end their steps at the same place, or no step of theirs would be equal.
         prompt = prompt.model_copy(update={"stop": self.target.stop})
         return talk.ask(done, prompt, label=f"{who}, step {len(done) + 1}")

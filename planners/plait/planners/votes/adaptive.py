@@ -15,7 +15,7 @@ from plait.core.ops import Plugin, Text
 from plait.core.planning import derive
 from plait.core.vocabulary import Allocate, Arithmetic, Early, MaxBranches, MergeOption, N, Rounds, Style, Width
 
-from .._shared.seeds import line_code
+from .._shared.steps import trajectory_code
 
 __all__ = ["Adaptive"]
 
@@ -70,7 +70,9 @@ class Adaptive(Flow):
         for number in range(1, self.rounds + 1):
             step = "allocation" if number == 1 else f"allocation-{number}"
             verdict = await ctx.join(samples, allocate, on_failure="any-end", name=step, label=name)
-            if all(map(_cut, samples)):  # more of the same would be too: the vote says which limit to raise
+            if all(
+                map(_ended_in_thoughts, samples)
+            ):  # more of the same would be too: the vote says which limit to raise
                 break
             try:
                 allocation = Allocation.model_validate(verdict.value)
@@ -97,10 +99,10 @@ class Adaptive(Flow):
             name=f"sample-{index}",
             label=f"sample {index}",
             seed=derive(seed, "sample", index) if temperature != 0 else None,
-            arithmetic=line_code(seed, index, self.size()) if self.arithmetic and temperature != 0 else None,
+            arithmetic=trajectory_code(seed, index, self.size()) if self.arithmetic and temperature != 0 else None,
         )
 
 
-def _cut(sample: Trajectory) -> bool:
+def _ended_in_thoughts(sample: Trajectory) -> bool:
     """Whether a sample ended within its thoughts."""
     return isinstance(sample.error, StepFailed) and sample.error.failure.kind == "CutInThoughts"

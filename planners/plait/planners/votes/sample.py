@@ -14,7 +14,7 @@ from plait.core.plan import Plan, Step
 from plait.core.planning import call_model
 from plait.core.vocabulary import Arithmetic, Early, MergeOption, N, Style, Width
 
-from .._shared.seeds import derive, line_code
+from .._shared.steps import derive, trajectory_code
 
 __all__ = ["Sample"]
 
@@ -55,7 +55,7 @@ class Sample(Planner):
             call_model(
                 brief, "sample", name, pieces, self.answer, label=f"sample {i} of {self.n}",
                 seed=derive(seed, "sample", i) if sampled else None,
-                arithmetic=line_code(seed, i, self.n) if self.arithmetic and sampled else None,
+                arithmetic=trajectory_code(seed, i, self.n) if self.arithmetic and sampled else None,
             )
             for i, name in enumerate(names, 1)
         ]  # fmt: skip

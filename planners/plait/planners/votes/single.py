@@ -12,7 +12,7 @@ from plait.core.plan import Plan
 from plait.core.planning import call_model
 from plait.core.vocabulary import Style, Width
 
-from .._shared.seeds import derive
+from .._shared.steps import derive
 
 __all__ = ["Single"]
 
@@ -24,7 +24,7 @@ class Single(Planner):
     """
 
     answer: Annotated[CallConfig, Uses("question")] = Field(
-        default=CallConfig(max_tokens=512, stream=True), description="The call. Its template has `{question}`."
+        default=CallConfig(max_tokens=512), description="The call. Its template has `{question}`."
     )
     style: Style = "serial"
     width: Width = 8

@@ -15,7 +15,7 @@ from plait.core.plan import Step
 from plait.core.planning import CallOptions
 from plait.core.vocabulary import Deadline, MaxInputTokens, N, Quorum, StopOnVerified
 
-from .._shared.drafts import Draft, block, drafts_of, histogram, shown, verified
+from .._shared.drafts import Draft, find_verified, format_histogram, read_drafts, render_block, render_drafts
 from .._shared.steps import Asker
 
 __all__ = ["ThinkSummarize"]
@@ -104,9 +104,9 @@ class ThinkSummarize(Flow):
             name="paths",
             label="first to finish" if enough == 1 else f"{enough or 'all'} of {self.n}",
         )
-        drafts = drafts_of(read.result)
+        drafts = read_drafts(read.result)
         why = read.why if enough is None or enough >= self.n else f"{read.why}; the first to end were read (a race)"
-        right = verified(drafts) if self.stop_on_verified else None
+        right = find_verified(drafts) if self.stop_on_verified else None
         if right is not None:
             return ctx.answer(paths[right.name], f"{right.name} is verified; {why}", name="answer")
         if len(drafts) == 1 and drafts[0].done:
@@ -138,15 +138,15 @@ class ThinkSummarize(Flow):
             pieces = (Text(text=asker.question),)
             by_name = {f"path-{number}": number for number in range(1, self.n + 1)}
             numbers = [by_name[draft.name] for draft in drafts]
-            texts = zip(numbers, shown(drafts, self.max_input_tokens), strict=True)
+            texts = zip(numbers, render_drafts(drafts, self.max_input_tokens), strict=True)
             begin = "".join(f"<think{i}>{text}</think{i}>\n" for i, text in texts) + "<summary>"
             options["begin"], options["stop"] = begin, ("</summary>",)
         else:
-            counted = histogram([draft for draft in drafts if draft.done])
+            counted = format_histogram([draft for draft in drafts if draft.done])
             pieces = self.summary.parts(
                 _SUMMARY,
                 question=asker.question,
-                drafts=block(drafts, self.max_input_tokens, "Attempt"),
+                drafts=render_block(drafts, self.max_input_tokens, "Attempt"),
                 histogram=f"{counted}\n\n" if counted else "",
             )
         return asker.step(

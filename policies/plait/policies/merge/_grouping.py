@@ -19,7 +19,7 @@ from plait.core.values import Frozen
 from plait.core.view import Branch
 
 from .._similarity import cluster, cosine
-from ._asking import Asking, fresh
+from ._model_merge import ModelMerge, unique_name
 
 _WORDS = StructuredOutput(kind="choice", spec=["yes", "no"], required=False)
 _WORD = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
@@ -49,7 +49,7 @@ class Groups(Frozen):
         head, *rest = self.open
         return tuple(other for other in rest if head not in self.apart or other not in self.apart)
 
-    def settled(self) -> Groups:
+    def settle_open(self) -> Groups:
         """Return the groups with each first of `open` that has nothing to compare with as a group of its own."""
         groups = self
         while groups.open and not groups.others:
@@ -58,7 +58,7 @@ class Groups(Frozen):
         return groups
 
 
-class Grouping(Asking):
+class Grouping(ModelMerge):
     """Base of the merges that ask which of several texts come to the same.
 
     A model compares pairs (leader clustering): the first text with each of the others at the same time, then the first
@@ -89,14 +89,14 @@ class Grouping(Asking):
         form = _WORDS if self.judge.form == "choice" else self.judge.form
         steps: list[Step] = []
         for i, other in enumerate(groups.others, 1):
-            name = fresh(f"same-{len(groups.whole) + 1}-{i}", shown)
+            name = unique_name(f"same-{len(groups.whole) + 1}-{i}", shown)
             # the first text comes first, so that the calls of a round share their prefix
             two = {"a": self.excerpt(shown[head]), "b": self.excerpt(shown[other])}
             pieces = self.judge.text(template, question=task.render(), **two)
             steps.append(ask_model(task, name, pieces, self.judge, label=f"{head} and {other}", form=form))
         return steps
 
-    def heard(self, groups: Groups, by_name: Mapping[str, Branch]) -> Groups:
+    def read_round(self, groups: Groups, by_name: Mapping[str, Branch]) -> Groups:
         """Return the groups after a round."""
         likenesses = [self.likeness(by_name.get(call)) for call in groups.calls]
         # What is not known to be the same stays apart: a wrong class would move votes.
@@ -106,7 +106,7 @@ class Grouping(Asking):
         left = tuple(other for other in groups.open[1:] if other not in same)
         groups_now = (*groups.whole, (groups.open[0], *same))
         silent = groups.silent + likenesses.count(None)
-        return Groups(whole=groups_now, open=left, silent=silent, apart=groups.apart).settled()
+        return Groups(whole=groups_now, open=left, silent=silent, apart=groups.apart).settle_open()
 
     def likeness(self, call: Branch | None) -> float | None:
         """Return the probability that two are the same, as a call says; `None` if it says nothing."""
@@ -121,7 +121,7 @@ class Grouping(Asking):
     def by_embedding(self, names: Sequence[str], value: JsonValue, apart: Collection[str] = ()) -> Groups | None:
         """Return the groups by the vectors of `names`, in order: each name joins the most similar group before it, but
         two of `apart` never share one. `None` if the value is not a list of as many vectors."""
-        vectors = vectors_of(value, len(names))
+        vectors = read_vectors(value, len(names))
         if vectors is None:
             return None
         given = list(zip(names, vectors, strict=True))
@@ -135,7 +135,7 @@ class Grouping(Asking):
         return Groups(whole=tuple(map(tuple, members.values())))
 
 
-def vectors_of(value: JsonValue, n: int) -> list[list[float]] | None:
+def read_vectors(value: JsonValue, n: int) -> list[list[float]] | None:
     """Return `n` vectors of one length and of finite numbers, or `None` if a value is not that."""
     # The value is a tool's, so anything may stand there; vectors in part would be of unknown texts.
     if not isinstance(value, list) or len(value) != n:

@@ -11,7 +11,7 @@ from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from .._ballots import SettlingTally, absent, claim_of, read, truth_of
+from .._ballots import SettlingTally, list_absent, read_claim, read_roll, read_truth
 
 __all__ = ["BestOf"]
 
@@ -32,10 +32,10 @@ class BestOf(Merge):
         unsure: dict[str, tuple[Branch, JsonValue, int]] = {}
         first: tuple[Branch, JsonValue] | None = None
         right = wrong = silent = judged = 0
-        roll = read(branches, task)
+        roll = read_roll(branches, task)
         stands_for = {ballot.branch.name: ballot.count for ballot in roll.ballots}
-        for branch, answer in _answers(branches, task):
-            truth = truth_of(branch, task)
+        for branch, answer in _read_answers(branches, task):
+            truth = read_truth(branch, task)
             if answer is None:
                 silent += 1
             elif truth is True:
@@ -51,7 +51,7 @@ class BestOf(Merge):
         total = sum(votes for _, _, votes in unsure.values())
         done = right + wrong + silent + judged
         counts = f"of {done} done, {right} right, {wrong} wrong, {judged} not judged, {silent} without an answer"
-        counts = "; ".join([counts, *absent(roll)])
+        counts = "; ".join([counts, *list_absent(roll)])
         if first is not None:
             return Verdict(value=first[1], why=f"verified; {counts}", winner=first[0].name, extracted=True)
         if unsure:
@@ -64,14 +64,14 @@ class BestOf(Merge):
         """Return whether some branch's answer is verified: any further one would be no more right."""
         if outstanding <= 0:
             return True
-        return any(truth_of(branch, task) is True for branch in branches)
+        return any(read_truth(branch, task) is True for branch in branches)
 
     def tally(self, task: Task) -> SettlingTally:
         """Return a tally that looks for the first verified answer."""
-        return SettlingTally(lambda branch: truth_of(branch, task) is True)
+        return SettlingTally(lambda branch: read_truth(branch, task) is True)
 
 
-def _answers(branches: Sequence[Branch], task: Task) -> list[tuple[Branch, JsonValue]]:
+def _read_answers(branches: Sequence[Branch], task: Task) -> list[tuple[Branch, JsonValue]]:
     """Return each branch that is done with the answer it claims, or `None`."""
-    claims = [(branch, claim_of(branch, task)) for branch in branches if branch.done and branch.result is not None]
+    claims = [(branch, read_claim(branch, task)) for branch in branches if branch.done and branch.result is not None]
     return [(branch, None if claim is None else claim[0]) for branch, claim in claims]

@@ -15,7 +15,7 @@ from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from .._ballots import Class, Signal, nobody, read, signal, verdict, without
+from .._ballots import Class, Signal, build_verdict, confidence_signal, drop_ballots, no_vote_verdict, read_roll
 
 __all__ = ["BestScored"]
 
@@ -41,14 +41,16 @@ class BestScored(Merge):
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` has the score, the runner-up's and who was left out."""
-        roll = read(branches, task)
+        roll = read_roll(branches, task)
         if not roll.ballots:
-            return nobody(roll)
+            return no_vote_verdict(roll)
         scorer = load(self.function) if self.function is not None else None
         scores: dict[int, float] = {}
         for ballot in roll.ballots:
             number = (
-                scorer(task.text, ballot.result.line) if scorer is not None else signal(ballot.result, self.criterion)
+                scorer(task.text, ballot.result.line)
+                if scorer is not None
+                else confidence_signal(ballot.result, self.criterion)
             )
             if number is not None and math.isfinite(number):
                 scores[ballot.place] = float(number)
@@ -57,12 +59,12 @@ class BestScored(Merge):
             raise PluginError(
                 f"no branch has a score by {what}: ask for signals with logprobs in the planner's options"
             )
-        roll, out = without(roll, lambda ballot: ballot.place in scores)
+        roll, out = drop_ballots(roll, lambda ballot: ballot.place in scores)
         best = min(roll.ballots, key=lambda ballot: (-scores[ballot.place], ballot.place))
         others = [scores[ballot.place] for ballot in roll.ballots if ballot is not best]
         why = f"{self.function or self.criterion} {scores[best.place]:.4g}, best of {len(roll.ballots)}"
         why += f", margin {scores[best.place] - max(others):.4g}" if others else ""
-        return verdict(Class(best), why, roll, [f"no score for {', '.join(out)}"] if out else [])
+        return build_verdict(Class(best), why, roll, [f"no score for {', '.join(out)}"] if out else [])
 
 
 def load(path: str) -> Scorer:

@@ -16,9 +16,19 @@ from plait.core.values import as_text
 from plait.core.view import Branch
 from plait.core.vocabulary import Count, FreeText
 
-from .._ballots import Ballot, Class, OpenTally, Roll, classes, lead, nobody, read, verdict
-from ._asking import fresh
+from .._ballots import (
+    Ballot,
+    Class,
+    OpenTally,
+    Roll,
+    build_verdict,
+    group_by_answer,
+    no_vote_verdict,
+    read_roll,
+    top_two,
+)
 from ._grouping import Grouping, Groups
+from ._model_merge import unique_name
 
 __all__ = ["Equivalent"]
 
@@ -80,16 +90,16 @@ class Equivalent(Grouping):
         by_name = {branch.name: branch for branch in branches}
         # In the rounds after the first the judge's calls are branches too; they have no vote.
         calls = {self.called, *(self.grouped.calls if self.grouped is not None else ())}
-        roll = read([branch for branch in branches if branch.name not in calls], task)
-        counted = classes(roll.ballots)
+        roll = read_roll([branch for branch in branches if branch.name not in calls], task)
+        counted = group_by_answer(roll.ballots)
         if not counted:
-            return nobody(roll)
+            return no_vote_verdict(roll)
         why = f"{len(counted)} different answers of {roll.votes} votes"
         if len(counted) == 1:
-            return verdict(counted[0], why, roll)
+            return build_verdict(counted[0], why, roll)
         ranked = sorted(counted, key=lambda group: (-group.votes, group.first.place))
         if self.ask == "model":
-            return self._by_model(ranked, roll, by_name, why, task)
+            return self._group_by_model(ranked, roll, by_name, why, task)
         if self.called is None:
             # A vector joins the class of most votes that is near enough; a tool names places in the order it was given.
             return self._call(ranked if self.ask == "embedding" else counted, branches, why)
@@ -97,8 +107,8 @@ class Equivalent(Grouping):
         value = asked.result.value if asked is not None and asked.result is not None else None
         if self.ask == "embedding":
             groups = self.by_embedding([group.first.branch.name for group in ranked], value)
-            return self._counted(roll, counted, _of_groups(groups, counted) if groups is not None else None)
-        return self._counted(roll, counted, _heads(value, len(counted)))
+            return self._count_classes(roll, counted, _heads_of_groups(groups, counted) if groups is not None else None)
+        return self._count_classes(roll, counted, _read_heads(value, len(counted)))
 
     @property
     def _tool(self) -> str:
@@ -106,42 +116,42 @@ class Equivalent(Grouping):
 
     def _call(self, counted: Sequence[Class], branches: Sequence[Branch], why: str) -> Verdict:
         names = [branch.name for branch in branches]
-        name = fresh("equivalence", names)
+        name = unique_name("equivalence", names)
         answers: list[JsonValue] = [as_text(group.first.answer) for group in counted]
         args: dict[str, JsonValue] = {"texts" if self.ask == "embedding" else "answers": answers}
         call = Step(name=name, op=ToolCall(tool=self._tool, args=args), label=self._tool)
-        return Verdict(value=None, why=why, patch=self._then((call,), names, {"called": name}))
+        return Verdict(value=None, why=why, patch=self._plan_round((call,), names, {"called": name}))
 
-    def _by_model(
+    def _group_by_model(
         self, ranked: Sequence[Class], roll: Roll, by_name: dict[str, Branch], why: str, task: Task
     ) -> Verdict:
         texts = {group.first.branch.name: as_text(group.first.answer) for group in ranked}
         if self.grouped is None:
             alone = tuple((name,) for name in tuple(texts)[self.max_prompt_items :])
-            groups = Groups(whole=alone, open=tuple(texts)[: self.max_prompt_items]).settled()
+            groups = Groups(whole=alone, open=tuple(texts)[: self.max_prompt_items]).settle_open()
         else:
-            groups = self.heard(self.grouped, by_name)
+            groups = self.read_round(self.grouped, by_name)
         if groups.open:
             taken = dict.fromkeys(by_name, "") | texts
             steps = self.comparisons(groups, taken, _COMPARE, task)
             asking = groups.model_copy(update={"calls": tuple(step.name for step in steps)})
             voters = [name for name in by_name if self.grouped is None or name not in self.grouped.calls]
-            return Verdict(value=None, why=why, patch=self._then(steps, voters, {"grouped": asking}))
+            return Verdict(value=None, why=why, patch=self._plan_round(steps, voters, {"grouped": asking}))
         note = [f"{groups.silent} comparisons came to nothing and count as no"] if groups.silent else []
         if len(ranked) > self.max_prompt_items:
             note.append(f"{len(ranked) - self.max_prompt_items} of the answers were not compared")
-        counted = classes(roll.ballots)
-        return self._counted(roll, counted, _of_groups(groups, counted), note)
+        counted = group_by_answer(roll.ballots)
+        return self._count_classes(roll, counted, _heads_of_groups(groups, counted), note)
 
-    def _then(self, steps: Sequence[Step], voters: Sequence[str], update: dict[str, object]) -> Plan:
+    def _plan_round(self, steps: Sequence[Step], voters: Sequence[str], update: dict[str, object]) -> Plan:
         """Return the calls and the vote that reads them."""
         options: dict[str, JsonValue] = self.model_copy(update=update).model_dump(mode="json")
         op = Join(merge=Plugin(name="equivalent", options=options), on_failure="any-end")
         needs = (*(step.name for step in steps), *voters)
-        end = Step(name=fresh("equivalent-vote", needs), op=op, needs=needs, label="vote")
+        end = Step(name=unique_name("equivalent-vote", needs), op=op, needs=needs, label="vote")
         return Plan(steps=(*steps, end), output=end.name)
 
-    def _counted(
+    def _count_classes(
         self, roll: Roll, given: Sequence[Class], heads: Sequence[int] | None, note: Sequence[str] = ()
     ) -> Verdict:
         """Return the verdict over classes; `heads[i]` is the place of the answer that answer i is the same as."""
@@ -151,15 +161,15 @@ class Equivalent(Grouping):
             heads = range(len(given))
         head_of = {group.first.key: given[head].first.key for group, head in zip(given, heads, strict=True)}
         merged = [Ballot(b.place, b.branch, b.answer, head_of[b.key], b.count) for b in roll.ballots]
-        counted = classes(merged)
-        top, second = lead(group.votes for group in counted)
+        counted = group_by_answer(merged)
+        top, second = top_two(group.votes for group in counted)
         best = next(group for group in counted if group.votes == top)
         tie = ", a tie settled by order" if top == second else ""
         why = f"{top} of {roll.votes} votes, margin {top - second}{tie}; {len(given)} answers in {len(counted)} classes"
-        return verdict(best, why, roll, note)
+        return build_verdict(best, why, roll, note)
 
 
-def _of_groups(groups: Groups, counted: Sequence[Class]) -> list[int]:
+def _heads_of_groups(groups: Groups, counted: Sequence[Class]) -> list[int]:
     """Return for each answer the place of its group's first answer."""
     places = {group.first.branch.name: i for i, group in enumerate(counted)}
     heads = [0] * len(counted)
@@ -169,7 +179,7 @@ def _of_groups(groups: Groups, counted: Sequence[Class]) -> list[int]:
     return heads
 
 
-def _heads(value: JsonValue, n: int) -> list[int] | None:
+def _read_heads(value: JsonValue, n: int) -> list[int] | None:
     """Return classes if they are well formed: for each answer an earlier one, or itself, that heads its class."""
     if not isinstance(value, list) or len(value) != n:
         return None

@@ -12,7 +12,7 @@ from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from .._ballots import without_thoughts
+from .._ballots import strip_thoughts
 
 __all__ = ["FinishMarker"]
 
@@ -48,8 +48,8 @@ class FinishMarker(Merge):
         branch = next((branch for branch in branches if branch.result is not None), None)
         if branch is None or branch.result is None:
             return Verdict(value=None, why="there is no text to read")
-        text = without_thoughts(branch.result.text)
-        kind, response, thought = _as_object(text) or _as_words(text)
+        text = strip_thoughts(branch.result.text)
+        kind, response, thought = _read_object(text) or _read_text(text)
         if kind == "replan" and self.replan:
             return Verdict(value={"replan": response, "thought": thought}, why="asked for another plan")
         why = {
@@ -60,7 +60,7 @@ class FinishMarker(Merge):
         return Verdict(value=response, why=why, winner=branch.name)
 
 
-def _as_words(text: str) -> tuple[str, str, str]:
+def _read_text(text: str) -> tuple[str, str, str]:
     """Return the action (`finish`, `replan`, `none`), what it says, and the thought before it."""
     end = _END.search(text)
     text = text[: end.start()] if end else text
@@ -71,11 +71,11 @@ def _as_words(text: str) -> tuple[str, str, str]:
     rest = text[action.end() :]
     # Only an action with a parenthesis has an end; without one all that follows belongs to it.
     if action[2]:
-        rest = _inside(rest)
-    return action[1].lower(), _unquoted(rest.strip()), thought[1].strip() if thought else ""
+        rest = _up_to_closing(rest)
+    return action[1].lower(), _strip_quotes(rest.strip()), thought[1].strip() if thought else ""
 
 
-def _inside(text: str) -> str:
+def _up_to_closing(text: str) -> str:
     """Return the text up to the parenthesis that closes one before it: balanced, or at least at a line's end."""
     depth = 1
     for mark in _MARK.finditer(text):
@@ -86,14 +86,14 @@ def _inside(text: str) -> str:
     return text.removesuffix(")") if depth <= 0 else text
 
 
-def _unquoted(text: str) -> str:
+def _strip_quotes(text: str) -> str:
     """Return a text without the quotes around all of it."""
     if len(text) > 2 and text[0] == text[-1] and text[0] in "\"'" and text[0] not in text[1:-1]:
         return text[1:-1]
     return text
 
 
-def _as_object(text: str) -> tuple[str, str, str] | None:
+def _read_object(text: str) -> tuple[str, str, str] | None:
     """Read the action as JSON, or return `None` if the text is no such object."""
     # Models that were trained on JSON actions answer so, whatever the prompt shows.
     start = text.strip().removeprefix("```json").removesuffix("```").strip()

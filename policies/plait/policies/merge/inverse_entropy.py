@@ -13,7 +13,7 @@ from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from .._ballots import OpenTally, clipped, measured, read, weighted
+from .._ballots import OpenTally, clip, measure_ballots, read_roll, weigh_votes
 
 __all__ = ["InverseEntropy"]
 
@@ -45,9 +45,12 @@ class InverseEntropy(Merge):
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` has weights, margin, votes and who was left out."""
         remedy = "ask for it with logprobs=20 in the planner's options"
-        roll, entropy, left_out = measured(
-            read(branches, task), lambda result: result.signals.entropy if result.signals else None, "entropy", remedy
+        roll, entropy, left_out = measure_ballots(
+            read_roll(branches, task),
+            lambda result: result.signals.entropy if result.signals else None,
+            "entropy",
+            remedy,
         )
         weights = {place: 1.0 / max(nats / math.log(2.0), self.floor) for place, nats in entropy.items()}
-        weights = clipped(weights, self.cap)
-        return weighted(roll, lambda ballot: weights[ballot.place], "inverse entropy", left_out)
+        weights = clip(weights, self.cap)
+        return weigh_votes(roll, lambda ballot: weights[ballot.place], "inverse entropy", left_out)

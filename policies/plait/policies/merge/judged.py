@@ -18,8 +18,8 @@ from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch
 
-from .._ballots import OpenTally, absent, claim_of, classes, nobody, read
-from ._asking import Asking, fresh
+from .._ballots import OpenTally, group_by_answer, list_absent, no_vote_verdict, read_claim, read_roll
+from ._model_merge import ModelMerge, unique_name
 
 __all__ = ["Judged"]
 
@@ -45,7 +45,7 @@ class CandidateMark(Frozen):
     """How many gave it."""
 
 
-class Judged(Asking):
+class Judged(ModelMerge):
     """Best-of-n with a model for a scorer: a mark from 0 to `best` for every different answer.
 
     Equal answers are marked once, a single answer not at all. The highest mark wins; ties go to the answer with more
@@ -76,14 +76,14 @@ class Judged(Asking):
         """Return the answer with the best mark, or the calls as more plan; `why` has the marks."""
         if self.marks:
             return self._best({branch.name: branch for branch in branches}, task)
-        roll = read(branches, task)
-        counted = sorted(classes(roll.ballots), key=lambda group: (-group.votes, group.first.place))
+        roll = read_roll(branches, task)
+        counted = sorted(group_by_answer(roll.ballots), key=lambda group: (-group.votes, group.first.place))
         if not counted:
-            return nobody(roll)
+            return no_vote_verdict(roll)
         why = f"{len(counted)} different answers of {roll.votes} votes"
         if len(counted) == 1:
             only = counted[0].first
-            nothing = "; ".join([f"nothing to mark: {why}", *absent(roll)])
+            nothing = "; ".join([f"nothing to mark: {why}", *list_absent(roll)])
             return Verdict(value=only.answer, why=nothing, winner=only.branch.name, extracted=True)
         names = [group.first.branch.name for group in counted]
         calls: list[Step] = []
@@ -92,26 +92,28 @@ class Judged(Asking):
             text = self.excerpt(group.first.branch.line)
             pieces = self.judge.text(_MARK, question=task.render(), answer=text, best=str(self.best))
             label = f"mark {group.first.branch.name}"
-            calls.append(ask_model(task, fresh(f"mark-{i}", names), pieces, self.judge, label=label))
+            calls.append(ask_model(task, unique_name(f"mark-{i}", names), pieces, self.judge, label=label))
             entries.append(CandidateMark(branch=group.first.branch.name, call=calls[-1].name, votes=group.votes))
-        update = {"marks": tuple(entries), "left_out": tuple(absent(roll))}
+        update = {"marks": tuple(entries), "left_out": tuple(list_absent(roll))}
         options: dict[str, JsonValue] = self.model_copy(update=update).model_dump(mode="json")
         op = Join(merge=Plugin(name="judged", options=options), on_failure="any-end")
-        end = Step(name=fresh("marks", names), op=op, needs=(*(call.name for call in calls), *names), label="marks")
+        end = Step(
+            name=unique_name("marks", names), op=op, needs=(*(call.name for call in calls), *names), label="marks"
+        )
         return Verdict(value=None, why=why, patch=Plan(steps=(*calls, end), output=end.name))
 
     def _best(self, by_name: dict[str, Branch], task: Task) -> Verdict:
         marks = [self._mark(by_name.get(entry.call)) for entry in self.marks]
         at = max(range(len(marks)), key=lambda i: (-1.0 if marks[i] is None else marks[i], self.marks[i].votes, -i))
         best = self.marks[at]
-        claim = claim_of(by_name[best.branch], task)
-        shown = ", ".join(f"{entry.branch} {_shown(mark)}" for entry, mark in zip(self.marks, marks, strict=True))
-        why = f"marked {_shown(marks[at])} of {self.best} ({shown}); {best.votes} votes"
+        claim = read_claim(by_name[best.branch], task)
+        shown = ", ".join(f"{entry.branch} {_format_mark(mark)}" for entry, mark in zip(self.marks, marks, strict=True))
+        why = f"marked {_format_mark(marks[at])} of {self.best} ({shown}); {best.votes} votes"
         others = [mark for i, mark in enumerate(marks) if i != at and mark is not None]
         mark = marks[at]
         # Without a second mark there is nothing to be ahead of.
         if mark is not None and others:
-            why += f", margin {_shown(mark - max(others))}"
+            why += f", margin {_format_mark(mark - max(others))}"
         why = "; ".join([why, *self.left_out])
         return Verdict(value=claim[0] if claim else None, why=why, winner=best.branch, extracted=True)
 
@@ -123,5 +125,5 @@ class Judged(Asking):
         return mark if 0.0 <= mark <= self.best else None
 
 
-def _shown(mark: float | None) -> str:
+def _format_mark(mark: float | None) -> str:
     return "none" if mark is None else f"{mark:g}"

@@ -12,7 +12,7 @@ from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from .._ballots import VoteTally, classes, most, nobody, read, verdict
+from .._ballots import VoteTally, build_verdict, find_winner, group_by_answer, no_vote_verdict, read_roll
 
 __all__ = ["Majority"]
 
@@ -39,13 +39,13 @@ class Majority(Merge):
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` has the counts, the margin and who did not vote."""
-        roll = read(branches, task, self.weights)
-        counted = classes(roll.ballots)
+        roll = read_roll(branches, task, self.weights)
+        counted = group_by_answer(roll.ballots)
         if not counted:
-            return nobody(roll)
-        best, how = most(counted)
+            return no_vote_verdict(roll)
+        best, how = find_winner(counted)
         second = max((group.votes for group in counted if group is not best), default=0)
-        return verdict(best, f"{best.votes} of {roll.votes} votes, margin {best.votes - second}{how}", roll)
+        return build_verdict(best, f"{best.votes} of {roll.votes} votes, margin {best.votes - second}{how}", roll)
 
     def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
         """Return whether the lead exceeds the `outstanding` votes: then every outcome has the same winner (by

@@ -17,7 +17,7 @@ from plait.core.planning import ask_model
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from ._asking import Asking, fresh, silent, texts
+from ._model_merge import ModelMerge, list_texts, silent_note, unique_name
 
 __all__ = ["MapReduce"]
 
@@ -31,7 +31,7 @@ Combine these parts into one text that answers the request. Leave nothing out th
 """
 
 
-class MapReduce(Asking):
+class MapReduce(ModelMerge):
     """A model combines up to `fan_in` texts at a time, all groups of a level side by side, until one text is left.
 
     n texts take about log n / log `fan_in` levels. The order of the branches is kept. A group whose call fails is left
@@ -47,8 +47,8 @@ class MapReduce(Asking):
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the last text, or the next level as more plan; `why` says how many texts there were."""
-        parts = texts(branches)
-        why = f"{len(parts)} texts{silent(branches)}"
+        parts = list_texts(branches)
+        why = f"{len(parts)} texts{silent_note(branches)}"
         if len(parts) < 2:
             only = parts[0] if parts else None
             value: JsonValue = only.result.value if only and only.result else None
@@ -61,12 +61,12 @@ class MapReduce(Asking):
             group = parts[i * size : (i + 1) * size]
             written = "\n\n".join(f"Part {j}:\n{self.excerpt(part.text)}" for j, part in enumerate(group, 1))
             pieces = self.summary.text(_COMBINE, question=task.render(), parts=written)
-            name = fresh(f"reduce-{i + 1}", names)
+            name = unique_name(f"reduce-{i + 1}", names)
             calls.append(ask_model(task, name, pieces, self.summary, label=f"reduce {len(group)}"))
         options = {**self.model_dump(mode="json"), "level": self.level + 1}
         needs = tuple(call.name for call in calls)
         end = Step(
-            name=fresh("reduced", names),
+            name=unique_name("reduced", names),
             op=Join(merge=Plugin(name="map-reduce", options=options), on_failure="best-effort"),
             needs=needs,
             label=f"level {self.level + 1}",

@@ -20,8 +20,8 @@ from plait.core.values import Frozen
 from plait.core.view import Branch
 from plait.core.vocabulary import FreeText
 
-from .._ballots import OpenTally, absent, claim_of, classes, nobody, read
-from ._asking import Asking, fresh
+from .._ballots import OpenTally, group_by_answer, list_absent, no_vote_verdict, read_claim, read_roll
+from ._model_merge import ModelMerge, unique_name
 
 __all__ = ["Pairwise"]
 
@@ -51,7 +51,7 @@ class Match(Frozen):
     """Steps: one in which the first is A, one in which it is B."""
 
 
-class Pairwise(Asking):
+class Pairwise(ModelMerge):
     """Knockout selection by pairwise comparison, as in the tournaments of best-of-n by a model.
 
     Equal answers are one candidate, so k different answers take k - 1 matches in about log2 k rounds. Candidates are
@@ -86,14 +86,14 @@ class Pairwise(Asking):
             left = [self._winner(match, by_name) for match in self.matches]
             why = f"round {self.played}: {len(left)} left"
         else:
-            roll = read(branches, task)
-            counted = sorted(classes(roll.ballots), key=lambda group: (-group.votes, group.first.place))
+            roll = read_roll(branches, task)
+            counted = sorted(group_by_answer(roll.ballots), key=lambda group: (-group.votes, group.first.place))
             if not counted:
-                return nobody(roll)
+                return no_vote_verdict(roll)
             left = [group.first.branch.name for group in counted]
-            why = "; ".join([f"{len(left)} different answers of {roll.votes} votes", *absent(roll)])
+            why = "; ".join([f"{len(left)} different answers of {roll.votes} votes", *list_absent(roll)])
         if len(left) == 1:
-            claim = claim_of(by_name[left[0]], task)
+            claim = read_claim(by_name[left[0]], task)
             reason = f"won all of {self.played} rounds; {self.counts}" if self.played else f"nothing to compare: {why}"
             return Verdict(value=claim[0] if claim else None, why=reason, winner=left[0], extracted=True)
         return Verdict(value=None, why=why, patch=self._round(left, by_name, task, self.counts or why))
@@ -109,7 +109,7 @@ class Pairwise(Asking):
                 matches.append(Match(first=first))
                 continue
             pair = (by_name[first], by_name[second])
-            names = [fresh(f"match-{i + 1}{way}", by_name) for way in "ab"]
+            names = [unique_name(f"match-{i + 1}{way}", by_name) for way in "ab"]
             form = _LETTERS if self.judge.form == "choice" else self.judge.form
             for name, (a, b) in zip(names, (pair, pair[::-1]), strict=True):
                 shown = {"a": self.excerpt(a.line), "b": self.excerpt(b.line)}
@@ -122,7 +122,7 @@ class Pairwise(Asking):
         options: dict[str, JsonValue] = played.model_dump(mode="json")
         op = Join(merge=Plugin(name="pairwise", options=options), on_failure="any-end")
         needs = (*(call.name for call in calls), *left)
-        end = Step(name=fresh("round", by_name), op=op, needs=needs, label=f"round {self.played + 1}")
+        end = Step(name=unique_name("round", by_name), op=op, needs=needs, label=f"round {self.played + 1}")
         return Plan(steps=(*calls, end), output=end.name)
 
     @staticmethod

@@ -12,8 +12,8 @@ from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from .._ballots import Class, OpenTally, Signal, absent, nobody, read, verdict
-from .._posterior import AnswerPosterior as Chances, sureness
+from .._ballots import Class, OpenTally, Signal, build_verdict, list_absent, no_vote_verdict, read_roll
+from .._posterior import AnswerPosterior as Chances, vote_confidence
 
 __all__ = ["Posterior"]
 
@@ -46,14 +46,14 @@ class Posterior(Merge):
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` has the posterior and the votes."""
-        roll = read(branches, task)
+        roll = read_roll(branches, task)
         if not roll.ballots:
-            return nobody(roll)
+            return no_vote_verdict(roll)
         chances, first = Chances(), dict[str, Class]()
         for ballot in roll.ballots:
-            chances.add(ballot.key, sureness(ballot.result, self.criterion, self.vote_temperature), ballot.count)
+            chances.add(ballot.key, vote_confidence(ballot.result, self.criterion, self.vote_temperature), ballot.count)
             first.setdefault(ballot.key, Class(ballot))
         posterior = chances.chances()
         best = min(first, key=lambda key: (-posterior[key], -chances.votes[key], first[key].first.place))
         why = f"posterior {posterior[best]:.4g}, {chances.votes[best]} of {roll.votes} votes"
-        return verdict(first[best], why, roll, absent(roll))
+        return build_verdict(first[best], why, roll, list_absent(roll))

@@ -12,7 +12,7 @@ from plait.core.interfaces import Merge, Verdict
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from .._ballots import OpenTally, measured, read, weighted
+from .._ballots import OpenTally, measure_ballots, read_roll, weigh_votes
 
 __all__ = ["SelfCertainty"]
 
@@ -42,12 +42,12 @@ class SelfCertainty(Merge):
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` has weights, margin, votes and who was left out."""
         remedy = "ask for the whole vocabulary with logprobs=-1 in the planner's options"
-        roll, certain, left_out = measured(
-            read(branches, task),
+        roll, certain, left_out = measure_ballots(
+            read_roll(branches, task),
             lambda result: result.signals.certainty if result.signals else None,
             "self-certainty",
             remedy,
         )
         order = sorted(certain, key=lambda place: (-certain[place], place))
         weights = {place: float(len(order) - at) ** self.p for at, place in enumerate(order)}
-        return weighted(roll, lambda ballot: weights[ballot.place], "Borda weight", left_out)
+        return weigh_votes(roll, lambda ballot: weights[ballot.place], "Borda weight", left_out)

@@ -121,7 +121,7 @@ class Splice(Merge):
         most = self._share(branches)
         for number, entry in enumerate(entries, 1):
             branch = by_name.get(entry.branch) if entry.branch is not None else None
-            pieces, claim, refuted = self._hit(entry, number, branch, task, most)
+            pieces, claim, refuted = self._successful_entry(entry, number, branch, task, most)
             wrong += refuted
             if pieces is not None and branch is not None:
                 hits.append(branch.name)
@@ -142,7 +142,7 @@ class Splice(Merge):
         block: list[Piece] = [self.head]
         for number, (pieces, _) in enumerate(written):
             block += [self.separator, *pieces] if number else pieces
-        block = _merged([*block, self.tail])
+        block = _merge_pieces([*block, self.tail])
         if self.carry:
             value: JsonValue = [*block]
             return Verdict(value=value, why=why, winner=winner)
@@ -156,11 +156,12 @@ class Splice(Merge):
             return False
         items = {entry.branch: entry for entry in self.places}
         return any(
-            self._hit(items.get(branch.name, SplicePlace(branch=branch.name)), number, branch, task)[0] is not None
+            self._successful_entry(items.get(branch.name, SplicePlace(branch=branch.name)), number, branch, task)[0]
+            is not None
             for number, branch in enumerate(branches, 1)
         )
 
-    def _hit(
+    def _successful_entry(
         self, entry: SplicePlace, number: int, branch: Branch | None, task: Task, most: int | None = None
     ) -> tuple[list[Piece] | None, str | None, bool]:
         """Return a successful thread's entry and claim, else `None` twice; and whether its claim was refuted."""
@@ -169,13 +170,13 @@ class Splice(Merge):
             return None, None, False
         fields = {"item": entry.item, "answer": "", "number": str(number), "index": str(number - 1)}
         if self.goal is None:
-            pieces = self._written(branch, most)
+            pieces = self._truncate(branch, most)
             if not self.carry:
                 text = _fill(self.hit, {**fields, "text": "".join(map(_text, pieces))})
                 return [text], text, False
             before, _, after = self.hit.partition("{text}")
             return [_fill(before, fields), *pieces, _fill(after, fields)], "", False
-        text = "".join(map(_text, self._written(branch)))
+        text = "".join(map(_text, self._truncate(branch)))
         goal = expression(self.goal).search(text)
         if goal is None:
             return None, None, False
@@ -189,17 +190,17 @@ class Splice(Merge):
                 return None, None, True
         return [written], claim, False
 
-    def _written(self, branch: Branch, most: int | None = None) -> list[Piece]:
+    def _truncate(self, branch: Branch, most: int | None = None) -> list[Piece]:
         """Return a thread's output, cut to `max_branches` tokens and closed."""
-        pieces = self._said(branch)
+        pieces = self._pieces(branch)
         if most is not None and sum(map(_length, pieces)) > most:
-            pieces = _shortened(pieces, most)
+            pieces = _truncate_pieces(pieces, most)
         if not self.end:
             return pieces
-        pieces = _without_eos(pieces, self.end)
+        pieces = _strip_eos(pieces, self.end)
         return pieces if "".join(map(_text, pieces)).endswith(self.end) else [*pieces, self.close]
 
-    def _said(self, branch: Branch) -> list[Piece]:
+    def _pieces(self, branch: Branch) -> list[Piece]:
         if not self.carry:
             return [" ".join(branch.text.split()) if self.words else branch.text]
         if branch.written:
@@ -213,7 +214,9 @@ class Splice(Merge):
         ones leave of `most_tokens`. `None`: no limit."""
         if self.most_tokens is None or not self.carry:
             return None
-        lengths = sorted(sum(map(_length, self._said(branch))) for branch in branches if branch.done or branch.written)
+        lengths = sorted(
+            sum(map(_length, self._pieces(branch))) for branch in branches if branch.done or branch.written
+        )
         left = self.most_tokens
         for number, length in enumerate(lengths):
             if length * (len(lengths) - number) > left:
@@ -241,7 +244,7 @@ def _length(piece: Piece) -> int:
     return len(ids) if isinstance(ids, list) else len(_text(piece).split())
 
 
-def _shortened(pieces: list[Piece], most: int) -> list[Piece]:
+def _truncate_pieces(pieces: list[Piece], most: int) -> list[Piece]:
     """Return the first `max_branches` tokens of pieces."""
     out: list[Piece] = []
     for piece in pieces:
@@ -258,7 +261,7 @@ def _shortened(pieces: list[Piece], most: int) -> list[Piece]:
     return out
 
 
-def _without_eos(pieces: list[Piece], end: str) -> list[Piece]:
+def _strip_eos(pieces: list[Piece], end: str) -> list[Piece]:
     """Remove an end-of-text token: inside the parent's context it would end the parent's text."""
     if not pieces:
         return pieces
@@ -274,7 +277,7 @@ def _without_eos(pieces: list[Piece], end: str) -> list[Piece]:
     return [*pieces[:-1], {"ids": ids[:-1] if isinstance(ids, list) else [], "text": bare}]
 
 
-def _merged(pieces: Sequence[Piece]) -> list[Piece]:
+def _merge_pieces(pieces: Sequence[Piece]) -> list[Piece]:
     """Put neighbouring texts together, for each text is tokenised by itself; leave out empty pieces."""
     out: list[Piece] = []
     for piece in pieces:

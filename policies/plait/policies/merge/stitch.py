@@ -15,7 +15,7 @@ from plait.core.values import Frozen
 from plait.core.view import Branch
 from plait.core.vocabulary import FreeText
 
-from .._ballots import without_thoughts
+from .._ballots import strip_thoughts
 
 __all__ = ["Stitch"]
 
@@ -64,14 +64,14 @@ class Stitch(Merge):
         entries = self.parts or tuple(StitchPart(branch=branch.name) for branch in branches)
         # Nothing is to be put together: the value keeps its type, and its `why`.
         if len(entries) == 1 and entries[0] == StitchPart(branch=entries[0].branch) and not (self.head or self.tail):
-            return self._alone(by_name.get(entries[0].branch))
+            return self._single_part(by_name.get(entries[0].branch))
         parts: list[str] = []
         missing: list[str] = []
         for entry in entries:
             branch = by_name.get(entry.branch)
             text = _text(branch, entry)
             if text:
-                parts.append(_headed(entry, text))
+                parts.append(_with_heading(entry, text))
                 continue
             # A part that is missing is named, so that what is built on this value does not take it for the whole.
             reason = _reason(branch)
@@ -85,7 +85,7 @@ class Stitch(Merge):
         value = self.head + self.separator.join(parts) + self.tail if parts else None
         return Verdict(value=value, why=f"{self.note}; {why}" if self.note else why, data=self.data)
 
-    def _alone(self, branch: Branch | None) -> Verdict:
+    def _single_part(self, branch: Branch | None) -> Verdict:
         if branch is None or branch.result is None:
             problem = f"missing: {branch.name if branch else 'the only branch'} {_reason(branch)}"
             return Verdict(value=None, why=f"{self.note}; {problem}" if self.note else problem, data=self.data)
@@ -94,7 +94,7 @@ class Stitch(Merge):
         return Verdict(value=branch.result.value, why=why, data=data, winner=branch.name)
 
 
-def _headed(entry: StitchPart, text: str) -> str:
+def _with_heading(entry: StitchPart, text: str) -> str:
     if not entry.flows or not (text[0].islower() or text[0] in _GOES_ON):
         return entry.head + text
     return f"{entry.head.rstrip()}{'' if text[0] in _GOES_ON else ' '}{text}"
@@ -103,13 +103,13 @@ def _headed(entry: StitchPart, text: str) -> str:
 def _text(branch: Branch | None, entry: StitchPart) -> str:
     if branch is None or branch.result is None or branch.result.value is None:
         return ""
-    text = without_thoughts(branch.result.text, open_ended=True).strip()
+    text = strip_thoughts(branch.result.text, open_ended=True).strip()
     for echo in entry.echo:
-        text = _without(text, echo)
+        text = _strip_echo(text, echo)
     return text
 
 
-def _without(text: str, echo: str) -> str:
+def _strip_echo(text: str, echo: str) -> str:
     """Return a text without `echo` at its start, where case, white space and marks of emphasis do not count."""
     wanted = [char.casefold() for char in echo if char not in _MARKS]
     at = 0

@@ -15,7 +15,7 @@ from plait.core.planning import ask_model
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from ._asking import Asking, fresh, silent, texts
+from ._model_merge import ModelMerge, list_texts, silent_note, unique_name
 
 __all__ = ["Synthesis"]
 
@@ -31,7 +31,7 @@ itself in the form in which the drafts give it.
 """
 
 
-class Synthesis(Asking):
+class Synthesis(ModelMerge):
     """A model reads the question and the branches' texts, as numbered drafts, and writes the answer.
 
     The join expands into that call. If the call fails, or what it wrote has no answer, the most frequent answer of the
@@ -45,14 +45,14 @@ class Synthesis(Asking):
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the call as more plan; `why` counts the drafts."""
-        drafts = texts(branches)
-        why = f"{len(drafts)} of {len(branches)} branches have text{silent(branches)}"
+        drafts = list_texts(branches)
+        why = f"{len(drafts)} of {len(branches)} branches have text{silent_note(branches)}"
         if len(drafts) < 2:
             only = drafts[0] if drafts else None
             value: JsonValue = only.result.value if only and only.result else None
             return Verdict(value=value, why=f"nothing to synthesise: {why}", winner=only.name if only else None)
         names = [draft.name for draft in drafts]
-        ask, end = fresh("synthesis-call", names), fresh("synthesis-answer", names)
+        ask, end = unique_name("synthesis-call", names), unique_name("synthesis-answer", names)
         written = "\n\n".join(f"Draft {i}:\n{self.excerpt(draft.line)}" for i, draft in enumerate(drafts, 1))
         pieces = self.answer.text(_WEIGH, question=task.render(), count=str(len(drafts)), drafts=written)
         call = ask_model(task, ask, pieces, self.answer, label=f"synthesis of {len(drafts)}")

@@ -18,7 +18,7 @@ from plait.core.tools.turns import Dialect
 from plait.core.view import Branch
 
 from .._actions import Actions, By
-from .._ballots import Ballot, Class, absent, classes, lead, most, nobody, read
+from .._ballots import Ballot, Class, find_winner, group_by_answer, list_absent, no_vote_verdict, read_roll, top_two
 
 __all__ = ["ToolMajority"]
 
@@ -97,24 +97,28 @@ class ToolMajority(Merge):
                 f"tool-majority votes over turns of a model, and the value of {odd} is no text: join turns"
             )
         actions = self.reads(task)
-        roll = read(branches, actions)
+        roll = read_roll(branches, actions)
         if not roll.ballots:
-            return nobody(roll)
+            return no_vote_verdict(roll)
         ballots, prefix = roll.ballots, ""
         if self.criterion == "hierarchical":
-            named = _by_names(ballots, actions)
-            best, how = most(named)
-            second = lead(group.votes for group in named if group is not best)[0]
+            named = _group_by_tools(ballots, actions)
+            best, how = find_winner(named)
+            second = top_two(group.votes for group in named if group is not best)[0]
             prefix = f"names {best.votes} of {roll.votes} votes, margin {best.votes - second}{how}; "
             ballots = best.ballots
-        counted = classes(ballots)
-        best, how = most(counted)
+        counted = group_by_answer(ballots)
+        best, how = find_winner(counted)
         votes = sum(ballot.count for ballot in ballots)
-        second = lead(group.votes for group in counted if group is not best)[0]
-        why = f"{prefix}{_told(best.first.answer)}: {best.votes} of {votes} votes, margin {best.votes - second}{how}"
+        second = top_two(group.votes for group in counted if group is not best)[0]
+        action = _format_action(best.first.answer)
+        why = f"{prefix}{action}: {best.votes} of {votes} votes, margin {best.votes - second}{how}"
         value = self._value(best.first)
         return Verdict(
-            value=value, why="; ".join([why, *absent(roll)]), winner=best.first.branch.name, extracted=value is not None
+            value=value,
+            why="; ".join([why, *list_absent(roll)]),
+            winner=best.first.branch.name,
+            extracted=value is not None,
         )
 
     def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
@@ -123,17 +127,17 @@ class ToolMajority(Merge):
         if outstanding <= 0:
             return True
         actions = self.reads(task)
-        roll = read(branches, actions)
+        roll = read_roll(branches, actions)
         out = outstanding + roll.pending
         ballots = roll.ballots
         if self.criterion == "hierarchical":
-            named = _by_names(ballots, actions)
-            top, second = lead(group.votes for group in named)
+            named = _group_by_tools(ballots, actions)
+            top, second = top_two(group.votes for group in named)
             if top - second <= out:
                 return False
             ballots = max(named, key=lambda group: group.votes).ballots
-        counted = classes(ballots)
-        top, second = lead(group.votes for group in counted)
+        counted = group_by_answer(ballots)
+        top, second = top_two(group.votes for group in counted)
         if top - second <= out:
             return False
         if self.criterion != "name" and not self.exclude:
@@ -168,7 +172,7 @@ class ToolMajority(Merge):
         return answer["answer"] if isinstance(answer, dict) and "answer" in answer else answer
 
 
-def _by_names(ballots: Sequence[Ballot], actions: Actions) -> list[Class]:
+def _group_by_tools(ballots: Sequence[Ballot], actions: Actions) -> list[Class]:
     """Return the ballots in classes of those that call the same tools."""
     groups: dict[str, Class] = {}
     for ballot in ballots:
@@ -178,7 +182,7 @@ def _by_names(ballots: Sequence[Ballot], actions: Actions) -> list[Class]:
     return list(groups.values())
 
 
-def _told(answer: JsonValue) -> str:
+def _format_action(answer: JsonValue) -> str:
     match answer:
         case {"calls": list() as calls}:
             return ", ".join(str(call["name"]) for call in calls if isinstance(call, dict))

@@ -13,7 +13,17 @@ from plait.core.result import Result
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from .._ballots import OpenTally, Roll, clipped, measured, names, percentile, read, weighted, without
+from .._ballots import (
+    OpenTally,
+    Roll,
+    clip,
+    drop_ballots,
+    format_names,
+    measure_ballots,
+    percentile,
+    read_roll,
+    weigh_votes,
+)
 
 __all__ = ["Weighted"]
 
@@ -68,14 +78,16 @@ class Weighted(Merge):
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` has weights, margin, votes and who was left out."""
         remedy = "ask for it with logprobs=20 (and a window) in the planner's options"
-        roll = read(branches, task)
-        roll, scores, left_out = measured(roll, lambda result: score(result, self.criterion), "confidence", remedy)
-        roll, filtered = self._filtered(roll, scores, branches)
-        weights = clipped({ballot.place: scores[ballot.place] for ballot in roll.ballots}, self.cap)
+        roll = read_roll(branches, task)
+        roll, scores, left_out = measure_ballots(
+            roll, lambda result: score(result, self.criterion), "confidence", remedy
+        )
+        roll, filtered = self._filter(roll, scores, branches)
+        weights = clip({ballot.place: scores[ballot.place] for ballot in roll.ballots}, self.cap)
         what = f"{self.criterion} confidence"
-        return weighted(roll, lambda ballot: weights[ballot.place], what, [*left_out, *filtered])
+        return weigh_votes(roll, lambda ballot: weights[ballot.place], what, [*left_out, *filtered])
 
-    def _filtered(self, roll: Roll, scores: dict[int, float], branches: Sequence[Branch]) -> tuple[Roll, list[str]]:
+    def _filter(self, roll: Roll, scores: dict[int, float], branches: Sequence[Branch]) -> tuple[Roll, list[str]]:
         if self.eta >= 100.0 or not roll.ballots:
             return roll, []
         floor = None
@@ -84,10 +96,10 @@ class Weighted(Merge):
             scores = {ballot.place: score(ballot.result, "lowest") or 0.0 for ballot in roll.ballots}
         if floor is None:
             floor = percentile(list(scores.values()), 100.0 - self.eta)
-        kept, out = without(roll, lambda ballot: scores[ballot.place] >= floor)
+        kept, out = drop_ballots(roll, lambda ballot: scores[ballot.place] >= floor)
         if not kept.ballots:  # all of the warm-up may have failed the others' test: better a vote than none
             return roll, ["the filter would have left nobody and is void"]
-        return kept, [f"below {floor:.4g}: {names(out)}"] if out else []
+        return kept, [f"below {floor:.4g}: {format_names(out)}"] if out else []
 
 
 def score(result: Result, by: By) -> float | None:

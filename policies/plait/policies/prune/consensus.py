@@ -8,7 +8,7 @@ from plait.core.events import Event, Failed, Succeeded
 from plait.core.interfaces import Policy, Stop
 from plait.core.view import View
 
-from .._stopping import only_for, tolerant_joins
+from .._stopping import is_only_for, tolerant_joins
 
 __all__ = ["Consensus"]
 
@@ -34,6 +34,6 @@ class Consensus(Policy):
             counts = f"{done} of {len(branches)} branches done, {len(out)} out cannot change it"
             reason = f"{join.plan.name} is decided: {counts}"
             for branch in out:
-                if only_for(join, branch, view):
+                if is_only_for(join, branch, view):
                     stops.setdefault(branch.step, Stop(branch.step, reason))
         return tuple(stops.values())

@@ -19,7 +19,7 @@ from plait.core.task import Task
 from plait.core.view import StepView, View
 
 from .._similarity import cosine, counts_cosine, grams, jaccard
-from .._stopping import votes_of
+from .._stopping import tolerant_votes
 
 __all__ = ["Redundant"]
 
@@ -38,8 +38,7 @@ class Redundant(Policy):
     compares their first steps in the task's canonical form. A policy is pure, so a judge behind a wire (an embedding
     server, a model) belongs to the planner `deepprune`. Measure a judge with `plait.policies._similarity.auroc` first
     (the paper: 0.71 for its own on unseen models, 0.66 for an untrained model, 0.58 for sentence embeddings). A branch
-    without a step is its own cluster, and clusters are not capped. Needs branches that stream (`stream=true` of the
-    planner).
+    without a step is its own cluster, and clusters are not capped. The branches stream for it.
     """
 
     fidelity = Fidelity("variant", "equal steps, not their trained judge", paper="2510.08483")
@@ -69,7 +68,7 @@ class Redundant(Policy):
     @classmethod
     def _there(cls, value: str) -> str:
         if ":" in value:
-            _embedding(value)
+            _load_embedding(value)
         return value
 
     def review(self, event: Event, view: View) -> Sequence[Stop]:
@@ -82,22 +81,22 @@ class Redundant(Policy):
             return ()
         if not isinstance(event, Progressed) or subject.state is not State.RUNNING:
             return ()
-        joins = votes_of(subject)
+        joins = tolerant_votes(subject)
         if not joins or subject.tokens - event.tokens >= self.tokens:  # was compared before
             return ()
         task = view.task(subject.run)
         text = subject.line
-        if not self._reached(task, text, subject.tokens):
+        if not self._has_reached(task, text, subject.tokens):
             return ()
         # It had reached the point before this piece, and each branch is compared once.
-        if self._reached(task, text[: len(text) - len(event.text)], subject.tokens - event.tokens):
+        if self._has_reached(task, text[: len(text) - len(event.text)], subject.tokens - event.tokens):
             return ()
-        return list(self._like(joins, subject, task))
+        return list(self._stop_similar(joins, subject, task))
 
-    def _reached(self, task: Task, text: str, tokens: int) -> bool:
+    def _has_reached(self, task: Task, text: str, tokens: int) -> bool:
         return tokens >= self.tokens or len(task.steps(text)) >= self.steps
 
-    def _like(self, joins: Sequence[StepView], subject: StepView, task: Task) -> Iterator[Stop]:
+    def _stop_similar(self, joins: Sequence[StepView], subject: StepView, task: Task) -> Iterator[Stop]:
         if any(reader not in joins for reader in subject.consumers) or len(joins) > 1:
             return  # somebody else wants it too
         mine = task.steps(subject.line)[: self.steps]
@@ -111,29 +110,30 @@ class Redundant(Policy):
                 continue
             text = other.line
             # Its beginning is not whole yet: it will be compared with this one when it is.
-            if other.state is State.RUNNING and not self._reached(task, text, other.tokens):
+            if other.state is State.RUNNING and not self._has_reached(task, text, other.tokens):
                 continue
-            like = self._alike(mine, task.steps(text)[: self.steps])
+            like = self._similarity(mine, task.steps(text)[: self.steps])
             if like > similarity:
                 best, similarity = other, like
         if best is not None and similarity >= self.threshold:
             why = f"{joins[0].plan.name}: {similarity:.2g} like {best.plan.name}, which its vote goes with"
             yield Stop(subject.id, why, merged_into=best.id)
 
-    def _alike(self, a: Beginning, b: Beginning) -> float:
+    def _similarity(self, a: Beginning, b: Beginning) -> float:
         match self.criterion:
             case "steps":
                 return jaccard(a, b)
             case "ngrams":
                 return counts_cosine(_grams("\n".join(a)), _grams("\n".join(b)))
             case path:
-                return cosine(_embedded(path, "\n".join(a)), _embedded(path, "\n".join(b))) if b else 0.0
+                return cosine(_embed(path, "\n".join(a)), _embed(path, "\n".join(b))) if b else 0.0
 
     @staticmethod
     def _demand_stream(subject: StepView) -> None:
         op = subject.plan.op
-        if isinstance(op, ModelCall) and not op.stream and votes_of(subject):
-            raise PluginError(f"{subject.plan.name} does not stream, so nothing can be compared: set stream=true")
+        if isinstance(op, ModelCall) and op.stream is False and tolerant_votes(subject):
+            why = "forbids streaming, so nothing can be compared: leave out stream=false"
+            raise PluginError(f"{subject.plan.name} {why}")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -142,15 +142,15 @@ def _grams(text: str) -> Mapping[str, int]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _embedded(path: str, text: str) -> tuple[float, ...]:
+def _embed(path: str, text: str) -> tuple[float, ...]:
     """Return the user function's embedding of a text. Raises `PluginError`."""
-    vector = _embedding(path)(text)
+    vector = _load_embedding(path)(text)
     try:
         return tuple(map(float, vector))
     except (TypeError, ValueError):
         raise PluginError(f"judge={path} must return a list of numbers, not a {type(vector).__name__}") from None
 
 
-def _embedding(path: str) -> Callable[[str], Sequence[float]]:
+def _load_embedding(path: str) -> Callable[[str], Sequence[float]]:
     """Return a function by `pkg.mod:fn`. Raises `PluginError`."""
     return cast("Callable[[str], Sequence[float]]", resolve(path, "judge"))

@@ -13,7 +13,7 @@ from plait.core.interfaces import Policy, Stop
 from plait.core.states import State
 from plait.core.view import StepView, View
 
-from .._stopping import votes_of
+from .._stopping import tolerant_votes
 
 __all__ = ["SuccessiveHalving"]
 
@@ -43,8 +43,8 @@ class SuccessiveHalving(Policy):
         if rung < 0 or self._rung(before) == rung:
             return ()
         stops: dict[str, Stop] = {}
-        for join in votes_of(subject):
-            for stop in self._at(rung, join):
+        for join in tolerant_votes(subject):
+            for stop in self._stop_at(rung, join):
                 stops.setdefault(stop.step, stop)
         return tuple(stops.values())
 
@@ -55,7 +55,7 @@ class SuccessiveHalving(Policy):
             rung += 1
         return rung
 
-    def _at(self, rung: int, join: StepView) -> list[Stop]:
+    def _stop_at(self, rung: int, join: StepView) -> list[Stop]:
         branches = join.needs
         running = [step for step in branches if step.state is State.RUNNING]
         # The slowest decides when a rung is reached: short branches would else be judged by less.

@@ -69,7 +69,7 @@ class Affinity(Policy):
             return None
         # A step that continues another has its context where that one ran: nothing else compares with it.
         cached = {} if step.home is not None else view.cached(step)
-        wanted, of_run = self._wanted(step, view, cached)
+        wanted, of_run = self._preferred_worker(step, view, cached)
         if wanted is None or not wanted.up:
             return None
         idlest = view.idlest(step)
@@ -92,7 +92,9 @@ class Affinity(Policy):
             return Defer(reason, worker=wanted.name)
         return Defer(reason, behind=wanted.name) if of_run else None
 
-    def _wanted(self, step: StepView, view: View, cached: Mapping[str, int]) -> tuple[WorkerView | None, bool]:
+    def _preferred_worker(
+        self, step: StepView, view: View, cached: Mapping[str, int]
+    ) -> tuple[WorkerView | None, bool]:
         """Return the worker that a step should go to, and whether a step of its own run made it so."""
         if step.home is not None:
             return view.worker(step.home), True
@@ -106,20 +108,20 @@ class Affinity(Policy):
                 return best, best.name in sent
         name = max(sent, key=lambda worker: sent[worker], default=None)
         if name is None and self.agree:
-            return _agreed(step, view), False
+            return _rendezvous_worker(step, view), False
         return (view.worker(name) if name is not None else None), True
 
 
-def _agreed(step: StepView, view: View) -> WorkerView | None:
+def _rendezvous_worker(step: StepView, view: View) -> WorkerView | None:
     """Return the worker that the beginning of a prompt names: of each pair a number is drawn, and the largest wins. A
     worker that comes or goes moves no other beginnings than its own."""
     if (beginning := step.beginning) is None:
         return None
     able = [worker for worker in view.workers if worker.up and worker.could_take(step)]
-    return max(able, key=lambda worker: (_drawn(worker.name, beginning), worker.name), default=None)
+    return max(able, key=lambda worker: (_hash_draw(worker.name, beginning), worker.name), default=None)
 
 
-def _drawn(name: str, beginning: int) -> int:
+def _hash_draw(name: str, beginning: int) -> int:
     """Return a number that looks drawn (the finaliser of MurmurHash3)."""
     mixed = zlib.crc32(name.encode()) ^ beginning
     mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & 0xFFFFFFFF

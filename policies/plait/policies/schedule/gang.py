@@ -56,14 +56,14 @@ class Gang(Policy):
         home = view.worker(step.home) if step.home is not None else None
         # The worker that has the prefix cached comes first, as it alone need not read it.
         if home is not None and home.up and home not in chosen and not siblings.sent:
-            return self._to(step, home, "has the prefix")
+            return self._pin_to(step, home, "has the prefix")
         fresh = None
         least = min((worker.running for worker in chosen), default=0)
         # All that serve it are chosen already: there is no other to weigh.
         if len(chosen) < view.serving(step):
-            fresh = self._another(step, view, chosen)
-        if fresh is not None and len(chosen) < self._how_many(step, view, chosen, fresh, least):
-            return self._to(
+            fresh = self._least_busy_worker(step, view, chosen)
+        if fresh is not None and len(chosen) < self._best_worker_count(step, view, chosen, fresh, least):
+            return self._pin_to(
                 step, fresh, f"is number {len(chosen) + 1} of those that make {len(siblings)} siblings quickest"
             )
         free = [worker for worker in chosen if worker.takes(step)]
@@ -75,10 +75,10 @@ class Gang(Policy):
             return Defer(f"waits for the first token of its leader on {best.name}", behind=_name(step))
         return Pin(best.name, f"{siblings.sent[best.name]} of {len(siblings)} siblings went there")
 
-    def _to(self, step: StepView, worker: WorkerView, why: str) -> Pin | None:
+    def _pin_to(self, step: StepView, worker: WorkerView, why: str) -> Pin | None:
         return Pin(worker.name, f"{worker.name} {why}") if worker.takes(step) else None
 
-    def _another(self, step: StepView, view: View, chosen: list[WorkerView]) -> WorkerView | None:
+    def _least_busy_worker(self, step: StepView, view: View, chosen: list[WorkerView]) -> WorkerView | None:
         """Return the worker with the fewest attempts that is not chosen yet."""
         idlest = view.idlest(step)
         if idlest is None or idlest not in chosen:
@@ -86,7 +86,9 @@ class Gang(Policy):
         others = (worker for worker in view.workers if worker.takes(step) and worker not in chosen)
         return min(others, key=lambda worker: worker.running, default=None)
 
-    def _how_many(self, step: StepView, view: View, chosen: list[WorkerView], fresh: WorkerView, least: int) -> int:
+    def _best_worker_count(
+        self, step: StepView, view: View, chosen: list[WorkerView], fresh: WorkerView, least: int
+    ) -> int:
         """Return the smallest k whose predicted makespan is next to the smallest."""
         siblings = step.siblings
         n, most = len(siblings), view.serving(step)

@@ -78,7 +78,7 @@ class HedgeStragglers(Policy):
             if like not in measures:
                 # Its own worker is left out: where all steps are slow, none would look slow.
                 measures[like] = self._measure([peer for peer in view.peers(step) if peer.worker != worker])
-            why = self._late(step, view.now - started, measures[like])
+            why = self._lateness_reason(step, view.now - started, measures[like])
             if why:
                 late.append((step, worker, why))
             longest = max(longest, view.now - started)
@@ -90,7 +90,7 @@ class HedgeStragglers(Policy):
         hedges = [self._hedge(step, view, why, share) for step, _, why in late if not step.hedged]
         return [*(hedge for hedge in hedges if hedge is not None), ReviewAt(soon)]
 
-    def _late(self, step: StepView, elapsed: float, measure: tuple[float, float] | None) -> str:
+    def _lateness_reason(self, step: StepView, elapsed: float, measure: tuple[float, float] | None) -> str:
         """Return why a step is late, or nothing if it is not."""
         if measure is None or elapsed <= measure[0] or (step.tokens and step.tokens / elapsed >= measure[1]):
             return ""

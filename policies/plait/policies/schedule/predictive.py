@@ -63,8 +63,8 @@ class Predictive(Policy):
         cached = view.cached(step)
         best, soonest, free, soon = None, math.inf, None, math.inf
         for worker in workers:
-            unread = step.prompt_tokens - _has(step, worker, cached.get(worker.name, 0))
-            end = self._seconds(worker, paces[worker.name] or slowest, tokens, unread)
+            unread = step.prompt_tokens - _cached_tokens(step, worker, cached.get(worker.name, 0))
+            end = self._predict_seconds(worker, paces[worker.name] or slowest, tokens, unread)
             if end < soonest:
                 best, soonest = worker, end
             if worker.takes(step) and end < soon:
@@ -75,13 +75,13 @@ class Predictive(Policy):
             return None
         return Defer(f"waits for {best.name}: predicted to end there in {soonest:.2f} s", worker=best.name)
 
-    def _seconds(self, worker: WorkerView, pace: float, tokens: float, unread: int) -> float:
+    def _predict_seconds(self, worker: WorkerView, pace: float, tokens: float, unread: int) -> float:
         """Return the seconds until a step would end on a worker. One of its slots is free after a part of the time
         that a step takes, as they do not all begin together; those that wait there already go first."""
         wait = 0.0 if worker.free > 0 else (worker.kept + 1) * pace * tokens / max(1, worker.slots)
         return wait + pace * (tokens + unread / self.read)
 
 
-def _has(step: StepView, worker: WorkerView, cached: int) -> int:
+def _cached_tokens(step: StepView, worker: WorkerView, cached: int) -> int:
     """Return the number of tokens of a step's prompt that a worker has cached."""
     return step.shared_tokens if step.home == worker.name else min(cached, step.prompt_tokens)

@@ -58,23 +58,23 @@ class TrieOrder(Policy):
         own = step.prompt_tokens - step.shared_tokens + step.max_tokens
         live = step.siblings.live
         there = [worker for name in live if (worker := view.worker(name)) is not None]
-        free = [worker for worker in there if worker.takes(step) and self._fits(worker, own)]
+        free = [worker for worker in there if worker.takes(step) and self._has_room(worker, own)]
         if free:
             best = max(free, key=lambda worker: live[worker.name])
             return Pin(best.name, f"{best.name} has {live[best.name]} of its group in flight")
         home = view.worker(step.home) if step.home is not None else None
-        if home is not None and home.takes(step) and self._fits(home, own + step.shared_tokens):
+        if home is not None and home.takes(step) and self._has_room(home, own + step.shared_tokens):
             return Pin(home.name, f"{home.name} has its context cached")
         idlest = view.idlest(step)
         if idlest is None:
             return None
         # An empty worker takes any group: one that is too large for every cache would else wait for ever.
-        if self._fits(idlest, own + step.shared_tokens) or not idlest.context:
+        if self._has_room(idlest, own + step.shared_tokens) or not idlest.context:
             return Pin(idlest.name, f"its group begins on {idlest.name}")
         taken = f"{idlest.context} of {idlest.cache_tokens} tokens of cache are taken on {idlest.name}"
         return Defer(f"{taken}, it needs {own + step.shared_tokens}", behind="cache")
 
-    def _fits(self, worker: WorkerView, tokens: int) -> bool:
+    def _has_room(self, worker: WorkerView, tokens: int) -> bool:
         cache = worker.cache_tokens
         return cache is None or worker.context + tokens <= self.fill * cache
 

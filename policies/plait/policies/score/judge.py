@@ -53,21 +53,21 @@ class Judge(WithCallConfigs, Scorer):
         others = [other for other in others if other.outcome not in ("dead", "merged")][-self.against :]
         if not others:
             return 0.5
-        asked = [self._asked(ctx, question, *pair) for other in others for pair in ((node, other), (other, node))]
+        asked = [self._ask(ctx, question, *pair) for other in others for pair in ((node, other), (other, node))]
         # All are asked before the first is waited for, so they run together.
         replies = [await call for call in asked]
-        votes = [_named(line.text) for line in replies]
+        votes = [_read_verdict(line.text) for line in replies]
         pairs = [pair for pair in zip(votes[::2], votes[1::2], strict=True) if None not in pair]
         wins = sum((first == "A") + (second == "B") for first, second in pairs)
         return wins / (2 * len(pairs)) if pairs else None
 
-    def _asked(self, ctx: Context, question: str, a: SearchNode, b: SearchNode) -> Trajectory:
+    def _ask(self, ctx: Context, question: str, a: SearchNode, b: SearchNode) -> Trajectory:
         asked = self.judge.text(PROMPT, question=question, a=a.text, b=b.text)
         form = _LETTERS if self.judge.form == "choice" else self.judge.form
         return ctx.think(asked, self.judge, label="judge", form=form)
 
 
-def _named(text: str) -> Literal["A", "B"] | None:
+def _read_verdict(text: str) -> Literal["A", "B"] | None:
     for letter in text.strip().upper()[:1]:
         if letter in ("A", "B"):
             return letter

@@ -10,7 +10,7 @@ from plait.core.declarations import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 from plait.core.vocabulary import Count
 
-from ._ranked import Key, RankedFrontier
+from ._ranked_frontier import Key, RankedFrontier
 from ._rounds import Rounds
 
 __all__ = ["Beam"]
@@ -56,7 +56,7 @@ class _Open(RankedFrontier):
         self._places: Counter[int] = Counter()
         super().__init__(tree, options.branch)
 
-    def most(self, node: SearchNode) -> int | None:
+    def max_children(self, node: SearchNode) -> int | None:
         return self._options.branch * (1 if node.parent is not None else self._options.keep)
 
     def rank(self, node: SearchNode, child: int) -> Key:

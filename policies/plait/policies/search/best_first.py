@@ -10,7 +10,7 @@ from plait.core.declarations import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 from plait.core.vocabulary import Count
 
-from ._ranked import Key, RankedFrontier
+from ._ranked_frontier import Key, RankedFrontier
 
 __all__ = ["BestFirst"]
 

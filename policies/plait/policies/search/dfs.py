@@ -10,7 +10,7 @@ from plait.core.declarations import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 from plait.core.vocabulary import Count
 
-from ._ranked import Key, RankedFrontier
+from ._ranked_frontier import Key, RankedFrontier
 
 __all__ = ["Dfs"]
 
@@ -68,7 +68,7 @@ class _Deepest(RankedFrontier):
     def take(self) -> SearchNode | None:
         return None if len(self.tree.pending) >= self._options.parallel else super().take()
 
-    def waits(self, node: SearchNode) -> bool:
+    def is_waiting(self, node: SearchNode) -> bool:
         """Whether a node's last child, which the next is to be shown, is being written."""
         last = node.children[-1] if node.children and self._options.diverse else None
         return last is not None and not last.step and last in self.tree.pending
@@ -85,9 +85,9 @@ class _Deepest(RankedFrontier):
         tried = [child for child in node.children[:-1] if child.step.strip()]
         if not tried or not self._options.diverse:
             return ""
-        listed = "".join(f"- {child.step.strip()}{_short(child.seen)}\n" for child in tried)
+        listed = "".join(f"- {child.step.strip()}{_shorten(child.seen)}\n" for child in tried)
         return f"\nThis was tried here before:\n{listed}Do something else now.\n"
 
 
-def _short(seen: str, most: int = 500) -> str:
+def _shorten(seen: str, most: int = 500) -> str:
     return "" if not seen.strip() else f" gave {seen.strip()[:most]}"

@@ -11,8 +11,8 @@ from pydantic import Field
 from plait.core.declarations import Fidelity, Free
 from plait.core.search import Frontier, SearchNode, SearchTree
 
-from ._kept_leaves import by_program, by_tree
-from .rebase import BalancedRounds, shares
+from ._leaf_selection import select_by_program, select_by_tree
+from .rebase import BalancedRounds, share_children
 from .stride import Stride, Strides
 
 __all__ = ["Ets"]
@@ -62,7 +62,7 @@ class Ets(Stride):
         """Return the queue and pruning of one run."""
         return _Paper(tree, self) if self.variant == "paper" else _Pruning(tree, self)
 
-    def kept(self, tree: SearchTree, leaves: Sequence[SearchNode], weights: Sequence[float]) -> list[int]:
+    def select_leaves(self, tree: SearchTree, leaves: Sequence[SearchNode], weights: Sequence[float]) -> list[int]:
         """Return the places of the leaves that are worth the cost of their paths."""
         paper = self.variant == "paper"
         balance = self.balance if self.balance is not None else 1.0 if paper else 0.25
@@ -76,10 +76,12 @@ class Ets(Stride):
         cost = {i: tokens * scale for i, tokens in own.items()}
         steps = list(dict.fromkeys(leaf.step.strip() for leaf in leaves))
         if diversity and not (paper and len(steps) < 2):  # theirs leaves the term out where all steps are equal
-            kept = by_program(weights, paths, cost, [steps.index(leaf.step.strip()) for leaf in leaves], diversity)
+            kept = select_by_program(
+                weights, paths, cost, [steps.index(leaf.step.strip()) for leaf in leaves], diversity
+            )
             if kept is not None:
                 return kept
-        return by_tree(weights, paths, cost)
+        return select_by_tree(weights, paths, cost)
 
 
 class _Paper(BalancedRounds):
@@ -87,12 +89,12 @@ class _Paper(BalancedRounds):
         self._ets = options
         super().__init__(tree, options.per_depth or 16, options.reward_temperature)
 
-    def chosen(self, ranked: list[SearchNode], left: int) -> list[SearchNode]:
-        counts = shares([self.tree.prior(node) for node in ranked], left, self._ets.reward_temperature)
+    def choose(self, ranked: list[SearchNode], left: int) -> list[SearchNode]:
+        counts = share_children([self.tree.prior(node) for node in ranked], left, self._ets.reward_temperature)
         total = sum(counts)
         if len(ranked) < 2 or not total:
             return ranked
-        return [ranked[i] for i in self._ets.kept(self.tree, ranked, [count / total for count in counts])]
+        return [ranked[i] for i in self._ets.select_leaves(self.tree, ranked, [count / total for count in counts])]
 
 
 class _Pruning(Strides):
@@ -122,8 +124,8 @@ class _Pruning(Strides):
         best = max(self.tree.prior(leaf) for leaf in leaves)
         weights = [math.exp((self.tree.prior(leaf) - best) / self._options.reward_temperature) for leaf in leaves]
         total = sum(weights)
-        kept = self._options.kept(self.tree, leaves, [weight / total for weight in weights])
+        kept = self._options.select_leaves(self.tree, leaves, [weight / total for weight in weights])
         gone = {*leaves} - {leaves[i] for i in kept}
         for leaf in gone:
             leaf.outcome = "pruned"
-        self.gave_up(gone)
+        self.on_given_up(gone)

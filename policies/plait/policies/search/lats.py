@@ -6,11 +6,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from plait.core.awaited import StepFailed
 from plait.core.call_config import CallConfig, Uses, WithCallConfigs
 from plait.core.declarations import Fidelity
 from plait.core.flow import Context
 from plait.core.search import Frontier, SearchNode, SearchTree
+from plait.core.step_handles import StepFailed
 from plait.core.vocabulary import Count
 
 from .mcts import Mcts, Visits

@@ -66,7 +66,7 @@ class Visits(Frontier):
             if node.outcome == "open":
                 self._left[node, len(node.children) + 1] = left
                 return node
-        return self._down(self.tree.root, self._in_flight())
+        return self._descend(self.tree.root, self._in_flight())
 
     def _in_flight(self) -> dict[SearchNode, int]:
         """Count the nodes in flight at or below each node: those that came or went since the last time are
@@ -79,18 +79,18 @@ class Visits(Frontier):
         self._counted = pending
         return flying
 
-    def _down(self, node: SearchNode, flying: dict[SearchNode, int]) -> SearchNode | None:
+    def _descend(self, node: SearchNode, flying: dict[SearchNode, int]) -> SearchNode | None:
         path: list[SearchNode] = []
         dead: set[SearchNode] = set()
         while True:
             visits = node.visits + flying.get(node, 0)
-            if node.outcome == "open" and len(node.children) < self._wide(visits):
+            if node.outcome == "open" and len(node.children) < self._max_width(visits):
                 return node
             best = self._best(node, visits, flying, dead)
             if best is not None:
                 path.append(node)
                 node = best
-            elif node.outcome == "open" and node not in self.tree.pending and not self._waits(node):
+            elif node.outcome == "open" and node not in self.tree.pending and not self._is_waiting(node):
                 return node  # all below is closed: widen further
             elif path:
                 dead.add(node)
@@ -98,10 +98,10 @@ class Visits(Frontier):
             else:
                 return None
 
-    def _wide(self, visits: float) -> int:
+    def _max_width(self, visits: float) -> int:
         return math.ceil(self._options.widen * max(visits, 1.0) ** self._options.growth)
 
-    def _waits(self, node: SearchNode) -> bool:
+    def _is_waiting(self, node: SearchNode) -> bool:
         """Whether children of a node are in flight, so that it need not grow wider yet."""
         return any(child in self.tree.pending for child in node.children)
 

@@ -12,7 +12,7 @@ from plait.core.vocabulary import Count
 
 from ._rounds import Rounds
 
-__all__ = ["Particle", "odds"]
+__all__ = ["Particle", "draw_probabilities"]
 
 _LEAST = 1e-7
 """Of a score and of what it lacks to 1, so that its logit is finite."""
@@ -64,34 +64,34 @@ class _Particles(Rounds):
             particles.append(kept)
         if not particles:
             return []
-        drawn = self._drawn(particles, self._options.particles - (kept is not None)) if self._free else []
+        drawn = self._resample(particles, self._options.particles - (kept is not None)) if self._free else []
         self._ended = [node for node in drawn if node.outcome == "answer"]
         going = [node for node in drawn if node.outcome != "answer"]
         for node in going:
             if node.outcome == "expanded":  # of the reference line
                 node.outcome = "open"
-        return going or self._again()
+        return going or self._next_iteration()
 
     @property
     def _free(self) -> bool:
         """Whether there are particles beside the reference line."""
         return self._options.particles > 1 or not self._reference
 
-    def _again(self) -> list[SearchNode]:
+    def _next_iteration(self) -> list[SearchNode]:
         """Begin the next iteration, with a finished line as one of its particles."""
         finished = self._ended + self._reference[-1:]
         if self._iteration >= self._options.iterations or not finished:
             return []
         self._iteration += 1
-        (kept,) = self._drawn(finished, 1)
+        (kept,) = self._resample(finished, 1)
         self._reference, self._ended, self._depth = kept.path(), [], 0
         self.tree.root.outcome = "open"
         return [self.tree.root] * max(1, self._options.particles - 1)
 
-    def _drawn(self, nodes: list[SearchNode], count: int) -> list[SearchNode]:
+    def _resample(self, nodes: list[SearchNode], count: int) -> list[SearchNode]:
         """Draw nodes with replacement, by systematic resampling: the number of each differs from its expectation by
         less than one."""
-        weights = odds([self.tree.prior(node) for node in nodes], self._options.reward_temperature)
+        weights = draw_probabilities([self.tree.prior(node) for node in nodes], self._options.reward_temperature)
         step = sum(weights) / count
         at = self.tree.random.random() * step
         drawn: list[SearchNode] = []
@@ -104,7 +104,7 @@ class _Particles(Rounds):
         return drawn or [nodes[-1]]
 
 
-def odds(scores: list[float], temperature: float = 1.0) -> list[float]:
+def draw_probabilities(scores: list[float], temperature: float = 1.0) -> list[float]:
     """Return the chance of each score to be drawn: the softmax of their logits.
 
     >>> [round(each, 2) for each in odds([0.5, 0.75])]

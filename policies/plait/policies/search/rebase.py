@@ -12,7 +12,7 @@ from plait.core.vocabulary import Count
 
 from ._rounds import Rounds
 
-__all__ = ["BalancedRounds", "Rebase", "shares"]
+__all__ = ["BalancedRounds", "Rebase", "share_children"]
 
 
 class Rebase(Search):
@@ -49,16 +49,16 @@ class BalancedRounds(Rounds):
         going = [node for node in came if node.outcome == "open"]
         ranked = sorted(going, key=lambda node: (-self.tree.prior(node), node.key, node.name))
         left = self._budget - self._finished
-        ranked = self.chosen(ranked, left)
-        counts = shares([self.tree.prior(node) for node in ranked], left, self._temperature)
+        ranked = self.choose(ranked, left)
+        counts = share_children([self.tree.prior(node) for node in ranked], left, self._temperature)
         return [node for node, count in zip(ranked, counts, strict=True) for _ in range(count)]
 
-    def chosen(self, ranked: list[SearchNode], left: int) -> list[SearchNode]:
+    def choose(self, ranked: list[SearchNode], left: int) -> list[SearchNode]:
         """Return the open nodes of a depth, the best first, that share the `left` children."""
         return ranked
 
 
-def shares(scores: list[float], budget: int, temperature: float) -> list[int]:
+def share_children(scores: list[float], budget: int, temperature: float) -> list[int]:
     """Return the number of children for each score. The scores are in descending order.
 
     >>> shares([0.9, 0.8, 0.5, 0.2], 64, 0.2)

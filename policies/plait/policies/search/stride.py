@@ -84,11 +84,11 @@ class Strides(Frontier):
         depth.weights[node] = math.exp(max(_LEAST, (self.tree.prior(node) - 1) / self._options.reward_temperature))
         depth.total += depth.weights[node]
         if depth.begun == self._options.per_depth:
-            _close(node)
+            _close_children(node)
         elif node.outcome == "open":
             self._push(depth, node, 0)
 
-    def gave_up(self, nodes: Iterable[SearchNode]) -> None:
+    def on_given_up(self, nodes: Iterable[SearchNode]) -> None:
         """Take the shares of nodes that the search has given up, for the others of their depths."""
         touched: set[int] = set()
         for node in nodes:
@@ -127,7 +127,7 @@ class Strides(Frontier):
         if depth.begun == self._options.per_depth:
             depth.queue.clear()
             for other in depth.weights:
-                _close(other, other is node)
+                _close_children(other, other is node)
         return node
 
     def _clean(self, depth: _Depth) -> None:
@@ -136,7 +136,7 @@ class Strides(Frontier):
         while depth.queue and depth.queue[0][-1].outcome != "open":
             gone.append(heapq.heappop(depth.queue)[-1])
         if gone:
-            self.gave_up(gone)
+            self.on_given_up(gone)
 
     def _push(self, depth: _Depth, node: SearchNode, child: int) -> None:
         """Offer a node's next child. Equal ranks: by state key, so that the order of completion is no matter."""
@@ -144,7 +144,7 @@ class Strides(Frontier):
         heapq.heappush(depth.queue, ((child + 1) / depth.weights[node], node.key, self._pushed, node))
 
 
-def _close(node: SearchNode, parent: bool = False) -> None:
+def _close_children(node: SearchNode, parent: bool = False) -> None:
     """Give a node no more children, since its depth has all that it gets."""
     if node.outcome == "open":
         node.outcome = "expanded" if node.children or parent else "pruned"

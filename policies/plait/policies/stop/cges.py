@@ -8,7 +8,7 @@ from plait.core.declarations import Fidelity
 from plait.core.view import Branch
 
 from .._ballots import Signal
-from .._posterior import AnswerPosterior, sureness
+from .._posterior import AnswerPosterior, vote_confidence
 from .._stopping import Poll, StopRule
 
 __all__ = ["CGES"]
@@ -71,4 +71,6 @@ class _Chances:
 
     def ended(self, branch: Branch, key: str | None, votes: int) -> None:
         if key is not None and branch.done and branch.result is not None:
-            self.posterior.add(key, sureness(branch.result, self._rule.criterion, self._rule.vote_temperature), votes)
+            self.posterior.add(
+                key, vote_confidence(branch.result, self._rule.criterion, self._rule.vote_temperature), votes
+            )

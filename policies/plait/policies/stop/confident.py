@@ -11,7 +11,7 @@ from plait.core.declarations import Fidelity
 from plait.core.errors import PluginError
 from plait.core.view import Branch
 
-from .._ballots import Signal, signal
+from .._ballots import Signal, confidence_signal
 from .._stopping import Poll, StopRule
 
 __all__ = ["Confident"]
@@ -75,7 +75,7 @@ class _Sure:
         if key is None or not branch.done or branch.result is None:
             return
         rule = self._rule
-        value = signal(branch.result, rule.criterion)
+        value = confidence_signal(branch.result, rule.criterion)
         self.voters += 1
         self.said = self.said or value is not None
         self._votes[key] += votes

@@ -11,7 +11,7 @@ from plait.core.sampling_theory import beta_mean, branches_needed
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from .._ballots import truth_of
+from .._ballots import read_truth
 from .._stopping import Poll, StopRule
 
 __all__ = ["Saturation"]
@@ -73,6 +73,6 @@ class _Verdicts:
         self.right = self.wrong = 0
 
     def ended(self, branch: Branch, key: str | None, votes: int) -> None:
-        truth = truth_of(branch, self._task)
+        truth = read_truth(branch, self._task)
         self.right += truth is True
         self.wrong += truth is False

@@ -14,6 +14,9 @@ if TYPE_CHECKING:  # most jobs ask for no confidence, and numpy takes long to lo
     from numpy.typing import NDArray
 
     Floats: TypeAlias = NDArray[np.float64]
+from plait.core.result import TokenDraws
+
+__all__ = ["token_draws"]
 
 NEWS_PER_WINDOW = 8
 """How often in a window's length a job that does not stream tells of its group."""
@@ -148,3 +151,25 @@ def add_position(trace: ConfidenceTrace, logprobs: Sequence[float]) -> None:
 
         confidence, entropy, certainty = measure(np.asarray([likeliest]), whole=trace.k == -1)
         trace.add(float(confidence[0]), float(entropy[0]), float(certainty[0]))
+
+
+def token_draws(
+    sampling: Sampling,
+    logprobs: Sequence[float],
+    end: tuple[int, float] | None = None,
+    processed: bool = False,
+    form: str = "",
+) -> TokenDraws:
+    """Return the record of tokens that were drawn with these settings. `form`: that of calls, which no setting names.
+
+    Log-probabilities above 0, which rounding makes, become 0.
+    """
+    return TokenDraws(
+        logprobs=tuple(min(0.0, logprob) for logprob in logprobs),
+        end=None if end is None else (end[0], min(0.0, end[1])),
+        processed=processed,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        form=form if sampling.structured is None else sampling.structured.kind,
+        others=sampling.others,
+    )

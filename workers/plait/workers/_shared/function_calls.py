@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from plait.core.errors import EngineError
 from plait.core.ops import Function, ModelCall
+from plait.core.sampling import StructuredOutput
 from plait.core.tools.calls import CLOSE, OPEN, call_text
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
@@ -192,3 +194,24 @@ def _another(call: _Open, name: str, id_: str, numbered: bool) -> bool:
     if not name or not call.name or (id_ and id_ == call.id):
         return False
     return name != call.name or call.complete
+
+
+def specified(form: StructuredOutput) -> Any:
+    """Return the specification of a form, checked for its type. Raises `EngineError`."""
+    match form.kind, form.spec:
+        case "json", dict() as schema:
+            return schema
+        case "regex" | "grammar", str() as text if text:
+            return text
+        case "choice", list() as texts if texts and all(isinstance(text, str) and text for text in texts):
+            return texts
+        case _:
+            raise EngineError(f"the form {form.kind!r} is specified by {WANTED[form.kind]}, not {form.spec!r:.80}")
+
+
+WANTED = {
+    "json": "a JSON schema (an object)",
+    "regex": "a regular expression (a string)",
+    "grammar": "a grammar (a string)",
+    "choice": "a list of texts",
+}

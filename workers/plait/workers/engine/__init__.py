@@ -27,9 +27,8 @@ from .._shared.cached_blocks import EMPTY, CachedBlocks, Mailbox
 from .._shared.options import made, takes
 from .engine_loader import broken
 from .options import EngineOptions
-from .output_tokens import spelled
 from .pooling import Pooling
-from .requests import EngineOutputs, EngineRequest
+from .requests import EngineOutputs, EngineRequest, spelled
 from .sampling_parameters import EXTRA
 from .vllm import REPORTS, Core
 from .vllm_process import first_line

@@ -16,8 +16,8 @@ from plait.core.errors import EngineError
 from plait.core.sampling import Sampling
 
 from .._shared.arithmetic_codes import CODE
+from .._shared.function_calls import specified
 from .._shared.prompt import Stops
-from .._shared.structured_output import specified
 
 RELEASE = "0.32"
 """The release of vLLM that has all that is asked for here."""

@@ -22,7 +22,7 @@ from urllib.parse import urljoin, urlsplit
 from pydantic_core import PydanticSerializationError, to_json
 
 from plait.core.errors import EngineError
-from plait.core.weights import weigh
+from plait.core.value_sizes import weigh
 
 from .request_body import Endpoint, ServerError
 

@@ -9,8 +9,7 @@ from plait.core.result import Signals, Token
 from plait.core.sampling import Sampling
 from plait.core.values import writable
 
-from .._shared.confidence import ConfidenceTrace, add_position
-from .._shared.token_draws import token_draws
+from .._shared.confidence import ConfidenceTrace, add_position, token_draws
 from .request_body import ServerError
 
 MIN_LOGPROB = -9999.0

@@ -18,8 +18,7 @@ from plait.core.errors import EngineError, Rejected
 from plait.core.ops import ModelCall, Text
 from plait.core.sampling import Sampling, StructuredOutput
 
-from .._shared.function_calls import function, sent_names
-from .._shared.structured_output import specified
+from .._shared.function_calls import function, sent_names, specified
 from .._shared.thoughts import CLOSE, SWITCH, most, wanted
 from .connection import ServerConnection
 from .flow_control import INVALID

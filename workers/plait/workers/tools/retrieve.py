@@ -13,8 +13,8 @@ from pydantic import JsonValue
 from plait.core.errors import ToolError
 from plait.core.tools import schemas
 from plait.core.tools.context import ToolContext
-from plait.core.tools.more import MORE_TOOLS, SHOWN
 from plait.core.tools.tool import Tool, ToolSpec, tool
+from plait.core.tools.tool_search import MORE_TOOLS, SHOWN
 
 from .tool_loader import AnyTool
 from .tool_ranking import SentenceRanking, sentences, service_text

@@ -8,7 +8,7 @@ from pathlib import Path
 from ....core.errors import PlaitError, UsageError
 from ....core.flow import Flow
 from ....core.messages import counted, did_you_mean
-from ....runtime.plugins.user_code import own_code
+from ....runtime.plugins.trust import own_code
 from ..attachments import attachment
 from ..conversation import Repl
 from ..registry import command, cut_words, path_of

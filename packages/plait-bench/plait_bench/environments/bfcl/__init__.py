@@ -14,8 +14,8 @@ from typing import Any
 from pydantic import JsonValue, PrivateAttr
 
 from plait.core.chat import Message
-from plait.core.environment import Environment
 from plait.core.errors import ToolError
+from plait.core.task import Environment
 from plait.core.tools.tool import Tool, ToolSpec
 
 from .conversation import BfclConversation

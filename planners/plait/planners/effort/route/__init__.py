@@ -17,11 +17,11 @@ from plait.core.routing import Tier
 from plait.core.task import Task
 from plait.core.values import as_text
 
-from ..._shared.seeds import derive
+from ..._shared.steps import derive
 from .bandit import contenders
 from .options import RouteOptions
-from .probes import Probes, check
-from .tiers import named, tier_plan, tier_reader
+from .probes import Probes, check_options
+from .tiers import tier_name, tier_plan, tier_reader
 
 __all__ = ["Route"]
 
@@ -78,7 +78,7 @@ class Route(RouteOptions):
     @model_validator(mode="after")
     def _ways_are_there(self) -> Route:
         if self.criterion == "probes":
-            check(self)
+            check_options(self)
         return self
 
     def start(self, brief: PlanningContext) -> Plan:
@@ -90,9 +90,9 @@ class Route(RouteOptions):
                 facts = _facts(brief)
                 if ranking.first is not None and not checked:
                     first = ranking.tiers[ranking.first]
-                    return tier_plan(brief, [first.planner], f"{named(first)} first", read=True)
+                    return tier_plan(brief, [first.planner], f"{tier_name(first)} first", read=True)
                 order, chances = ranking.order(facts, checked), ranking.chances(facts)
-                tried = ", then ".join(f"{named(ranking.tiers[place])} ({chances[place]:.2f})" for place in order)
+                tried = ", then ".join(f"{tier_name(ranking.tiers[place])} ({chances[place]:.2f})" for place in order)
                 return tier_plan(brief, [ranking.tiers[place].planner for place in order], f"tiers: {tried}")
             case "record":
                 tier = self.drawn(brief.request.seed, brief.request.text)
@@ -120,7 +120,7 @@ class Route(RouteOptions):
         tier = ranking.tiers[place]
         odds = f"{chances[place]:.2f} against {max(0.0, chances[ranking.first]):.2f}"
         return tier_plan(
-            brief, [tier.planner], f"{named(ranking.tiers[ranking.first])} first, then {named(tier)} ({odds})"
+            brief, [tier.planner], f"{tier_name(ranking.tiers[ranking.first])} first, then {tier_name(tier)} ({odds})"
         )
 
     def drawn(self, seed: int, text: str) -> Tier:

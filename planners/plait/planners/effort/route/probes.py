@@ -9,19 +9,19 @@ from plait.core.plan import Plan, Step
 from plait.core.result import Result
 from plait.core.task import Task
 
-from ..._shared.drafts import Draft, drafts_of, ranked, verified
+from ..._shared.drafts import Draft, find_verified, rank_drafts, read_drafts
 from ..._shared.steps import Asker, OnResult, through
-from ...split.decompose import Decompose, signals
+from ...split.decompose import Decompose, find_signals
 from ...threads.threads import Threads, dialect_names
 from ...votes.refine import Refine
 from .options import PIECES, REFINE, THREADS, RouteOptions
 from .rules import BudgetFacts, Signs, decide
-from .tiers import owned
+from .tiers import mark_owner
 
-__all__ = ["Probes", "check"]
+__all__ = ["Probes", "check_options"]
 
 
-def check(options: RouteOptions) -> None:
+def check_options(options: RouteOptions) -> None:
     """Refuse an option or dialect of the planners that probes may lead to before the probes are paid for."""
     for tier in options.candidates:
         match tier.planner.name:
@@ -30,7 +30,7 @@ def check(options: RouteOptions) -> None:
             case "threads":
                 Threads.model_validate(tier.planner.options)
             case _:
-                _refine(options, (1,), tier.planner)
+                _build_refine(options, (1,), tier.planner)
 
 
 class Probes:
@@ -42,8 +42,8 @@ class Probes:
 
     def start(self) -> Plan:
         """Return the extraction for a prompt with signs of several pieces, else the probes."""
-        if PIECES in self._into and self._brief.task.chat() and signals(self._brief.request.text):
-            extract = self._decompose().extraction(self._asker, expands=True)
+        if PIECES in self._into and self._brief.task.chat() and find_signals(self._brief.request.text):
+            extract = self._build_decompose().extraction(self._asker, expands=True)
             end = through("answer", "extract", expands=True, allow_failure=True, role="answer")
             return Plan(steps=(extract, end), output="answer")
         return self._probe()
@@ -52,20 +52,22 @@ class Probes:
         """Return a reader of the extraction or of the probes; `None` for other steps."""
         match step.role:
             case "extract":
-                return OnResult(self._extracted)
+                return OnResult(self._read_extraction)
             case "answer":  # the extraction or one of its pieces failed
                 return OnResult(lambda result: None if result.value is not None else self._probe())
             case "probes":
-                return OnResult(self.decided)
+                return OnResult(self.decide)
             case _:
                 return None
 
-    def _extracted(self, result: Result) -> Plan:
-        pieces = self._decompose().split(self._asker, result)
+    def _read_extraction(self, result: Result) -> Plan:
+        pieces = self._build_decompose().split(self._asker, result)
         if isinstance(pieces, str):
             return self._probe()
         items = sum(step.role == "item" for step in pieces.steps)
-        return _said(pieces, f"decomposition: {items} pieces that do not depend on one another, a critical path of 1")
+        return _with_note(
+            pieces, f"decomposition: {items} pieces that do not depend on one another, a critical path of 1"
+        )
 
     def _probe(self) -> Plan:
         names = tuple(f"probe-{i}" for i in range(1, self._options.n + 1))
@@ -74,13 +76,13 @@ class Probes:
         join = Step(name="probes", op=op, needs=names, expands=True, label=f"{len(names)} probes", role="probes")
         return Plan(steps=(*map(self._sample, names), join), output="probes")
 
-    def decided(self, result: Result) -> Plan:
+    def decide(self, result: Result) -> Plan:
         """Return the plan of the rule that the probes meet."""
         options, asker = self._options, self._asker
-        drafts = drafts_of(result)
+        drafts = read_drafts(result)
         budget = self._brief.request.budget
-        spawning, unable = self._spawning()
-        refine = _refine(options, (1,), self._into.get(REFINE))
+        spawning, unable = self._plan_threads()
+        refine = _build_refine(options, (1,), self._into.get(REFINE))
         limits = BudgetFacts(
             tokens=None if budget.tokens is None else max(0, budget.tokens - sum(draft.tokens for draft in drafts)),
             seconds=budget.seconds,
@@ -94,35 +96,35 @@ class Probes:
         choice, count, reason = decide(Signs.of(drafts, type(self._brief.task).verify is not Task.verify), limits)
         match choice:
             case "probes":
-                right = verified(drafts) or ranked(drafts)[0]
+                right = find_verified(drafts) or rank_drafts(drafts)[0]
                 return Plan(steps=(through("chosen", right.name, f"probes: {reason}{unable}"),), output="chosen")
             case "vote" | "best-of":
-                plan = self._more(drafts, count, "majority" if choice == "vote" else "best-of")
+                plan = self._plan_more_samples(drafts, count, "majority" if choice == "vote" else "best-of")
             case "threads":
                 assert spawning is not None
                 plan = spawning
             case "serial":
-                plan = self._deep()
+                plan = self._plan_deep()
             case "refine":
-                once = _refine(options, (len(drafts), 1), self._into.get(REFINE), whole=True)
+                once = _build_refine(options, (len(drafts), 1), self._into.get(REFINE), whole=True)
                 plan = once.next_round(asker, 1, drafts)
             case "sequential":
-                plan = refine.next_round(asker, len(refine.rounds) - count, ranked(drafts)[:1])
-                plan = owned(plan, Plugin(name=REFINE, options=refine.model_dump(mode="json", exclude_unset=True)))
-        return _said(plan, f"{choice}: {reason}{unable}")
+                plan = refine.next_round(asker, len(refine.rounds) - count, rank_drafts(drafts)[:1])
+                plan = mark_owner(plan, Plugin(name=REFINE, options=refine.model_dump(mode="json", exclude_unset=True)))
+        return _with_note(plan, f"{choice}: {reason}{unable}")
 
-    def _spawning(self) -> tuple[Plan | None, str]:
+    def _plan_threads(self) -> tuple[Plan | None, str]:
         """Return the plan of the planner `threads`, or why the dialect cannot put this request."""
-        threads = _threads(self._into.get(THREADS), self._brief)
+        threads = _build_threads(self._into.get(THREADS), self._brief)
         if threads is None:
             return None, ""
         try:
             plan = Threads.model_validate(threads.options).start(self._brief)
         except TaskError as error:
             return None, f"; threads were not possible ({error})"
-        return owned(plan, threads), ""
+        return mark_owner(plan, threads), ""
 
-    def _more(self, drafts: list[Draft], count: int, merge: str) -> Plan:
+    def _plan_more_samples(self, drafts: list[Draft], count: int, merge: str) -> Plan:
         """Return more samples, and the join of all."""
         names = tuple(f"sample-{i}" for i in range(1, count + 1))
         needs = (*(draft.name for draft in drafts), *names)
@@ -134,16 +136,16 @@ class Probes:
         prompt = self._options.probe
         return self._asker.step(name, prompt.parts("{question}", question=self._asker.question), prompt, label=name)
 
-    def _deep(self) -> Plan:
+    def _plan_deep(self) -> Plan:
         prompt = self._options.answer
         pieces = prompt.parts("{question}", question=self._asker.question)
         return Plan(steps=(self._asker.step("deep", pieces, prompt, label="one deep attempt"),), output="deep")
 
-    def _decompose(self) -> Decompose:
+    def _build_decompose(self) -> Decompose:
         return Decompose.model_validate(self._into[PIECES].options)
 
 
-def _refine(options: RouteOptions, rounds: tuple[int, ...], spec: Plugin | None, whole: bool = False) -> Refine:
+def _build_refine(options: RouteOptions, rounds: tuple[int, ...], spec: Plugin | None, whole: bool = False) -> Refine:
     """Return the planner `refine` as probes lead to it: with the rounds of its own that `spec` names, unless it is to
     read all drafts at once (`whole`)."""
     chosen = dict(spec.options) if spec is not None else {}
@@ -158,7 +160,7 @@ def _refine(options: RouteOptions, rounds: tuple[int, ...], spec: Plugin | None,
     return Refine.model_validate({**given, "rounds": rounds} if whole or "rounds" not in chosen else given)
 
 
-def _threads(spec: Plugin | None, brief: PlanningContext) -> Plugin | None:
+def _build_threads(spec: Plugin | None, brief: PlanningContext) -> Plugin | None:
     """Return the planner `threads` with its dialect: the one that is named, or that of the task's name, where the task
     has prompts for threads, which are for models that were trained to spawn them. Else `None`."""
     if spec is None or "dialect" in spec.options:
@@ -169,7 +171,7 @@ def _threads(spec: Plugin | None, brief: PlanningContext) -> Plugin | None:
     return Plugin(name=THREADS, options={**spec.options, "dialect": name})
 
 
-def _said(plan: Plan, note: str) -> Plan:
+def _with_note(plan: Plan, note: str) -> Plan:
     """Return a plan whose answer says why it was chosen."""
     assert plan.output is not None
     return Plan(steps=(*plan.steps, through("chosen", plan.output, note)), output="chosen")

@@ -105,7 +105,7 @@ def ways(signs: Signs, limits: BudgetFacts) -> Iterator[Way]:
         wanted = branches_needed(p, GAIN) - signs.probes
         more = max(1, min(wanted, affordable))
         reason = f"there is a verifier, and {signs.probes} wrong probes leave a success rate of about {p:.2f}"
-        yield "best-of", more, f"{reason}: {more} more samples" + _held(more, wanted)
+        yield "best-of", more, f"{reason}: {more} more samples" + _limit_note(more, wanted)
     if _is_short(limits) and limits.words:
         yield "refine", 1, f"the time allows one more call: it reads all probes ({counts})"
     strong = limits.refinements > 0 and limits.words
@@ -124,9 +124,9 @@ def ways(signs: Signs, limits: BudgetFacts) -> Iterator[Way]:
     wanted = votes_needed(signs.first, signs.second, limits.confidence, limits.most) - signs.first - signs.second
     more = max(0, min(wanted, affordable))
     if more == 0:
-        yield "vote", 0, f"{counts}, not surely enough ({sure:.2f})" + _held(more, wanted)
+        yield "vote", 0, f"{counts}, not surely enough ({sure:.2f})" + _limit_note(more, wanted)
     else:
-        yield "vote", more, f"{counts}, not surely enough ({sure:.2f}): {more} more samples" + _held(more, wanted)
+        yield "vote", more, f"{counts}, not surely enough ({sure:.2f}): {more} more samples" + _limit_note(more, wanted)
     yield "serial", 1, "one deep attempt"
 
 
@@ -140,5 +140,5 @@ def _rounds(limits: BudgetFacts) -> int:
     return max(1, min(limits.refinements, left))
 
 
-def _held(more: int, wanted: int) -> str:
+def _limit_note(more: int, wanted: int) -> str:
     return f" (of {wanted}, which the limits do not allow)" if more < wanted else ""

@@ -17,7 +17,7 @@ from plait.core.view import Branch
 
 from ..._shared.steps import OnResult, through
 
-__all__ = ["named", "owned", "tier_plan", "tier_reader"]
+__all__ = ["mark_owner", "tier_name", "tier_plan", "tier_reader"]
 
 _specs = TypeAdapter(list[Plugin])
 
@@ -26,12 +26,12 @@ def tier_plan(brief: PlanningContext, left: Sequence[Plugin], why: str, *, read:
     """Return the plan of the first of several planners, with a check of its answer where others are left, or where the
     answer is to be read (`read`)."""
     tier, *rest = left
-    planner = _made(brief, tier)
+    planner = _build_planner(brief, tier)
     if isinstance(planner, Flow):
         question = brief.request.text
         plan = Plan(steps=(flow_step(planner, question, "tier", label=tier.name),), output="tier")
     else:
-        plan = owned(planner.start(brief), tier)
+        plan = mark_owner(planner.start(brief), tier)
     assert plan.output is not None
     names = {step.name for step in plan.steps}
     name = next(free for free in ("routed", "checked", "routed-2") if free not in names)
@@ -51,22 +51,22 @@ def tier_reader(
         case {"read": str()}:
             return OnResult(lambda result: after(brief, result))
         case {"next": list() as left, "said": str() as why}:
-            return OnResult(lambda result: _checked(brief, result, _specs.validate_python(left), why))
+            return OnResult(lambda result: _read_check(brief, result, _specs.validate_python(left), why))
         case {"tier": dict() as spec, "state": state}:
             tier = Plugin.model_validate(spec)
-            reader = _made(brief, tier).reader(step.model_copy(update={"state": state}), brief)
+            reader = _build_planner(brief, tier).reader(step.model_copy(update={"state": state}), brief)
             return OfTier(reader, tier) if not hasattr(reader, "merged") else OfTiersJoin(reader, tier)
         case _:
             return None
 
 
-def named(tier: Tier) -> str:
+def tier_name(tier: Tier) -> str:
     """Return a tier's planner as it is written on a command line."""
     options = ",".join(f"{key}={value}" for key, value in tier.planner.options.items())
     return f"{tier.planner.name}:{options}" if options else tier.planner.name
 
 
-def owned(plan: Plan, tier: Plugin) -> Plan:
+def mark_owner(plan: Plan, tier: Plugin) -> Plan:
     """Return a tier's plan in which the steps that expand say whose they are."""
     owner = tier.model_dump(mode="json")
     steps = [
@@ -76,7 +76,7 @@ def owned(plan: Plan, tier: Plugin) -> Plan:
     return plan.model_copy(update={"steps": tuple(steps)})
 
 
-def _checked(brief: PlanningContext, result: Result, left: Sequence[Plugin], why: str) -> Plan | None:
+def _read_check(brief: PlanningContext, result: Result, left: Sequence[Plugin], why: str) -> Plan | None:
     """Return nothing if an answer is right, else the plan of the next tier."""
     value = result.value
     answer = value if result.extracted or not isinstance(value, str) else brief.task.extract(value)
@@ -84,7 +84,7 @@ def _checked(brief: PlanningContext, result: Result, left: Sequence[Plugin], why
     return None if right else tier_plan(brief, left, why)
 
 
-def _made(brief: PlanningContext, spec: Plugin) -> Planner:
+def _build_planner(brief: PlanningContext, spec: Plugin) -> Planner:
     made = brief.plugin("planner", spec)
     if not isinstance(made, Planner):
         raise PluginError(f"{spec.name!r} is no planner: a tier is one")
@@ -99,12 +99,12 @@ class OfTier:
 
     def feed(self, delta: str) -> Sequence[Plan]:
         """Return the reader's patches."""
-        return [owned(patch, self.tier) for patch in self.reader.feed(delta)]
+        return [mark_owner(patch, self.tier) for patch in self.reader.feed(delta)]
 
     def close(self, result: Result) -> Plan | None:
         """Return the reader's last patch."""
         made = self.reader.close(result)
-        return None if made is None else owned(made, self.tier)
+        return None if made is None else mark_owner(made, self.tier)
 
 
 class OfTiersJoin(OfTier):
@@ -113,4 +113,4 @@ class OfTiersJoin(OfTier):
     def merged(self, result: Result, branches: Sequence[Branch]) -> Plan | None:
         """Return the reader's last patch."""
         made = self.reader.merged(result, branches)  # type: ignore[attr-defined]
-        return None if made is None else owned(made, self.tier)
+        return None if made is None else mark_owner(made, self.tier)

@@ -10,29 +10,29 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
-from plait.core.awaited import CallHandle
 from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow, StepFailed, Trajectory
 from plait.core.planning import TrajectoryOptions, derive
 from plait.core.programs import Cell, harness, outputs, returned, traced
+from plait.core.step_handles import CallHandle
 from plait.core.vocabulary import Count, N, Repairs
 
-from ..._shared.functions import RUN_PYTHON, problem_of, shown
-from .choose import Evidence, Rule, chosen, decided, mutual
-from .judged import INPUTS, OutputJudge, inputs_in
+from ..._shared.functions import RUN_PYTHON, read_problem, render_cell
+from .output_judge import INPUTS, OutputJudge, read_inputs
 from .programs import (
     Candidate,
     Test,
-    clusters_of,
-    mutated,
-    passed_by,
-    samples_in,
-    tests_in,
-    trace_of,
-    votes_of,
+    cluster_by_behaviour,
+    count_samples,
+    count_votes,
+    format_trace,
+    list_passed,
+    mutate_inputs,
+    read_tests,
 )
+from .selection import Evidence, Rule, choose, is_decided, score_mutually
 
 __all__ = ["CodeSearch", "Searching"]
 
@@ -121,7 +121,7 @@ class CodeSearch(Flow):
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Write, run, repair, test and choose."""
-        entry, public = problem_of(ctx.brief.task, "code-search")
+        entry, public = read_problem(ctx.brief.task, "code-search")
         if RUN_PYTHON not in {spec.name for spec in ctx.brief.tools}:
             raise PlannerError(f"code-search runs programs with the tool {RUN_PYTHON!r}: give tools=Sandbox().tools()")
         return await Searching(self, ctx, question, entry, public).answer()
@@ -166,54 +166,54 @@ class Searching:
         best = max(candidate.passed for candidate in self._candidates.values())
         pool = [candidate for candidate in self._candidates.values() if candidate.passed == best]
         if options.criterion == "judged" and len(pool) > 1:
-            return await self._judged(pool, asked, best)
-        tests = await self._written(asked)
+            return await self._choose_by_judge(pool, asked, best)
+        tests = await self._read_tests(asked)
         if len(pool) == 1:
             self.evidence = [(pool[0], Evidence(0.0, pool[0].weight, len(pool[0].program)))]
-            return self._chosen(pool, pool[0], best, "the only one left")
+            return self._answer_with(pool, pool[0], best, "the only one left")
         inputs = [args for args, _ in (*self._public, *tests)]
-        inputs += [row for args, _ in self._public for row in mutated(args)]
+        inputs += [row for args, _ in self._public for row in mutate_inputs(args)]
         await self._matrix(pool, inputs)
-        if not self._decided(pool, inputs, tests):
-            tests += await self._told_apart(pool, inputs)
+        if not self._is_decided(pool, inputs, tests):
+            tests += await self._ask_for_distinguishing_tests(pool, inputs)
             await self._matrix(pool, [args for args, _ in tests])
         keys = list(dict.fromkeys(json.dumps(row) for row in inputs))
-        groups = clusters_of(pool, keys)
-        size = {id(candidate): samples_in(group) for group in groups.values() for candidate in group}
+        groups = cluster_by_behaviour(pool, keys)
+        size = {id(candidate): count_samples(group) for group in groups.values() for candidate in group}
         evidence = [
-            Evidence(float(votes_of(candidate, tests)), size[id(candidate)], len(candidate.program))
+            Evidence(float(count_votes(candidate, tests)), size[id(candidate)], len(candidate.program))
             for candidate in pool
         ]
         self.evidence = list(zip(pool, evidence, strict=True))
-        winner = chosen(evidence, options.criterion)
+        winner = choose(evidence, options.criterion)
         why = (
             f"{evidence[winner].votes:.0f} of {len(tests)} tests, {len(groups)} behaviours on {len(keys)} inputs, "
             f"{evidence[winner].cluster} of {sum(candidate.weight for candidate in pool)} programs behave like it"
-            f"{self._checked(pool, winner, tests)}"
+            f"{self._mutual_check_note(pool, winner, tests)}"
         )
-        return self._chosen(pool, pool[winner], best, why)
+        return self._answer_with(pool, pool[winner], best, why)
 
-    async def _judged(self, pool: Sequence[Candidate], asked: Trajectory | None, best: int) -> Answerable:
+    async def _choose_by_judge(self, pool: Sequence[Candidate], asked: Trajectory | None, best: int) -> Answerable:
         """Choose as S* does."""
         inputs = [args for args, _ in self._public]
         with contextlib.suppress(StepFailed):
-            inputs += inputs_in((await asked).text, self._options.tests) if asked is not None else []
+            inputs += read_inputs((await asked).text, self._options.tests) if asked is not None else []
         await self._matrix(pool, inputs)
-        groups = list(clusters_of(pool, list(dict.fromkeys(map(json.dumps, inputs)))).values())
+        groups = list(cluster_by_behaviour(pool, list(dict.fromkeys(map(json.dumps, inputs)))).values())
         judge = OutputJudge(self._ctx, self._question, self._options.judge, self._options.probe, self._cells)
-        winner, wins = await judge.best(groups, self._options.pairs)
+        winner, wins = await judge.choose_best(groups, self._options.pairs)
         told = f"{len(groups)} behaviours, {judge.compared} pairs judged, of which it won {wins}"
-        return self._chosen(pool, winner, best, told)
+        return self._answer_with(pool, winner, best, told)
 
-    def _chosen(self, pool: Sequence[Candidate], winner: Candidate, best: int, why: str) -> Answerable:
+    def _answer_with(self, pool: Sequence[Candidate], winner: Candidate, best: int, why: str) -> Answerable:
         told = f"passes {best} of {len(self._public)} public cases; {len(self._candidates)} different programs, {why}"
         return self._ctx.answer(winner.program, told)
 
-    def _checked(self, pool: Sequence[Candidate], winner: int, tests: Sequence[Test]) -> str:
+    def _mutual_check_note(self, pool: Sequence[Candidate], winner: int, tests: Sequence[Test]) -> str:
         """Return what the mutual check of programs and tests says beside, which decides nothing."""
         if not tests:
             return ""
-        self.trust, trusts = mutual([passed_by(candidate, tests) for candidate in pool])
+        self.trust, trusts = score_mutually([list_passed(candidate, tests) for candidate in pool])
         doubted = sum(trust < 0.5 for trust in trusts)
         other = "" if self.trust[winner] >= max(self.trust) - 1e-6 else " and would choose another program"
         return f"; a mutual check doubts {doubted} of {len(tests)} tests{other}"
@@ -223,7 +223,7 @@ class Searching:
     async def _sample(self, number: int) -> None:
         """Write a program, and repair it while public cases fail."""
         options, ctx = self._options, self._ctx
-        line = ctx.think(self._question, options.answer, **self._named(f"program-{number}"))
+        line = ctx.think(self._question, options.answer, **self._call_options(f"program-{number}"))
         for repair in range(options.repairs + 1):
             await line
             candidate = self._candidate(line)
@@ -239,9 +239,9 @@ class Searching:
                     failure += await self._trace(candidate)
             if repair < options.repairs:
                 pieces = options.repair.parts(REPAIR, failure=failure)
-                line = line.think(pieces, options.repair, **self._named(f"repair-{number}.{repair + 1}"))
+                line = line.think(pieces, options.repair, **self._call_options(f"repair-{number}.{repair + 1}"))
 
-    def _named(self, name: str) -> TrajectoryOptions:
+    def _call_options(self, name: str) -> TrajectoryOptions:
         return {"name": name, "seed": derive(self._ctx.brief.request.seed, "code-search", name)}
 
     def _candidate(self, line: Trajectory) -> Candidate | None:
@@ -266,7 +266,7 @@ class Searching:
                 candidate.passed += 1
             elif not first:
                 call = f"{self._entry}({', '.join(map(json.dumps, args))})"
-                first = f"{call} gave {shown(cell)}, and should give {json.dumps(want)}."
+                first = f"{call} gave {render_cell(cell)}, and should give {json.dumps(want)}."
         return first
 
     async def _trace(self, candidate: Candidate) -> str:
@@ -279,7 +279,7 @@ class Searching:
         except StepFailed:
             return ""
         ((kind, value),) = outputs(result, 1, key)
-        return trace_of(candidate.program, value) if kind == "value" else ""
+        return format_trace(candidate.program, value) if kind == "value" else ""
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -314,27 +314,30 @@ class Searching:
         pieces = prompt.parts(default, question=self._question, count=str(self._options.tests))
         return self._ctx.think(pieces, prompt, name="tests")
 
-    async def _written(self, asked: Trajectory | None) -> list[Test]:
+    async def _read_tests(self, asked: Trajectory | None) -> list[Test]:
         if asked is None:
             return []
         try:
-            return tests_in((await asked).text, self._options.tests)
+            return read_tests((await asked).text, self._options.tests)
         except StepFailed:
             return []
 
-    def _decided(self, pool: Sequence[Candidate], inputs: Sequence[list[JsonValue]], tests: Sequence[Test]) -> bool:
+    def _is_decided(self, pool: Sequence[Candidate], inputs: Sequence[list[JsonValue]], tests: Sequence[Test]) -> bool:
         """Whether the tests that tell behaviours apart, a vote each, could change nothing any more."""
         keys = [json.dumps(row) for row in inputs]
         behaviours = [candidate.behaviour(keys) for candidate in pool]
         kinds = len(set(behaviours))
         outstanding = min(self._options.pairs, kinds * (kinds - 1) // 2)
-        votes = [float(votes_of(candidate, tests)) for candidate in pool]
-        return self._options.criterion == "votes" and decided(votes, behaviours, outstanding)
+        votes = [float(count_votes(candidate, tests)) for candidate in pool]
+        return self._options.criterion == "votes" and is_decided(votes, behaviours, outstanding)
 
-    async def _told_apart(self, pool: Sequence[Candidate], inputs: Sequence[list[JsonValue]]) -> list[Test]:
+    async def _ask_for_distinguishing_tests(
+        self, pool: Sequence[Candidate], inputs: Sequence[list[JsonValue]]
+    ) -> list[Test]:
         """Ask, for each pair of the largest behaviours, for a test on which they differ."""
         groups = sorted(
-            clusters_of(pool, [json.dumps(row) for row in inputs]).values(), key=lambda group: -samples_in(group)
+            cluster_by_behaviour(pool, [json.dumps(row) for row in inputs]).values(),
+            key=lambda group: -count_samples(group),
         )
         pairs = list(islice(combinations([group[0] for group in groups], 2), self._options.pairs))
         prompt = self._options.judge
@@ -346,4 +349,4 @@ class Searching:
             )
             for i, (a, b) in enumerate(pairs, 1)
         ]
-        return [test for line in lines for test in (await self._written(line))[:1]]
+        return [test for line in lines for test in (await self._read_tests(line))[:1]]

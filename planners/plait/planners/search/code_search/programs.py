@@ -15,13 +15,13 @@ from plait.core.programs import Cell, returned
 __all__ = [
     "Candidate",
     "Test",
-    "clusters_of",
-    "mutated",
-    "passed_by",
-    "samples_in",
-    "tests_in",
-    "trace_of",
-    "votes_of",
+    "cluster_by_behaviour",
+    "count_samples",
+    "count_votes",
+    "format_trace",
+    "list_passed",
+    "mutate_inputs",
+    "read_tests",
 ]
 
 Test = tuple[list[JsonValue], JsonValue]
@@ -56,7 +56,7 @@ def _kind(cell: Cell) -> object:
     return [kind, str(value).partition(":")[0]] if kind in ("error", "broken") else [kind, value]
 
 
-def clusters_of(pool: Sequence[Candidate], inputs: Sequence[str]) -> dict[str, list[Candidate]]:
+def cluster_by_behaviour(pool: Sequence[Candidate], inputs: Sequence[str]) -> dict[str, list[Candidate]]:
     """Return programs by their behaviour on inputs (as JSON)."""
     groups: dict[str, list[Candidate]] = {}
     for candidate in pool:
@@ -64,31 +64,31 @@ def clusters_of(pool: Sequence[Candidate], inputs: Sequence[str]) -> dict[str, l
     return groups
 
 
-def samples_in(group: Sequence[Candidate]) -> int:
+def count_samples(group: Sequence[Candidate]) -> int:
     """Return how many samples wrote the programs of a group."""
     return sum(candidate.weight for candidate in group)
 
 
-def passed_by(candidate: Candidate, tests: Sequence[Test]) -> list[bool]:
+def list_passed(candidate: Candidate, tests: Sequence[Test]) -> list[bool]:
     """Return for each test whether a program passes it."""
     return [returned(candidate.cells.get(json.dumps(args)), want) for args, want in tests]
 
 
-def votes_of(candidate: Candidate, tests: Sequence[Test]) -> int:
+def count_votes(candidate: Candidate, tests: Sequence[Test]) -> int:
     """Return how many tests a program passes."""
-    return sum(passed_by(candidate, tests))
+    return sum(list_passed(candidate, tests))
 
 
-def mutated(args: Sequence[JsonValue]) -> list[list[JsonValue]]:
+def mutate_inputs(args: Sequence[JsonValue]) -> list[list[JsonValue]]:
     """Return inputs like one that is known, each with one argument changed; they cost nothing."""
     inputs: list[list[JsonValue]] = []
     for at, value in enumerate(args):
-        for other in _others(value):
+        for other in _other_values(value):
             inputs.append([*args[:at], other, *args[at + 1 :]])
     return inputs
 
 
-def _others(value: JsonValue) -> list[JsonValue]:
+def _other_values(value: JsonValue) -> list[JsonValue]:
     match value:
         case bool():
             return [not value]
@@ -104,7 +104,7 @@ def _others(value: JsonValue) -> list[JsonValue]:
             return []
 
 
-def tests_in(text: str, most: int) -> list[Test]:
+def read_tests(text: str, most: int) -> list[Test]:
     """Read the tests that a model wrote: lines `{"args": […], "want": …}`; other lines are passed over, equal inputs
     taken once, and those that want nothing (`null`), which an empty function passes, left out."""
     tests: dict[str, Test] = {}
@@ -119,7 +119,7 @@ def tests_in(text: str, most: int) -> list[Test]:
     return list(tests.values())[:most]
 
 
-def trace_of(program: str, reply: JsonValue) -> str:
+def format_trace(program: str, reply: JsonValue) -> str:
     """Return the lines that a run of `plait.core.programs.traced` told of, each with its text, for a prompt.
 
     >>> print(trace_of("def f(x):\\n    y = x + 1\\n    return y", [[2, "x = 1"], [2, "y = 2"], [3, "returns 2"]]))

@@ -6,7 +6,7 @@ from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context
 
-from ..._shared.functions import RUN_PYTHON, problem_of
+from ..._shared.functions import RUN_PYTHON, read_problem
 from .islands import EVALUATE, Evolution
 from .options import EvolveOptions
 
@@ -41,7 +41,7 @@ class Evolve(EvolveOptions):
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Let the islands grow, and return the best program."""
-        entry, public = problem_of(ctx.brief.task, "evolve")
+        entry, public = read_problem(ctx.brief.task, "evolve")
         tools = {spec.name for spec in ctx.brief.tools}
         if not tools & {RUN_PYTHON, EVALUATE}:
             raise PlannerError(

@@ -9,15 +9,15 @@ from statistics import fmean
 
 from pydantic import JsonValue
 
-from plait.core.awaited import Promise
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, StepFailed
 from plait.core.planning import derive
 from plait.core.programs import harness, outputs, returned, timed
+from plait.core.step_handles import Promise
 
-from ..._shared.functions import RUN_PYTHON, Cases, shown
+from ..._shared.functions import RUN_PYTHON, Cases, render_cell
 from .options import EvolveOptions
-from .population import Grid, Member, spread
+from .population import Grid, Member, median_and_deviation
 
 __all__ = ["EVALUATE", "Evolution"]
 
@@ -74,7 +74,7 @@ class Evolution:
         for grid in self.islands:
             for member in grid.cells.values():
                 whole.add(member)
-        ranked = whole.ranked()
+        ranked = whole.rank()
         if not ranked:
             raise PlannerError(f"none of {self.written} programs defines {self._entry!r}")
         best = ranked[0]
@@ -82,7 +82,7 @@ class Evolution:
         back = f"; {self.returned} of {self.added} added lines had been taken out before" if self.added else ""
         passed = f"passes {best.cases - len(best.failing)} of {best.cases} public cases"
         if best.score is not None:
-            passed = f"score {best.score:.4g} ({_told(best.metrics)})"
+            passed = f"score {best.score:.4g} ({_format_metrics(best.metrics)})"
         many = f"{len(self._known)} different of {self.written} programs"
         return ctx.answer(best.program, f"{passed}{time}; {many}{back}")
 
@@ -91,11 +91,11 @@ class Evolution:
         grid = self.islands[island]
         parent = self._parent(grid)
         try:
-            text = await self._written(island, generation, grid, parent)
+            text = await self._write_program(island, generation, grid, parent)
         except StepFailed:
             return parent, None
         self.written += 1
-        program = self._ctx.brief.task.extract(self._whole(text, parent))
+        program = self._ctx.brief.task.extract(self._apply_changes(text, parent))
         if not isinstance(program, str):
             return parent, None
         member = await self._member(program)
@@ -107,10 +107,10 @@ class Evolution:
         counted = self._judged or self._options.repeats
         return not counted and member is not None and member.runs and not member.failing
 
-    def _whole(self, text: str, parent: Member | None) -> str:
+    def _apply_changes(self, text: str, parent: Member | None) -> str:
         """Return a text with the whole program: blocks of changes are made in the parent. One that fits nowhere leaves
         the text as it is."""
-        blocks = _blocks(text) if parent is not None else []
+        blocks = _read_changes(text) if parent is not None else []
         program = "" if parent is None else parent.program
         for old, new in blocks:
             if old not in program:
@@ -120,23 +120,23 @@ class Evolution:
 
     def _migrate(self) -> None:
         """Send the best of each island to the next one."""
-        best = [ranked[0] if (ranked := grid.ranked()) else None for grid in self.islands]
+        best = [ranked[0] if (ranked := grid.rank()) else None for grid in self.islands]
         for island, member in enumerate(best):
             if member is not None:
                 self.islands[(island + 1) % len(self.islands)].add(member)
 
     def _parent(self, grid: Grid) -> Member | None:
         """Return the best program by half, else any of the grid."""
-        ranked, random = grid.ranked(), self._ctx.random
+        ranked, random = grid.rank(), self._ctx.random
         if not ranked:
             return None
         return ranked[0] if random.random() < 0.5 else random.choice(ranked)
 
-    async def _written(self, island: int, generation: int, grid: Grid, parent: Member | None) -> str:
+    async def _write_program(self, island: int, generation: int, grid: Grid, parent: Member | None) -> str:
         options, name = self._options, f"program-{island + 1}.{generation}"
         pieces = self._question
         if parent is not None:
-            others = [member for member in grid.ranked() if member is not parent]
+            others = [member for member in grid.rank() if member is not parent]
             most = len(others) if options.max_prompt_items is None else options.max_prompt_items
             best = most * 3 // 5  # the others are drawn of all cells, so that what is shown differs
             shown_others, rest = others[:best], others[best:]
@@ -175,7 +175,7 @@ class Evolution:
                 raise
         return await known
 
-    async def _evaluated(self, program: str) -> Member:
+    async def _evaluate(self, program: str) -> Member:
         """Have the user's tool judge a program, stage by stage."""
         metrics: dict[str, float] = {}
         failure = ""
@@ -196,9 +196,9 @@ class Evolution:
 
     async def _run(self, program: str) -> Member:
         if self._judged:
-            return await self._evaluated(program)
+            return await self._evaluate(program)
         inputs = [args for args, _ in self._public]
-        reply, key = await self._said(lambda key: harness(program, self._entry, inputs, key))
+        reply, key = await self._run_harness(lambda key: harness(program, self._entry, inputs, key))
         cells = outputs(reply, len(self._public), key)
         failing = tuple(i for i, (_, want) in enumerate(self._public) if not returned(cells[i], want))
         runs = reply is not None and not any(kind == "broken" for kind, _ in cells)
@@ -206,18 +206,22 @@ class Evolution:
         if failing:
             args, want = self._public[failing[0]]
             call = f"{self._entry}({', '.join(map(json.dumps, args))})"
-            failure = f"{call} gave {shown(cells[failing[0]])}, and should give {json.dumps(want)}."
-        seconds, mad = (None, 0.0) if failing or not runs or not self._options.repeats else await self._timed(program)
+            failure = f"{call} gave {render_cell(cells[failing[0]])}, and should give {json.dumps(want)}."
+        seconds, mad = (
+            (None, 0.0) if failing or not runs or not self._options.repeats else await self._time_program(program)
+        )
         return Member(program, runs, failing, len(self._public), failure, seconds, mad)
 
-    async def _timed(self, program: str) -> tuple[float | None, float]:
+    async def _time_program(self, program: str) -> tuple[float | None, float]:
         """Time a program, one at a time, so that they do not take each other's cores."""
         while self._timing is not None:
             await self._timing
         mine = self._timing = Promise[None](self._ctx.host)
         try:
             inputs = [args for args, _ in self._public]
-            reply, key = await self._said(lambda key: timed(program, self._entry, inputs, self._options.repeats, key))
+            reply, key = await self._run_harness(
+                lambda key: timed(program, self._entry, inputs, self._options.repeats, key)
+            )
         finally:
             self._timing = None
             mine.settle()
@@ -225,9 +229,9 @@ class Evolution:
         if kind != "value" or not isinstance(times, list):
             return None, 0.0
         measured = [float(seconds) for seconds in times if isinstance(seconds, int | float)]
-        return spread(measured) if measured else (None, 0.0)
+        return median_and_deviation(measured) if measured else (None, 0.0)
 
-    async def _said(self, code: Callable[[str], str]) -> tuple[JsonValue, str]:
+    async def _run_harness(self, code: Callable[[str], str]) -> tuple[JsonValue, str]:
         key = f"{self._ctx.random.random():.17f}"
         try:
             return await self._ctx.call(RUN_PYTHON, code=code(key)), key
@@ -240,13 +244,13 @@ def _score(metrics: Mapping[str, float]) -> float:
     return metrics.get("score", fmean(metrics.values()) if metrics else 0.0)
 
 
-def _told(metrics: Mapping[str, float]) -> str:
+def _format_metrics(metrics: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
 
 
 def _verdict(member: Member) -> str:
     if member.score is not None:
-        return f"Its score is {member.score:.4g} ({_told(member.metrics)}). {member.failure}"
+        return f"Its score is {member.score:.4g} ({_format_metrics(member.metrics)}). {member.failure}"
     if not member.runs:
         return f"It does not run. {member.failure}"
     if member.failing:
@@ -259,7 +263,7 @@ def _lines(program: str) -> Sequence[str]:
     return list(dict.fromkeys(line.strip() for line in program.splitlines() if len(line.strip()) > 3))
 
 
-def _blocks(text: str) -> list[tuple[str, str]]:
+def _read_changes(text: str) -> list[tuple[str, str]]:
     """Return the changes in a text: what is searched, and what replaces it. One that is not whole is none."""
     blocks: list[tuple[str, str]] = []
     sides: list[list[str]] = []

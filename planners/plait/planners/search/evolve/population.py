@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-__all__ = ["Grid", "Member", "better", "spread"]
+__all__ = ["Grid", "Member", "is_better", "median_and_deviation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Member:
         return len(self.program).bit_length(), self.failing
 
 
-def spread(times: Sequence[float]) -> tuple[float, float]:
+def median_and_deviation(times: Sequence[float]) -> tuple[float, float]:
     """Return the median of times and their median absolute deviation.
 
     >>> spread([1.0, 5.0, 2.0])
@@ -51,7 +51,7 @@ def spread(times: Sequence[float]) -> tuple[float, float]:
     return middle, median(abs(seconds - middle) for seconds in times)
 
 
-def better(a: Member, b: Member) -> bool:
+def is_better(a: Member, b: Member) -> bool:
     """Return whether a is better than b: it runs, it passes more, it has a higher score, or it is faster by more than
     noise (twice the larger median absolute deviation)."""
     if (a.runs, a.share) != (b.runs, b.share):
@@ -72,15 +72,15 @@ class Grid:
     def add(self, member: Member) -> bool:
         """Keep a program if its cell is empty or it is better than what is there; return whether it was kept."""
         known = self.cells.get(member.cell)
-        if known is not None and not better(member, known):
+        if known is not None and not is_better(member, known):
             return False
         self.cells[member.cell] = member
         return True
 
-    def ranked(self) -> list[Member]:
+    def rank(self) -> list[Member]:
         """Return the programs, the best first. Those that differ by noise alone: the shorter first."""
         members: list[Member] = []
         for member in sorted(self.cells.values(), key=lambda one: (len(one.program), one.program)):
-            at = next((i for i, other in enumerate(members) if better(member, other)), len(members))
+            at = next((i for i, other in enumerate(members) if is_better(member, other)), len(members))
             members.insert(at, member)
         return members

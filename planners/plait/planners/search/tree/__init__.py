@@ -5,8 +5,8 @@ from __future__ import annotations
 from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context
 
-from .calls import about_tools
-from .grow import Growth
+from .calls import tool_instructions
+from .growth import Growth
 from .options import TreeOptions
 
 __all__ = ["Tree"]
@@ -38,5 +38,5 @@ class Tree(TreeOptions):
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Grow the tree and vote."""
         question = ctx.brief.task.render(self.style)
-        told = about_tools(ctx.brief.tools, self.until, self.give_up) if self.step.form == "calls" else ""
+        told = tool_instructions(ctx.brief.tools, self.until, self.give_up) if self.step.form == "calls" else ""
         return await Growth(self, ctx, told + question).answer()

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 
-from plait.core.awaited import CallHandle, StepFailed
 from plait.core.flow import Context
 from plait.core.search import SearchNode, SearchTree
+from plait.core.step_handles import CallHandle, StepFailed
 from plait.core.tools.calls import CLOSE, OPEN, calls_in, loads
 from plait.core.tools.tool import ToolSpec
 from plait.core.values import as_text
 
-from ..._shared.told import listed
+from ..._shared.tool_instructions import list_functions
 
-__all__ = ["Calls", "about_tools", "spoken"]
+__all__ = ["Calls", "strip_call", "tool_instructions"]
 
 _TOLD = """\
 Work on the task below in steps. You may call these functions, a line each:
@@ -25,12 +25,12 @@ next step. {end}{give_up}
 """
 
 
-def about_tools(tools: Sequence[ToolSpec], until: str = "", give_up: str = "") -> str:
+def tool_instructions(tools: Sequence[ToolSpec], until: str = "", give_up: str = "") -> str:
     """Return what a model is told of its tools before the question, and how a path ends."""
     end = f"When the task is done, write the answer with the word `{until}` in it, without a call." if until else ""
     end = end or "When the task is done, write the answer without a call."
     dead = f" If this way cannot lead there, write `{give_up}`." if give_up else ""
-    return _TOLD.format(functions=listed(tools), end=end, give_up=dead)
+    return _TOLD.format(functions=list_functions(tools), end=end, give_up=dead)
 
 
 class Calls:
@@ -44,7 +44,7 @@ class Calls:
 
     async def make(self, node: SearchNode) -> None:
         """Make the call that a node's step ends in, and set what the model sees of it. Errors are observations."""
-        asked = _asked(node.step)
+        asked = _last_call(node.step)
         if asked is None:
             return
         node.seen = f"\n<tool_response>{await self._result(node, asked)}</tool_response>\n"
@@ -79,7 +79,7 @@ class Calls:
             return f"the call failed: {failed.failure.message}"
 
 
-def spoken(step: str) -> str:
+def strip_call(step: str) -> str:
     """Return a step without the call that it ends in: an argument ends no path, whatever it says.
 
     >>> spoken('I sort it. <tool_call>{"name": "bash", "arguments": {"command": "for f in *; do rm $f; done"}}')
@@ -89,7 +89,7 @@ def spoken(step: str) -> str:
     return step if start < 0 else step[:start]
 
 
-def _asked(step: str) -> str | None:
+def _last_call(step: str) -> str | None:
     """Return what stands in a step's last call."""
     start = step.rfind(OPEN)
     if start < 0:

@@ -19,8 +19,8 @@ from plait.core.sampling import StructuredOutput
 from plait.core.vocabulary import MaxBranches, OnFailure, Separator, Threshold
 
 from ..._shared.json_text import read_object
-from ..._shared.steps import Asker, shortened
-from .rules import Split, Tier, faults, read, signals, tier
+from ..._shared.steps import Asker, shorten
+from .rules import Split, Tier, choose_tier, find_faults, find_signals, read_split
 
 __all__ = ["Decompose"]
 
@@ -123,7 +123,7 @@ class Decompose(Flow):
     async def run(self, ctx: Flow.Context, question: str) -> Answerable:
         """Return the pieces put together, or the one call."""
         asker = Asker("decompose", ctx.brief)
-        if not signals(ctx.brief.request.text):
+        if not find_signals(ctx.brief.request.text):
             return self._direct(ctx, asker, "one call: no sign of several pieces")
         try:
             split = self.split(asker, (await ctx.step(self.extraction(asker))).result)
@@ -148,13 +148,13 @@ class Decompose(Flow):
         """Return the pieces and their join that an extraction asks for, or why it asks for none."""
         if result.finish == "length":  # half a list of pieces would be read as the whole
             return "the extraction was cut off"
-        split = read(read_object(result.text))
+        split = read_split(read_object(result.text))
         if isinstance(split, str):
             return split
-        wrong = faults(split, asker.question, self.max_branches)
+        wrong = find_faults(split, asker.question, self.max_branches)
         if wrong:
             return f"the split is not sound ({'; '.join(wrong)})"
-        sure = tier(split, signals(asker.brief.request.text))
+        sure = choose_tier(split, find_signals(asker.brief.request.text))
         if _SCORES[sure] < self.threshold:
             return f"{sure} confidence in the split, a score of {_SCORES[sure]:g}, where {self.threshold:g} is wanted"
         return self._pieces(asker, split, sure)
@@ -170,13 +170,13 @@ class Decompose(Flow):
             pieces: tuple[Part, ...] = tuple(Text(text=part) for part in (shared, own) if part)
             if self.part.template is not None:  # else in two texts: an engine reads what all pieces share once
                 pieces = self.part.parts("", piece=pieces)
-            label = shortened(data) if data is not None else f"{i} of {split.size}"
+            label = shorten(data) if data is not None else f"{i} of {split.size}"
             steps.append(step := asker.step(f"item-{i}", pieces, self.part, label=label, role="item"))
             head = f"{i}. " if self.numbered else ""
             missing = f"{head}(no answer: {{reason}})"
             entries.append({"branch": step.name, "head": head, "missing": missing})
         note = f"{split.size} pieces, {sure} confidence"
-        note += f", {shortened(split.category, 40)}" if split.category.strip() else ""
+        note += f", {shorten(split.category, 40)}" if split.category.strip() else ""
         merge = Plugin(name="stitch", options={"parts": entries, "separator": self.separator, "note": note})
         op = Join(merge=merge, on_failure=self.on_failure)
         join = Step(name="text", op=op, needs=tuple(step.name for step in steps), label=note)

@@ -97,7 +97,7 @@ class Split(Frozen):
         return shared, own
 
 
-def signals(prompt: str) -> frozenset[str]:
+def find_signals(prompt: str) -> frozenset[str]:
     """Return what in a prompt hints at several pieces, by name. Without any hint it cannot be split, and no model need
     be asked."""
     text = prompt[:MAX_CHARS]
@@ -110,7 +110,7 @@ def signals(prompt: str) -> frozenset[str]:
     return frozenset(cues)
 
 
-def faults(split: Split, prompt: str, most: int) -> list[str]:
+def find_faults(split: Split, prompt: str, most: int) -> list[str]:
     """Return what is wrong with a split, in words; none if it can be run.
 
     Beyond the published rules (data or n and not both, at least two, the placeholders there) a split must be of this
@@ -151,7 +151,7 @@ def faults(split: Split, prompt: str, most: int) -> list[str]:
     return wrong
 
 
-def tier(split: Split, hints: Set[str]) -> Tier:
+def choose_tier(split: Split, hints: Set[str]) -> Tier:
     """Return how sure it is that a sound split is right, by the published rules.
 
     High: an explicit count, list markers, two questions, or a word for several together with data or n. Medium: a list
@@ -165,7 +165,7 @@ def tier(split: Split, hints: Set[str]) -> Tier:
     return "low"
 
 
-def read(value: JsonValue) -> Split | str:
+def read_split(value: JsonValue) -> Split | str:
     """Return the split that a model's JSON says, or why it is none. Numbers as pieces become text, `null` and empty
     fields are left out, an object inside a list of one is taken out of it."""
     if isinstance(value, list) and len(value) == 1:

@@ -7,7 +7,6 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from plait.core.awaited import JoinHandle
 from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.errors import PluginError
@@ -15,9 +14,10 @@ from plait.core.flow import Answerable, Flow, StepFailed, Trajectory
 from plait.core.ops import Plugin, Text
 from plait.core.plan import Step
 from plait.core.sampling import StructuredOutput
+from plait.core.step_handles import JoinHandle
 from plait.core.vocabulary import MaxBranches, MinBranches, OnFailure, Separator
 
-from ..._shared.steps import Asker, shortened
+from ..._shared.steps import Asker, shorten
 from . import text as words
 
 __all__ = ["Skeleton"]
@@ -84,27 +84,27 @@ class Skeleton(Flow):
     async def run(self, ctx: Flow.Context, question: str) -> Answerable:
         """Return the points put together, or the one call."""
         asker = Asker("skeleton", ctx.brief)
-        refused = await self._refused(ctx, asker) if self.criterion == "judge" else ""
+        refused = await self._rejection_reason(ctx, asker) if self.criterion == "judge" else ""
         if refused:
             return self._direct(ctx, asker, f"one call: {refused}")
         try:
             outline = (await ctx.step(self._outline(asker))).result
-            points = words.points(outline.text, self.max_branches, cut=outline.finish == "length")
+            points = words.read_points(outline.text, self.max_branches, cut=outline.finish == "length")
             if len(points) < self.min_branches:
                 note = f"one call: a skeleton of {len(points)} points, {self.min_branches} are wanted"
                 return self._direct(ctx, asker, note)
             async with ctx.scope() as inner:
-                return await self._written(inner, asker, points)
+                return await self._write_points(inner, asker, points)
         except StepFailed as error:
             return self._direct(ctx, asker, f"one call instead ({error})")
 
-    async def _refused(self, ctx: Flow.Context, asker: Asker) -> str:
+    async def _rejection_reason(self, ctx: Flow.Context, asker: Asker) -> str:
         """Return why the router will not have the request split, or nothing."""
         form = _LETTERS if self.judge.form == "choice" else self.judge.form
         pieces = self.judge.parts(words.ROUTER, question=asker.question)
         route = asker.step("route", pieces, self.judge, form=form, label="independent points?")
         try:
-            letter = words.letter((await ctx.step(route)).text)
+            letter = words.read_letter((await ctx.step(route)).text)
         except StepFailed as error:
             return f"no router ({error})"
         reasons = {"A": "", "B": "B, its points build on one another", "C": "C, no list"}
@@ -117,12 +117,12 @@ class Skeleton(Flow):
             question=asker.question,
             least=str(self.min_branches),
             most=str(self.max_branches),
-            begin=words.begin_in_words("1.", asker.brief.task.chat()),
+            begin=words.begin_request("1.", asker.brief.task.chat()),
         )
         begin, stop = _begin(self.outline, "1."), self.outline.stop or (f"\n{self.max_branches + 1}.",)
         return asker.step("skeleton", pieces, self.outline, begin=begin, stop=stop, label="skeleton")
 
-    def _written(self, ctx: Flow.Context, asker: Asker, points: Sequence[words.Point]) -> JoinHandle:
+    def _write_points(self, ctx: Flow.Context, asker: Asker, points: Sequence[words.Point]) -> JoinHandle:
         """Make a call for each point, and the join that puts them together."""
         outline = "\n".join(map(str, points))
         shared = Text(text=words.SHARED.format(question=asker.question, skeleton=outline))
@@ -130,7 +130,7 @@ class Skeleton(Flow):
         entries: list[JsonValue] = []
         for point in points:
             head = str(point)
-            begin = words.begin_in_words(head, asker.brief.task.chat())
+            begin = words.begin_request(head, asker.brief.task.chat())
             own = self.part.parts(words.POINT, number=str(point.number), text=point.text, begin=begin)
             call = asker.step(
                 f"point-{point.number}",
@@ -138,7 +138,7 @@ class Skeleton(Flow):
                 self.part,
                 begin=_begin(self.part, head),
                 stop=self.part.stop or (f"\n{point.number + 1}.",),
-                label=shortened(head),
+                label=shorten(head),
             )
             calls.append(ctx.step(call))
             entry: dict[str, JsonValue] = {"head": f"{head}\n", "flows": True, "missing": head}

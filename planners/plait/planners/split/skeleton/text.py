@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ..._shared.steps import visible
+from ..._shared.steps import strip_reasoning
 
 MAX_LINE = 2_000
 """Characters of a line that are looked at."""
@@ -58,14 +58,14 @@ class Point(NamedTuple):
         return f"{self.number}. {self.text}"
 
 
-def begin_in_words(begin: str, chat: bool) -> str:
+def begin_request(begin: str, chat: bool) -> str:
     """Return the request to begin with a text, where it cannot be written for the model."""
     return _BEGIN.format(begin=begin) if chat else ""
 
 
-def letter(text: str) -> str | None:
+def read_letter(text: str) -> str | None:
     """Return the letter that a router wrote, alone or as `The answer is B`, or `None`. "A list …" is no A."""
-    text = visible(text[:MAX_LINE]).strip()
+    text = strip_reasoning(text[:MAX_LINE]).strip()
     alone = _ALONE.match(text)
     if alone is not None:
         return alone[1]
@@ -73,7 +73,7 @@ def letter(text: str) -> str | None:
     return marks[-1] if marks else None
 
 
-def points(text: str, most: int, cut: bool = False) -> list[Point]:
+def read_points(text: str, most: int, cut: bool = False) -> list[Point]:
     """Return the points of a skeleton, at most `max_branches`, the first of each number, in the order of their numbers.
 
     After Skeleton-of-Thought (arXiv 2307.15337) the assistant's text was begun with `1.`; whether the model repeats
@@ -81,7 +81,7 @@ def points(text: str, most: int, cut: bool = False) -> list[Point]:
     start of a line ("about 3.5 ideas" is no point 3) and sub-points (`1.1.`) are none. With `cut` the text was ended by
     a limit, and its last line, if it is not complete, is left out.
     """
-    lines = [line[:MAX_LINE].rstrip("\r") for line in visible(text).split("\n")]
+    lines = [line[:MAX_LINE].rstrip("\r") for line in strip_reasoning(text).split("\n")]
     if cut and len(lines) > 1:
         lines.pop()
     first = next((line for line in lines if line.strip()), "")
@@ -93,23 +93,23 @@ def points(text: str, most: int, cut: bool = False) -> list[Point]:
         numbered = _NUMBERED.fullmatch(line.strip())
         if numbered is None or numbered[2] is None:
             continue
-        number, rest = int(numbered[1]), _plain(numbered[2])
+        number, rest = int(numbered[1]), _strip_emphasis(numbered[2])
         if rest and number >= 1:
             points.setdefault(number, rest)
     if len(points) == 1:
-        points = _on_one_line(*next(iter(points.items())))
+        points = _read_one_line(*next(iter(points.items())))
     return [Point(number, points[number]) for number in sorted(points)][:most]
 
 
-def _on_one_line(number: int, text: str) -> dict[int, str]:
+def _read_one_line(number: int, text: str) -> dict[int, str]:
     """Return the points of a skeleton that is all on one line: `1. Roots 2. Stem 3. Leaves`."""
     points = {number: text}
     start, at = 0, number
     for mark in _INLINE.finditer(text):
         if int(mark[1]) == at + 1:
-            points[at] = _plain(text[start : mark.start()]).rstrip(" ;,")
+            points[at] = _strip_emphasis(text[start : mark.start()]).rstrip(" ;,")
             start, at = mark.end(), at + 1
-            points[at] = _plain(text[start:])
+            points[at] = _strip_emphasis(text[start:])
     return {key: value for key, value in points.items() if value}
 
 
@@ -118,7 +118,7 @@ def _has_number(line: str, number: int) -> bool:
     return heading is not None and int(heading[1]) == number
 
 
-def _plain(text: str) -> str:
+def _strip_emphasis(text: str) -> str:
     """Return a text without emphasis around it."""
     text = text.strip()
     for mark in ("**", "__", "*", "`"):

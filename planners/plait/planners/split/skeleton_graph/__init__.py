@@ -16,9 +16,8 @@ from plait.core.plan import Plan, Step
 from plait.core.result import Result
 from plait.core.vocabulary import MaxBranches, MinBranches, OnFailure, Threshold
 
-from ..._shared.steps import Asker, instead, or_direct, shortened
+from ..._shared.steps import Asker, direct_fallback_join, fallback_reader, shorten
 from ..._shared.sub_problems import HARDEST, GraphText, Part
-from . import text as words
 
 __all__ = ["SkeletonGraph"]
 
@@ -89,14 +88,14 @@ class SkeletonGraph(Planner):
         fields = {"question": asker.question, "least": str(self.min_branches), "most": str(self.max_branches)}
         step = asker.step(
             "graph",
-            self.plan.parts(words.PLAN, **fields),
+            self.plan.parts(PLAN, **fields),
             self.plan,
             stop=self.plan.stop or (f"\n{self.max_branches + 1}.",),
             expands=True,
             role="graph",
             label="sub-problems",
         )
-        return Plan(steps=(step, or_direct("graph")), output="answer")
+        return Plan(steps=(step, direct_fallback_join("graph")), output="answer")
 
     def reader(self, step: Step, brief: PlanningContext) -> Reader:
         """Return a reader of the list while it is written, or of how it all ended."""
@@ -105,22 +104,22 @@ class SkeletonGraph(Planner):
             case "graph":
                 return _GraphReader(self, asker)
             case "answer":
-                return instead(asker, self.answer)
+                return fallback_reader(asker, self.answer)
             case _:
                 return super().reader(step, brief)
 
     def call(self, asker: Asker, part: Part, before: Mapping[int, Part]) -> Step:
         """Return the call that works on one sub-problem."""
-        pieces: list[Piece] = [Text(text=words.SHARED.format(question=asker.question))]
+        pieces: list[Piece] = [Text(text=SHARED.format(question=asker.question))]
         if part.needs:
-            pieces.append(Text(text=words.KNOWN))
+            pieces.append(Text(text=KNOWN))
             for number in part.needs:
                 pieces.append(Text(text=f"{number}. {before[number].text}\n"))
                 pieces += [Ref(step=f"part-{number}"), Text(text="\n\n")]
         hard = (part.difficulty - 1) / (HARDEST - 1) > self.threshold
-        prompt, default = (self.hard, words.HARD) if hard else (self.part, words.PART)
+        prompt, default = (self.hard, HARD) if hard else (self.part, PART)
         grade = f"difficulty {part.difficulty}" + (f", {prompt.model}" if prompt.model else "")
-        label = shortened(f"{part.text} ({grade})", 90)
+        label = shorten(f"{part.text} ({grade})", 90)
         return asker.step(f"part-{part.number}", (*pieces, *prompt.parts(default, text=part.text)), prompt, label=label)
 
     def ending(self, asker: Asker, text: GraphText) -> Plan:
@@ -136,11 +135,11 @@ class SkeletonGraph(Planner):
             entries.append({"branch": name, "head": head, "echo": [part.text]})
         note = f"{len(parts)} sub-problems in {_depth(text.parts)} waves"
         merge = Plugin(name="stitch", options={"parts": entries, "note": note})
-        label = note + (f"; {shortened('; '.join(text.repairs), 160)}" if text.repairs else "")
+        label = note + (f"; {shorten('; '.join(text.repairs), 160)}" if text.repairs else "")
         join = Step(name="text", op=Join(merge=merge, on_failure=self.on_failure), needs=names, label=label)
         if self.answer_from == "stitch":
             return Plan(steps=(join,), output="text")
-        pieces = self.summary.parts(words.SUMMARY, question=asker.question, parts=(Ref(step="text"),))
+        pieces = self.summary.parts(SUMMARY, question=asker.question, parts=(Ref(step="text"),))
         final = asker.step("final", pieces, self.summary, label="synthesis")
         merge = Plugin(name="synthesis-or-vote", options={"note": note})
         end = Step(name="answered", op=Join(merge=merge, on_failure="best-effort"), needs=("final", "text"))
@@ -173,3 +172,44 @@ def _depth(parts: Mapping[int, Part]) -> int:
     for number, part in parts.items():  # in the order in which they were written: needs come first
         depth[number] = 1 + max((depth[need] for need in part.needs), default=0)
     return max(depth.values(), default=0)
+
+
+PLAN = """\
+{question}
+
+Do not answer yet. Split the work into {least} to {most} sub-problems, so that as many as possible can be worked on at \
+the same time. Write one line for each, in an order in which a sub-problem needs only earlier ones:
+
+number. [difficulty D; needs N] sub-problem
+
+D is from 1 (easy) to 5 (hard). N are the numbers of the sub-problems whose results it cannot do without, or none. For \
+example:
+
+1. [difficulty 1; needs none] List the given quantities
+2. [difficulty 2; needs none] State the law that links them
+3. [difficulty 4; needs 1, 2] Solve for the unknown
+
+Write nothing before or after the list.
+"""
+SHARED = """\
+{question}
+
+The work is split into parts that are done at the same time. """
+KNOWN = "Done already, and to be built on:\n\n"
+PART = """\
+Your part: {text}
+
+Write the result of this part only, in at most three sentences."""
+HARD = """\
+Your part: {text}
+
+Write the result of this part only; think it through step by step first."""
+SUMMARY = """\
+{question}
+
+The parts of the work are done:
+
+{parts}
+
+Write the complete answer from them.
+"""

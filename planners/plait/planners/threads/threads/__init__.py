@@ -23,9 +23,9 @@ from plait.core.planning import call_model
 from plait.core.result import Result
 from plait.core.vocabulary import Count, Deadline, Early, FreeText, MaxBranches, MaxInputTokens, StopOnVerified
 
-from ..._shared.seeds import derive
+from ..._shared.steps import derive
 from .dialects import Dialect, Item, load, names as dialect_names
-from .names import LegPlace, Memo, Piece, block_pieces, prompt_of, text_of
+from .names import LegPlace, Memo, Piece, join_texts, read_block, to_prompt
 from .preflight import preflight
 
 __all__ = ["Threads", "dialect_names"]
@@ -163,18 +163,18 @@ class Threads(Planner):
     def patch(self, place: LegPlace, memo: Memo, result: Result, brief: PlanningContext) -> Plan | None:
         """Return the threads, the join and the next leg for the spawn list that a leg ends in; `None` without one."""
         table, text = self.table, result.text
-        unclosed = self._unclosed(memo, text) if place.path else -1
+        unclosed = self._count_unclosed(memo, text) if place.path else -1
         if unclosed >= 0 and place.round <= self._rounds:  # the end of a path within the thread, not the thread's
             memo = Memo(notes=memo.notes, open=unclosed)
-            return self._onward(place, memo, brief, (), place.name)
+            return self._continue_with(place, memo, brief, (), place.name)
         if not self._may_spawn(place, brief):
             return None
         notes = table.remember(memo.notes, text)
         if table.wrong and text.rstrip().endswith(table.wrong):
             memo = Memo(notes=notes, after=place.name, before=table.wrong)
-            return self._onward(place, memo, brief, (table.right,), place.name, table.wrong)
+            return self._continue_with(place, memo, brief, (table.right,), place.name, table.wrong)
         opened = bool(memo.after)
-        width = min(self._width, self._left(brief))
+        width = min(self._width, self._count_spawnable(brief))
         items = table.items(text, self._opening(brief, own=True), width, notes, opened)
         after, before = place.name, table.open if table.replaces else ""
         if opened:
@@ -184,29 +184,29 @@ class Threads(Planner):
                 return None
             nothing = table.nothing(items) if items or table.replaces else ""
             memo = Memo(notes=notes)
-            return self._onward(place, memo, brief, (nothing,) if nothing else (), after, before)
+            return self._continue_with(place, memo, brief, (nothing,) if nothing else (), after, before)
         return self._spawn(place, Memo(notes=notes, after=after, before=before), items, brief)
 
     def resume(self, place: LegPlace, join: Step, memo: Memo, result: Result, brief: PlanningContext) -> Plan:
         """Return the step after a join: the first verified claim as the answer, or the parent's next leg."""
         assert isinstance(join.op, Join)
         table, task = self.table, brief.task
-        block = block_pieces(result.value)
-        claim = table.claim(text_of(block)) if self._settles else None
+        block = read_block(result.value)
+        claim = table.claim(join_texts(block)) if self._settles else None
         answer = None if claim is None else task.extract(claim)
         if answer is not None and task.verify(answer) is True:
             merge = Plugin(name="splice", options={**join.op.merge.options, "pick": True})
             op = Join(merge=merge, on_failure="any-end")
             step = Step(name=f"answer-{place.spawn}", op=op, needs=join.needs, label="verified")
             return Plan(steps=(step,), output=step.name)
-        onward = Memo(notes=table.remember(memo.notes, text_of(block)))
-        return self._onward(place, onward, brief, block, memo.after or place.name, memo.before)
+        onward = Memo(notes=table.remember(memo.notes, join_texts(block)))
+        return self._continue_with(place, onward, brief, block, memo.after or place.name, memo.before)
 
     def _spawn(self, place: LegPlace, memo: Memo, items: list[Item], brief: PlanningContext) -> Plan:
         """Return threads for a spawn list, their join and, where the join needs no reader, the next leg."""
         table = self.table
         spawned = sum(item.header is not None for item in items)
-        brief.kept[_SPAWNED] = self.max_branches - self._left(brief) + spawned
+        brief.kept[_SPAWNED] = self.max_branches - self._count_spawnable(brief) + spawned
         children: list[Step] = []
         entries: list[JsonValue] = []
         for i, item in enumerate(items, 1):
@@ -235,7 +235,7 @@ class Threads(Planner):
         leg = self._leg(place.next, onward, brief, (Ref(step=join.name),), memo.after, memo.before)
         return Plan(steps=(*children, join, leg), output=leg.name)
 
-    def _onward(
+    def _continue_with(
         self,
         place: LegPlace,
         memo: Memo,
@@ -245,7 +245,7 @@ class Threads(Planner):
         before: str = "",
     ) -> Plan:
         """Return the next leg of a line of reasoning: the context of `after` up to `before`, then `said`."""
-        leg = self._leg(place.next, memo, brief, prompt_of(pieces), after, before)
+        leg = self._leg(place.next, memo, brief, to_prompt(pieces), after, before)
         return Plan(steps=(leg,), output=leg.name)
 
     def _child(self, place: LegPlace, memo: Memo, parent: str, item: Item, brief: PlanningContext) -> Step:
@@ -279,7 +279,7 @@ class Threads(Planner):
             "threads",
             place.name,
             prompt,
-            self._own(self.part if place.path else self.answer, place.path),
+            self._call_config(self.part if place.path else self.answer, place.path),
             after=after,
             before=before,
             chat=chat,
@@ -293,7 +293,7 @@ class Threads(Planner):
             state=memo.at(place) if reads else None,
         )
 
-    def _own(self, prompt: CallConfig, path: tuple[int, ...]) -> CallConfig:
+    def _call_config(self, prompt: CallConfig, path: tuple[int, ...]) -> CallConfig:
         """Return how parent or threads are asked, with what the user leaves open as the dialect has it."""
         table = self.table
         return prompt.over(
@@ -330,16 +330,16 @@ class Threads(Planner):
     def _rounds(self) -> int:
         return self.table.rounds if self.rounds is None else self.rounds
 
-    def _left(self, brief: PlanningContext) -> int:
+    def _count_spawnable(self, brief: PlanningContext) -> int:
         """Return the threads that the run may still spawn. Those of a leg that is tried again count twice: places of
         two threads have equal names, so that they cannot tell whose they were."""
         spawned = brief.kept.get(_SPAWNED, 0)
         return self.max_branches - (spawned if isinstance(spawned, int) else 0)
 
     def _may_spawn(self, place: LegPlace, brief: PlanningContext) -> bool:
-        return place.round <= self._rounds and len(place.path) <= self._nesting and self._left(brief) > 0
+        return place.round <= self._rounds and len(place.path) <= self._nesting and self._count_spawnable(brief) > 0
 
-    def _unclosed(self, memo: Memo, text: str) -> int:
+    def _count_unclosed(self, memo: Memo, text: str) -> int:
         """Return how many paths a thread that nests is in the midst of, where it was stopped at the end of one of them;
         negative where it ended itself, or was not stopped so."""
         end = next((stop for stop in self.table.child_stop if text.rstrip().endswith(stop)), None)

@@ -62,20 +62,20 @@ class Memo(Frozen):
         return placed.model_dump(mode="json", exclude_defaults=True)
 
 
-def block_pieces(value: JsonValue) -> tuple[Piece, ...]:
+def read_block(value: JsonValue) -> tuple[Piece, ...]:
     """Return the pieces of a join's value."""
     if isinstance(value, list):
         return tuple(value)
     return (value,) if isinstance(value, str) and value else ()
 
 
-def text_of(pieces: tuple[Piece, ...]) -> str:
+def join_texts(pieces: tuple[Piece, ...]) -> str:
     """Return the text of pieces."""
     texts = (piece.get("text", "") if isinstance(piece, dict) else piece for piece in pieces)
     return "".join(text for text in texts if isinstance(text, str))
 
 
-def prompt_of(pieces: tuple[Piece, ...]) -> tuple[Text | Tokens | Ref, ...]:
+def to_prompt(pieces: tuple[Piece, ...]) -> tuple[Text | Tokens | Ref, ...]:
     """Return pieces as parts of a prompt."""
     parts: list[Text | Tokens | Ref] = []
     for piece in pieces:

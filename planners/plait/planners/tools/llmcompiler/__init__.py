@@ -12,8 +12,8 @@ from plait.core.errors import PlannerError
 from plait.core.interfaces import PlanningContext, Reader
 from plait.core.ops import Text, ToolCall
 from plait.core.plan import Plan, Step
-from plait.core.tools.more import MORE_TOOLS, more_tools
 from plait.core.tools.tool import ToolSpec
+from plait.core.tools.tool_search import MORE_TOOLS, more_tools
 
 from ..._shared.steps import OnResult, through
 from . import prompts
@@ -56,17 +56,17 @@ class LLMCompiler(LLMCompilerOptions):
         if any(spec.name.lower() == "join" for spec in brief.tools):
             raise PlannerError("a tool is named 'join', which ends plans: give it another name with @tool(name=…)")
         if self.max_tools is None or len(brief.tools) <= self.max_tools:
-            return self._first(brief)
+            return self._plan_first(brief)
         search = ToolCall(tool=MORE_TOOLS, args={"query": {"$literal": brief.task.render()}, "k": self.max_tools})
         steps = (Step(name=_TOOLS, op=search, label="tools"), through(_PLANNED, _TOOLS, expands=True, role="tools"))
         return Plan(steps=steps, output=_PLANNED)
 
-    def _first(self, brief: PlanningContext) -> Plan:
-        prompt = prompts.plan(self.plan, brief, native=self.calls(brief))
+    def _plan_first(self, brief: PlanningContext) -> Plan:
+        prompt = prompts.plan_prompt(self.plan, brief, native=self.calls(brief))
         step = self.plan_step(brief, 1, 0, (Text(text=f"{prompt}\n"),), "plan")
         return Plan(steps=(step,), output=step.name)
 
-    def _narrowed(self, brief: PlanningContext, told: JsonValue) -> PlanningContext:
+    def _narrow_tools(self, brief: PlanningContext, told: JsonValue) -> PlanningContext:
         """Return a brief with the tools of these names alone, and `more_tools`; the same for `None`."""
         if not isinstance(told, list) or len(told) >= len(brief.tools):
             return brief
@@ -76,11 +76,11 @@ class LLMCompiler(LLMCompilerOptions):
     def reader(self, step: Step, brief: PlanningContext) -> Reader:
         """Return a reader of a plan while it is written, or of the joiner's decision."""
         told = step.state.get("told") if isinstance(step.state, dict) else None
-        narrowed = self._narrowed(brief, told)
+        narrowed = self._narrow_tools(brief, told)
         match step.role, step.state:
             case "tools", _:
                 names = [spec.name for spec in brief.tools]
-                return OnResult(lambda result: self._first(self._narrowed(brief, _names(result.value, names))))
+                return OnResult(lambda result: self._plan_first(self._narrow_tools(brief, _names(result.value, names))))
             case "done", _:
                 return done_reader(self, narrowed, step.state)
             case "answer", _:

@@ -57,7 +57,7 @@ def bind(
     given = [item for item in task.arguments.items if item.key is None]
     keyed = {item.key: item for item in task.arguments.items if item.key is not None}
     bare = any(item.bare and item.value not in (results or {}) for item in given)
-    if bare and task.arguments.bare and not _several(task, spec, len(given)):
+    if bare and task.arguments.bare and not _has_several_arguments(task, spec, len(given)):
         raw = task.arguments.raw
         given = [Argument(None, raw, raw)]
         bound.repairs.append("text without quotes taken as one argument")
@@ -76,13 +76,13 @@ def bind(
         if kind.get("type") == "string" and not isinstance(value, str | list | dict) and value is not None:
             value = item.raw
         bound.args[name] = linker.link(value, kind)
-    if schema or _closed(spec):
+    if schema or _is_closed(spec):
         _check(task, spec, schema, bound)
     bound.needs = list(dict.fromkeys(bound.needs))
     return bound
 
 
-def _several(task: PlanTask, spec: ToolSpec | None, given: int) -> bool:
+def _has_several_arguments(task: PlanTask, spec: ToolSpec | None, given: int) -> bool:
     """Whether text without quotes that has commas is several arguments: if the tool must have that many."""
     if spec is None:
         return False
@@ -97,7 +97,7 @@ def _properties(parameters: Mapping[str, JsonValue]) -> dict[str, dict[str, Json
     return {name: kind if isinstance(kind, dict) else {} for name, kind in properties.items()}
 
 
-def _closed(spec: ToolSpec | None) -> bool:
+def _is_closed(spec: ToolSpec | None) -> bool:
     return spec is not None and spec.parameters.get("additionalProperties") is False
 
 

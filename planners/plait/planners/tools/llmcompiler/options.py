@@ -14,10 +14,10 @@ from plait.core.ops import Join, Part, Plugin, Ref, Text
 from plait.core.plan import Plan, Step
 from plait.core.planning import call_model
 from plait.core.sampling import StructuredOutput
-from plait.core.tools.more import MORE_TOOLS
+from plait.core.tools.tool_search import MORE_TOOLS
 from plait.core.vocabulary import MaxBranches, MaxTools, ObservationChars, Repairs, Rounds
 
-from ..._shared.told import functions
+from ..._shared.tool_instructions import to_functions
 from . import prompts
 from .grammar import MOST_TOOLS, grammar
 
@@ -106,9 +106,9 @@ class LLMCompilerOptions(Planner):
             role="plan",
             form=form,
             label=label,
-            state={"round": round, "repair": repair, "numbers": list(known)} | _told(brief),
+            state={"round": round, "repair": repair, "numbers": list(known)} | _narrowed_state(brief),
             stop=self.plan.stop or prompts.STOP_PLAN,
-            tools=functions(brief.tools) if self.calls(brief) else (),
+            tools=to_functions(brief.tools) if self.calls(brief) else (),
         )
 
     def calls(self, brief: PlanningContext) -> bool:
@@ -127,7 +127,7 @@ class LLMCompilerOptions(Planner):
     ) -> Plan:
         """Return the step that writes another plan, or more of one."""
         after = max(numbers, default=0) + 1
-        head = prompts.plan(self.plan, brief, after, replan=True, native=self.calls(brief))
+        head = prompts.plan_prompt(self.plan, brief, after, replan=True, native=self.calls(brief))
         parts: list[Part] = [Text(text=f"{head}\nPrevious Plan:\n\n")]
         parts.append(Ref(step=scratchpad) if scratchpad else Text(text="(no task was run)\n"))
         parts.append(Text(text=prompts.replan_end(thought, errors)))
@@ -149,7 +149,7 @@ class LLMCompilerOptions(Planner):
             expands=True,
             label="all done?",
             role="done",
-            state={"round": round, "numbers": list(numbers), "scratchpad": scratchpad} | _told(brief),
+            state={"round": round, "numbers": list(numbers), "scratchpad": scratchpad} | _narrowed_state(brief),
         )
 
     def conclusion(
@@ -157,7 +157,7 @@ class LLMCompilerOptions(Planner):
     ) -> tuple[Step, Step]:
         """Return the joiner and the answer that is made of what it says."""
         again = round < self.rounds
-        head = prompts.joiner(self.joiner, brief.task.render(), again)
+        head = prompts.joiner_prompt(self.joiner, brief.task.render(), again)
         nothing = "(no tool was called)\n" + "".join(f"Not run: {error}\n" for error in errors)
         observed = Ref(step=scratchpad) if scratchpad else Text(text=nothing)
         pieces = (Text(text=head), observed, Text(text="\n"))
@@ -172,12 +172,12 @@ class LLMCompilerOptions(Planner):
             expands=again,
             label="answer",
             role="answer" if again else "",
-            state=state | _told(brief) if again else None,
+            state=state | _narrowed_state(brief) if again else None,
         )
         return joiner, answer
 
 
-def _told(brief: PlanningContext) -> dict[str, JsonValue]:
+def _narrowed_state(brief: PlanningContext) -> dict[str, JsonValue]:
     """Return the part of a step's state with the names of the tools that a narrowed brief has; empty for all tools."""
     if not any(spec.name == MORE_TOOLS for spec in brief.tools):
         return {}

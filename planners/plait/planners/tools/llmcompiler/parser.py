@@ -190,7 +190,7 @@ class PlanText:
         elif _FENCE.match(line):
             self.repairs.append("a code fence was left out")
         elif _MEANT.match(line):
-            yield _unread(line)
+            yield _unread_task(line)
         else:
             self.repairs.append(f"a line that is no task was left out: {_head(line)}")
 
@@ -238,14 +238,14 @@ class PlanText:
         first = len(task.lines) == 1
         raw = line[task.start : task.end] if first else "\n".join([*task.lines[:-1], line[: task.end]])[task.start :]
         yield self._task(task, raw)
-        rest = _after(line, task.tail)
+        rest = _next_task_offset(line, task.tail)
         if _HEAD.match(line, rest) or _JOIN.match(line, rest):
             self.repairs.append("two tasks stood on one line")
             yield from self._start(line[rest:], cut)
         elif _TAIL.match(line, task.tail):
             return
         elif _MEANT.match(line, rest):
-            yield _unread(line[rest:])
+            yield _unread_task(line[rest:])
         else:
             self._note(task.id, f"text after the task was left out: {_head(line[task.tail :])}")
 
@@ -331,17 +331,17 @@ def _leave_string(task: _Open, line: str, at: int) -> int:
 
 def _may_end(line: str, at: int, here: int, final: int) -> bool:
     """Whether a closing parenthesis before `at` can be the task's: text without quotes may hold others."""
-    rest = _after(line, at)
+    rest = _next_task_offset(line, at)
     if here == final or _TAIL.match(line, at) or _HEAD.match(line, rest) or _JOIN.match(line, rest):
         return True
     return here > 0 and line[here - 1] in QUOTES and _MEANT.match(line, at) is not None  # `f("x") and g("y")`
 
 
-def _unread(line: str) -> PlanTask:
+def _unread_task(line: str) -> PlanTask:
     return PlanTask(-1, "", Arguments([], line.strip()[:_SHOWN]), "", is_unread=True)
 
 
-def _after(line: str, at: int) -> int:
+def _next_task_offset(line: str, at: int) -> int:
     """Return where the next task on a line would start."""
     between = _BETWEEN.match(line, at)
     return between.end() if between else at

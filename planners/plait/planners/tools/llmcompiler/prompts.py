@@ -12,7 +12,7 @@ from plait.core.interfaces import PlanningContext
 from plait.core.tools.tool import ToolSpec
 from plait.core.values import as_text
 
-__all__ = ["STOP_JOINER", "STOP_PLAN", "joiner", "plan", "replan_end", "signature"]
+__all__ = ["STOP_JOINER", "STOP_PLAN", "joiner_prompt", "plan_prompt", "replan_end", "signature"]
 
 STOP_PLAN = ("<END_OF_PLAN>", "<END_OFPLAN>", "\n###", "\nQuestion:")
 STOP_JOINER = ("<END_OF_RESPONSE>", "\n###", "\nQuestion:")
@@ -51,7 +51,7 @@ _MAY_REPLAN = "- `Action: Replan(what is missing)` if more tools must be called 
 _LAST = "Another plan is not possible: give the best answer that there is.\n"
 
 
-def plan(
+def plan_prompt(
     asked: CallConfig, brief: PlanningContext, next_id: int = 1, replan: bool = False, native: bool = False
 ) -> str:
     """Return the prompt for a plan, up to its first line, or up to the earlier plans if there were any. `native`: the
@@ -76,7 +76,7 @@ def replan_end(thought: str, errors: Sequence[str]) -> str:
     return text
 
 
-def joiner(asked: CallConfig, question: str, may_replan: bool) -> str:
+def joiner_prompt(asked: CallConfig, question: str, may_replan: bool) -> str:
     """Return the prompt for the joiner, up to the observations."""
     replan = _MAY_REPLAN if may_replan else ""
     ours = _JOINER.format(replan=replan) + ("" if may_replan else _LAST)

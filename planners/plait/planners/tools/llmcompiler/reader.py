@@ -17,7 +17,7 @@ from plait.core.tools.canonical import canonical_text
 from plait.core.tools.tool import ToolSpec
 from plait.core.view import Branch
 
-from ..._shared.steps import shortened, through
+from ..._shared.steps import shorten, through
 from .binding import bind
 from .options import LLMCompilerOptions
 from .parser import PlanTask, PlanText
@@ -77,7 +77,7 @@ class PlanReader:
     def feed(self, delta: str) -> Sequence[Plan]:
         """Return a patch with the calls of the tasks that are complete now and may start."""
         steps = self._take(self.text.feed(self._native.feed(delta)))
-        self._misread()
+        self._note_unreadable_calls()
         return (Plan(steps=tuple(steps)),) if steps else ()
 
     def close(self, result: Result) -> Plan | None:
@@ -92,7 +92,7 @@ class PlanReader:
         if not self._entries and self.join is None and not cut:
             self.errors.append("no task was found: write each on a line of its own, as `1. tool(arguments)`")
         if self.errors and self.repair < self.planner.repairs:
-            return self._sent_back(steps, brief)
+            return self._plan_repair(steps, brief)
         # The plan is written to its end and is run: what changes the world may start now.
         steps += self.held.values()
         branches = self.steps
@@ -128,12 +128,12 @@ class PlanReader:
     def _rest(self, cut: bool) -> list[PlanTask]:
         """Return the tasks that the end of the text completes."""
         tasks = [*self.text.feed(self._native.close()), *self.text.close(cut)]
-        self._misread()
+        self._note_unreadable_calls()
         if self._native.count:
-            self.text.repairs.append(f"{_counted(self._native.count, 'native tool call')} read as tasks")
+            self.text.repairs.append(f"{_format_count(self._native.count, 'native tool call')} read as tasks")
         return tasks
 
-    def _misread(self) -> None:
+    def _note_unreadable_calls(self) -> None:
         """Note calls that cannot be read as tasks that are not run."""
         for number, text, why in self._native.misread:
             self._entries.append({"text": f"{number}. {text}", "thought": "", "error": why})
@@ -207,7 +207,7 @@ class PlanReader:
         # Not validated again: the arguments were built from JSON just now, and this runs while the model writes.
         op = ToolCall.model_construct(tool=spec.name if spec else task.tool, args=bound.args)
         effects = spec.side_effects if spec else False
-        return Step(name=name, op=op, needs=tuple(bound.needs), side_effects=effects, label=shortened(task.text))
+        return Step(name=name, op=op, needs=tuple(bound.needs), side_effects=effects, label=shorten(task.text))
 
     def _name(self, number: int) -> str:
         """Return a task's name: its number, or the next free one if an earlier plan's task has that. A second task of
@@ -231,13 +231,13 @@ class PlanReader:
         spec = self.tools.get(name)
         if spec is not None or not self.tools:
             return spec
-        alike = [spec for spec in self.tools.values() if _plain(spec.name) == _plain(name)]
+        alike = [spec for spec in self.tools.values() if _normalise_name(spec.name) == _normalise_name(name)]
         if len(alike) != 1:
             return None
         self.repairs.append(f"tool {name!r} taken as {alike[0].name!r}")
         return alike[0]
 
-    def _sent_back(self, steps: list[Step], brief: PlanningContext) -> Plan:
+    def _plan_repair(self, steps: list[Step], brief: PlanningContext) -> Plan:
         """Return the calls that may start all the same, and the step that is to repair the others."""
         for entry in self._entries:
             if entry.get("branch") in self.held:
@@ -265,7 +265,7 @@ class PlanReader:
         label = f"{len(branches)} tasks"
         repairs = [*self.text.repairs, *self.repairs]
         if repairs:
-            label += f"; {_counted(len(repairs), 'repair')}: {shortened('; '.join(repairs), 160)}"
+            label += f"; {_format_count(len(repairs), 'repair')}: {shorten('; '.join(repairs), 160)}"
         suffix = f"-repair-{self.repair}" if self.repair else ""
         return Step(name=f"scratchpad-{self.round}{suffix}", op=op, needs=needs, label=label)
 
@@ -314,9 +314,9 @@ class AnswerReader:
                 return None
 
 
-def _counted(number: int, what: str) -> str:
+def _format_count(number: int, what: str) -> str:
     return f"{number} {what}" + ("s" if number != 1 else "")
 
 
-def _plain(name: str) -> str:
+def _normalise_name(name: str) -> str:
     return name.lower().replace("-", "_").replace(".", "_")

@@ -67,7 +67,7 @@ class NativeCalls:
         """Return the rest, the text having ended."""
         held, self._held = self._held, ""
         if self._json:
-            lines = "".join(self._lines(loads(_unfenced(held))))
+            lines = "".join(self._lines(loads(_strip_fence(held))))
             return lines or held
         start = held.find(OPEN)
         if start < 0:
@@ -98,23 +98,23 @@ class NativeCalls:
     def _lines(self, value: JsonValue) -> Iterator[str]:
         for name, arguments, why in calls_in(value):
             if why or not isinstance(arguments, dict):
-                self.misread.append(Misread(self._next, _shown(name, arguments), why))
+                self.misread.append(Misread(self._next, _format_call(name, arguments), why))
                 self._next += 1
                 continue
-            written = ", ".join(f"{key}={_written(argument)}" for key, argument in arguments.items())
+            written = ", ".join(f"{key}={_format_argument(argument)}" for key, argument in arguments.items())
             yield f"\n{self._next}. {name}({written})\n"
             self._next += 1
             self.count += 1
 
 
-def _written(value: JsonValue) -> str:
+def _format_argument(value: JsonValue) -> str:
     """Return an argument as plans write it; a text that is nothing but a reference stands for the value itself."""
     if isinstance(value, str) and _REFERENCE.fullmatch(value):
         return value
     return json.dumps(value, ensure_ascii=True)
 
 
-def _shown(name: str, arguments: JsonValue) -> str:
+def _format_call(name: str, arguments: JsonValue) -> str:
     try:
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     except RecursionError:
@@ -123,6 +123,6 @@ def _shown(name: str, arguments: JsonValue) -> str:
     return f"{name[:64] or '?'}({text if len(text) <= _SHOWN else text[: _SHOWN - 1] + '…'})"
 
 
-def _unfenced(text: str) -> str:
+def _strip_fence(text: str) -> str:
     text = text.strip()
     return text.removeprefix("```json").removeprefix("```").removesuffix("```") if text.startswith("```") else text

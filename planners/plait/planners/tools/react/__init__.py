@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from plait.core.agent import Agent
-from plait.core.awaited import StepFailed, Trajectory
 from plait.core.chat import Message, with_prompt
 from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError, PluginError
 from plait.core.flow import Answerable, Context
 from plait.core.interfaces import Merge, PlanningContext, Reader
 from plait.core.plan import Step
-from plait.core.tools.more import MORE_TOOLS, found_in
+from plait.core.step_handles import StepFailed, Trajectory
 from plait.core.tools.tool import ToolSpec
+from plait.core.tools.tool_search import MORE_TOOLS, found_in
 from plait.core.tools.turns import CallOutcome, CallRequest
 
-from ..._shared.told import LAST, REPAIR, instructions
-from .ledger import Ledger, answered
-from .options import ReactOptions, transfer
+from ..._shared.tool_instructions import LAST, REPAIR, build_instructions
+from .ledger import Ledger, read_answer
+from .options import ReactOptions, transfer_name
 from .reader import TurnReader
 
 __all__ = ["React"]
@@ -47,18 +47,20 @@ class React(ReactOptions):
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Take turns until one has no call."""
-        ledger = Ledger(ctx.brief, self, await self._told(ctx, question))
+        ledger = Ledger(ctx.brief, self, await self._select_tools(ctx, question))
         ledger.name = ctx.keep(ledger)
-        turn = await self._turn(ctx, None, ledger, self._opening(ctx.brief, ledger), self._asked(ctx.brief, question))
+        turn = await self._turn(
+            ctx, None, ledger, self._opening(ctx.brief, ledger), self._first_prompt(ctx.brief, question)
+        )
         repaired = False
         for number in range(2, self.rounds + 1):
             calls = ledger.calls(turn.value)
             if not calls:
                 break
-            answers = await self._agents(ctx, calls) if self.n > 1 else {}
-            heir = next((heir for heir in self.handoffs for call, _ in calls if call.name == transfer(heir)), None)
+            answers = await self._run_agents(ctx, calls) if self.n > 1 else {}
+            heir = next((heir for heir in self.handoffs for call, _ in calls if call.name == transfer_name(heir)), None)
             readable = [call for call, _ in calls if call.id]
-            value = turn.value if self.n == 1 else await self._made(ctx, turn, calls)
+            value = turn.value if self.n == 1 else await self._make_calls(ctx, turn, calls)
             messages = ledger.observe(value, calls, answers)
             if heir is not None:
                 return await heir.work(ctx, question, [*ledger.talk, *messages])
@@ -71,14 +73,14 @@ class React(ReactOptions):
                 break
         return turn
 
-    async def _told(self, ctx: Context, question: str) -> list[ToolSpec]:
+    async def _select_tools(self, ctx: Context, question: str) -> list[ToolSpec]:
         """Return the tools that the model is told of at first."""
         tools = ctx.brief.tools
         if self.max_tools is None or len(tools) <= self.max_tools:
             return list(tools)
         return list(found_in(await ctx.call(MORE_TOOLS, query=question, k=self.max_tools), tools))
 
-    async def _made(self, ctx: Context, turn: Trajectory, calls: Sequence[tuple[CallRequest, str]]) -> JsonValue:
+    async def _make_calls(self, ctx: Context, turn: Trajectory, calls: Sequence[tuple[CallRequest, str]]) -> JsonValue:
         """Make the calls of a turn that was voted for, and return what a turn comes to whose calls its reader made."""
         wanted = [call for call, fate in calls if fate == "run"]
         made = [ctx.call(call.name, **call.arguments) for call in wanted]
@@ -90,17 +92,19 @@ class React(ReactOptions):
             results[call.step] = {"value": result.value} if result.done else {"error": what}
         return {"text": turn.text, "results": results}
 
-    async def _agents(self, ctx: Context, calls: Sequence[tuple[CallRequest, str]]) -> dict[str, CallOutcome]:
+    async def _run_agents(self, ctx: Context, calls: Sequence[tuple[CallRequest, str]]) -> dict[str, CallOutcome]:
         """Let the agents that a voted turn calls work, side by side, and return their outcomes by the id of the call.
         Those of other turns are steps of the turn's own."""
 
         async def one(agent: Agent, question: str) -> CallOutcome:
             try:
-                return CallOutcome(True, answered(await agent.work(ctx, question)))
+                return CallOutcome(True, read_answer(await agent.work(ctx, question)))
             except (StepFailed, PlannerError, PluginError) as error:
                 return CallOutcome(False, f"the agent {agent.name}, asked {question[:80]!r}: {error}")
 
-        asked = [(call, work) for call, fate in calls if fate == "ours" and (work := self.asks(call)) is not None]
+        asked = [
+            (call, work) for call, fate in calls if fate == "ours" and (work := self.asked_agent(call)) is not None
+        ]
         lines = await ctx.gather(*(one(*work) for _, work in asked))
         return {call.id: line for (call, _), line in zip(asked, lines, strict=True)}
 
@@ -121,11 +125,11 @@ class React(ReactOptions):
         if history and history[0].role in ("system", "developer"):
             system.append(history.pop(0).text)
         if ledger.functions:
-            system.append(instructions(ledger.functions, self.dialect))
+            system.append(build_instructions(ledger.functions, self.dialect))
         return [*([Message(role="system", content="\n\n".join(system))] if system else []), *history]
 
     @staticmethod
-    def _asked(brief: PlanningContext, question: str) -> str:
+    def _first_prompt(brief: PlanningContext, question: str) -> str:
         return "" if brief.request.asked else question
 
     async def _turn(
@@ -165,9 +169,9 @@ class React(ReactOptions):
         if self.n == 1:
             return await written(name, label)
         samples = [written(f"{name}-{n}", f"{label}, sample {n}") for n in range(1, self.n + 1)]
-        return await self._voted(ctx, samples, ledger, name, label)
+        return await self._vote(ctx, samples, ledger, name, label)
 
-    async def _voted(
+    async def _vote(
         self, ctx: Context, samples: Sequence[Trajectory], ledger: Ledger, name: str, label: str
     ) -> Trajectory:
         """Return the sample that a vote chooses; if none can be read, the first that was written."""

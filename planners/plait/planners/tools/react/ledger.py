@@ -13,16 +13,15 @@ from plait.core.chat import Message, spoken
 from plait.core.interfaces import PlanningContext
 from plait.core.ops import Function
 from plait.core.tools.calls import loads
-from plait.core.tools.more import MORE_TOOLS, found_in, more_tools
 from plait.core.tools.tool import ToolSpec
+from plait.core.tools.tool_search import MORE_TOOLS, found_in, more_tools
 from plait.core.tools.turns import CallOutcome, CallRequest
 from plait.core.values import as_text, split_reasoning
 
 from . import prompts
-from .fates import MORE, turn_calls
-from .options import ReactOptions, transfer
+from .options import MORE, ReactOptions, transfer_name, turn_calls
 
-__all__ = ["Ledger", "answered"]
+__all__ = ["Ledger", "read_answer"]
 
 _TIRING = 3
 """How often the same call is answered; after that the model has to answer itself."""
@@ -76,24 +75,24 @@ class Ledger:
     def functions(self) -> tuple[Function, ...]:
         """What the model may call: the same tuple while no more tools are told of."""
         if self._functions is None or self._functions[0] != len(self.told):
-            self._functions = len(self.told), self._offered()
+            self._functions = len(self.told), self._list_functions()
         return self._functions[1]
 
-    def _offered(self) -> tuple[Function, ...]:
+    def _list_functions(self) -> tuple[Function, ...]:
         told = [
             Function(name=function.name, description=function.description, parameters=function.parameters)
-            for function in [*self.told, *self._finder()]
+            for function in [*self.told, *self._tool_search()]
         ]
         told += [prompts.agent_function(agent.name, agent.description) for agent in self.planner.agents]
-        told += [prompts.transfer_function(transfer(agent), agent.description) for agent in self.planner.handoffs]
+        told += [prompts.transfer_function(transfer_name(agent), agent.description) for agent in self.planner.handoffs]
         own = [] if not told or any(function.name == MORE for function in told) else [prompts.more_function()]
         return (*told, *own)
 
-    def _finder(self) -> list[ToolSpec]:
+    def _tool_search(self) -> list[ToolSpec]:
         hidden = len(self.brief.tools) - len(self.told)
         return [more_tools(hidden)] if hidden else []
 
-    def _found(self, value: str) -> str:
+    def _add_found_tools(self, value: str) -> str:
         """Take the tools that `more_tools` found, and return them as the model is told of them. Those that this flow
         may not call are left out."""
         tools = found_in(loads(value), self.brief.tools)
@@ -135,13 +134,13 @@ class Ledger:
                 most_calls = f"a turn may make {self.planner.max_branches} calls"
                 answers.append((call, f"not run: {most_calls}; make it again if it is needed"))
                 continue
-            asked = self.planner.asks(call) if fate == "ours" else None
+            asked = self.planner.asked_agent(call) if fate == "ours" else None
             if fate == "ours" and asked is None:
                 if any(call.name == agent.name for agent in self.planner.agents):
                     answers.append((call, CallOutcome(False, "give the `question` as a text").shown))
                     continue
-                moved = any(call.name == transfer(agent) for agent in self.planner.handoffs)
-                answers.append((call, "The conversation is handed over." if moved else self._more(call, most)))
+                moved = any(call.name == transfer_name(agent) for agent in self.planner.handoffs)
+                answers.append((call, "The conversation is handed over." if moved else self._read_more(call, most)))
                 continue
             if fate == "same":
                 outcome = now.get(call.key) or CallOutcome(True, self.results[call.key][1])
@@ -150,9 +149,9 @@ class Ledger:
             # Several agents may be asked in one turn: the model has to see who failed.
             if asked is not None and call.id not in agents:
                 who = f"the agent {call.name}, asked {asked[1][:80]!r}: "
-                outcome = replace(outcome, text=answered(outcome.text) if outcome.ok else who + outcome.text)
+                outcome = replace(outcome, text=read_answer(outcome.text) if outcome.ok else who + outcome.text)
             if call.name == MORE_TOOLS and fate == "run" and outcome.ok:
-                outcome = replace(outcome, text=self._found(outcome.text))
+                outcome = replace(outcome, text=self._add_found_tools(outcome.text))
             changes = self._may_change(call, asked)
             changed = changed or changes
             now[call.key] = outcome
@@ -183,14 +182,14 @@ class Ledger:
             return Message(role="tool", tool_call_id=call.id, name=call.name, content=text)
         return Message(role="user", content=f"Observation of {call.name} ({call.id}): {text}")
 
-    def _more(self, call: CallRequest, most: int) -> str:
+    def _read_more(self, call: CallRequest, most: int) -> str:
         name = call.arguments.get("id")
         if not isinstance(name, str) or name not in self.by_id:
             return f"error: there is no result {name!r:.80} (there are: {', '.join(self.by_id) or 'none'})"
         return prompts.slice_of(self.by_id[name], call.arguments, most)
 
 
-def answered(value: JsonValue) -> str:
+def read_answer(value: JsonValue) -> str:
     """Return what an agent answered."""
     return split_reasoning(as_text(value))[1].strip()
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable, Sequence
 from typing import ClassVar
 
 from pydantic import Field, model_validator
 
 from plait.core.agent import Agent
 from plait.core.call_config import CallConfig
+from plait.core.interfaces import PlanningContext
 from plait.core.ops import Plugin
-from plait.core.tools.turns import CallRequest
+from plait.core.tools.tool import ToolSpec
+from plait.core.tools.turns import CallRequest, wanted
 from plait.core.vocabulary import MaxTools, MergeOption, N
 
-from ..._shared.talk import ToolTurns
+from ..._shared.conversation import ToolTurns
 
-__all__ = ["ReactOptions", "transfer"]
+__all__ = ["MORE", "ReactOptions", "classify_calls", "transfer_name", "turn_calls"]
 
 
 class ReactOptions(ToolTurns):
@@ -47,13 +50,56 @@ class ReactOptions(ToolTurns):
             raise ValueError(f"{self.n} samples that vote need a temperature: give turn.temperature, such as 0.7")
         return self
 
-    def asks(self, call: CallRequest) -> tuple[Agent, str] | None:
+    def asked_agent(self, call: CallRequest) -> tuple[Agent, str] | None:
         """Return the agent that a call asks, and what; `None` for a call that asks none."""
         agent = next((agent for agent in self.agents if agent.name == call.name), None)
         question = call.arguments.get("question")
         return (agent, question) if agent is not None and isinstance(question, str) and question.strip() else None
 
 
-def transfer(agent: Agent) -> str:
+def transfer_name(agent: Agent) -> str:
     """Return the name of the call that hands a conversation over."""
     return f"transfer_to_{agent.name}"
+
+
+MORE = "more"
+"""The call by which a model reads on in a result that was cut."""
+
+
+def classify_calls(
+    calls: Iterable[CallRequest],
+    tools: Sequence[ToolSpec],
+    known: Container[str],
+    most: int,
+    ours: Iterable[str],
+) -> list[tuple[CallRequest, str]]:
+    """Return what becomes of each call: `run`; `same` as an earlier one that changes nothing, of this turn or (`known`)
+    another; `ours`: it is no tool but a function of the planner; `limit`: too many; `unread`."""
+    lasting = {spec.name for spec in tools if spec.side_effects}
+    seen, names, count = set[str](), frozenset(ours), 0
+    fates: list[tuple[CallRequest, str]] = []
+    for call in calls:
+        if call.wrong:
+            fate = "unread"
+        elif call.name not in lasting and (call.key in seen or call.key in known):
+            fate = "same"
+        elif count >= most:
+            fate = "limit"
+        else:
+            count += 1
+            fate = "ours" if call.name in names else "run"
+            if fate == "run":
+                seen.add(call.key)
+        fates.append((call, fate))
+    return fates
+
+
+def turn_calls(
+    planner: ReactOptions, brief: PlanningContext, text: str, first: int, known: Container[str], whole: bool = True
+) -> list[tuple[CallRequest, str]]:
+    """Return the calls in a turn's text, with what becomes of each; `whole`: nothing more comes."""
+    text = f"{text}\n" if whole else text
+    ours = [agent.name for agent in planner.agents] + [transfer_name(agent) for agent in planner.handoffs]
+    ours += [] if any(spec.name == MORE for spec in brief.tools) else [MORE]
+    calls = wanted(text, planner.dialect, first, brief.tools)
+    return classify_calls(calls, brief.tools, known, planner.max_branches, ours)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plait.core.ops import Function
 
-from .fates import MORE
+from .options import MORE
 
 __all__ = [
     "TIRED",

@@ -10,8 +10,7 @@ from plait.core.plan import Plan, Step
 from plait.core.result import Result
 from plait.core.tools.turns import CallRequest, ends_a_call
 
-from .fates import turn_calls
-from .options import ReactOptions
+from .options import ReactOptions, turn_calls
 
 __all__ = ["TurnReader"]
 
@@ -58,7 +57,7 @@ class TurnReader:
     def _new(self, calls: Sequence[tuple[CallRequest, str]]) -> list[Step]:
         new: list[Step] = []
         for call, fate in calls:
-            asked = self._planner.asks(call) if fate == "ours" else None
+            asked = self._planner.asked_agent(call) if fate == "ours" else None
             if (fate != "run" and asked is None) or call.step in self._made:
                 continue
             step = call_step(call) if asked is None else asked[0].step(asked[1], call.step)

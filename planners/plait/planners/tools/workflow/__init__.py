@@ -7,21 +7,21 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
-from plait.core.awaited import StepFailed, StepHandle, Trajectory
 from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
-from plait.core.tools.more import MORE_TOOLS, SHOWN, found_in
+from plait.core.step_handles import StepFailed, StepHandle, Trajectory
 from plait.core.tools.tool import ToolSpec
+from plait.core.tools.tool_search import MORE_TOOLS, SHOWN, found_in
 from plait.core.values import as_text
 from plait.core.vocabulary import MaxTools, ObservationChars, Repairs, Rounds
 
 from ..._shared.json_text import read_object
 from . import prompts
-from .check import check
-from .execute import Runner
-from .plan import WorkflowFault, WorkflowPlan as Plan, abstracted, parse, repaired, without
+from .plan import WorkflowFault, WorkflowPlan as Plan, abstract, apply_repair, drop_nodes, parse
+from .runner import Runner
+from .validation import find_faults
 
 __all__ = ["FIND_PLANS", "KEEP_PLAN", "Workflow"]
 
@@ -74,11 +74,11 @@ class Workflow(Flow):
         writer = Writer(ctx, self, tools)
         examples = await self._examples(ctx, question) if FIND_PLANS in library else []
         plan, faults = await writer.plan(question, examples)
-        plan, faults = await writer.mend(plan, faults)
+        plan, faults = await writer.repair(plan, faults)
         unused = frozenset(fault.node for fault in faults if fault.kind == "unused")
         if faults and len(faults) == len([fault for fault in faults if fault.kind == "unused"]):
-            plan = without(plan, unused)
-            faults = check(plan, tools)
+            plan = drop_nodes(plan, unused)
+            faults = find_faults(plan, tools)
         if faults:
             reasons = "; ".join(map(str, faults[:5]))
             rest = f"; and {len(faults) - 5} more" if len(faults) > 5 else ""
@@ -87,10 +87,10 @@ class Workflow(Flow):
         ended = await runner.run(plan)
         failed = [error for error in ended.values() if isinstance(error, BaseException)]
         if KEEP_PLAN in library and not failed:
-            await self._kept(ctx, question, plan)
+            await self._save_plan(ctx, question, plan)
         if plan.answer is not None:
             return await runner.answer(plan.answer)
-        return writer.answer({name: _said(value) for name, value in ended.items()})
+        return writer.answer({name: _render_result(value) for name, value in ended.items()})
 
     async def _examples(self, ctx: Context, question: str) -> list[tuple[str, JsonValue]]:
         try:
@@ -104,9 +104,9 @@ class Workflow(Flow):
             if isinstance(row, dict) and "intention" in row and "plan" in row
         ]
 
-    async def _kept(self, ctx: Context, question: str, plan: Plan) -> None:
+    async def _save_plan(self, ctx: Context, question: str, plan: Plan) -> None:
         try:
-            await ctx.call(KEEP_PLAN, intention=question, plan=abstracted(plan))
+            await ctx.call(KEEP_PLAN, intention=question, plan=abstract(plan))
         except StepFailed:
             return  # the answer does not depend on it; the step says why
 
@@ -123,33 +123,37 @@ class Writer:
         """Return the plan that the model writes, with its faults."""
         told = list(self._tools.values())
         if self._options.max_tools is not None and len(told) > self._options.max_tools:
-            told = await self._found(question)
+            told = await self._search_tools(question)
         hidden = len(self._tools) - len(told) if self._options.rounds > 1 else 0
-        asked = prompts.plan(self._options.plan, question, told, hidden, examples)
-        reply = await self._say(asked, self._options.plan, "plan")
+        asked = prompts.plan_prompt(self._options.plan, question, told, hidden, examples)
+        reply = await self._ask_for_json(asked, self._options.plan, "plan")
         for _ in range(self._options.rounds - 1):
             match reply:
                 case {"more_tools": str() as query}:
-                    new = await self._found(query, [tool.name for tool in told])
+                    new = await self._search_tools(query, [tool.name for tool in told])
                     told += new
-                    reply = await self._say(prompts.found(new), self._options.plan, "plan, with more tools")
+                    reply = await self._ask_for_json(
+                        prompts.found_tools_message(new), self._options.plan, "plan, with more tools"
+                    )
                 case _:
                     break
         plan = parse(reply)
-        return plan, check(plan, self._tools)
+        return plan, find_faults(plan, self._tools)
 
-    async def mend(self, plan: Plan, faults: list[WorkflowFault]) -> tuple[Plan, list[WorkflowFault]]:
+    async def repair(self, plan: Plan, faults: list[WorkflowFault]) -> tuple[Plan, list[WorkflowFault]]:
         """Return the plan after repairs, each with fewer faults than before."""
         for _ in range(self._options.repairs):
             if not faults:
                 break
             unknown = [fault for fault in faults if fault.kind == "tool"]
-            near = [await self._found(fault.message, k=3) for fault in unknown[:5]]
+            near = [await self._search_tools(fault.message, k=3) for fault in unknown[:5]]
             told = {tool.name: tool for some in near for tool in some}
             told |= {name: self._tools[name] for fault in faults for name in fault.candidates if name in self._tools}
-            reply = await self._say(prompts.repair(faults, plan, list(told.values())), self._options.repair, "repair")
-            better = repaired(plan, reply, faults)
-            left = check(better, self._tools) if better is not None else faults
+            reply = await self._ask_for_json(
+                prompts.repair_prompt(faults, plan, list(told.values())), self._options.repair, "repair"
+            )
+            better = apply_repair(plan, reply, faults)
+            left = find_faults(better, self._tools) if better is not None else faults
             if better is None or len(left) >= len(faults):
                 break
             plan, faults = better, left
@@ -158,9 +162,9 @@ class Writer:
     def answer(self, results: Mapping[str, str]) -> Trajectory:
         """Return the call of the model that words the answer."""
         prompt = self._options.answer
-        return self._ask(prompts.answer(prompt, results, self._options.observation_chars), prompt, "answer")
+        return self._ask(prompts.answer_prompt(prompt, results, self._options.observation_chars), prompt, "answer")
 
-    async def _found(self, query: str, without: Sequence[str] = (), k: int | None = None) -> list[ToolSpec]:
+    async def _search_tools(self, query: str, without: Sequence[str] = (), k: int | None = None) -> list[ToolSpec]:
         """Return tools by what they shall do; none if that fails."""
         args = {
             "query": query,
@@ -174,7 +178,7 @@ class Writer:
                 raise  # without it there is nothing to plan with
             return []
 
-    async def _say(self, text: str, prompt: CallConfig, label: str) -> JsonValue:
+    async def _ask_for_json(self, text: str, prompt: CallConfig, label: str) -> JsonValue:
         line = await self._ask(text, prompt, label)
         return read_object(line.text)
 
@@ -192,6 +196,6 @@ class Writer:
         return self._line
 
 
-def _said(ended: StepHandle[object] | BaseException) -> str:
+def _render_result(ended: StepHandle[object] | BaseException) -> str:
     """Return what became of a node, as a model reads it."""
     return f"failed: {ended}" if isinstance(ended, BaseException) else as_text(ended.value)

@@ -18,11 +18,11 @@ __all__ = [
     "WorkflowNode",
     "WorkflowPlan",
     "WorkflowRef",
-    "abstracted",
-    "every",
+    "abstract",
+    "apply_repair",
     "parse",
     "references",
-    "repaired",
+    "walk_nodes",
 ]
 
 Kind = Literal["call", "if", "foreach", "while", "review"]
@@ -103,9 +103,9 @@ class WorkflowNode:
     def inner(self) -> Iterator[WorkflowNode]:
         """Yield the nodes in its bodies, however deep."""
         for block in self.blocks:
-            yield from every(block)
+            yield from walk_nodes(block)
 
-    def written(self) -> dict[str, JsonValue]:
+    def to_json(self) -> dict[str, JsonValue]:
         """Return it as a model writes it."""
         row: dict[str, JsonValue] = {"id": self.id}
         match self.kind:
@@ -118,7 +118,7 @@ class WorkflowNode:
                 row |= {"as": self.name} if self.kind == "foreach" else {}
                 row |= {"at_most": self.most} if self.kind == "while" else {}
                 for key, block in zip(_BLOCKS[self.kind], self.blocks, strict=True):
-                    row[key] = [node.written() for node in block]
+                    row[key] = [node.to_json() for node in block]
         if self.after:
             row["after"] = list(self.after)
         return row
@@ -134,13 +134,13 @@ class WorkflowPlan:
     broken: tuple[WorkflowFault, ...] = ()
     """What could not be read."""
 
-    def written(self) -> dict[str, JsonValue]:
+    def to_json(self) -> dict[str, JsonValue]:
         """Return it as a model writes it."""
-        steps: list[JsonValue] = [node.written() for node in self.nodes]
+        steps: list[JsonValue] = [node.to_json() for node in self.nodes]
         return {"steps": steps, **({} if self.answer is None else {"answer": self.answer})}
 
 
-def every(nodes: Sequence[WorkflowNode]) -> Iterator[WorkflowNode]:
+def walk_nodes(nodes: Sequence[WorkflowNode]) -> Iterator[WorkflowNode]:
     """Yield nodes and all nodes inside them."""
     for node in nodes:
         yield node
@@ -165,25 +165,25 @@ def references(value: JsonValue) -> list[WorkflowRef]:
             return []
 
 
-def whole(value: JsonValue) -> WorkflowRef | None:
+def as_reference(value: JsonValue) -> WorkflowRef | None:
     """Return the reference that a value is, if it is one and nothing else."""
     match = _WHOLE.fullmatch(value) if isinstance(value, str) else None
     return _ref(match) if match else None
 
 
-def filled(value: JsonValue, look: Mapping[WorkflowRef, JsonValue]) -> JsonValue:
+def fill(value: JsonValue, look: Mapping[WorkflowRef, JsonValue]) -> JsonValue:
     """Return a value with what its references stand for."""
     match value:
         case str():
-            ref = whole(value)
+            ref = as_reference(value)
             if ref is not None:
                 return look[ref]
             text = _INSIDE.sub(lambda match: as_text(look[_ref(match)]), value)
             return text.replace("$$", "$", 1) if text.startswith("$$") else text
         case list():
-            return [filled(part, look) for part in value]
+            return [fill(part, look) for part in value]
         case dict():
-            return {key: filled(part, look) for key, part in value.items()}
+            return {key: fill(part, look) for key, part in value.items()}
         case _:
             return value
 
@@ -202,7 +202,7 @@ def parse(value: JsonValue) -> WorkflowPlan:
         return WorkflowPlan(broken=(WorkflowFault("", "form", problem),))
     broken: list[WorkflowFault] = []
     nodes = _block(value["steps"], broken, 0)
-    if (count := len(list(every(nodes)))) > MOST_NODES:
+    if (count := len(list(walk_nodes(nodes)))) > MOST_NODES:
         broken.append(WorkflowFault("", "form", f"the plan has {count} steps: {MOST_NODES} at most, use foreach"))
         nodes = nodes[:0]
     return WorkflowPlan(nodes, value.get("answer"), tuple(broken))
@@ -251,7 +251,9 @@ def _node(value: JsonValue, at: int, broken: list[WorkflowFault], depth: int) ->
         case "foreach":
             name = value.get("as", "item")
             fault = "" if isinstance(name, str) and _ID.fullmatch(name) else "`as` is a name"
-            fault = fault or ("" if isinstance(head, list) or whole(head) else "`foreach` is a list, or one reference")
+            fault = fault or (
+                "" if isinstance(head, list) or as_reference(head) else "`foreach` is a list, or one reference"
+            )
             made = replace(made, over=head, name=name if isinstance(name, str) else "item", blocks=blocks)
         case "while" | "if":
             most = value.get("at_most", 10)
@@ -274,7 +276,7 @@ def wrong_condition(value: JsonValue, depth: int = 0) -> str:
             return f"conditions are nested deeper than {DEEPEST}"
         case bool():
             return ""
-        case str() if whole(value):
+        case str() if as_reference(value):
             return ""
         case {"all": list() as several} | {"any": list() as several} if len(value) == 1:
             return next(filter(None, (wrong_condition(condition, depth + 1) for condition in several)), "")
@@ -299,7 +301,7 @@ def _short(value: JsonValue) -> str:
 # -- repairs -----------------------------------------------------------------------------------------------------------
 
 
-def repaired(plan: WorkflowPlan, reply: JsonValue, faults: Sequence[WorkflowFault]) -> WorkflowPlan | None:
+def apply_repair(plan: WorkflowPlan, reply: JsonValue, faults: Sequence[WorkflowFault]) -> WorkflowPlan | None:
     """Return a plan with a repair: `{"replace": {"id": step or [steps]}, "answer": …}`. Only nodes that have a fault
     are replaced; nodes that could not be read are added. `None` if the reply holds no repair that applies."""
     if not isinstance(reply, dict):
@@ -310,18 +312,18 @@ def repaired(plan: WorkflowPlan, reply: JsonValue, faults: Sequence[WorkflowFaul
     bad = {fault.node for fault in faults}
     if not isinstance(given, dict) or not (given or "answer" in reply):
         return None
-    written = plan.written()
-    there = {node.id for node in every(plan.nodes)}
+    written = plan.to_json()
+    there = {node.id for node in walk_nodes(plan.nodes)}
     new: dict[str, list[JsonValue]] = {
         key: value if isinstance(value, list) else [value] for key, value in given.items() if key in bad
     }
-    steps = _replaced(written["steps"], {key: value for key, value in new.items() if key in there})
+    steps = _replace_steps(written["steps"], {key: value for key, value in new.items() if key in there})
     added = [row for key, value in new.items() if key not in there and key not in ("", "answer") for row in value]
     answer = reply["answer"] if "answer" in reply and "answer" in bad else plan.answer
     return parse({"steps": [*steps, *added], "answer": answer})
 
 
-def _replaced(steps: JsonValue, new: Mapping[str, list[JsonValue]]) -> list[JsonValue]:
+def _replace_steps(steps: JsonValue, new: Mapping[str, list[JsonValue]]) -> list[JsonValue]:
     rows: list[JsonValue] = []
     for row in _list(steps):
         if not isinstance(row, dict):
@@ -329,22 +331,22 @@ def _replaced(steps: JsonValue, new: Mapping[str, list[JsonValue]]) -> list[Json
         if (name := row.get("id")) in new:
             rows += new[str(name)]
             continue
-        inner = {key: _replaced(row[key], new) for key in ("then", "else", "do") if key in row}
+        inner = {key: _replace_steps(row[key], new) for key in ("then", "else", "do") if key in row}
         rows.append({**row, **inner})
     return rows
 
 
-def without(plan: WorkflowPlan, ids: frozenset[str]) -> WorkflowPlan:
+def drop_nodes(plan: WorkflowPlan, ids: frozenset[str]) -> WorkflowPlan:
     """Return a plan without some nodes."""
 
-    def kept(nodes: Sequence[WorkflowNode]) -> tuple[WorkflowNode, ...]:
+    def keep_nodes(nodes: Sequence[WorkflowNode]) -> tuple[WorkflowNode, ...]:
         stay = (node for node in nodes if node.id not in ids)
-        return tuple(replace(node, blocks=tuple(map(kept, node.blocks))) for node in stay)
+        return tuple(replace(node, blocks=tuple(map(keep_nodes, node.blocks))) for node in stay)
 
-    return replace(plan, nodes=kept(plan.nodes))
+    return replace(plan, nodes=keep_nodes(plan.nodes))
 
 
-def abstracted(plan: WorkflowPlan) -> dict[str, JsonValue]:
+def abstract(plan: WorkflowPlan) -> dict[str, JsonValue]:
     """Return a plan without the values of its arguments: `"<city>"` in the place of a city. References stay, numbers
     and texts in conditions too, which are part of what it does."""
 
@@ -366,5 +368,5 @@ def abstracted(plan: WorkflowPlan) -> dict[str, JsonValue]:
         over = {"foreach": of("item", value["foreach"])} if "foreach" in value else {}
         return {**value, **inner, **done, **over}
 
-    written = plan.written()
+    written = plan.to_json()
     return {**written, "steps": [node(row) for row in _list(written["steps"])]}

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pydantic import JsonValue
 
 from plait.core.call_config import CallConfig
-from plait.core.tools.more import MORE_TOOLS
 from plait.core.tools.tool import ToolSpec
+from plait.core.tools.tool_search import MORE_TOOLS
 
 from .plan import WorkflowFault, WorkflowPlan
 
-__all__ = ["answer", "found", "plan", "repair", "unread"]
+__all__ = ["answer_prompt", "found_tools_message", "plan_prompt", "repair_prompt", "unread_prompt"]
 
 _PLAN = """\
 Write a plan that answers the question by calling tools, as one JSON object: {"steps": [...], "answer": ...}
@@ -51,7 +51,7 @@ The plan cannot run:
 several there, [] takes it out. The other steps stay as they are.{answer}"""
 
 
-def plan(
+def plan_prompt(
     prompt: CallConfig,
     question: str,
     tools: Sequence[ToolSpec],
@@ -62,42 +62,44 @@ def plan(
     plans."""
     shown = "".join(f"\nQuestion like it: {asked}\nIts plan: {_json(made)}\n" for asked, made in examples)
     more = _MORE.format(more=MORE_TOOLS, hidden=hidden) if hidden else ""
-    return prompt.text(_PLAN, more=more, tools=told(tools) or "(none)", examples=shown, question=question)
+    return prompt.text(_PLAN, more=more, tools=list_tools(tools) or "(none)", examples=shown, question=question)
 
 
-def told(tools: Sequence[ToolSpec]) -> str:
+def list_tools(tools: Sequence[ToolSpec]) -> str:
     """Return tools as a model reads them, a line each."""
-    return "\n".join(_json(row(tool)) for tool in tools)
+    return "\n".join(_json(tool_row(tool)) for tool in tools)
 
 
-def row(spec: ToolSpec) -> dict[str, JsonValue]:
+def tool_row(spec: ToolSpec) -> dict[str, JsonValue]:
     """Return what a model is told of a tool."""
     returns: dict[str, JsonValue] = {"returns": spec.returns} if spec.returns else {}
     return {"name": spec.name, "description": spec.description, "args": spec.parameters, **returns}
 
 
-def found(tools: Sequence[ToolSpec]) -> str:
+def found_tools_message(tools: Sequence[ToolSpec]) -> str:
     """Return the answer to a request for more tools."""
-    return f"These tools were found:\n{told(tools)}\n\nNow write the plan." if tools else "No tool was found. Plan."
+    return (
+        f"These tools were found:\n{list_tools(tools)}\n\nNow write the plan." if tools else "No tool was found. Plan."
+    )
 
 
-def repair(faults: Sequence[WorkflowFault], plan: WorkflowPlan, tools: Sequence[ToolSpec]) -> str:
+def repair_prompt(faults: Sequence[WorkflowFault], plan: WorkflowPlan, tools: Sequence[ToolSpec]) -> str:
     """Return what the model is told of the faults of its plan; `tools`: candidates for those that are not there."""
     if not plan.nodes:
-        return unread(faults)
+        return unread_prompt(faults)
     listed = "\n".join(f"- {fault}" for fault in faults)
-    more = f"Tools that may be meant:\n{told(tools)}\n" if tools else ""
+    more = f"Tools that may be meant:\n{list_tools(tools)}\n" if tools else ""
     answers = any(fault.node == "answer" for fault in faults)
     return _REPAIR.format(faults=listed, tools=more, answer=' Mend "answer" beside "replace".' if answers else "")
 
 
-def unread(faults: Sequence[WorkflowFault]) -> str:
+def unread_prompt(faults: Sequence[WorkflowFault]) -> str:
     """Return what the model is told of a plan that could not be read at all."""
     reasons = "; ".join(map(str, faults)) or "it has no steps"
     return f"The plan cannot be read: {reasons}. Write it again, whole, as one JSON object."
 
 
-def answer(prompt: CallConfig, results: Mapping[str, str], most: int | None) -> str:
+def answer_prompt(prompt: CallConfig, results: Mapping[str, str], most: int | None) -> str:
     """Return the question for an answer from results, each cut to `max_branches` characters."""
     listed = "\n".join(f"{name}: {_cut(text, most)}" for name, text in results.items())
     return prompt.text(_ANSWER, results=listed or "(none)")

@@ -19,9 +19,8 @@ from plait.core.result import Result
 from plait.core.sampling_theory import semantic_entropy
 from plait.core.vocabulary import Count, Deadline, MaxInputTokens, MergeOption, StopOnVerified
 
-from ..._shared.drafts import Draft, block, drafts_of, histogram, ranked, verified
-from ..._shared.seeds import derive
-from ..._shared.steps import Asker, OnResult, through
+from ..._shared.drafts import Draft, find_verified, format_histogram, rank_drafts, read_drafts, render_block
+from ..._shared.steps import Asker, OnResult, derive, through
 from . import prompts as words
 
 __all__ = ["Refine"]
@@ -132,22 +131,22 @@ class Refine(Planner):
         asker = Asker("refine", brief)
         match step.role, step.state:
             case "round", {"round": int(round), "names": list(names)}:
-                return OnResult(lambda result: self._gathered(asker, round, result, tuple(map(str, names))))
+                return OnResult(lambda result: self._after_drafts(asker, round, result, tuple(map(str, names))))
             case "chosen", {"round": int(round), "names": list(names)}:
-                return OnResult(lambda result: self._chosen(asker, round, result, tuple(map(str, names))))
+                return OnResult(lambda result: self._after_judges(asker, round, result, tuple(map(str, names))))
             case _:
                 return super().reader(step, brief)
 
-    def _gathered(self, asker: Asker, round: int, result: Result, before: tuple[str, ...]) -> Plan:
+    def _after_drafts(self, asker: Asker, round: int, result: Result, before: tuple[str, ...]) -> Plan:
         """Return what follows from a round's drafts: the answer, a judge, or the next round. `before`: the drafts of
         the round before."""
-        drafts = drafts_of(result)
+        drafts = read_drafts(result)
         if not drafts:  # all of this round failed: the round before has the last word
             op = Join(merge=self.merge, on_failure="best-effort")
             label = f"round {round} failed: {result.why}"
             answer = Step(name="answer", op=op, needs=before, label=label)
             return Plan(steps=(answer,), output="answer")
-        right = verified(drafts) if self.stop_on_verified else None
+        right = find_verified(drafts) if self.stop_on_verified else None
         if right is not None:
             note = f"{right.name} is verified, in round {round} of {len(self.rounds)}; {result.why}"
             return Plan(steps=(through("answer", right.name, note),), output="answer")
@@ -161,10 +160,10 @@ class Refine(Planner):
                 return Plan(steps=(answer,), output="answer")
         selects = self.distiller in ("shared-top-k", "per-sample-top-k") and len(drafts) > self.max_prompt_items
         if self.criterion == "model" and selects:
-            return self._judged(asker, round, drafts)
+            return self._plan_judges(asker, round, drafts)
         return self.next_round(asker, round, drafts, None)
 
-    def _judged(self, asker: Asker, round: int, drafts: list[Draft]) -> Plan:
+    def _plan_judges(self, asker: Asker, round: int, drafts: list[Draft]) -> Plan:
         """Return the calls that choose drafts, and the join that reads them."""
         many = self.rounds[round] if self.distiller == "per-sample-top-k" else 1
         # several choices are to differ, one is the model's best
@@ -192,18 +191,18 @@ class Refine(Planner):
         )
         return Plan(steps=(*steps, chosen), output=chosen.name)
 
-    def _chosen(self, asker: Asker, round: int, result: Result, judges: tuple[str, ...]) -> Plan:
-        texts = {draft.name: draft.text for draft in drafts_of(result)}
-        drafts = [draft for draft in drafts_of(result) if draft.name not in judges]
+    def _after_judges(self, asker: Asker, round: int, result: Result, judges: tuple[str, ...]) -> Plan:
+        texts = {draft.name: draft.text for draft in read_drafts(result)}
+        drafts = [draft for draft in read_drafts(result) if draft.name not in judges]
         if not drafts:
             raise PlannerError(f"no draft of round {round} is left")
-        picks = [words.chosen(texts.get(judge, ""), len(drafts), self.max_prompt_items) for judge in judges]
+        picks = [words.read_choice(texts.get(judge, ""), len(drafts), self.max_prompt_items) for judge in judges]
         return self.next_round(asker, round, drafts, picks)
 
     def next_round(self, asker: Asker, round: int, drafts: list[Draft], picks: list[list[int]] | None = None) -> Plan:
         """Return the round after `round`, with its workspace. `picks`: drafts that judges chose."""
         many = self.rounds[round]
-        counted = histogram(drafts) if len(drafts) > 1 else ""
+        counted = format_histogram(drafts) if len(drafts) > 1 else ""
         turn = self._prompt(round + 1)
         fields = {"question": asker.question, "histogram": f"{counted}\n\n" if counted else ""}
         if self.distiller == "summary" and len(drafts) > 1:
@@ -213,7 +212,9 @@ class Refine(Planner):
                 self.summary,
                 label=f"notes on {len(drafts)} drafts",
             )
-            best = block(ranked(drafts)[: self.max_prompt_items], self._workspace)  # instead of notes that fail
+            best = render_block(
+                rank_drafts(drafts)[: self.max_prompt_items], self._workspace
+            )  # instead of notes that fail
             entries: list[JsonValue] = [{"branch": distill.name, "missing": best}]
             notes = Step(
                 name=f"notes-{round}",
@@ -223,15 +224,15 @@ class Refine(Planner):
             )
             prompts = [turn.parts(words.REFINE, **fields, workspace=(Ref(step=notes.name),))] * many
             return self._round(asker, round + 1, prompts, drafts, (distill, notes))
-        blocks = [block(chosen, self._workspace) for chosen in self._selected(asker, round, drafts, picks)]
+        blocks = [render_block(chosen, self._workspace) for chosen in self._select_drafts(asker, round, drafts, picks)]
         prompts = [turn.parts(words.REFINE, **fields, workspace=text) for text in blocks]
         return self._round(asker, round + 1, prompts, drafts, ())
 
-    def _selected(
+    def _select_drafts(
         self, asker: Asker, round: int, drafts: list[Draft], picks: list[list[int]] | None
     ) -> list[list[Draft]]:
         """Return the drafts that each draft of the next round reads."""
-        many, best = self.rounds[round], ranked(drafts)
+        many, best = self.rounds[round], rank_drafts(drafts)
         if picks is not None:
             chosen = [[drafts[at] for at in pick] or best[: self.max_prompt_items] for pick in picks]
             return [chosen[i % len(chosen)] for i in range(many)]
@@ -258,12 +259,12 @@ class Refine(Planner):
 
     def _digest(self, asker: Asker, drafts: list[Draft], prompt: CallConfig, end: str, **more: str) -> tuple[Part, ...]:
         """Return the prompt of a call that reads all drafts."""
-        counted = histogram(drafts)
+        counted = format_histogram(drafts)
         return prompt.parts(
             words.DISTIL + end,
             question=asker.question,
             count=str(len(drafts)),
-            drafts=block(drafts, self.max_input_tokens, "Attempt"),
+            drafts=render_block(drafts, self.max_input_tokens, "Attempt"),
             histogram=f"{counted}\n\n" if counted else "",
             **more,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..._shared.steps import visible
+from ..._shared.steps import strip_reasoning
 
 REFINE = """\
 {question}
@@ -38,10 +38,10 @@ or closest to it, and not all the same? Reply with their numbers, best first, se
 _NUMBERS = re.compile(r"(?<![\w.])(\d{1,4})(?![\w]|\.\d)")
 
 
-def chosen(text: str, count: int, k: int) -> list[int]:
+def read_choice(text: str, count: int, k: int) -> list[int]:
     """Return the numbers that a model chose, from 0, each once, at most `k`; those that are none of 1 to `count` are
     left out. A reply in sentences is read from its last line with numbers in it."""
-    lines = [line for line in visible(text[:20_000]).splitlines() if _NUMBERS.search(line)]
+    lines = [line for line in strip_reasoning(text[:20_000]).splitlines() if _NUMBERS.search(line)]
     if not lines:
         return []
     numbers = [int(number[1]) - 1 for number in _NUMBERS.finditer(lines[-1])]

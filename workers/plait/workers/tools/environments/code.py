@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from pydantic import Field, JsonValue
 
-from plait.core.environment import Environment
 from plait.core.errors import ToolError
 from plait.core.programs import MAIN, Cell, harness, outputs, returned, said_by
+from plait.core.task import Environment
 from plait.core.tools.tool import Tool
 
 from ..sandbox import Program, Sandbox, shared

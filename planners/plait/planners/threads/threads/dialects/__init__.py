@@ -6,10 +6,8 @@ game, for example) are methods of a subclass in that file.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import itertools
-import pkgutil
 import re
 from dataclasses import dataclass
 from typing import Annotated
@@ -235,17 +233,22 @@ def fill(template: str, fields: dict[str, str]) -> str:
     return _FIELD.sub(lambda field: fields.get(field[1], field[0]), template)
 
 
-@functools.cache
 def names() -> list[str]:
     """Return the names of the dialects, in alphabetical order."""
-    return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
+    return sorted(("apr", "countdown", *_tables()))
 
 
 def load(name: str) -> Dialect:
     """Return a dialect by name. Raises `PluginError` with the names there are."""
-    if name.replace("_", "-") not in names():
+    hyphened = name.replace("_", "-")
+    if hyphened not in names():
         there = ", ".join(names())
         raise PluginError(
             f"there is no dialect {name!r}{did_you_mean(name, names())}; there are: {there}; or a table of your own"
         )
-    return importlib.import_module(f".{name.replace('-', '_')}", __name__).DIALECT
+    return _tables().get(hyphened) or importlib.import_module(f".{hyphened}", __name__).DIALECT
+
+
+def _tables() -> dict[str, Dialect]:
+    # Imported by name, since the dialects are made of this module's classes.
+    return importlib.import_module(".tables", __name__).TABLES

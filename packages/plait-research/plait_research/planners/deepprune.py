@@ -1,0 +1,180 @@
+"""Planner `deepprune`: many beginnings, of which one of each group with the same expected answer goes on.
+
+The merges `distinct` and `alike` group the beginnings; this file plans the steps before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field, JsonValue
+
+from plait.core.call_config import CallConfig, Uses
+from plait.core.declarations import Access, Fidelity
+from plait.core.errors import PlannerError
+from plait.core.interfaces import Planner, PlanningContext, Reader
+from plait.core.ops import Join, Part, Plugin
+from plait.core.plan import Plan, Step
+from plait.core.planning import call_model
+from plait.core.result import Result
+from plait.core.vocabulary import Early, N, OnePlugin
+from plait.planners._shared.steps import derive, through
+
+__all__ = ["DeepPrune"]
+
+_NOT_CALIBRATED = "not calibrated: which beginnings are alike is a mark, and no measured chance"
+
+
+class DeepPrune(Planner):
+    """Redundancy pruning after DeepPrune (arXiv 2510.08483), with another judge in place of its trained one.
+
+    `n` samples write the tokens of `draft` each. A judge groups the beginnings that it expects to come to the same
+    answer. One beginning of each group goes on, token for token, and the vote counts it once for each beginning of its
+    group, so pruning does not favour rare answers. By default the judge is a probe: after each beginning's own context
+    (which the prefix cache holds) the model is asked for the answer so far, in a few greedy tokens; equal answers are
+    one group, and a probe without an answer ("I am not sure yet") is a group of its own. Other judges are an embedding
+    of the beginnings, or a model that compares two of them (merge `alike`). Their marks cannot be learned from its own
+    runs: of beginnings that were taken for alike only one goes on, so nobody sees whether the others would have come to
+    the same answer.
+
+    Differs from the paper: the judge; groups are made when all beginnings are there, not one after another; the number
+    of groups is not capped. The policy `redundant` prunes while branches generate. Defaults: 16 beginnings of 500
+    tokens, probes of 8 tokens, temperature 1; the paper's own figures are not published.
+    """
+
+    fidelity = Fidelity("variant", "equality of answers so far, not their trained judge", paper="2510.08483")
+    lost_in = ("erring_votes", "votes_live")
+
+    draft: Annotated[CallConfig, Uses("question")] = Field(
+        default=CallConfig(max_tokens=500),
+        description="A beginning, and its tokens; what it leaves open is as `answer` has it. Its template has "
+        "`{question}`.",
+    )
+    answer: Annotated[CallConfig, Uses("question")] = Field(
+        default=CallConfig(max_tokens=4096, temperature=1.0),
+        description="The samples; `max_tokens` are those of a whole one, its beginning included. Their template has "
+        "`{question}`.",
+    )
+    probe: Annotated[CallConfig, Uses()] = Field(
+        default=CallConfig(thinking="off", max_tokens=8, temperature=0.0),
+        description="The question for a beginning's answer so far, after the beginning.",
+    )
+    n: N = 16
+    groups: Annotated[OnePlugin, Access("merge")] = Field(
+        default=Plugin(name="distinct"),
+        description="The merge that groups beginnings: `distinct`, by a probe of each, or `alike`, by an embedding "
+        "of the beginnings (the run's tool `embed`) or a model that is asked about pairs: `alike:ask=embedding`, "
+        "`alike:ask=model`.",
+    )
+    early: Early = False
+
+    def start(self, brief: PlanningContext) -> Plan:
+        """Return the beginnings `sample-i`, their probes, and the join `clusters`, which expands into the rest. With
+        another judge `clusters` expands into the judge's calls, and the join `onward` expands into the rest."""
+        draft = self.draft.over(self.answer)
+        pieces = draft.parts("{question}", question=brief.task.render())
+        steps: list[Step] = []
+        pairs: list[JsonValue] = []
+        probed = self.groups.name == "distinct"
+        for i in range(1, self.n + 1):
+            begin, probe = f"sample-{i}", f"probe-{i}"
+            steps.append(self._part(brief, begin, pieces, draft, ("begin", i), self._prefix_tokens, f"beginning {i}"))
+            if not probed:
+                continue
+            ask = self.probe.parts("\n\nSo the answer is")
+            steps.append(call_model(brief, "deepprune", probe, ask, self.probe, after=begin, label="answer so far"))
+            pairs.append({"trace": begin, "probe": probe})
+        needs = tuple(step.name for step in steps)
+        if probed:
+            join = Join(merge=Plugin(name="distinct", options={"beginnings": pairs}), on_failure="best-effort")
+            steps.append(Step(name="clusters", op=join, needs=needs, expands=True, label="which go on", role="onward"))
+            return Plan(steps=tuple(steps), output="clusters")
+        join = Join(merge=self.groups, on_failure="best-effort")
+        steps.append(Step(name="clusters", op=join, needs=needs, label="which are alike"))
+        steps.append(
+            Step(name="onward", op=Join(), needs=("clusters",), expands=True, label="which go on", role="onward")
+        )
+        return Plan(steps=tuple(steps), output="onward")
+
+    def reader(self, step: Step, brief: PlanningContext) -> Reader:
+        """Return the reader of the join that decides which beginnings go on."""
+        if step.role != "onward":
+            return super().reader(step, brief)
+        return _Clusters(self, brief)
+
+    def plan_rest(self, heads: JsonValue, brief: PlanningContext) -> Plan:
+        """Return how the representatives go on, and the vote over them. Raises `PlannerError` if there are none."""
+        steps: list[Step] = []
+        names: list[str] = []
+        weights: dict[str, JsonValue] = {}
+        for head in heads if isinstance(heads, list) else []:
+            match head:
+                case {"trace": str(trace), "count": int(count), "done": bool(done)}:
+                    name = trace
+                    if not done:
+                        name = trace.replace("sample-", "rest-")
+                        place = "rest", int(trace.rpartition("-")[2])
+                        left = self._whole - self._prefix_tokens
+                        rest = self._part(brief, name, (), self.answer, place, left, f"for {count}", after=trace)
+                        steps.append(rest)
+                    names.append(name)
+                    weights[name] = count
+                case _:
+                    raise PlannerError(f"{head!r} is no cluster: it needs `trace`, `count` and `done`")
+        if not names:
+            raise PlannerError("no beginning is left to go on with")
+        merge = Plugin(name="majority", options={"weights": weights})
+        vote = Join(merge=merge, on_failure="best-effort", early=self.early)
+        steps.append(Step(name="vote", op=vote, needs=tuple(names), label=f"majority of {len(names)} clusters"))
+        if self._judges_by_score:
+            steps.append(through("told", "vote", _NOT_CALIBRATED))
+        return Plan(steps=tuple(steps), output=steps[-1].name)
+
+    @property
+    def _judges_by_score(self) -> bool:
+        """Whether the judge gives numbers, and those from a mark on count as alike."""
+        judge = self.groups.options.get("judge")
+        return self.groups.options.get("ask") == "embedding" or (
+            isinstance(judge, dict) and bool(judge.get("logprobs"))
+        )
+
+    @property
+    def _whole(self) -> int:
+        return max(2, self.answer.max_tokens or 0)
+
+    @property
+    def _prefix_tokens(self) -> int:
+        return min(self.draft.max_tokens or 1, self._whole - 1)
+
+    def _part(
+        self,
+        brief: PlanningContext,
+        name: str,
+        pieces: Sequence[Part],
+        prompt: CallConfig,
+        place: tuple[str, int],
+        tokens: int,
+        label: str,
+        after: str | None = None,
+    ) -> Step:
+        seed = derive(brief.request.seed, *place) if prompt.temperature != 0 else None
+        return call_model(
+            brief, "deepprune", name, pieces, prompt, after=after, max_tokens=tokens, seed=seed, label=label
+        )
+
+
+class _Clusters:
+    """Reads the clusters and plans the rest."""
+
+    def __init__(self, planner: DeepPrune, brief: PlanningContext) -> None:
+        self.planner, self.brief = planner, brief
+
+    def feed(self, delta: str) -> Sequence[Plan]:
+        return ()
+
+    def close(self, result: Result) -> Plan:
+        heads = result.value
+        if self.planner.groups.name != "distinct" and isinstance(heads, list) and heads:
+            heads = heads[0]  # of the one branch that `onward` collects
+        return self.planner.plan_rest(heads, self.brief)

@@ -1,0 +1,1 @@
+"""Merges of the planners under research."""

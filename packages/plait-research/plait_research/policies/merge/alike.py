@@ -1,0 +1,134 @@
+"""Merge `alike`: cluster the beginnings of traces by how alike an embedding or a model finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue
+
+from plait.core.declarations import Fidelity, ToolName
+from plait.core.interfaces import Verdict
+from plait.core.ops import Join, Plugin, ToolCall
+from plait.core.plan import Plan, Step
+from plait.core.task import Task
+from plait.core.view import Branch
+from plait.core.vocabulary import FreeText
+from plait.policies._ballots import read_claim
+from plait.policies.merge._grouping import Grouping, Groups
+from plait.policies.merge._model_merge import unique_name
+
+__all__ = ["Alike"]
+
+_COMPARE = """\
+{question}
+
+Two unfinished attempts at this:
+
+A:
+{a}
+
+B:
+{b}
+
+Will A and B come to the same final answer? Say only yes or no.
+"""
+
+
+class Alike(Grouping):
+    """Greedy clusters of beginnings after DeepPrune (arXiv 2510.08483), with an embedding or an untrained model in
+    place of its trained judge.
+
+    Beginnings that ended by themselves are clustered by their answers without further questions; one that ended without
+    an answer is a cluster of its own. The others are compared with these first, then with one another. `embedding`: a
+    tool makes vectors of all texts, and a beginning joins the most similar cluster before it at a cosine of `threshold`
+    (0.9). `model`: a model says of pairs whether both will come to the same answer; with `judge.logprobs` its
+    probability must reach `threshold` (0.5).
+
+    If the tool or a model's call fails, or says neither yes nor no, the beginnings in question stay apart: that costs
+    tokens, but no vote. The value is that of `distinct`: a list of {"trace": name, "count": size of the cluster,
+    "done": whether the trace ended by itself}. Failed beginnings are left out.
+    """
+
+    fidelity = Fidelity("variant", "the answer so far, not their trained judge", paper="2510.08483")
+
+    ask: Literal["embedding", "model"] = Field(default="model", description="What judges: an embedding or a model.")
+    tool: Annotated[str, ToolName()] = Field(
+        default="embed",
+        min_length=1,
+        description="Name of the tool: it embeds `texts` and returns one list of numbers a text.",
+    )
+    called: FreeText | None = Field(default=None, description="Step that judged; set by the merge itself.")
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the representatives, or the calls as more plan; `why` says how many clusters there are."""
+        by_name = {branch.name: branch for branch in branches}
+        calls = {self.called, *(self.grouped.calls if self.grouped is not None else ())}
+        traces = [branch for branch in branches if branch.name not in calls and branch.done and branch.result]
+        ended = {trace.name for trace in traces if trace.result and trace.result.finish != "length"}
+        counts, mute = _cluster_by_answer(traces, ended, task)
+        # ended beginnings come first: a beginning like one of them need not continue
+        names = sorted(counts, key=lambda name: name not in ended)
+        alone = Groups(whole=tuple((name,) for name in names))
+        note = ""
+        if self.called is None and self.grouped is None:
+            begun = Groups(open=tuple(names), apart=tuple(name for name in names if name in ended)).settle_open()
+            if begun.open:
+                why = f"{len(names)} of {len(traces)} beginnings to compare"
+                ask = self._round(begun, by_name, task) if self.ask == "model" else self._vectors(names, by_name)
+                return Verdict(value=None, why=why, patch=ask)
+            groups = begun
+        elif self.grouped is not None:
+            groups = self.read_round(self.grouped, by_name)
+            if groups.open:
+                why = f"{len(groups.whole)} clusters, {len(groups.open)} beginnings to compare"
+                return Verdict(value=None, why=why, patch=self._round(groups, by_name, task))
+            note = f"; {groups.silent} comparisons came to nothing and count as no" if groups.silent else ""
+        else:
+            asked = by_name.get(self.called or "")
+            value = asked.result.value if asked is not None and asked.result is not None else None
+            near = self.by_embedding(names, value, ended)
+            groups, note = (near, "") if near else (alone, f"; {self.tool} gave no vectors, so nothing is alike")
+        clusters = [*groups.whole, *((name,) for name in mute)]
+        heads: list[JsonValue] = []
+        for members in clusters:
+            count = sum(counts.get(name, 1) for name in members)
+            heads.append({"trace": members[0], "count": count, "done": members[0] in ended})
+        return Verdict(value=heads, why=f"{len(heads)} clusters of {len(traces)} beginnings{note}")
+
+    def _vectors(self, names: Sequence[str], by_name: dict[str, Branch]) -> Plan:
+        name = unique_name("vectors", by_name)
+        texts: list[JsonValue] = [self.excerpt(by_name[name].line) for name in names]
+        call = Step(name=name, op=ToolCall(tool=self.tool, args={"texts": texts}), label=self.tool)
+        return self._plan_round((call,), list(by_name), {"called": name})
+
+    def _round(self, groups: Groups, by_name: dict[str, Branch], task: Task) -> Plan:
+        texts = {name: branch.line for name, branch in by_name.items()}
+        steps = self.comparisons(groups, texts, _COMPARE, task)
+        asking = groups.model_copy(update={"calls": tuple(step.name for step in steps)})
+        traces = [name for name in by_name if self.grouped is None or name not in self.grouped.calls]
+        return self._plan_round(steps, traces, {"grouped": asking})
+
+    def _plan_round(self, steps: Sequence[Step], traces: Sequence[str], update: dict[str, object]) -> Plan:
+        """Return the calls and the join that reads them."""
+        options: dict[str, JsonValue] = self.model_copy(update=update).model_dump(mode="json")
+        op = Join(merge=Plugin(name="alike", options=options), on_failure="any-end")
+        needs = (*(step.name for step in steps), *traces)
+        end = Step(name=unique_name("alike", needs), op=op, needs=needs, label="who is alike")
+        return Plan(steps=(*steps, end), output=end.name)
+
+
+def _cluster_by_answer(traces: Sequence[Branch], ended: set[str], task: Task) -> tuple[dict[str, int], list[str]]:
+    """Return the beginnings with the size of their cluster (ended beginnings with equal answers are one), and the names
+    of ended beginnings without an answer."""
+    counts: dict[str, int] = {}
+    firsts: dict[str, str] = {}
+    mute: list[str] = []
+    for trace in traces:
+        claim = read_claim(trace, task) if trace.name in ended else None
+        if claim is None and trace.name in ended:
+            mute.append(trace.name)
+            continue
+        first = trace.name if claim is None else firsts.setdefault(claim[1], trace.name)
+        counts[first] = counts.get(first, 0) + 1
+    return counts, mute

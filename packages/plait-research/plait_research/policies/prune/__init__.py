@@ -1,0 +1,1 @@
+"""Policies that stop steps whose result is unlikely to matter."""

@@ -1,0 +1,1 @@
+"""Policies that end a vote early."""

@@ -1,0 +1,90 @@
+"""Engines that come and go with the load, under virtual time, by the very `Scaler` that a real pool runs."""
+
+from __future__ import annotations
+
+from plait.core.events import WorkerUp
+from plait.runtime.driver.autoscaler import Bounds, Scaler
+
+from .cluster import Cluster
+from .latency import WorkerFault
+
+INTERVAL = 0.5
+"""Seconds between two looks at the load."""
+
+
+class ElasticHosts:
+    """Lets hosts of a simulated cluster come and go.
+
+    Args:
+        cluster: whose hosts they are; the first `least` are there from the beginning.
+        bounds: as of a real pool.
+        start: seconds until an engine is there.
+    """
+
+    def __init__(self, cluster: Cluster, bounds: Bounds, start: float) -> None:
+        self._cluster, self._bounds, self._start = cluster, bounds, start
+        self._scaler = Scaler(bounds)
+        self._names = list(cluster.batches)[: bounds.most]
+        self._starting: set[str] = set()
+        self._going: dict[str, float] = {}
+        """When an engine that goes is to be gone."""
+        self._since: dict[str, float] = {}
+        self._seconds = 0.0
+        self.changes: int = 0
+        """Engines that came or went."""
+        for name in self._names[bounds.least :]:
+            cluster.absent.add(name)
+
+    @property
+    def engine_seconds(self) -> float:
+        """The time that engines were there, starting included, all together."""
+        return self._seconds + sum(self._cluster.now - since for since in self._since.values())
+
+    def begin(self) -> None:
+        """Count the engines that are there, and look at the load from now on."""
+        self._since = dict.fromkeys(self._names[: self._bounds.least], self._cluster.now)
+        self._look()
+
+    def _look(self) -> None:
+        cluster = self._cluster
+        workers, now = cluster.machine.workers, cluster.now
+        for name, until in list(self._going.items()):
+            if not workers[name].running or now >= until:
+                self._gone(name)
+        here = [name for name in self._names if name in self._since and name not in self._going]
+        slots = cluster.batches[self._names[0]].host.slots
+        wanted = self._scaler.wanted(now, cluster.machine.model_steps, slots, len(here))
+        for name in self._names:
+            if len(here) < wanted and name not in self._since:
+                here.append(name)
+                self._come(name)
+        settled = [name for name in here if name not in self._starting]
+        if len(here) > wanted and not self._starting and not self._going:
+            self._leave(min(settled, key=lambda name: (workers[name].running, -self._names.index(name))))
+        if cluster.left:
+            cluster.later(now + INTERVAL, self._look)
+
+    def _come(self, name: str) -> None:
+        cluster = self._cluster
+        self._starting.add(name)
+        self._since[name] = cluster.now
+        self.changes += 1
+
+        def there() -> None:
+            self._starting.discard(name)
+            cluster.come(name)
+
+        cluster.later(cluster.now + self._start, there)
+
+    def _leave(self, name: str) -> None:
+        """Let an engine take no new steps."""
+        cluster, host = self._cluster, self._cluster.batches[name].host
+        self._going[name] = cluster.now + self._bounds.drain
+        self.changes += 1
+        cluster.take(WorkerUp(cluster.now, name, 0, host.serves, host.models))
+
+    def _gone(self, name: str) -> None:
+        """Let an engine go, and what it still runs go on elsewhere."""
+        del self._going[name]
+        self._seconds += self._cluster.now - self._since.pop(name)
+        self._cluster.strike(WorkerFault(self._cluster.now, name))

@@ -1,0 +1,146 @@
+"""Token ids in a simulation: of prompts, of what is generated, in prefix caches and for attempts that go on from them.
+
+Only hosts with a cache or ids need them. A text has a token for every four characters, equal pieces being equal tokens;
+generated tokens are all different.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from plait.core.ops import ModelCall, Text, Tokens
+from plait.core.prefix_index import PrefixTree
+from plait.core.result import Result
+
+from .latency import CHARACTERS_A_TOKEN, Host, RunningJob
+
+
+class SimTokens:
+    """The tokens of one simulation."""
+
+    def __init__(self, hosts: Iterable[Host]) -> None:
+        self.computed: int = 0
+        """Prompt tokens that were read because no cache held them."""
+        self.unique: int = 0
+        """Those of them that nobody could have spared."""
+        self._caches = {host.name: PrefixCache(host.cache_tokens, host.block) for host in hosts if host.cache_tokens}
+        self._contexts = PrefixTree()
+        self._last = 0
+        self._pieces: dict[str, int] = {}
+        self._fates: dict[tuple[str, int], tuple[int, ...]] = {}
+
+    def begin(self, running: RunningJob, number: int) -> None:
+        """Look a job's prompt up in its host's cache, which from now on holds it, and give its result ids. `number`
+        tells the tries of a step apart: an attempt that goes on has that of the one it goes on from."""
+        host, outcome, job = running.host, running.outcome, running.job
+        if not (host.cache_tokens or host.tells_ids) or not isinstance(outcome, Result):
+            return
+        assert isinstance(job.op, ModelCall)
+        own = tuple(self._ids(job.op.parts))
+        fate = (job.step, number)
+        ids = self._fates.get(fate) or outcome.token_ids or self._fresh(outcome.usage.completion)
+        running.given = len(job.generated) if host.tells_ids else 0
+        running.ids = ids = job.generated + ids[len(job.generated) :] if running.given else ids
+        self._fates[fate] = ids
+        running.prompt = own + ids[: running.given]
+        cached = 0
+        if host.cache_tokens:
+            cache = self._caches[host.name]
+            cached = cache.cached(running.prompt)
+            cache.add(running.prompt)
+            self.computed += len(running.prompt) - cached
+            self.unique += self._contexts.add(own)
+        left = max(0, outcome.usage.completion - running.given)
+        usage = outcome.usage.model_copy(update={"prompt": len(running.prompt), "cached": cached, "completion": left})
+        running.outcome = outcome.model_copy(update={"prompt_ids": own, "token_ids": ids, "usage": usage})
+
+    def told(self, running: RunningJob, upto: int) -> tuple[int, ...]:
+        """Return the ids of the tokens between the news sent so far and number `upto`, of a host that tells them."""
+        if not running.host.tells_ids:
+            return ()
+        return running.ids[running.given + running.told : running.given + upto]
+
+    def end(self, running: RunningJob, tokens: int) -> None:
+        """An attempt is over after so many tokens of its own: the cache holds them too."""
+        cache = self._caches.get(running.host.name)
+        if cache is not None and running.prompt:
+            context = running.prompt + running.ids[running.given : running.given + tokens]
+            cache.add(context)
+            self._contexts.add(context)
+
+    def over(self, step: str, tries: int) -> None:
+        """A step is over after so many tries: nobody goes on from them."""
+        for number in range(1, tries + 1):
+            self._fates.pop((step, number), None)
+
+    def forget(self, host: Host) -> None:
+        """A host went away with its cache."""
+        cache = self._caches.get(host.name)
+        if cache is not None:
+            cache.clear()
+
+    def _ids(self, parts: Iterable[object]) -> Iterable[int]:
+        for part in parts:
+            if isinstance(part, Tokens):
+                within = getattr(part, "within", None)
+                yield from part.ids if within is None else part.ids[: -(-len(within) // CHARACTERS_A_TOKEN)]
+            elif isinstance(part, Text):
+                for start in range(0, len(part.text), CHARACTERS_A_TOKEN):
+                    piece = part.text[start : start + CHARACTERS_A_TOKEN]
+                    ids = self._pieces.get(piece)
+                    yield ids if ids is not None else self._pieces.setdefault(piece, self._fresh(1)[0])
+
+    def _fresh(self, count: int) -> tuple[int, ...]:
+        self._last += count
+        return tuple(range(self._last - count + 1, self._last + 1))
+
+
+class PrefixCache:
+    """Blocks of `block` tokens, `tokens` in all, each known together with all that stands before it."""
+
+    def __init__(self, tokens: int, block: int) -> None:
+        self.block = block
+        self._most = tokens // block
+        self._blocks: OrderedDict[tuple[int, tuple[int, ...]], int] = OrderedDict()
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def cached(self, ids: Sequence[int]) -> int:
+        """Return how many tokens of a prompt need not be computed, from its start: full blocks, never its last
+        token."""
+        place = whole = 0
+        for start in range(0, (len(ids) - 1) // self.block * self.block, self.block):
+            key = (place, tuple(ids[start : start + self.block]))
+            number = self._blocks.get(key)
+            if number is None:
+                break
+            self._blocks.move_to_end(key)
+            place, whole = number, start + self.block
+        return whole
+
+    def add(self, ids: Sequence[int]) -> None:
+        """Keep the full blocks of a context. Its first blocks are the last to be dropped: without them the later ones
+        cannot be found."""
+        place = 0
+        keys: list[tuple[int, tuple[int, ...]]] = []
+        for start in range(0, len(ids) // self.block * self.block, self.block):
+            if len(keys) >= self._most:
+                break
+            key = (place, tuple(ids[start : start + self.block]))
+            number = self._blocks.get(key)
+            if number is None:
+                self._number += 1
+                number = self._blocks[key] = self._number
+            keys.append(key)
+            place = number
+        for key in reversed(keys):
+            self._blocks.move_to_end(key)
+        while len(self._blocks) > self._most:
+            self._blocks.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._blocks.clear()

@@ -1,0 +1,267 @@
+"""Many runs under virtual time: they arrive one after another and share one machine and one cluster."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import fsum
+from statistics import fmean, quantiles
+from types import MappingProxyType
+
+from plait.core.errors import ConfigError, Overloaded
+from plait.core.events import Finish
+from plait.core.interfaces import Planner, PlanningContext, PluginRegistry
+from plait.core.plan import Plan, validate
+from plait.core.request import Request
+from plait.core.result import Failure, Usage
+from plait.core.tools.tool import ToolSpec
+from plait.core.values import Frozen
+from plait.machine import Machine, Run
+from plait.runtime.driver.admission import Admission
+from plait.runtime.driver.autoscaler import Bounds
+from plait.runtime.driver.expander import Expander
+from plait.runtime.plugins.loader import Plugins as Registry
+
+from .arrivals import at_rate, read_arrivals
+from .autoscaler import ElasticHosts
+from .cluster import Cluster
+from .confidence import Confidence
+from .latency import Host, LatencyModel, Outcome, RunningJob, Throttle, WorkerFault, whole
+
+__all__ = ["Spread", "WorkloadReport", "at_rate", "read_arrivals", "simulate_workload"]
+
+
+class Spread(Frozen):
+    """How a quantity is spread over runs or attempts; percentiles with linear interpolation."""
+
+    mean: float = 0.0
+    p50: float = 0.0
+    p90: float = 0.0
+    p99: float = 0.0
+    max: float = 0.0
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Return the spread of some values; all 0 for none."""
+        if len(values) < 2:
+            (only,) = values or (0.0,)
+            return cls(mean=only, p50=only, p90=only, p99=only, max=only)
+        cuts = quantiles(values, n=100, method="inclusive")
+        return cls(mean=fmean(values), p50=cuts[49], p90=cuts[89], p99=cuts[98], max=max(values))
+
+
+class WorkloadReport(Frozen):
+    """What a simulated workload came to. Times in seconds."""
+
+    runs: int
+    done: int
+    partial: int
+    """Ended with values of some steps, but no answer."""
+    failed: int
+    cancelled: int
+    refused: int = 0
+    """Not taken, since too many waited (`max_waiting`). They are in no other figure but `runs`."""
+    in_time: int = 0
+    """Done within the seconds that were asked for; all that are done, if none were."""
+    makespan: float
+    """From the first arrival to the last end."""
+    latency: Spread
+    """Of a run: from its arrival to its end."""
+    wait: Spread
+    """Of an attempt: for a slot or a budget."""
+    throughput: float
+    """Runs that were done, a second."""
+    tokens_per_second: float
+    """Generated, those of cancelled attempts included."""
+    utilisation: float
+    """Share of the time of all slots in which there was a job in them."""
+    busiest: float
+    """The same of the engine that had the most to do."""
+    idlest: float
+    """The same of the engine that had the least to do."""
+    usage: Usage
+    """Tokens of all runs; those of cancelled, failed and lost attempts are `usage.cancelled`."""
+    prompt_computed: int
+    """As in `SimReport`."""
+    prompt_unique: int
+    steps: int
+    attempts: int
+    events: int
+    """Events that the machine took."""
+    engine_seconds: float
+    """The time that engines were there, all together."""
+    changes: int = 0
+    """Engines that came or went with the load."""
+    failure: Failure | None
+    """Of the first run that failed."""
+
+
+def simulate_workload(
+    requests: Request | Sequence[Request],
+    arrivals: Sequence[float],
+    *,
+    planner: Planner | Sequence[Planner] | None = None,
+    hosts: Sequence[Host] = (Host("host"),),
+    latency: LatencyModel | None = None,
+    outcome: Outcome = whole,
+    confidence: Confidence | None = None,
+    after: Mapping[int, tuple[int, float]] = MappingProxyType({}),
+    faults: Iterable[WorkerFault | Throttle] = (),
+    tools: Sequence[ToolSpec] = (),
+    plugins: PluginRegistry | None = None,
+    seed: int = 0,
+    grace: float = 10.0,
+    lease: float | None = None,
+    max_waiting: int | None = None,
+    within: float = math.inf,
+    elastic: Bounds | None = None,
+    start: float = 10.0,
+    check: bool = False,
+) -> WorkloadReport:
+    """Let a run arrive at each of `arrivals` (seconds), all on one machine and one cluster, until the last has ended.
+
+    Several `requests` are taken in turn, each with its `planner` if there are as many. Each run has a seed of its own,
+    made of its request's and its number, and so have the random numbers of `outcome`: the same arguments give the same
+    report. `after`: runs, by their numbers, that arrive so many seconds after the end of an earlier one
+    whenever that is (`{5: (2, 0.1)}`), as where a client has so many under way. `max_waiting`: as in the settings.
+    `within`: the seconds of `WorkloadReport.in_time`. `elastic`: hosts come and go with the load, each `start` seconds
+    after it is wanted. Other arguments, and what is raised, as for `simulate`.
+    """
+    given = [requests] if isinstance(requests, Request) else list(requests)
+    if not given or not arrivals:
+        raise ConfigError("a workload needs a request and at least one arrival")
+    source: PluginRegistry = plugins or Registry()
+    machine = Machine(source, cancel_timeout=grace, lease=lease)
+    workload = _Workload(machine, Expander(), hosts, latency or LatencyModel(), outcome, seed)
+    workload.check, workload.confidence = check, confidence
+    workload.admission, workload.within = Admission(max_waiting), within
+    workload.elastic = None if elastic is None else ElasticHosts(workload, elastic, start)
+    briefs = [PlanningContext(request, source.task(request.task, request.text), tuple(tools)) for request in given]
+    if planner is None:
+        planners = [Registry().planner(request.planner) for request in given]
+    else:
+        planners = [planner] * len(given) if isinstance(planner, Planner) else list(planner)
+    workload.after = after
+    return workload.run(list(zip(briefs, planners, strict=True)), sorted(arrivals), faults)
+
+
+class _Workload(Cluster):
+    """A cluster at which runs arrive. Of what is over it keeps numbers alone."""
+
+    admission: Admission
+    within = math.inf
+    after: Mapping[int, tuple[int, float]]
+    elastic: ElasticHosts | None = None
+
+    def run(
+        self,
+        kinds: Sequence[tuple[PlanningContext, Planner]],
+        arrivals: Sequence[float],
+        faults: Iterable[WorkerFault | Throttle],
+    ) -> WorkloadReport:
+        self._kinds, self._arrivals = kinds, arrivals
+        self._came: dict[str, float] = {}
+        self._latencies: list[float] = []
+        self._waits: list[float] = []
+        self._held = dict.fromkeys(self.batches, 0.0)
+        self._statuses: Counter[str] = Counter()
+        self._usage = Usage()
+        self._steps = self._refused = self._in_time = 0
+        self._failure: Failure | None = None
+        self._plans: list[Plan | None] = [None] * len(kinds)
+        # Runs that follow others have no time of arrival: their turn comes when those end.
+        self._next = iter([number for number in range(len(arrivals)) if number not in self.after])
+        self._followers: dict[int, list[int]] = {}
+        for number, (before, _) in self.after.items():
+            if not 0 <= before < number < len(arrivals):
+                raise ConfigError(f"run {number} cannot arrive after the end of run {before}")
+            self._followers.setdefault(before, []).append(number)
+        self.start(faults)
+        self.left = len(arrivals)
+        if self.elastic is not None:
+            self.elastic.begin()
+        self._expect_next()
+        self.play()
+        return self._report()
+
+    def attempt_over(self, running: RunningJob, end_in: str, tokens: int, usage: Usage) -> None:
+        self._held[running.host.name] += self.now - running.start
+        self._waits.append(running.start - running.ready)
+
+    def run_over(self, finish: Finish, run: Run | None) -> None:
+        self._follow(int(finish.run.rpartition("-")[2]))
+        self.admission.ended(self.now)
+        self._latencies.append(self.now - self._came.pop(finish.run))
+        self._in_time += finish.status == "done" and self._latencies[-1] <= self.within
+        self._statuses[finish.status] += 1
+        self._usage += finish.usage
+        self._steps += finish.steps
+        self._failure = self._failure or finish.failure
+
+    def _expect_next(self) -> None:
+        """Let the next run come that follows no other."""
+        number = next(self._next, None)
+        if number is not None:
+            self.later(self._arrivals[number], lambda: self._arrive(number, self._expect_next))
+
+    def _follow(self, number: int) -> None:
+        """A run is over: let those come that follow it."""
+        for follower in self._followers.get(number, ()):
+            self.later(self.now + self.after[follower][1], lambda follower=follower: self._arrive(follower))
+
+    def _arrive(self, number: int, then: Callable[[], None] | None = None) -> None:
+        if then is not None:
+            then()
+        try:
+            self.admission.check(self.machine, self.now)
+        except Overloaded:
+            self._refused += 1
+            self.left -= 1
+            self._follow(number)
+            return
+        kind = number % len(self._kinds)
+        brief, planner = self._kinds[kind]
+        run, request = f"run-{number}", brief.request
+        own = PlanningContext(request.model_copy(update={"seed": request.seed + number}), brief.task, brief.tools)
+        submitted = self.expander.start(run, planner, own, self.now)
+        if submitted.plan != self._plans[kind]:  # planners most often say the same again
+            validate(submitted.plan)
+            self._plans[kind] = submitted.plan
+        self._came[run] = self.now
+        self.take(submitted)
+
+    def _report(self) -> WorkloadReport:
+        seconds = self.now - self._arrivals[0]
+        shares = {
+            name: held / (seconds * self.batches[name].host.slots) if seconds else 0.0
+            for name, held in self._held.items()
+        }
+        room = seconds * sum(batch.host.slots for batch in self.batches.values())
+        done = self._statuses["done"]
+        return WorkloadReport(
+            runs=len(self._arrivals),
+            done=done,
+            partial=self._statuses["partial"],
+            failed=self._statuses["failed"],
+            cancelled=self._statuses["cancelled"],
+            refused=self._refused,
+            in_time=self._in_time,
+            makespan=seconds,
+            latency=Spread.of(self._latencies),
+            wait=Spread.of(self._waits),
+            throughput=done / seconds if seconds else 0.0,
+            tokens_per_second=self._usage.completion / seconds if seconds else 0.0,
+            utilisation=fsum(self._held.values()) / room if room else 0.0,
+            busiest=max(shares.values()),
+            idlest=min(shares.values()),
+            usage=self._usage,
+            prompt_computed=self.tokens.computed,
+            prompt_unique=self.tokens.unique,
+            steps=self._steps,
+            attempts=len(self._waits),
+            events=self.events,
+            engine_seconds=seconds * len(self.batches) if self.elastic is None else self.elastic.engine_seconds,
+            changes=0 if self.elastic is None else self.elastic.changes,
+            failure=self._failure,
+        )

@@ -1,0 +1,264 @@
+"""A conversation with tools as a list of turns, for planners that go back to a turn or take several ways from it.
+
+Each turn is asked for with all that came before, so a turn depends on the turns before it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Unpack
+
+from pydantic import Field
+
+from plait.core.call_config import CallConfig
+from plait.core.chat import FunctionCall, Message, spoken
+from plait.core.flow import Context, Flow
+from plait.core.ops import Function
+from plait.core.planning import TrajectoryOptions
+from plait.core.step_handles import CallHandle, StepFailed, Trajectory
+from plait.core.tools.canonical import canonical_text
+from plait.core.tools.turns import CallOutcome, CallRequest, Dialect, wanted
+from plait.core.values import as_text
+from plait.core.vocabulary import MaxBranches, ObservationChars, Rounds
+
+from .tool_instructions import LAST, REPAIR, build_instructions, to_functions
+
+__all__ = ["ToolConversation", "ToolTurns", "Turn"]
+
+
+class ToolTurns(Flow):
+    """Options of planners whose model calls tools, turn by turn."""
+
+    opening_prompt: ClassVar[str] = "turn"
+    """Name of the prompt whose template the model is told first, before its tools."""
+
+    dialect: Dialect = Field(
+        default="native",
+        description="How the model writes what it wants done. `native`: as functions of the chat template or "
+        "server, or with `<tool_call>` tags. `action`: lines `Action: name(…)`, for a model without either.",
+    )
+    max_branches: MaxBranches = Field(
+        default=8,
+        description="Most branches in all; those beyond are not run, here of the calls of one turn, and the model "
+        "gets a notice.",
+    )
+    observation_chars: ObservationChars = 8000
+    rounds: Rounds = 12
+
+    @property
+    def opening(self) -> str:
+        """What the model is told first."""
+        return getattr(self, self.opening_prompt).template or ""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn: what the model wrote, what it wants called, and what came of that."""
+
+    text: str
+    calls: tuple[CallRequest, ...] = ()
+    results: tuple[str, ...] = ()
+    """Of its calls, in their order; empty before they are made."""
+    ended: bool = True
+    """Without calls: the model has said all. Only lines of a text that goes on are not ended."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it is the answer."""
+        return self.ended and not self.calls
+
+
+@dataclass(slots=True)
+class ToolConversation:
+    """What a planner's conversation consists of, and how its turns are asked for and read."""
+
+    ctx: Context
+    question: str
+    options: ToolTurns
+    thoughts: bool = True
+    """Keep what a turn says besides its calls. Off: turns with the same calls are the same."""
+    hidden: frozenset[str] = frozenset()
+    """Tools that the model is not told of, and that are not called if it calls them all the same."""
+    _made: dict[str, CallHandle] = field(default_factory=dict[str, CallHandle])
+    """Calls that change nothing, by what they ask, those under way among them."""
+    _functions: tuple[Function, ...] | None = None
+    _written: dict[int, tuple[Turn, int, list[Message]]] = field(
+        default_factory=dict[int, "tuple[Turn, int, list[Message]]"]
+    )
+    """Turns as messages, by their identity: each is written once, however many turns follow it."""
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """What the model may call."""
+        if self._functions is None:
+            self._functions = to_functions(tool for tool in self.ctx.brief.tools if tool.name not in self.hidden)
+        return self._functions
+
+    def ask(
+        self, done: Sequence[Turn], prompt: CallConfig, ctx: Context | None = None, **asked: Unpack[TrajectoryOptions]
+    ) -> Trajectory:
+        """Ask for the turn after `done`."""
+        ctx = ctx or self.ctx
+        if not self.functions:
+            return self._continue_text("".join(turn.text for turn in done), prompt, ctx, asked)
+        last = len(done) + 1 >= self.options.rounds
+        messages, pieces = self.messages(done), LAST if last and done else ""
+        if not done and messages[-1].role == "user":
+            messages, pieces = messages[:-1], self.question
+        asked["chat"], asked["messages"] = True, messages
+        asked["tools"] = self.functions if self.options.dialect == "native" and not last else ()
+        asked["tool_choice"], asked["keep_stop"] = "auto", False
+        # A prompt's own stop texts end pieces of a text, which there is only without tools.
+        asked["stop"] = ("\nObservation",) if self.options.dialect == "action" else ()
+        return ctx.think(pieces or (), prompt, **asked)
+
+    def _continue_text(self, text: str, prompt: CallConfig, ctx: Context, asked: TrajectoryOptions) -> Trajectory:
+        """Ask for the next piece of a text."""
+        asked["stop"], asked["chat"] = prompt.stop or ("\n",), (chat := ctx.brief.task.chat())
+        if chat:
+            asked["begin"] = text
+            return ctx.think(self.question, prompt, **asked)
+        return ctx.think([self.question, text] if text else self.question, prompt, **asked)
+
+    def read(self, line: Trajectory, done: Sequence[Turn]) -> Turn:
+        """Return the turn that a line has written."""
+        if not self.functions:
+            ended = line.finished or line.result.finish == "length" or len(done) + 1 >= self.options.rounds
+            return Turn(line.text, ended=ended)
+        if len(done) + 1 >= self.options.rounds:
+            return Turn(line.text)
+        first = self._first_call_number + sum(len(turn.calls) for turn in done)
+        written = wanted(f"{line.text}\n", self.options.dialect, first, self.functions)
+        misread = 0
+        calls: list[CallRequest] = []
+        for call in written:
+            misread += not call.id
+            calls.append(call if call.id else replace(call, name=f"unread-{misread}"))
+        return Turn(line.text, tuple(calls))
+
+    def are_same(self, one: Turn, other: Turn) -> bool:
+        """Whether two turns do the same: equal calls in order, or the same text where neither calls anything."""
+        if not one.calls and not other.calls and self.functions:
+            return True  # both answer, and whose answer counts is known
+        if not one.calls or not other.calls or any(call.wrong for call in (*one.calls, *other.calls)):
+            return one.text == other.text and one.ended == other.ended
+        return list(map(self._key, one.calls)) == list(map(self._key, other.calls))
+
+    def is_free_of_effects(self, turn: Turn) -> bool:
+        """Whether the calls of a turn may be made and then thrown away: their tools change nothing and ask nobody."""
+        known = {tool.name: tool for tool in self.ctx.brief.tools}
+        specs = [known.get(call.name) for call in turn.calls]
+        return all(spec is not None and not spec.side_effects and not spec.approve for spec in specs)
+
+    async def observe(self, turn: Turn, ctx: Context | None = None) -> Turn:
+        """Make the calls of a turn, and return it with their results. A call that changes nothing is made once, until
+        one is made that may change something."""
+        ctx = ctx or self.ctx
+        run = [call for call in turn.calls if call.id and call.name not in self.hidden][: self.options.max_branches]
+        free = self.is_free_of_effects(turn)
+        if not free:
+            self._made.clear()
+        made = self._made if free else {}
+        asked = {self._key(call) if free else call.id: call for call in run}
+        used = await self._call(ctx, made, asked)
+        if not free:
+            self._made.clear()
+        known = {key: render_call(result) for key, result in used.items()}
+        results = [self._result(call, known.get(self._key(call) if free else call.id), run) for call in turn.calls]
+        return replace(turn, results=tuple(results))
+
+    async def _call(
+        self, ctx: Context, made: dict[str, CallHandle], asked: Mapping[str, CallRequest]
+    ) -> dict[str, CallHandle]:
+        """Return calls that have ended: those that are made or under way, and new ones. A call of another line that
+        failed, or was given up with that line, is made again."""
+        own = {key for key in asked if key not in made or (made[key].ended and not made[key].done)}
+        made |= {key: ctx.call(call.name, **call.arguments) for key, call in asked.items() if key in own}
+        used = {key: made[key] for key in asked}
+        await ctx.gather(*used.values(), return_exceptions=True)
+        failed = {key: call for key, call in asked.items() if key not in own and not used[key].done}
+        return used | (await self._call(ctx, made, failed) if failed else {})
+
+    def _result(self, call: CallRequest, text: str | None, run: Sequence[CallRequest]) -> str:
+        if not call.id:
+            return CallOutcome(False, f"{call.wrong}\n{REPAIR[self.options.dialect]}").shown
+        if call.name in self.hidden:
+            why = f"{call.name} cannot be called here, since it changes the world: say in the answer to call it"
+            return CallOutcome(False, why).shown
+        if call not in run or text is None:
+            return f"not run: a turn may make {self.options.max_branches} calls; make it again if it is needed"
+        most = self.options.observation_chars
+        if most is None or len(text) <= most:
+            return text
+        head = most * 3 // 5
+        return f"{text[:head]}\n[{len(text) - most:,} characters are left out]\n{text[head - most :]}"
+
+    def _key(self, call: CallRequest) -> str:
+        return f"{call.name} {self._canonical(call)}"
+
+    def _canonical(self, call: CallRequest) -> str:
+        schema = next((function.parameters for function in self.functions if function.name == call.name), None)
+        return canonical_text(call.arguments, schema)
+
+    # -- as messages ---------------------------------------------------------------------------------------------------
+
+    def messages(self, done: Sequence[Turn]) -> list[Message]:
+        """Return the conversation so far."""
+        history = list(self.ctx.brief.request.messages)
+        system = [self.options.opening] if self.options.opening else []
+        if history and history[0].role in ("system", "developer"):
+            system.append(history.pop(0).text)
+        system.append(build_instructions(self.functions, self.options.dialect))
+        messages = [Message(role="system", content="\n\n".join(system)), *history]
+        if not history or history[-1].role != "tool":
+            messages.append(Message(role="user", content=self.question))
+        first = self._first_call_number
+        for turn in done:
+            known = self._written.get(id(turn))
+            if known is None or known[1] != first:
+                known = self._written[id(turn)] = turn, first, self._render_turn(turn, first)
+            messages += known[2]
+            first += len(turn.calls)
+        return messages
+
+    @property
+    def _first_call_number(self) -> int:
+        """Number of the first call."""
+        return 1 + sum(len(message.tool_calls) for message in self.ctx.brief.request.messages)
+
+    def _render_turn(self, turn: Turn, first: int) -> list[Message]:
+        pairs = list(zip(turn.calls, turn.results, strict=True))
+        misread = [result for call, result in pairs if call.wrong]
+        if self.options.dialect == "action":
+            whole = self.thoughts or bool(misread)
+            text = (
+                turn.text
+                if whole
+                else "".join(f"Action: {call.name}({self._canonical(call)})\n" for call in turn.calls)
+            )
+            observed = "\n".join(f"Observation of {call.name} ({call.id}): {result}" for call, result in pairs)
+            return [Message(role="assistant", content=text), Message(role="user", content=observed)]
+        message = spoken(turn.text, first)
+        if not (self.thoughts or misread):
+            made = [
+                written.model_copy(update={"function": FunctionCall(name=call.name, arguments=self._canonical(call))})
+                for written, call in zip(message.tool_calls, turn.calls, strict=True)
+            ]
+            message = Message(role="assistant", content="", tool_calls=tuple(made))
+        messages = [message]
+        messages += [
+            Message(role="tool", tool_call_id=call.id, name=call.name, content=result)
+            for call, result in pairs
+            if call.id
+        ]
+        return [*messages, Message(role="user", content="\n".join(misread))] if misread else messages
+
+
+def render_call(call: CallHandle) -> str:
+    """Return what the model is told of a call that has ended."""
+    if call.done:
+        return as_text(call.value)
+    error = call.error
+    message = error.failure.message if isinstance(error, StepFailed) else "the call was given up"
+    return CallOutcome(False, message).shown
