@@ -86,14 +86,10 @@ def larger() -> dict[str, int]:
 
 
 LARGER: dict[str, int] = {
-    "plait.apps.adapters.agui.agui_events": 18,
-    "plait.apps.batch.command.batch": 26,
     "plait_bench.demo.demo": 17,
     "plait.apps.commands.eval.EvalCounts.add": 17,
-    "plait.apps.commands.eval.evaluate": 26,
     "plait.apps.commands.run.show": 18,
-    "plait.apps.commands.try_file.try_file": 19,
-    "plait.apps.common.columns.guess_columns": 21,
+    "plait.apps.common.columns.guess_columns": 19,
     "plait.apps.common.outside._Walk._look": 21,
     "plait_research.rollouts.command.rollouts": 16,
     "plait_research.rollouts.record.Record._consistent": 16,
