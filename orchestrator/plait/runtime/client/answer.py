@@ -339,6 +339,8 @@ class TextDelta(Frozen):
     tokens: int
     logprob: float | None = None
     """Mean log-probability (nats) of the tokens of this text, if asked for."""
+    attempt: int = 0
+    """Which attempt at the step generated it. The text of another attempt does not continue that of the one before."""
 
 
 class RunEnded(Frozen):

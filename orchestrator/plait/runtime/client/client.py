@@ -222,6 +222,7 @@ class AsyncOrchestrator:
         recorder = Recorder(machine, next_file=self._records.next_file, meta=self._records.meta)
         driver = Driver(machine, [*model_workers, *tools], self._expander, recorder, collector=config.collector)
         bound_load(driver, model_workers, config)
+        driver.return_wait_s = config.worker_wait
         driver.watchers += self._watchers
         telemetry.watch(driver, config)
         return driver
