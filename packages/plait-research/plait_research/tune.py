@@ -61,7 +61,7 @@ class TunedLoad(BaseModel):
 
 @common_options
 def tune(
-    text: Annotated[str, typer.Argument(help="What is asked.")],
+    text: Annotated[str, typer.Argument(help="Text of the request.")],
     task: Task = "plain",
     planner: Planner = None,
     merge: Merge = None,
@@ -72,13 +72,15 @@ def tune(
     load: Annotated[
         str, typer.Option(metavar="NAME=VALUE,…", help=f"Workload of many runs: {list_names(TunedLoad)}.")
     ] = "",
-    widths: Annotated[list[int] | None, typer.Option("--n", min=1, help="Samples or threads; repeat.")] = None,
+    widths: Annotated[
+        list[int] | None, typer.Option("--n", min=1, help="Number of samples or threads; repeatable.")
+    ] = None,
     policies: Annotated[
         list[str] | None,
-        typer.Option("--policy", metavar="NAME[+NAME…]", help="Repeat to try several."),
+        typer.Option("--policy", metavar="NAME[+NAME…]", help="Policy to try; repeatable."),
     ] = None,
-    goal: Annotated[GoalName, typer.Option(help="What is compared.")] = "p99",
-    seeds: Annotated[int, typer.Option(min=1, max=64, help="Of the last ones.")] = 8,
+    goal: Annotated[GoalName, typer.Option(help="Figure that is compared.")] = "p99",
+    seeds: Annotated[int, typer.Option(min=1, max=64, help="Number of seeds for the last candidates.")] = 8,
     confirm: Annotated[
         int,
         typer.Option(

@@ -36,12 +36,10 @@ def strategies(
     planner: Annotated[
         list[str] | None, typer.Option(metavar="NAME[:k=v,…]", help="Strategy to count; repeatable, all by default.")
     ] = None,
-    price: Annotated[float, typer.Option(min=0.0, help="What a generated token takes off a right answer's 1.")] = 0.0,
+    price: Annotated[float, typer.Option(min=0.0, help="Price of a generated token; a right answer is worth 1.")] = 0.0,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="OUT.json", help="Write a `route` of each task, for route:path=OUT.json, with the counts."
-        ),
+        typer.Option(metavar="OUT.json", help="Output file with the counts per task, for route:path=OUT.json."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -88,9 +86,9 @@ def prompts(
     rounds: Annotated[int, typer.Option(min=1, help="combee: rounds of reflection.")] = 1,
     runs: Annotated[int, typer.Option(min=1, help="gepa: about how many problems the search runs.")] = 300,
     level: Annotated[
-        float, typer.Option(min=0.001, max=0.5, help="Chance of taking a change that does not help.")
+        float, typer.Option(min=0.001, max=0.5, help="Probability of accepting a change that does not help.")
     ] = 0.1,
-    concurrency: Annotated[int, typer.Option(min=1, help="Problems at the same time.")] = 32,
+    concurrency: Annotated[int, typer.Option(min=1, help="Concurrent problems.")] = 32,
     as_json: Json = False,
     *,
     request: Request,

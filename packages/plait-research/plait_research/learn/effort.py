@@ -39,8 +39,8 @@ Problems = Annotated[
         metavar="FILE.jsonl|csv", help='Lines {"text": …, "want": …} to run. By default runs in journals are counted.'
     ),
 ]
-Out = Annotated[Path, typer.Option(metavar="OUT.json", help="The file, for PLANNER:path=OUT.json. It is added to.")]
-Concurrency = Annotated[int, typer.Option(min=1, help="Problems at the same time.")]
+Out = Annotated[Path, typer.Option(metavar="OUT.json", help="File for PLANNER:path=OUT.json; new counts are added.")]
+Concurrency = Annotated[int, typer.Option(min=1, help="Concurrent problems.")]
 
 
 @common_options
