@@ -86,7 +86,6 @@ def larger() -> dict[str, int]:
 
 
 LARGER: dict[str, int] = {
-    "plait.apps.adapters.agui.agui_events": 18,
     "plait_bench.demo.demo": 17,
     "plait.apps.commands.eval.EvalCounts.add": 17,
     "plait.apps.commands.run.show": 18,
