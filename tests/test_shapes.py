@@ -95,7 +95,6 @@ LARGER: dict[str, int] = {
     "plait_research.rollouts.record.Record._consistent": 16,
     "plait_research.route.fit._report": 16,
     "plait_research.tune._show": 16,
-    "plait_research.tune.tune": 17,
     "plait.apps.repl.completion.ReplCompleter._plugins": 18,
     "plait.apps.repl.view.story": 21,
     "plait_server.runs.RunsApi.list": 16,
