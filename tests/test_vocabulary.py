@@ -136,7 +136,7 @@ def test_an_old_name_is_taken_with_a_warning(plugin: str, old: str, new: str) ->
 def _made(kind: PluginKind, spec: Plugin) -> object:
     if kind == "task":
         return Plugins().task(spec, "1")
-    return Plugins().worker(spec.name, **spec.options) if kind == "worker" else Plugins().made(kind, spec)
+    return Plugins().worker(spec.name, **spec.options) if kind == "worker" else Plugins().create(kind, spec)
 
 
 def test_a_bound_of_a_planner_stands_beside_that_of_the_word() -> None:

@@ -189,7 +189,7 @@ class Machine:
             case WorkerDown():
                 self._on_worker_down(event)
             case CacheChanged():
-                self._records.prefixes.told(event.worker, event.news.held, event.news.cleared)
+                self._records.prefixes.record_report(event.worker, event.news.held, event.news.cleared)
             case Cancelled():
                 self._on_cancelled(event)
             case Pruned():

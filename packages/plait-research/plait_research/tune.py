@@ -19,7 +19,7 @@ from plait.apps.common.options import Common, Json, Merge, Planner, Task, Tokens
 from plait.apps.common.output import Output, opened
 from plait.core.errors import UsageError
 from plait.core.interfaces import PlanningContext
-from plait.core.messages import counted
+from plait.core.messages import pluralise
 from plait.core.ops import Plugin
 from plait.core.request import Request
 from plait.runtime.client.client import AsyncOrchestrator
@@ -238,7 +238,7 @@ def _show(
     say(table)
     best = tried[0].candidate
     width = "" if best.width is None else f", n={best.width}"
-    say(f"best: {counted(best.engines, 'engine')}, slots={best.slots}, policy {best.policy}{width}", markup=False)
+    say(f"best: {pluralise(best.engines, 'engine')}, slots={best.slots}, policy {best.policy}{width}", markup=False)
     close = [a for a, b in pairwise(tried[:KEPT]) if interval(a.figures)[1] >= interval(b.figures)[0]]
     if close and goal not in ("runs-per-second", "in-time"):
         say("the first ones lie within one another's intervals: measure them (--confirm RUNS)", markup=False)
@@ -248,7 +248,7 @@ def _show(
         wide = "" if row["width"] is None else f", n={row['width']}"
         say(
             f"measured: {row['engines']} × {row['slots']}, {row['policy']}{wide}: {goal} {row['measured']:.4g} over "
-            f"{counted(row['runs'], 'run')}, simulated {row['simulated']:.4g}"
+            f"{pluralise(row['runs'], 'run')}, simulated {row['simulated']:.4g}"
             + ("" if row["error"] is None else f" ({row['error']:+.0%})"),
             markup=False,
         )

@@ -20,6 +20,7 @@ from plait.core.plan import Plan
 from plait.core.request import Request
 from plait.core.values import Frozen
 
+from .admission import BodyBytes
 from .client_tools import ClientTools, parse_choice
 from .errors import ApiError, invalid, not_found, unsupported
 from .fields import find_row, fit_in_header, is_set
@@ -115,15 +116,21 @@ class Body(StructuredOutputFields):
     session_id: str | None = Field(default=None, max_length=200)
 
     _size: int = PrivateAttr(0)
+    _bytes: BodyBytes | None = PrivateAttr(None)
 
     @property
     def long(self) -> bool:
         """Whether making a request from it may take long."""
         return self._size >= LARGE or not self.model_fields_set <= _SHORT
 
-    def tell_size(self, size: int) -> None:
+    @property
+    def bytes_held(self) -> BodyBytes | None:
+        """Its bytes as they are counted for the tenant."""
+        return self._bytes
+
+    def tell_size(self, size: int, held: BodyBytes | None = None) -> None:
         """Say how many bytes the body had as it came."""
-        self._size = size
+        self._size, self._bytes = size, held
 
     def settle(self, strict: bool) -> None:
         """Raise `ApiError` for a field that is refused; with `strict` also for one that would be ignored and that
@@ -200,12 +207,8 @@ class Body(StructuredOutputFields):
 
     def request(self, strategy: ServedStrategy) -> Request:
         """Return the request for the planner and the model that the body's model name selects. Raises `ApiError`."""
-        extra, (messages, begin), tools, schema = (
-            self.plait,
-            self.read_conversation(),
-            self.client_tools,
-            self.read_schema(),
-        )
+        extra, (messages, begin) = self.plait, self.read_conversation()
+        tools, schema = self.client_tools, self.read_schema()
         choice, allowed = (None, None) if self.tool_choice is None else parse_choice(self.tool_choice)
         formed = not self.model_fields_set.isdisjoint(StructuredOutputFields.model_fields)
         sampling = self.read_sampling()

@@ -45,6 +45,7 @@ def serve(
     alias: Annotated[
         list[str] | None, typer.Option(metavar="NAME=MODEL", help="Another name of a model; repeatable.")
     ] = None,
+    require_all: Annotated[bool, typer.Option("--require-all", help="Start only if all upstreams answer.")] = False,
     tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate and chain, PEM.")] = None,
     tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key, PEM.")] = None,
     planner: Planner = None,
@@ -53,6 +54,9 @@ def serve(
     seconds: Seconds = None,
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check address, upstreams, tenants and journals, and end.")
+    ] = False,
     new_key: Annotated[bool, typer.Option("--new-key", help="Print a fresh API key and its hash, and end.")] = False,
     *,
     common: Common,
@@ -85,6 +89,7 @@ def serve(
         host=host,
         port=port,
         open=open_ or None,
+        require_all=require_all or None,
         tls_cert=tls_cert,
         tls_key=tls_key,
         upstreams=[{"base_url": url} for url in upstream] if upstream else None,
@@ -93,6 +98,10 @@ def serve(
         for handler in logging.getLogger("plait").handlers:
             handler.setFormatter(JsonLines())
     settings = settings.model_copy(update={"aliases": {**settings.aliases, **_aliases(alias or [])}})
+    if check:
+        from .check import check as would_serve
+
+        raise typer.Exit(0 if asyncio.run(would_serve(config, settings, typer.echo)) else 1)
     from .server import run
 
     asyncio.run(run(config, settings))

@@ -268,11 +268,14 @@ async def stream_choice(run: ServedRun, raw: bool, follow: Follow) -> AsyncGener
     handle, steps = run.handle, run.steps
     build = _builder(run, raw)
     answering = "" if follow == "from_now" else _answering_step(handle)
+    attempt = 0
     async for event in handle.follow() if follow else handle.news(None if steps else ("text", "answer")):
         made: Iterator[ChoiceEvent] = iter(())
         match event:
             case TextDelta() if event.step == answering:
-                made = build.add_text(event.text)
+                attempt = attempt or event.attempt
+                if event.attempt == attempt:
+                    made = build.add_text(event.text)
             case TextDelta() if steps:
                 made = build.add_step_text(event.step, event.text)
             case StepEvent(record=step) if steps and step.kind != "join":

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ...core.addresses import allow
-from ...core.messages import counted
+from ...core.messages import pluralise
 from ...runtime.client.config import Config
 from ...runtime.journal.code_trust import refuse_names
 from ...runtime.journal.replay import ReplayReport, replay as replayed
@@ -73,7 +73,7 @@ def describe_report(report: ReplayReport) -> list[str]:
         more = f" and {len(report.finished) - 8} more" if len(report.finished) > 8 else ""
         lost = f"{report.recomputed} events had no recorded actions: the writer had crashed"
         return [
-            f"identical: {counted(report.events, 'event')} in {counted(report.sessions, 'session')} ({ends}{more})",
+            f"identical: {pluralise(report.events, 'event')} in {pluralise(report.sessions, 'session')} ({ends}{more})",
             *([lost] if report.recomputed else []),
         ]
     sides = {

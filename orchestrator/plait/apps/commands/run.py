@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from ...core.messages import counted
+from ...core.messages import pluralise
 from ...core.ops import Plugin
 from ...core.request import Request
 from ...runtime.client.answer import Answer, RunEnded
@@ -147,7 +147,7 @@ def show(answer: Answer, text: str, task: str | Plugin, output: Output, steps: b
                                       soft_wrap=True)  # fmt: skip
     # What was done before it failed may be all that the caller wanted.
     if answer.partial and answer.value is None:
-        console.print(Text(f"{counted(len(answer.partial), 'step')} done:", style="dim"))
+        console.print(Text(f"{pluralise(len(answer.partial), 'step')} done:", style="dim"))
         for step, value in list(answer.partial.items())[:20]:
             shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             console.print(Text(f"  {step.partition(':')[2]}: {shown}"), no_wrap=True, overflow="ellipsis")

@@ -12,7 +12,7 @@ import typer
 from ...core.addresses import allow
 from ...core.errors import UsageError
 from ...core.events import Finish
-from ...core.messages import counted
+from ...core.messages import pluralise
 from ...core.result import Usage
 from ...runtime.client.answer import Answer
 from ...runtime.client.client import read_answer
@@ -194,7 +194,7 @@ def gc(
             output.result({"deleted": [str(path) for path in deleted], "bytes": freed})
         else:
             output.people.print(
-                f"{counted(len(deleted), 'journal')} deleted, {freed / 1e6:.1f} MB freed", highlight=False
+                f"{pluralise(len(deleted), 'journal')} deleted, {freed / 1e6:.1f} MB freed", highlight=False
             )
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ...core.addresses import allow
-from ...core.messages import counted
+from ...core.messages import pluralise
 from ...runtime.plugins.loader import Plugins
 from ..common.files import write_private
 from ..common.journals import Place, journal_of, place_of
@@ -50,12 +50,12 @@ def view(
             output.result({"run": trace.run, "file": str(path), "bytes": len(written), "steps": len(trace.steps)})
         else:
             more = (
-                f"; {counted(trace.others, 'more run')} in the journal: choose by `--from JOURNAL ID`"
+                f"; {pluralise(trace.others, 'more run')} in the journal: choose by `--from JOURNAL ID`"
                 if trace.others
                 else ""
             )
             output.people.print(
-                f"{path}: run {trace.run}, {counted(len(trace.steps), 'step')}{more}", soft_wrap=True, markup=False
+                f"{path}: run {trace.run}, {pluralise(len(trace.steps), 'step')}{more}", soft_wrap=True, markup=False
             )
         if open_it or (open_it is None and not as_json and _has_display()):
             _show(path)

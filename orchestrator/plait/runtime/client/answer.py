@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, InstanceOf, JsonValue, PlainSerializer, PlainValidator
 
-from ...core.chat import Message, spoken
+from ...core.chat import Message, assistant_message
 from ...core.errors import CutInForm, CutInThoughts, OutcomeUnknown, RunFailed, TaskError
 from ...core.events import Status
 from ...core.form import ADAPTERS, Form
-from ...core.notebook_html import bar, marked, table
+from ...core.notebook_html import bar, escape_text, table
 from ...core.ops import Kind
 from ...core.plan import Plan
 from ...core.provenance import Provenance
@@ -186,8 +186,8 @@ class Answer(Frozen):
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the answer and why, what branches said, each step as a tree, and the cost."""
         text = self.text if self.answer is None else as_text(self.answer)
-        failed = "" if self.failure is None else f"<br>{marked(self.failure.message)}"
-        head = f"<b>{marked(text)}</b><br>{self.status}{_VERDICTS[self.verified]}. {marked(self.why)}{failed}"
+        failed = "" if self.failure is None else f"<br>{escape_text(self.failure.message)}"
+        head = f"<b>{escape_text(text)}</b><br>{self.status}{_VERDICTS[self.verified]}. {escape_text(self.why)}{failed}"
         steps = f"<details open><summary>{escape(self._cost())}</summary>{steps_table(self.trace)}</details>"
         return f"<div><p>{head}</p>{self._votes()}{steps}</div>"
 
@@ -202,7 +202,9 @@ class Answer(Frozen):
         )
         if len(texts) < 1 or join is None or len(join.needs) < 2:
             return ""
-        rows = [(marked(text), bar(0, count, texts.total()), str(count)) for text, count in texts.most_common(_ROWS)]
+        rows = [
+            (escape_text(text), bar(0, count, texts.total()), str(count)) for text, count in texts.most_common(_ROWS)
+        ]
         return table(("last line of a branch", "", "branches"), rows)
 
     @property
@@ -240,7 +242,7 @@ class Answer(Frozen):
             return Message(role="assistant", content=self.written)
         if self.value is not None and not isinstance(self.value, str):
             return Message(role="assistant", content=as_text(self.value), reasoning=self.reasoning)
-        message = spoken(self.text, of=self.run)
+        message = assistant_message(self.text, of=self.run)
         fields = {"reasoning": self.reasoning or message.reasoning, "said": ""}
         return message.model_copy(update=fields)
 
@@ -337,6 +339,8 @@ class TextDelta(Frozen):
     tokens: int
     logprob: float | None = None
     """Mean log-probability (nats) of the tokens of this text, if asked for."""
+    attempt: int = 0
+    """Which attempt at the step generated it. The text of another attempt does not continue that of the one before."""
 
 
 class RunEnded(Frozen):

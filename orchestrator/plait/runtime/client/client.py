@@ -28,7 +28,7 @@ from ...core.interfaces import PlanningContext, Worker
 from ...core.plan import Plan
 from ...core.provenance import Provenance, facts, models_of
 from ...core.renamed import accept
-from ...core.request import Request, listed
+from ...core.request import Request, as_tuple
 from ...core.task import Task
 from ...core.tools.tool import ToolSpec
 from ...machine import Machine
@@ -222,6 +222,7 @@ class AsyncOrchestrator:
         recorder = Recorder(machine, next_file=self._records.next_file, meta=self._records.meta)
         driver = Driver(machine, [*model_workers, *tools], self._expander, recorder, collector=config.collector)
         bound_load(driver, model_workers, config)
+        driver.return_wait_s = config.worker_wait
         driver.watchers += self._watchers
         telemetry.watch(driver, config)
         return driver
@@ -457,7 +458,7 @@ class AsyncOrchestrator:
         of_kind("run", run, str, "its id, as `plait runs list` shows it")
         if path is not None:
             of_kind("path", path, str | Path | Database, "the path of a journal or a folder")
-        functions: tuple[Any, ...] = listed("tools", tools, "tools=[function]")
+        functions: tuple[Any, ...] = as_tuple("tools", tools, "tools=[function]")
         entry: RunEntry = self._resumer.find(run, located(path) if path is not None else None)
         driver = await self._started()
         questions = Questions()

@@ -409,6 +409,7 @@ def text_of(event: Progressed, machine: Machine, began: float) -> TextDelta | No
         text=event.text,
         tokens=attempt.generated,
         logprob=event.logprob,
+        attempt=attempt.id,
     )
 
 

@@ -102,7 +102,7 @@ def settled(spec: Plugin, plugins: Plugins, config: Config, budget: Budget) -> P
     """
     if spec.options.get("n") != AUTO:
         return spec
-    from ...core.runtime_distribution import Branches, n_for
+    from ...core.runtime_distribution import Branches, max_branches_within
     from .profile import load, profile_file
 
     planner = cast("type[Planner]", plugins.class_of("planner", spec.name))
@@ -123,5 +123,5 @@ def settled(spec: Plugin, plugins: Plugins, config: Config, budget: Budget) -> P
     prompts = (getattr(made, name) for name in planner.says_answer())
     limit = max((prompt.max_tokens or 0 for prompt in prompts), default=0) or 512
     branches = Branches([max(1, min(length, limit)) for length in lengths or (limit,)])
-    number = n_for(budget.seconds - profile.dispatch, branches, profile.step, most=MOST)
+    number = max_branches_within(budget.seconds - profile.dispatch, branches, profile.step, most=MOST)
     return Plugin(name=spec.name, options={**spec.options, "n": max(1, number)})

@@ -13,7 +13,7 @@ from ...core.errors import PlanError, PluginError, UsageError
 from ...core.interfaces import Merge, Planner, PlanningContext, Policy, Worker
 from ...core.ops import Function, Join, ModelCall, Plugin
 from ...core.plan import Plan, validate
-from ...core.request import HandOver, Request, listed
+from ...core.request import HandOver, Request, as_tuple
 from ...core.sampling import ANSWER_FIELDS, Generation, answer_fields, resolve
 from ...core.task import Task
 from ...core.tools.tool import Tool, ToolSpec
@@ -80,7 +80,7 @@ def taken(given: object, fields: Mapping[str, Any], hand_over: HandOver) -> tupl
         named["policies"] = [_in_a_file(policy) for policy in cast("Sequence[object]", policies)]
     tools: tuple[Any, ...] = ()
     if fields.get("tools") is not None:
-        tools = listed("tools", fields["tools"], "tools=[function]")
+        tools = as_tuple("tools", fields["tools"], "tools=[function]")
     told: list[Any] = [tool for tool in tools if isinstance(tool, Function | Mapping)]
     if told:
         named["tools"] = told

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...core.errors import ConfigError, NoCluster, UsageError
 from ...core.interfaces import Worker
-from ...core.request import listed
+from ...core.request import as_tuple
 from ..driver.autoscaler import Bounds, Elastic
 from ..driver.driver import Driver
 from ..plugins.loader import Plugins
@@ -108,7 +108,7 @@ def handed_over(given: object) -> list[Worker] | None:
     """
     if given is None:
         return None
-    made = listed("workers", given, "workers=[Scripted([…])]")
+    made = as_tuple("workers", given, "workers=[Scripted([…])]")
     instances: list[Worker] = []
     for worker in made:
         if isinstance(worker, type) or not isinstance(worker, Worker):

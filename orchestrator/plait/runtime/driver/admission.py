@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from ...core.errors import Overloaded
-from ...core.messages import counted
+from ...core.messages import pluralise
 from ...machine import Machine
 
 _ENDS = 256
@@ -66,7 +66,7 @@ class Admission:
             else (f"at the present rate it would wait about {wait:.2g} s")
         )
         raise Overloaded(
-            f"{counted(waiting, 'run')} of {self.most} allowed (max_waiting) are waiting, and one more is not taken: "
+            f"{pluralise(waiting, 'run')} of {self.most} allowed (max_waiting) are waiting, and one more is not taken: "
             f"{estimate}; send it again then, add engines, or raise max_waiting",
             wait,
         )

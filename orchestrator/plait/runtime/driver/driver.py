@@ -108,6 +108,9 @@ class Driver:
             write=self._write_urgent,
             now=self.now,
         )
+        self.return_wait_s: float | None = None
+        """Seconds for which steps wait for a worker that went away; then they fail. `None`: for as long as they may
+        last."""
         self._idle = True
         """Nothing is being handled, and `_pump_events` is not due."""
         self._context = contextvars.copy_context()
@@ -422,17 +425,29 @@ class Driver:
 
     async def _follow(self, worker: Worker) -> None:
         """Report a worker's health until it is gone."""
-        up = True
+        up, patience = True, None
         try:
             async for healthy in worker.health():
+                if healthy != up and patience is not None:
+                    patience.cancel()
                 if healthy and not up:
                     self._up(worker)
                 elif up and not healthy:
                     self._post(self._departure(worker, returning=True))
+                    if self.return_wait_s is not None:
+                        patience = self._loop.call_later(self.return_wait_s, self._give_up_waiting, worker)
                 up = healthy
         except RAISED as error:
             log.warning("%s lost: %s", worker.name, error)
+        finally:
+            if patience is not None:
+                patience.cancel()
         self._post(self._departure(worker))
+
+    def _give_up_waiting(self, worker: Worker) -> None:
+        """Have the steps fail that wait for a worker; it is taken in again when it comes back."""
+        if not self._closed:
+            self._post(self._departure(worker))
 
     def _departure(self, worker: Worker, returning: bool = False) -> WorkerDown:
         """Return the event of a worker that went away, with what it says of the cause."""

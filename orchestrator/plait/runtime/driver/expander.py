@@ -12,10 +12,10 @@ from functools import partial
 
 from ...core.errors import RAISED, NotAllowed, PlaitError, PlannerError
 from ...core.events import Action, Event, Expand, Expanded, Pruned, Submitted
-from ...core.flow import Flow, flow_within, is_root, may_change
+from ...core.flow import Flow, flow_within, is_root, may_have_effects
 from ...core.interfaces import Planner, PlanningContext, Reader
 from ...core.plan import Plan, Step
-from ...core.result import as_failure, frames_of, given_up
+from ...core.result import as_failure, cancelled_failure, frames_of
 from ...core.states import State
 from ...core.view import StepView
 from ...machine import Machine
@@ -44,7 +44,7 @@ class _Reading:
         """Return the patches that need not wait, and hold the others."""
         ready: list[Plan] = []
         for patch in patches:
-            effects = any(may_change(step, brief) for step in patch.steps)
+            effects = any(may_have_effects(step, brief) for step in patch.steps)
             if effects or (self.names and any(name in self.names for name in _mentioned(patch))):
                 self.held.append(patch)
                 self.names |= {step.name for step in patch.steps}
@@ -271,7 +271,7 @@ def end_of(machine: Machine, step: str) -> End:
     node = machine.nodes[step]
     if node.outcome.result is not None:
         return End(step, node.outcome.result, None)
-    return End(step, None, node.outcome.failure or given_up(node.outcome.cause, node.last_move[4]))
+    return End(step, None, node.outcome.failure or cancelled_failure(node.outcome.cause, node.last_move[4]))
 
 
 def _as_it_is(plan: Plan, brief: PlanningContext) -> Plan:

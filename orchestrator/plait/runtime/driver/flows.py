@@ -115,7 +115,7 @@ class RunningFlow:
 
     # -- what the context asks ---------------------------------------------------------------------------------------
 
-    def made(self, handle: StepHandle[Any], group: Group | None, place: FlowPlace | None = None) -> None:
+    def add_step(self, handle: StepHandle[Any], group: Group | None, place: FlowPlace | None = None) -> None:
         """Take a step that the flow has made. `place`: of the coroutine, by default of the one that runs now."""
         if self._over:
             raise FlowError(f"{type(self._flow).__name__} made {handle.name} after it had ended")
@@ -191,7 +191,7 @@ class RunningFlow:
         self._spun = 0
         yield awaited
 
-    def passed(self) -> None:
+    def note_passed(self) -> None:
         """Count what happens without waiting; a flow that would go on for ever is stopped."""
         self._spun += 1
         if self._spun > _SPIN:

@@ -11,7 +11,7 @@ from types import ModuleType
 
 from pydantic import JsonValue
 
-from ...core.chat import spoken
+from ...core.chat import assistant_message
 from ...core.errors import CutInForm, FieldError, PlannerError
 from ...core.form import Form
 from ...core.interfaces import PlanningContext
@@ -128,7 +128,7 @@ class OutputReader:
             self.look(result)
         assert self.looked is not None
         _, value, wrong = self.looked
-        if self.brief.request.tools and spoken(result.text).tool_calls:
+        if self.brief.request.tools and assistant_message(result.text).tool_calls:
             value, wrong = result.text, ""
         if not wrong:
             merge = Plugin(name="constant", options={"value": value, "why": result.why, "data": result.data})

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...core.errors import ConfigError, UsageError
-from ...core.messages import counted
+from ...core.messages import pluralise
 from ..client.config import Config
 from .journal import Journal
 from .location import Database, Location
@@ -163,7 +163,7 @@ def find(place: Location, run: str, *, changes: bool = False) -> RunEntry:
         unread: list[str] = []
         for _ in entries(place, unread):
             pass
-        beside = f"; {counted(len(unread), 'journal')} there cannot be read: {unread[0]}" if unread else ""
+        beside = f"; {pluralise(len(unread), 'journal')} there cannot be read: {unread[0]}" if unread else ""
         raise UsageError(f"there is no run {run!r} in {place}: `plait runs list` shows those that are there{beside}")
     several = ", ".join(entry.run for entry in entries_there[:5])
     raise UsageError(f"{run!r} begins the ids of {len(entries_there)} runs ({several}): write more of it")

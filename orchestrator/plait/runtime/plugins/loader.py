@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field as PydanticField, ValidationError, create_model
 
-from ...core.addresses import allow, check, found_in, is_allowed
+from ...core.addresses import allow, check, find_addresses, is_allowed
 from ...core.errors import RAISED, PlaitError, PluginError, TaskError
 from ...core.interfaces import Merge, Planner, Policy, Worker
 from ...core.messages import did_you_mean, explain, first_line, first_of_each, json_path
@@ -101,7 +101,7 @@ class Plugins:
         """Return the class of a merge."""
         return cast("type[Merge]", self.class_of("merge", name))
 
-    def made(self, kind: str, spec: Plugin) -> object:
+    def create(self, kind: str, spec: Plugin) -> object:
         """Return the plugin of a spec, of any kind that has no state of its own."""
         kinds: dict[str, PluginKind] = {name: name for name in PACKAGES if name not in _OF_THEIR_OWN}
         if kind not in kinds:
@@ -178,7 +178,7 @@ class Plugins:
         if known is not None and known is not cls and not _same(known, cls):
             number = self._namesakes[key] = self._namesakes.get(key, 0) + 1
             return self.register(kind, f"{name}#{number}", cls)
-        allow(*found_in(name))
+        allow(*find_addresses(name))
         self._classes.setdefault(key, cls)
         return name
 

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from errno import ENOENT
 from pathlib import Path
 
-from ...core.addresses import allow, check, found_in
+from ...core.addresses import allow, check, find_addresses
 from ...core.errors import UsageError
 from ...core.ops import Join, Plugin
 from ...core.plan import Plan
@@ -54,7 +54,7 @@ def _addresses(given: Iterable[Plugin | Plan | str | None]) -> Iterator[str]:
         if isinstance(spec, Plan):
             yield from _addresses(step.op.merge for step in spec.steps if isinstance(step.op, Join))
         elif isinstance(spec, Plugin):
-            yield from found_in([spec.name, spec.options])
+            yield from find_addresses([spec.name, spec.options])
         elif spec is not None:
             yield from _addresses([Plugin.of(spec)])
 

@@ -16,7 +16,7 @@ from plait.apps.common.journals import Place, place_of
 from plait.apps.common.options import Common, Json, common_options
 from plait.apps.common.output import Output, opened
 from plait.core.errors import UsageError
-from plait.core.messages import counted
+from plait.core.messages import pluralise
 from plait.core.request import Request
 from plait.runtime.journal.directory import entries
 from plait.runtime.plugins.loader import Plugins
@@ -65,7 +65,7 @@ def strategies(
             shown.add_row(task, key, str(row.runs), str(row.right), tokens, f"{row.wins:.1f}")
         output.people.print(shown)
         if table.unjudged:
-            note = f"{counted(table.unjudged, 'run')} left out: their task cannot tell what is right"
+            note = f"{pluralise(table.unjudged, 'run')} left out: their task cannot tell what is right"
             output.people.print(note, markup=False)
 
 
@@ -131,7 +131,7 @@ def prompts(
             return
         for number, trial in enumerate(made, 1):
             what = str(trial.outcome) if trial.outcome is not None else "; ".join(trial.faults) or "nothing failed"
-            output.people.print(f"round {number}: {counted(trial.failed, 'failure')}; {what}", markup=False)
+            output.people.print(f"round {number}: {pluralise(trial.failed, 'failure')}; {what}", markup=False)
         if versions.current.parent is not None:
             output.people.print(versions.diff(versions.current.parent, versions.current.number), markup=False)
 
@@ -147,7 +147,7 @@ def _tell_search(versions: Versions, searches: list[TextSearch], output: Output,
                  "proposed": made.proposed, "outcome": outcome}
             )  # fmt: skip
             return
-        counts = f"{counted(made.runs, 'run')}, {counted(made.candidates, 'candidate')} ({made.merged} merged)"
+        counts = f"{pluralise(made.runs, 'run')}, {pluralise(made.candidates, 'candidate')} ({made.merged} merged)"
         line = f"{counts}, score {made.scores[0]:.3g} -> {made.scores[1]:.3g}; {outcome}"
         output.people.print(line, markup=False)
         if made.version is not None and made.version.parent is not None:

@@ -19,7 +19,7 @@ from plait.apps.common.progress import for_each
 from plait.apps.common.session import opened_session
 from plait.core.errors import UsageError
 from plait.core.learning import LearningPlanner, RunOutcome
-from plait.core.messages import counted
+from plait.core.messages import pluralise
 from plait.core.ops import Plugin
 from plait.core.request import Request
 from plait.runtime.client.config import Config
@@ -80,9 +80,9 @@ def _calibration(usual: str, summary: str) -> Callable[..., None]:
                 output.result({"runs": runs, "learned": learned, "left": left.why, "out": str(out)})
                 return
             for why, number in sorted(left.why.items()):
-                output.people.print(f"{counted(number, 'run')} left out: {why}", markup=False)
+                output.people.print(f"{pluralise(number, 'run')} left out: {why}", markup=False)
             output.people.print(
-                f"{out}: {counted(learned, 'run')} of {runs} counted for {task}", markup=False, soft_wrap=True
+                f"{out}: {pluralise(learned, 'run')} of {runs} counted for {task}", markup=False, soft_wrap=True
             )
             if learned:
                 output.people.print(f"use it with --planner {given.name}:path={out}", markup=False, soft_wrap=True)

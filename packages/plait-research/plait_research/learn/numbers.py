@@ -12,7 +12,7 @@ from rich.table import Table as Shown
 from plait.apps.common.journals import Place, place_of
 from plait.apps.common.options import Json
 from plait.apps.common.output import opened
-from plait.core.messages import counted
+from plait.core.messages import pluralise
 from plait.core.ops import Plugin
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.location import Location
@@ -66,12 +66,10 @@ def numbers(
                 }
             )  # fmt: skip
             return
-        told = (
-            f"{counted(result.questions, 'question')}, {counted(result.tried, 'candidate')}, {result.replays} replays"
-        )
-        output.people.print(told, markup=False)
+        questions, candidates = pluralise(result.questions, "question"), pluralise(result.tried, "candidate")
+        output.people.print(f"{questions}, {candidates}, {result.replays} replays", markup=False)
         for why, number in result.left.items():
-            output.people.print(f"{counted(number, 'candidate')} not tried: {why}", markup=False)
+            output.people.print(f"{pluralise(number, 'candidate')} not tried: {why}", markup=False)
         shown = Shown(box=None, pad_edge=False)
         for name in ("values", "questions", "right", "tokens", "worth"):
             shown.add_column(name, justify="left" if name == "values" else "right")

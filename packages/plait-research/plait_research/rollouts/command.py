@@ -21,7 +21,7 @@ from plait.apps.common.output import Output, opened
 from plait.apps.common.progress import counting
 from plait.apps.common.session import opened_session
 from plait.core.errors import ConfigError, UsageError
-from plait.core.messages import counted
+from plait.core.messages import pluralise
 from plait.core.request import Request
 from plait.runtime.client.config import Config
 from plait.runtime.client.worker_factory import workers as build_workers
@@ -107,7 +107,7 @@ def rollouts(
         already = len(store.done)
         wanted = [item for item in todo(questions, branches) if item.rollout not in store.done]
         if already:
-            output.progress.print(f"{counted(already, 'rollout')} are there from an earlier try", markup=False)
+            output.progress.print(f"{pluralise(already, 'rollout')} are there from an earlier try", markup=False)
         producer, stopped = Producer(request, judge, config.seed, judge_own), False
         if wanted:
             pace = ProductionPace(concurrency, ahead, weights)
@@ -207,7 +207,7 @@ def export_runs(
         if as_json:
             output.result(summary)
             return
-        output.people.print(f"{out}: {rows} rows of {counted(count, 'run')} out of {len(wanted)}", markup=False)
+        output.people.print(f"{out}: {rows} rows of {pluralise(count, 'run')} out of {len(wanted)}", markup=False)
         for why, count in sorted(left.why.items()):
             output.people.print(f"  left out: {count} ({why})", markup=False)
 

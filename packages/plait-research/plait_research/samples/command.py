@@ -11,7 +11,7 @@ import typer
 from plait.apps.common.options import Json
 from plait.apps.common.output import opened
 from plait.core.errors import UsageError
-from plait.core.messages import counted, did_you_mean
+from plait.core.messages import did_you_mean, pluralise
 
 from .recordings import SOURCES, recorded_samples
 from .sample import RecordedSample, write_samples
@@ -53,5 +53,5 @@ def import_samples(
         if as_json:
             output.result(summary)
             return
-        line = f"{out}: {counted(len(samples), 'sample')} of {counted(summary['questions'], 'question')}"
+        line = f"{out}: {pluralise(len(samples), 'sample')} of {pluralise(summary['questions'], 'question')}"
         output.people.print(f"{line}, {summary['right']} right of {len(judged)} judged", markup=False)

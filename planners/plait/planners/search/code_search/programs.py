@@ -10,7 +10,7 @@ from typing import cast
 from pydantic import JsonValue
 
 from plait.core.flow import Trajectory
-from plait.core.programs import Cell, returned
+from plait.core.programs import Cell, has_returned
 
 __all__ = [
     "Candidate",
@@ -71,7 +71,7 @@ def count_samples(group: Sequence[Candidate]) -> int:
 
 def list_passed(candidate: Candidate, tests: Sequence[Test]) -> list[bool]:
     """Return for each test whether a program passes it."""
-    return [returned(candidate.cells.get(json.dumps(args)), want) for args, want in tests]
+    return [has_returned(candidate.cells.get(json.dumps(args)), want) for args, want in tests]
 
 
 def count_votes(candidate: Candidate, tests: Sequence[Test]) -> int:
