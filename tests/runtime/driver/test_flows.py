@@ -246,7 +246,7 @@ def ordinary(ctx: Context, question: str) -> Any:
         (raises, "raised ValueError: out of ideas"),
         (endless, "it seems to have no end"),
         (floods, "20,000 steps without waiting"),
-        (itself, "can never come"),
+        (itself, "it waits for ever"),
         (badly, "raised KeyError: 'in the finally'"),
     ],
 )
