@@ -71,8 +71,8 @@ class QuestionQueue:
         on_question: OnQuestion | None = None,
         tenant: str = "",
     ) -> None:
-        """Let a run's tools ask questions. Without `on_question` and `on_ask` every question fails. `tenant`: the tenant
-        that submitted the run."""
+        """Let a run's tools ask questions. Without `on_question` and `on_ask` every question fails. `tenant`: the
+        tenant that submitted the run."""
         self._runs[run] = _Open(recorder, answers or {}, on_question, tenant)
 
     def end(self, run: str) -> None:

@@ -114,7 +114,7 @@ class ProcessMember:
                 if now >= due:
                     due = now + self.lease / 5
                     if not self._beat(db):
-                        log.warning("no heartbeat for %g s: other processes may continue the runs of this one", self.lease)
+                        log.warning("no heartbeat for %g s: other processes may take this one's runs", self.lease)
                         self._register()
                 self._orders(db)
                 self._say_failed(db)
