@@ -129,8 +129,7 @@ class QuestionQueue:
                 raise Unanswered(f"{question.text!r} could not be put to anybody ({reason})") from error
         if opened.on_question is None and not self._waits:
             raise Unanswered(
-                f"{question.text!r}: no one can answer; pass on_ask=…, or submit the run and answer by its "
-                "handle"
+                f"{question.text!r}: no one can answer; pass on_ask=…, or submit the run and answer by its handle"
             )
         future: asyncio.Future[_Said] = asyncio.get_running_loop().create_future()
         opened.waiting[question.id] = (question, future)

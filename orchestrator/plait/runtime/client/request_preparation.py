@@ -117,9 +117,7 @@ class Briefs:
         if not planned:
             request = self._planned(request, live.lenient)
         elif not live.lenient and (without_effect := answer_fields(request.generation)):
-            raise UsageError(
-                f"{', '.join(without_effect)} has no effect on your own plan: set it in the plan's steps"
-            )
+            raise UsageError(f"{', '.join(without_effect)} has no effect on your own plan: set it in the plan's steps")
         elif "learn" in request.planner.options:  # the caller's own plan gives no feedback, also when it is resumed
             options = {name: value for name, value in request.planner.options.items() if name != "learn"}
             request = request.model_copy(update={"planner": Plugin(name=request.planner.name, options=options)})

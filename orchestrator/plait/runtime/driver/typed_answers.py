@@ -135,9 +135,7 @@ class OutputReader:
             merge = Plugin(name="constant", options={"value": value, "why": result.why, "data": result.data})
             return Plan(steps=(Step(name="value", op=Join(merge=merge, on_failure="any-end")),), output="value")
         if cut:  # the caller's limit holds for a repair too
-            raise CutInForm(
-                f"the answer reached max_tokens before its form was complete: raise max_tokens ({wrong})"
-            )
+            raise CutInForm(f"the answer reached max_tokens before its form was complete: raise max_tokens ({wrong})")
         if state[_STATE]:
             raise PlannerError(f"the answer does not have the form that was asked for, and its repair neither: {wrong}")
         limit = state.get("tokens")
