@@ -217,7 +217,7 @@ async def test_limits_of_a_run_and_slots_change_while_it_runs_and_the_journal_re
                 await ask(peer, "limit", name=name, value=value)
         for name, value, said in (
             ("slots", "9", "was started with 8 slots"),
-            ("slots", "-1", "no number of jobs"),
+            ("slots", "-1", "must be a number of concurrent jobs"),
             ("width", "2", "log_level and slots are"),
         ):
             with pytest.raises(UsageError, match=said):
