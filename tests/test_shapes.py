@@ -115,7 +115,7 @@ LARGER: dict[str, int] = {
     "plait.machine.plans._connect": 17,
     "plait.machine.plans._resolve": 21,
     "plait.machine.plans.insert": 19,
-    "plait.machine.steps.Steps._tell": 21,
+    "plait.machine.steps.Steps._notify": 21,
     "plait.planners.effort.route.rules.ways": 22,
     "plait.planners.search.code_search.Searching.answer": 21,
     "plait.planners.split.decompose.rules.find_faults": 24,
