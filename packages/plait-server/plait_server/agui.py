@@ -22,7 +22,7 @@ from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
 from .answers import describe_answer, text_of_step
-from .bodies import MESSAGES, TOOLS, PlaitField, ServedStrategy, body_with
+from .bodies import MESSAGES, TOOLS, BodyTable, PlaitField, ServedStrategy, body_with
 from .client_tools import ClientTools, FunctionTool
 from .conversations import read_frontend_message
 from .dialect import StreamWriter, write_stream
@@ -60,8 +60,7 @@ class AguiBody(body_with("protocol_version parent_run_id state")):
     `model`, `temperature`, `plait`."""
 
     model_config: ClassVar[ConfigDict] = _WIRE
-    endpoint = "agui"
-    sampling = {"max_tokens": "max_tokens"}
+    table = BodyTable("agui", {"max_tokens": "max_tokens"})
     model: str = Field(default="", max_length=2000)
     thread_id: str = Field(max_length=200)
     run_id: str = Field(max_length=200)

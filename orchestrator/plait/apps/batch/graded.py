@@ -54,16 +54,16 @@ class Grading:
     limit: Annotated[int | None, typer.Option(min=1, help="Number of rows; all of a file or 100 drawn by default.")] = (
         None
     )
-    concurrency: Annotated[int, typer.Option(min=1, help="Rows at the same time (with --actors: in each).")] = 64
+    concurrency: Annotated[int, typer.Option(min=1, help="Concurrent rows (with --actors: in each).")] = 64
     task: Annotated[
         str | None,
         typer.Option(metavar="NAME[:k=v,…]", callback=typed,
-                     help="What a row's text means; `plain` by default, with numbers compared as numbers."),
+                     help="Meaning of a row's text; `plain` by default, with numbers compared as numbers."),
     ] = None  # fmt: skip
     planner: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME[:k=v,…]", callback=all_typed,
-                     help="How requests are split; several are graded and compared with the first."),
+                     help="Planner that splits requests; several are graded and compared with the first."),
     ] = None  # fmt: skip
     environment: Annotated[
         str | None,
