@@ -199,7 +199,11 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_every_endpoint_answers_as_recorded(serve: Any, counted: None) -> None:
     pytest.importorskip("ag_ui")
     recorder = Recorder()
-    async with serve(workers=[_worker()]) as served, httpx.AsyncClient(trust_env=False, timeout=60) as http:
+    settings = {"planners": ("single", "sample")}
+    async with (
+        serve(workers=[_worker()], **settings) as served,
+        httpx.AsyncClient(trust_env=False, timeout=60) as http,
+    ):
         for (name, reply, path, body), stream in itertools.product(conversations(), (False, True)):
             if path != "/agui" or stream:
                 sent = json.loads(json.dumps({**body, "stream": stream}).replace("7?", f"7? <{reply}>"))
